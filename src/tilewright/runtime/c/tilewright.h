@@ -1,0 +1,125 @@
+/* tilewright.h - the C interface of a compiled model.
+ *
+ * A model compiled by Tilewright is a shared library (or a WebAssembly module) that exports the functions
+ * below and needs nothing but the system's C library. Tensors are passed as DLPack's `DLTensor`.
+ *
+ *     tw_context* model = NULL;
+ *     if (tw_create(NULL, &model)) { puts(tw_last_error()); return 1; }
+ *     if (tw_run(model, inputs, num_inputs, outputs, num_outputs)) puts(tw_last_error());
+ *     tw_destroy(model);
+ *
+ * A context owns the model's working memory and its threads, and serves one call at a time; threads that run
+ * the model at the same time use one context each. Functions that return `int` return TW_OK or a `tw_status`,
+ * and leave a one-line explanation in tw_last_error(). */
+#ifndef TILEWRIGHT_H_
+#define TILEWRIGHT_H_
+
+#include <stdint.h>
+
+#if defined(_WIN32) && defined(TW_BUILDING)
+#define TW_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define TW_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define TW_API __attribute__((visibility("default")))
+#else
+#define TW_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The tensor structures of DLPack 1.x. Include dlpack.h before this header to use its definitions. */
+#ifndef DLPACK_DLPACK_H_
+enum { kDLCPU = 1, kDLCUDAHost = 3 };
+enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 };
+typedef struct {
+  int32_t device_type; /* kDLCPU */
+  int32_t device_id;   /* 0 */
+} DLDevice;
+typedef struct {
+  uint8_t code; /* kDLInt, kDLFloat, ... */
+  uint8_t bits; /* 32 for float32 */
+  uint16_t lanes; /* 1 */
+} DLDataType;
+typedef struct {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides; /* in elements; NULL means compact, row-major */
+  uint64_t byte_offset;
+} DLTensor;
+#endif
+
+#define TW_ABI_VERSION 1
+
+typedef enum {
+  TW_OK = 0,
+  TW_ERROR_ARGUMENT = 1, /* a pointer, count, data type, rank or layout is not what the model takes */
+  TW_ERROR_SHAPE = 2,    /* a size contradicts another one or is outside its bounds */
+  TW_ERROR_MEMORY = 3,   /* no memory for the arena, the scratch memory or an output */
+  TW_ERROR_ABI = 4,      /* caller, runtime and kernels were built for different versions */
+  TW_ERROR_CPU = 5,      /* this processor or its system lacks instructions that the kernels use */
+  TW_ERROR_DAMAGED = 6,  /* the weights are not those the model was compiled with */
+  TW_ERROR_BUSY = 7,     /* the context is running in another thread */
+  TW_ERROR_PROGRAM = 8   /* the model's own program reported a failure */
+} tw_status;
+
+/* Flags of tw_options. */
+#define TW_SKIP_VERIFY 1u /* trust the weights: do not compare their checksum in tw_create */
+
+typedef struct tw_context tw_context;
+
+typedef struct {
+  uint32_t abi_version; /* TW_ABI_VERSION */
+  int32_t num_threads;  /* worker threads including the caller; 0: all cores this process may use */
+  const void* weights;  /* NULL: the embedded ones; else they must outlive the context, 64-byte aligned */
+  uint64_t weights_size; /* bytes at `weights` */
+  uint32_t flags;
+} tw_options;
+
+/* The TW_ABI_VERSION that the library was built with. */
+TW_API int32_t tw_abi_version(void);
+
+/* Makes a context; `options` may be NULL. Memory and threads are taken at the first run. */
+TW_API int tw_create(const tw_options* options, tw_context** context);
+
+/* Frees a context, its threads and the outputs it owns. NULL is allowed. */
+TW_API void tw_destroy(tw_context* context);
+
+/* Runs the model once. `inputs` come in the metadata's order, compact and row-major, aligned to their element.
+ * An output whose `data` is NULL is filled in whole: data, shape and dtype belong to the context and stay valid
+ * until its next run. Any other output is the caller's memory of exactly the right shape, apart from the inputs. */
+TW_API int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+                  int32_t num_outputs);
+
+/* Fills in dtype, ndim and shape of every output for these inputs, whose data is not looked at. The shapes belong to
+ * the context and stay valid until its next call. */
+TW_API int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+                            int32_t num_outputs);
+
+/* A JSON object: names, data types and symbolic shapes of inputs and outputs, bounds, target, kernels, memory. */
+TW_API const char* tw_metadata(void);
+
+/* Why the last call made by this thread failed; "" if none did. Never NULL. */
+TW_API const char* tw_last_error(void);
+
+/* Starts (setting all counters to zero) or stops measuring every kernel of this context. */
+TW_API int tw_profile_enable(tw_context* context, int on);
+
+/* Copies the counters: wall time and number of launches of each kernel, in the metadata's order. */
+TW_API int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels);
+
+#ifdef __wasm__
+/* Memory for the host to place tensors in; 64-byte aligned; NULL when there is no more. */
+TW_API void* tw_alloc(uint32_t size);
+TW_API void tw_free(void* pointer);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* TILEWRIGHT_H_ */
