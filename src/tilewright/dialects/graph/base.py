@@ -1,0 +1,97 @@
+"""The base of graph operators: everything about one operator stands in its class.
+
+A subclass states shape and dtype inference (`infer_types`), its reference meaning (`reference`), and how it is computed:
+either `decompose` into other graph operators or `lower` to the tensor level. `fold` (algebraic identities) and `gradient` are
+optional. Differentiation, fusion and every target follow from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...ir.builder import Builder
+from ...ir.core import Constant, Effect, IRError, Operation, Value
+from ...ir.symbolic import Dim, prove_eq
+from ...ir.types import TensorType
+from ..tensor_builder import Tensor, TensorBuilder
+
+
+class GraphOp(Operation):
+    """A pure operator on tensors."""
+
+    effects = Effect.PURE
+
+    def reference(self, *inputs: Any) -> Any:
+        """The result(s) for NumPy inputs, written as obviously as possible. May take a keyword ``env`` to evaluate dims."""
+        raise IRError("has no reference meaning", self)
+
+    def fold(self) -> Value | Constant | None:
+        """An existing value or a constant equal to the only result, or None. Constant operands need no case here: they are
+        folded through `reference`."""
+        return None
+
+    def decompose(self, b: Builder) -> Value | Sequence[Value] | None:
+        """The results in terms of other graph operators built with `b`; None when this operator is lowered directly."""
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor | Sequence[Tensor]:
+        """The results as tensor-level computations."""
+        raise IRError("has neither a decomposition nor a lowering", self)
+
+    def gradient(self, b: Builder, *result_gradients: Value | None) -> Sequence[Value | None]:
+        """Gradients with respect to the operands, from those of the results (None: no gradient flows)."""
+        raise IRError("has no gradient", self)
+
+
+def broadcast_shapes(*shapes: Sequence[Dim], op: Operation | None = None) -> tuple[Dim, ...]:
+    """The NumPy broadcast of shapes.
+
+    Raises:
+        IRError: two dimensions are neither provably equal nor 1.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Dim] = []
+    for k in range(rank):
+        dim: Dim = 1
+        for shape in shapes:
+            position = k - (rank - len(shape))
+            if position < 0:
+                continue
+            d = shape[position]
+            if d == 1 and isinstance(d, int):
+                continue
+            if isinstance(dim, int) and dim == 1:
+                dim = d
+            elif not prove_eq(dim, d):
+                raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast: {dim} against {d}", op)
+        result.append(dim)
+    return tuple(result)
+
+
+def broadcast_index(index: Sequence[Dim], shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The element of a tensor of `shape` that broadcasting shows at `index` of the result."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(0 if isinstance(d, int) and d == 1 else i for i, d in zip(tail, shape, strict=True))
+
+
+def normalize_axis(axis: int, rank: int, op: Operation | None = None) -> int:
+    """`axis` counted from the front.
+
+    Raises:
+        IRError: outside ``[-rank, rank)``.
+    """
+    if not -rank <= axis < rank:
+        raise IRError(f"axis {axis} is out of range for rank {rank}", op)
+    return axis % rank
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The tensor type of a value.
+
+    Raises:
+        IRError: not a tensor.
+    """
+    if not isinstance(value.type, TensorType):
+        raise IRError(f"expected a tensor, got {value.type}", value.defining_op)
+    return value.type

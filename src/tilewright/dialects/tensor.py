@@ -1,0 +1,296 @@
+"""The tensor dialect: how each element of a result is computed.
+
+`tensor.compute` is a pull-style, index-mapped computation: for every point of its parallel `axes` (and, reducing, of its
+`reduce_axes`) the body yields one scalar from elements it reads. Bodies capture tensors of the enclosing function directly;
+`tensor.group` isolates what becomes one kernel. Fusion works by composing index maps, so slicing, padding, transposing,
+gathering and broadcasting are all the same operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, VariadicOperand, operation
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq
+from ..ir.types import DType, TensorType, Type, i64
+from .scalar import combiner_identity
+
+
+def extent(axis: Expr) -> Dim:
+    """Number of values of an index symbol (its inclusive upper bound plus one)."""
+    return axis.upper + 1
+
+
+@operation
+class Read(Operation):
+    """One element of a tensor.
+
+    `indices` are expressions over the axes of the enclosing computation; ``v0``, ``v1``, ... in them stand for the operands
+    `dynamic` (i64 scalars: data-dependent indices). When any expression of `guard` is negative the element is not touched and
+    the result is `otherwise`.
+    """
+
+    name = "tensor.read"
+    effects = Effect.PURE
+    source: Operand
+    dynamic: VariadicOperand
+    otherwise: OptionalOperand
+    indices: Attr
+    guard: Attr = ()
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.source.type.dtype,)
+
+    def verify(self) -> None:
+        if len(self.indices) != self.source.type.rank:
+            raise IRError(f"{len(self.indices)} indices into {self.source.type}", self)
+        if any(v.type is not i64 for v in self.dynamic):
+            raise IRError("data-dependent indices must be i64", self)
+        if self.guard and (self.otherwise is None or self.otherwise.type is not self.source.type.dtype):
+            raise IRError("a guarded read needs 'otherwise' of the tensor's dtype", self)
+
+    def interpret(self, env: Any, source: Any, *rest: Any) -> Any:
+        values = {f"v{k}": np.asarray(v) for k, v in enumerate(rest[: len(self.dynamic)])}
+        index = tuple(np.asarray(env.evaluate(e, values)) for e in self.indices)
+        inside: Any = np.True_
+        for e in self.guard:
+            inside = inside & (np.asarray(env.evaluate(e, values)) >= 0)
+        if not self.guard:
+            # Elements that a mask or a zero-length axis hides may still be addressed here; they are never used.
+            if all(source.shape):
+                index = tuple(np.clip(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True))
+            return source[index] if index else source[()]
+        if not all(source.shape):
+            return np.broadcast_to(rest[-1], np.shape(inside))
+        safe = tuple(np.clip(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True))
+        return np.where(inside, source[safe] if safe else source[()], rest[-1])
+
+
+@operation
+class Yield(Operation):
+    """Ends a body: the scalar value of the point, or the results of a group."""
+
+    name = "tensor.yield"
+    effects = Effect.CONTROL
+    terminator = True
+    values: VariadicOperand
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+
+@operation
+class Compute(Operation):
+    """``result[axes] = combine over reduce_axes of body``.
+
+    `axes` and `reduce_axes` are index symbols whose inclusive upper bounds give the extents (a reduce axis may be bounded by
+    a parallel one: triangular domains). `combiner` is None without reduce axes, else ``sum prod max min and or``.
+    """
+
+    name = "tensor.compute"
+    effects = Effect.PURE
+    num_regions = 1
+    binds = ("axes", "reduce_axes")
+    axes: Attr
+    reduce_axes: Attr = ()
+    combiner: Attr = None
+
+    @property
+    def is_reduction(self) -> bool:
+        return self.combiner is not None
+
+    @property
+    def reads(self) -> list[Read]:
+        return [op for op in self.body.ops if isinstance(op, Read)]
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(extent(a) for a in self.axes)
+
+    @property
+    def dtype(self) -> DType:
+        return self.result.type.dtype
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(self.body.terminator.operands[0].type, self.shape),)
+
+    def verify(self) -> None:
+        end = self.body.terminator
+        if len(end.operands) != 1 or end.operands[0].type is not self.dtype:
+            raise IRError(f"body must yield one {self.dtype}", self)
+        if len(self.axes) != self.result.type.rank:
+            raise IRError(f"{len(self.axes)} axes for a result of rank {self.result.type.rank}", self)
+        for axis, dim in zip(self.axes, self.result.type.shape, strict=True):
+            if not prove_eq(extent(axis), dim):
+                raise IRError(f"axis {axis} has extent {extent(axis)}, the result's dimension is {dim}", self)
+        if (self.combiner is None) != (not self.reduce_axes):
+            raise IRError("a combiner goes with reduce axes", self)
+
+    def interpret(self, env: Any) -> Any:
+        out_shape = tuple(int(env.evaluate(d)) for d in self.shape)
+        result = np.empty(out_shape, self.dtype.numpy)
+        identity = np.asarray(combiner_identity(self.combiner, self.dtype) if self.is_reduction else 0, self.dtype.numpy)
+        if 0 in out_shape:
+            return result
+        axes = (*self.axes, *self.reduce_axes)
+        rank = len(axes)
+        extents = list(out_shape)
+        for axis in self.reduce_axes:
+            widest = _largest(axis.upper, dict(zip(self.axes, out_shape, strict=True)), env)
+            extents.append(widest + 1)
+        if self.is_reduction and 0 in extents[len(out_shape) :]:
+            result[...] = identity
+            return result
+        # Work in slabs of the first axis so that a contraction's full domain never stands in memory at once.
+        per_row = int(np.prod(extents[1:], dtype=np.int64)) if rank else 1
+        step = max(1, (1 << 22) // max(per_row, 1)) if out_shape else 1
+        for start in range(0, out_shape[0] if out_shape else 1, step):
+            stop = min(start + step, out_shape[0]) if out_shape else 1
+            frame, mask = {}, None
+            for position, (axis, n) in enumerate(zip(axes, extents, strict=True)):
+                values = np.arange(start, stop) if position == 0 and out_shape else np.arange(n)
+                frame[axis.name] = values.reshape([-1 if p == position else 1 for p in range(rank)])
+            child = env.child(frame)
+            for axis in self.reduce_axes:
+                if free_symbols_of(axis.upper) & set(axes):
+                    inside = frame[axis.name] <= np.asarray(child.evaluate(axis.upper))
+                    mask = inside if mask is None else mask & inside
+            (value,) = child.run_block(self.body, ())
+            slab = [stop - start, *extents[1:]] if out_shape else extents
+            value = np.broadcast_to(value, slab)
+            if mask is not None:
+                value = np.where(mask, value, identity)
+            if self.is_reduction:
+                value = reduce_array(self.combiner, value, tuple(range(len(out_shape), rank)))
+            if out_shape:
+                result[start:stop] = value
+            else:
+                result[()] = value
+        return result
+
+
+def free_symbols_of(e: Dim) -> frozenset[Expr]:
+    """The symbols in a dimension that may be a plain integer."""
+    return frozenset() if isinstance(e, int) else free_symbols(e)
+
+
+def _largest(upper: Dim, axes: dict[Expr, int], env: Any) -> int:
+    """The greatest value of an axis bound over the corners of the parallel axes it depends on."""
+    bound = [a for a in axes if a in free_symbols_of(upper)]
+    best = None
+    for corner in range(1 << len(bound)):
+        values = {a.name: (axes[a] - 1 if corner >> k & 1 else 0) for k, a in enumerate(bound)}
+        value = int(env.evaluate(upper, values))
+        best = value if best is None else max(best, value)
+    assert best is not None
+    return best
+
+
+def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
+    """NumPy reduction of the combiner; float16, bfloat16 and float32 sums accumulate in float64."""
+    if combiner == "sum":
+        wide = x.astype(np.float64) if x.dtype.kind not in "iub" else x
+        return np.logical_or.reduce(x, axis=axis) if x.dtype == bool else wide.sum(axis=axis, dtype=wide.dtype).astype(x.dtype)
+    function = {
+        "prod": np.multiply,
+        "max": np.maximum,
+        "min": np.minimum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+    }[combiner]
+    return function.reduce(x, axis=axis)
+
+
+@operation
+class Reshape(Operation):
+    """The same elements in row-major order under another shape: a view, never a copy. Sizes must agree."""
+
+    name = "tensor.reshape"
+    effects = Effect.PURE
+    x: Operand
+    shape: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(self.x.type.dtype, self.shape),)
+
+    def verify(self) -> None:
+        if not prove_eq(self.x.type.size, self.result.type.size):
+            raise IRError(f"cannot prove that {self.x.type} and {self.result.type} have as many elements", self)
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        return np.reshape(x, [int(env.evaluate(d)) for d in self.shape])
+
+
+@operation
+class Scatter(Operation):
+    """A copy of `dest` with elements replaced (or combined): push-style, for data-dependent output positions.
+
+    For every point of `axes` the body yields ``(value, index_0, ..., index_n)`` (i64, already non-negative); points whose
+    index lies outside are dropped. `combiner` is None (later points win, in row-major order of the axes), ``sum``, ``prod``,
+    ``max`` or ``min``.
+    """
+
+    name = "tensor.scatter"
+    effects = Effect.PURE
+    num_regions = 1
+    binds = ("axes",)
+    dest: Operand
+    axes: Attr
+    combiner: Attr = None
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.dest.type,)
+
+    def verify(self) -> None:
+        if len(self.body.terminator.operands) != 1 + self.dest.type.rank:
+            raise IRError("body must yield a value and one index per dimension", self)
+
+    def interpret(self, env: Any, dest: Any) -> Any:
+        result = np.array(dest)
+        extents = [int(env.evaluate(extent(a))) for a in self.axes]
+        rank = len(extents)
+        if 0 in extents:
+            return result
+        frame = {
+            a.name: np.arange(n).reshape([-1 if p == k else 1 for p in range(rank)])
+            for k, (a, n) in enumerate(zip(self.axes, extents, strict=True))
+        }
+        value, *index = (np.broadcast_to(v, extents).reshape(-1) for v in env.child(frame).run_block(self.body, ()))
+        inside = np.ones(value.shape, bool)
+        for i, n in zip(index, result.shape, strict=True):
+            inside &= (i >= 0) & (i < n)
+        where = tuple(i[inside] for i in index)
+        if self.combiner is None:
+            for point, v in zip(zip(*where, strict=True), value[inside], strict=True):
+                result[point] = v
+        else:
+            ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[self.combiner]
+            ufunc.at(result, where, value[inside])
+        return result
+
+
+@operation
+class Group(Operation):
+    """One kernel-to-be: an isolated region over its inputs; `kind` names the rule that schedules it.
+
+    Kinds: ``elementwise``, ``reduction``, ``contraction``, ``scatter``.
+    """
+
+    name = "tensor.group"
+    effects = Effect.PURE
+    num_regions = 1
+    inputs: VariadicOperand
+    kind: Attr = "elementwise"
+
+    def infer_types(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.body.terminator.operands)
+
+    def verify(self) -> None:
+        if [a.type for a in self.body.args] != [v.type for v in self.inputs]:
+            raise IRError("block arguments and inputs differ in type", self)
+
+    def interpret(self, env: Any, *inputs: Any) -> Any:
+        return tuple(env.child({}).run_block(self.body, inputs))

@@ -1,0 +1,270 @@
+"""Types of the IR: element types, tensors, buffers, tokens. All are interned: equality is identity.
+
+An element type (`DType`) doubles as the type of a scalar value. Shapes are tuples of `Dim` (a plain ``int``, or a symbolic
+`Expr`), so a type knows the names and bounds of its dynamic dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from .symbolic import Dim, bounds, to_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shape = tuple[Dim, ...]
+
+
+class Type:
+    """Base of all types; subclasses intern their instances, so ``is`` and ``==`` agree."""
+
+    __slots__ = ()
+
+
+class DType(Type):
+    """Element type of tensors and type of scalar values.
+
+    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``); ``kind`` is one of ``float``, ``int``, ``uint``, ``bool``;
+    ``bits`` is the width of the value and ``itemsize`` the bytes of its storage (booleans take one byte).
+    """
+
+    __slots__ = ("bits", "kind", "name")
+    _by_name: ClassVar[dict[str, DType]] = {}
+
+    def __init__(self, name: str, kind: str, bits: int) -> None:
+        self.name, self.kind, self.bits = name, kind, bits
+        DType._by_name[name] = self
+
+    @property
+    def itemsize(self) -> int:
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in ("int", "float")
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype of the same storage (``ml_dtypes`` supplies bfloat16)."""
+        import numpy as np
+
+        if self is bf16:
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        if self is boolean:
+            return np.dtype(np.bool_)
+        return np.dtype({"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.itemsize))
+
+    @property
+    def label(self) -> str:
+        """The name users know: ``float32``, ``int64``, ``bool``."""
+        if self is boolean:
+            return "bool"
+        return "bfloat16" if self is bf16 else f"{self.kind}{self.bits}"
+
+    @staticmethod
+    def named(name: str) -> DType:
+        """The dtype called `name`, in MLIR's spelling (``f32``) or NumPy's (``float32``).
+
+        Raises:
+            ValueError: no such dtype.
+        """
+        found = DType._by_name.get(name)
+        if found is None:
+            found = next((d for d in DType._by_name.values() if d.label == name), None)
+        if found is None:
+            raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DType._by_name)}")
+        return found
+
+    @staticmethod
+    def of(array_or_dtype: Any) -> DType:
+        """The dtype of a NumPy array or of anything ``numpy.dtype`` accepts.
+
+        Raises:
+            ValueError: the array's dtype has no counterpart (object, complex, string, ...).
+        """
+        import numpy as np
+
+        dtype = np.dtype(getattr(array_or_dtype, "dtype", array_or_dtype))
+        return DType.named(dtype.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> Any:
+        return DType.named, (self.name,)
+
+
+boolean = DType("i1", "bool", 1)
+i8, i16, i32, i64 = (DType(f"i{n}", "int", n) for n in (8, 16, 32, 64))
+u8, u16, u32, u64 = (DType(f"ui{n}", "uint", n) for n in (8, 16, 32, 64))
+f16, f32, f64 = (DType(f"f{n}", "float", n) for n in (16, 32, 64))
+bf16 = DType("bf16", "float", 16)
+
+
+class _Interned(Type):
+    __slots__ = ("_key", "_text")
+    _instances: ClassVar[dict[tuple[Any, ...], Type]] = {}
+
+    @classmethod
+    def _intern(cls, *key: Any) -> Any:
+        full = (cls, *key)
+        found = _Interned._instances.get(full)
+        if found is None:
+            self = object.__new__(cls)
+            self._key, self._text = key, None
+            self._set(*key)  # type: ignore[attr-defined]
+            found = _Interned._instances[full] = self
+        return found
+
+    def __reduce__(self) -> Any:
+        return type(self), self._key
+
+    def __repr__(self) -> str:
+        if self._text is None:
+            self._text = self._format()
+        return cast(str, self._text)
+
+    def _format(self) -> str:
+        raise NotImplementedError
+
+
+def _shape_text(shape: Shape) -> str:
+    return "".join((str(d) if isinstance(d, int) else "?") + "x" for d in shape)
+
+
+def _is_static(shape: Shape) -> bool:
+    return all(isinstance(d, int) for d in shape)
+
+
+class TensorType(_Interned):
+    """An immutable tensor value: element type, symbolic shape and, if not row-major, the physical order of dimensions.
+
+    ``layout`` lists the dimensions from outermost to innermost in memory (``(0, 2, 3, 1)`` stores NCHW as NHWC);
+    ``None`` is row-major.
+    """
+
+    __slots__ = ("dtype", "layout", "shape")
+    dtype: DType
+    shape: Shape
+    layout: tuple[int, ...] | None
+
+    def __new__(cls, dtype: DType, shape: Any, layout: tuple[int, ...] | None = None) -> TensorType:
+        shape = tuple(shape)
+        if layout is not None:
+            layout = tuple(layout)
+            if sorted(layout) != list(range(len(shape))):
+                raise ValueError(f"layout {layout} is not a permutation of the {len(shape)} dimensions")
+            if layout == tuple(range(len(shape))):
+                layout = None
+        return cast(TensorType, cls._intern(dtype, shape, layout))
+
+    def _set(self, dtype: DType, shape: Shape, layout: tuple[int, ...] | None) -> None:
+        self.dtype, self.shape, self.layout = dtype, shape, layout
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return _is_static(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        total: Dim = 1
+        for d in self.shape:
+            total = total * d
+        return total
+
+    @property
+    def max_size(self) -> int | None:
+        """Number of elements at the upper bounds of the symbols; None when unbounded."""
+        return bounds(self.size)[1]
+
+    def with_shape(self, shape: Any) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape, self.layout)
+
+    def _format(self) -> str:
+        notes = [] if self.is_static else [", ".join(to_text(d) for d in self.shape)]
+        if self.layout is not None:
+            notes.append("layout " + " ".join(map(str, self.layout)))
+        encoding = f', "{"; ".join(notes)}"' if notes else ""
+        return f"tensor<{_shape_text(self.shape)}{self.dtype.name}{encoding}>"
+
+
+class BufferType(_Interned):
+    """A mutable, row-major block of memory in a memory space.
+
+    ``space`` is ``global`` (arguments, arena), ``local`` (private to a worker or thread), ``register`` or ``shared``
+    (a GPU workgroup's).
+    """
+
+    __slots__ = ("dtype", "shape", "space")
+    dtype: DType
+    shape: Shape
+    space: str
+
+    def __new__(cls, dtype: DType, shape: Any, space: str = "global") -> BufferType:
+        return cast(BufferType, cls._intern(dtype, tuple(shape), space))
+
+    def _set(self, dtype: DType, shape: Shape, space: str) -> None:
+        self.dtype, self.shape, self.space = dtype, shape, space
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        total: Dim = 1
+        for d in self.shape:
+            total = total * d
+        return total
+
+    @property
+    def strides(self) -> Shape:
+        """Row-major strides in elements."""
+        strides: list[Dim] = []
+        step: Dim = 1
+        for d in reversed(self.shape):
+            strides.append(step)
+            step = step * d
+        return tuple(reversed(strides))
+
+    def _format(self) -> str:
+        shape = ", ".join(to_text(d) for d in self.shape)
+        return f'!tw.buffer<"{self.dtype.name}", "{shape}", "{self.space}">'
+
+
+class TokenType(_Interned):
+    """Orders effects that no data orders."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> TokenType:
+        return cast(TokenType, cls._intern())
+
+    def _set(self) -> None:
+        pass
+
+    def _format(self) -> str:
+        return "!tw.token"
+
+
+token = TokenType()
