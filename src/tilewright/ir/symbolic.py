@@ -1,0 +1,820 @@
+"""Symbolic integers: the algebra of shapes and of index expressions.
+
+An `Expr` is an immutable, hash-consed polynomial with integer coefficients over *atoms*: symbols, floor divisions,
+remainders, minima and maxima. Structural equality is identity. Whatever is constant is a plain ``int``, so `Dim = int | Expr`
+and static shapes cost nothing. ``//`` and ``%`` floor, as Python's do.
+
+Symbols carry their bounds (inclusive; the upper one may itself be symbolic, such as ``seq - 1`` for an index into a
+dimension of ``seq`` elements), so that simplification needs no environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Union
+
+Monomial = tuple["Atom", ...]
+
+
+class Atom:
+    """A factor of a term. `key` orders atoms structurally; `expr` is the atom as an expression."""
+
+    __slots__ = ("expr", "key")
+    key: tuple[Any, ...]
+    expr: Expr
+
+    def __lt__(self, other: Atom) -> bool:
+        return self.key < other.key
+
+
+class Symbol(Atom):
+    """A named integer with inclusive bounds and a known divisor."""
+
+    __slots__ = ("lower", "multiple_of", "name", "upper")
+    _interned: ClassVar[dict[tuple[Any, ...], Symbol]] = {}
+    name: str
+    lower: int | None
+    upper: Dim | None
+    multiple_of: int
+
+
+class Binary(Atom):
+    """Base of the two-operand atoms."""
+
+    __slots__ = ("a", "b")
+    _interned: ClassVar[dict[tuple[Any, ...], Binary]] = {}
+    a: Dim
+    b: Dim
+
+
+class FloorDiv(Binary):
+    __slots__ = ()
+
+
+class Mod(Binary):
+    __slots__ = ()
+
+
+class Min(Binary):
+    __slots__ = ()
+
+
+class Max(Binary):
+    __slots__ = ()
+
+
+class Expr:
+    """A non-constant polynomial: `terms` are (coefficient, atoms) pairs in a canonical order; the constant has no atoms."""
+
+    __slots__ = ("_bounds", "_free", "_key", "_text", "terms")
+    _interned: ClassVar[dict[tuple[tuple[int, Monomial], ...], Expr]] = {}
+    terms: tuple[tuple[int, Monomial], ...]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of '{self}' is not known at compile time; use prove_eq, prove_le or prove_lt")
+
+    def _no_order(self, other: object) -> bool:
+        raise TypeError("symbolic integers are not ordered by < or <=; use prove_le or prove_lt")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _no_order
+
+    def __add__(self, other: Dim) -> Dim:
+        return _add(self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Dim) -> Dim:
+        return _add(self, _scale(other, -1))
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return _add(other, _scale(self, -1))
+
+    def __neg__(self) -> Dim:
+        return _scale(self, -1)
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return _floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return _floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return _mod(self, other)
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return _mod(other, self)
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that this expression is, if it is one alone."""
+        if len(self.terms) == 1:
+            coefficient, atoms = self.terms[0]
+            if coefficient == 1 and len(atoms) == 1:
+                return atoms[0]
+        return None
+
+    def _symbol(self) -> Symbol:
+        found = self.atom
+        if not isinstance(found, Symbol):
+            raise AttributeError(f"'{self}' is not a symbol")
+        return found
+
+    @property
+    def name(self) -> str:
+        return self._symbol().name
+
+    @property
+    def lower(self) -> int | None:
+        return self._symbol().lower
+
+    @property
+    def upper(self) -> Any:
+        return self._symbol().upper
+
+    @property
+    def multiple_of(self) -> int:
+        return self._symbol().multiple_of
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _format(self)
+        return self._text
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> Any:
+        atom = self.atom
+        if isinstance(atom, Symbol):
+            return symbol, (atom.name, atom.lower, atom.upper, atom.multiple_of)
+        if isinstance(atom, Binary):
+            return _rebuild_atom, (type(atom).__name__, atom.a, atom.b)
+        return _rebuild, ([(c, [a.expr for a in atoms]) for c, atoms in self.terms],)
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Expr:
+        return self
+
+
+Dim = Union[int, Expr]  # noqa: UP007 - evaluated at run time by users of the alias
+
+
+def _rebuild(terms: Any) -> Dim:
+    total: Dim = 0
+    for coefficient, factors in terms:
+        term: Dim = coefficient
+        for f in factors:
+            term = term * f
+        total = total + term
+    return total
+
+
+def _rebuild_atom(kind: str, a: Dim, b: Dim) -> Dim:
+    return {"FloorDiv": _floordiv, "Mod": _mod, "Min": smin, "Max": smax}[kind](a, b)
+
+
+# -- Construction ------------------------------------------------------------------------------------------------------------
+
+
+def _monomial_key(atoms: Monomial) -> tuple[Any, ...]:
+    return (-len(atoms), tuple(a.key for a in atoms))
+
+
+def _make(terms: dict[Monomial, int]) -> Dim:
+    items = [(m, c) for m, c in terms.items() if c]
+    if not items:
+        return 0
+    if len(items) == 1 and not items[0][0]:
+        return items[0][1]
+    if len(items) > 1:
+        items.sort(key=lambda item: _monomial_key(item[0]))
+        joined = _join_division(items)
+        if joined is not None:
+            return joined
+    key = tuple((c, m) for m, c in items)
+    found = Expr._interned.get(key)
+    if found is None:
+        found = object.__new__(Expr)
+        found.terms = key
+        found._bounds = found._free = found._text = found._key = None
+        Expr._interned[key] = found
+    return found
+
+
+def _join_division(items: list[tuple[Monomial, int]]) -> Dim | None:
+    """Rewrite ``c*n*(x//n) + c*(x % n)`` to ``c*x``; None when no such pair occurs."""
+    for position, (monomial, c) in enumerate(items):
+        for k, atom in enumerate(monomial):
+            if not isinstance(atom, Mod):
+                continue
+            rest = monomial[:k] + monomial[k + 1 :]
+            quotient = _floordiv(atom.a, atom.b)
+            # c * rest * b * (a // b) must be among the terms, wholly.
+            wanted = _mul(_mul(_from_monomial(rest, c), atom.b), quotient)
+            have = {m: n for m, n in items}
+            needed = _terms(wanted)
+            if not needed or any(have.get(m, 0) != n for m, n in needed.items()):
+                continue
+            left = {m: n for p, (m, n) in enumerate(items) if p != position and m not in needed}
+            return _add(_make(left), _mul(_from_monomial(rest, c), atom.a))
+    return None
+
+
+def _from_monomial(atoms: Monomial, coefficient: int) -> Dim:
+    return _make({atoms: coefficient})
+
+
+def _terms(e: Dim) -> dict[Monomial, int]:
+    if isinstance(e, int):
+        return {(): e} if e else {}
+    return {m: c for c, m in e.terms}
+
+
+def _add(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if isinstance(a, int) and a == 0:
+        return b
+    if isinstance(b, int) and b == 0:
+        return a
+    terms = _terms(a)
+    for m, c in _terms(b).items():
+        terms[m] = terms.get(m, 0) + c
+    return _make(terms)
+
+
+def _scale(a: Dim, factor: int) -> Dim:
+    if isinstance(a, int):
+        return a * factor
+    if factor == 1:
+        return a
+    return _make({m: c * factor for c, m in a.terms})
+
+
+def _mul(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int):
+        return _scale(b, a)
+    if isinstance(b, int):
+        return _scale(a, b)
+    terms: dict[Monomial, int] = {}
+    for ca, ma in a.terms:
+        for cb, mb in b.terms:
+            m = tuple(sorted(ma + mb, key=lambda atom: atom.key)) if ma and mb else ma or mb
+            terms[m] = terms.get(m, 0) + ca * cb
+    return _make(terms)
+
+
+def _atom_expr(atom: Atom) -> Expr:
+    made = _make({(atom,): 1})
+    assert isinstance(made, Expr)
+    return made
+
+
+def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_of: int = 1) -> Expr:
+    """The symbol called `name` with inclusive bounds; interned on all arguments.
+
+    Raises:
+        ValueError: the name is no identifier or the bounds are empty numbers.
+    """
+    key = (name, lower, upper, multiple_of)
+    found = Symbol._interned.get(key)
+    if found is None:
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is not a name for a symbolic dimension (letters, digits and _)")
+        found = object.__new__(Symbol)
+        found.name, found.lower, found.upper, found.multiple_of = name, lower, upper, multiple_of
+        found.key = (0, name, str(lower), str(upper), multiple_of)
+        Symbol._interned[key] = found
+        found.expr = _atom_expr(found)
+    return found.expr
+
+
+def is_symbol(e: object) -> bool:
+    """Whether `e` is a symbol alone."""
+    return isinstance(e, Expr) and isinstance(e.atom, Symbol)
+
+
+def _order(e: Dim) -> tuple[Any, ...]:
+    if isinstance(e, int):
+        return (0, e)
+    if e._key is None:
+        e._key = (1, tuple((_monomial_key(m), c) for c, m in e.terms))
+    return e._key
+
+
+def _binary(kind: type[Binary], a: Dim, b: Dim) -> Expr:
+    key = (kind, a, b)
+    found = Binary._interned.get(key)
+    if found is None:
+        found = object.__new__(kind)
+        found.a, found.b = a, b
+        found.key = (1 + (FloorDiv, Mod, Min, Max).index(kind), str(a), str(b), _order(a), _order(b))
+        Binary._interned[key] = found
+        found.expr = _atom_expr(found)
+    return found.expr
+
+
+def _split_multiples(a: Dim, n: Dim) -> tuple[Dim, Dim]:
+    """``(q, r)`` with ``a == q*n + r``: the terms of `a` that are multiples of `n`, divided by it, and the rest."""
+    if isinstance(n, int):
+        quotient: dict[Monomial, int] = {}
+        rest: dict[Monomial, int] = {}
+        for m, c in _terms(a).items():
+            if m:
+                if c % n == 0:
+                    quotient[m] = c // n
+                else:
+                    # Only whole multiples are split off a term, so that 3*i // 2 keeps its one term.
+                    rest[m] = c
+            else:
+                q, r = divmod(c, n)
+                if q:
+                    quotient[m] = q
+                if r:
+                    rest[m] = r
+        return _make(quotient), _make(rest)
+    if len(n.terms) != 1:
+        # A polynomial divisor such as seq+1: divide the whole when it is an integer multiple of it, or one term at a time.
+        for c, m in _leading(a):
+            nc, nm = n.terms[0]
+            ratio = _monomial_ratio(c, m, nc, nm)
+            if ratio is None:
+                continue
+            remainder = _add(a, _scale(_mul(ratio, n), -1))
+            if len(_terms(remainder)) < len(_terms(a)):
+                q, r = _split_multiples(remainder, n)
+                return _add(ratio, q), r
+        return 0, a
+    nc, nm = n.terms[0]
+    quotient, rest = {}, {}
+    for m, c in _terms(a).items():
+        ratio = _monomial_ratio(c, m, nc, nm)
+        if ratio is None:
+            rest[m] = c
+        else:
+            for rm, rc in _terms(ratio).items():
+                quotient[rm] = quotient.get(rm, 0) + rc
+    return _make(quotient), _make(rest)
+
+
+def _leading(a: Dim) -> tuple[tuple[int, Monomial], ...]:
+    return a.terms if isinstance(a, Expr) else ()
+
+
+def _monomial_ratio(c: int, m: Monomial, nc: int, nm: Monomial) -> Dim | None:
+    if c % nc:
+        return None
+    left = list(m)
+    for atom in nm:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return _make({tuple(left): c // nc})
+
+
+@lru_cache(maxsize=1 << 16)
+def _floordiv(a: Dim, b: Dim) -> Dim:
+    if isinstance(b, int):
+        if b == 0:
+            raise ZeroDivisionError(f"'{a}' divided by zero")
+        if isinstance(a, int):
+            return a // b
+        if b < 0:
+            a, b = _scale(a, -1), -b
+        if b == 1:
+            return a
+    elif isinstance(a, int) and a == 0:
+        return 0
+    if a is b:
+        return 1
+    q, r = _split_multiples(a, b)
+    if _in_range(r, b):
+        return q
+    if not (isinstance(q, int) and q == 0):
+        return _add(q, _floordiv(r, b))
+    if isinstance(r, Expr) and isinstance(b, int):
+        g = math.gcd(b, *(c for c, m in r.terms if m))
+        if g > 1:  # (4*i + 3) // 6 == (2*i + 1) // 3
+            return _floordiv(_make({m: (c // g) for c, m in r.terms}), b // g)
+        atom = r.atom
+        if isinstance(atom, FloorDiv) and isinstance(atom.b, int) and atom.b > 0:
+            return _floordiv(atom.a, atom.b * b)
+        low, high = bounds(r)
+        if low is not None and high is not None and low // b == high // b:
+            return low // b
+    return _binary(FloorDiv, r, b)
+
+
+@lru_cache(maxsize=1 << 16)
+def _mod(a: Dim, b: Dim) -> Dim:
+    if isinstance(b, int):
+        if b == 0:
+            raise ZeroDivisionError(f"'{a}' modulo zero")
+        if isinstance(a, int):
+            return a % b
+        if b in (1, -1):
+            return 0
+        if b < 0:
+            return _binary(Mod, a, b)
+    elif isinstance(a, int) and a == 0:
+        return 0
+    if a is b:
+        return 0
+    _, r = _split_multiples(a, b)
+    if _in_range(r, b):
+        return r
+    if isinstance(r, Expr) and isinstance(b, int):
+        atom = r.atom
+        if isinstance(atom, Mod) and isinstance(atom.b, int) and atom.b % b == 0:
+            return _mod(atom.a, b)
+        if isinstance(atom, Symbol) and atom.multiple_of % b == 0:
+            return 0
+        g = math.gcd(b, *(c for c, m in r.terms if m))
+        if g > 1:  # (4*i + 3) % 6 == 2 * ((2*i + 1) % 3) + 1
+            constant = _terms(r).get((), 0)
+            inner = _make({m: c // g for c, m in r.terms})
+            return _add(_scale(_mod(inner, b // g), g), constant % g)
+        low, high = bounds(r)
+        if low is not None and high is not None and low // b == high // b:
+            return _add(r, -(low // b) * b)
+    return _binary(Mod, r, b)
+
+
+def _in_range(r: Dim, b: Dim) -> bool:
+    """Whether ``0 <= r < b`` is provable."""
+    return prove_le(0, r) and prove_lt(r, b)
+
+
+@lru_cache(maxsize=1 << 16)
+def smin(a: Dim, b: Dim) -> Dim:
+    """The smaller of two expressions."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if a is b or prove_le(a, b):
+        return a
+    if prove_le(b, a):
+        return b
+    return _binary(Min, *sorted((a, b), key=_order))
+
+
+@lru_cache(maxsize=1 << 16)
+def smax(a: Dim, b: Dim) -> Dim:
+    """The larger of two expressions."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if a is b or prove_le(b, a):
+        return a
+    if prove_le(a, b):
+        return b
+    return _binary(Max, *sorted((a, b), key=_order))
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    """``a / b`` rounded up."""
+    return (a + (b - 1)) // b
+
+
+# -- Facts ---------------------------------------------------------------------------------------------------------------------
+
+Interval = tuple[int | None, int | None]
+
+
+def bounds(e: Dim) -> Interval:
+    """The least and greatest value that interval arithmetic finds; None where unbounded."""
+    if isinstance(e, int):
+        return e, e
+    found = e._bounds
+    if found is None:
+        found = e._bounds = _compute_bounds(e)
+    return found
+
+
+def _compute_bounds(e: Expr) -> Interval:
+    low: int | None = 0
+    high: int | None = 0
+    for c, atoms in e.terms:
+        term: Interval = (c, c)
+        for position, atom in enumerate(atoms):
+            square = position and atoms[position - 1] is atom
+            factor = _atom_bounds(atom)
+            term = _interval_mul(term, factor)
+            if square and len(atoms) == 2 and c > 0 and term[0] is not None:
+                term = (max(term[0], 0), term[1])
+        low = None if low is None or term[0] is None else low + term[0]
+        high = None if high is None or term[1] is None else high + term[1]
+    return low, high
+
+
+def _interval_mul(a: Interval, b: Interval) -> Interval:
+    inf = math.inf
+    ends_a = (-inf if a[0] is None else a[0], inf if a[1] is None else a[1])
+    ends_b = (-inf if b[0] is None else b[0], inf if b[1] is None else b[1])
+    products = [0 if x == 0 or y == 0 else x * y for x in ends_a for y in ends_b]
+    low, high = min(products), max(products)
+    return (None if low == -inf else int(low), None if high == inf else int(high))
+
+
+def _atom_bounds(atom: Atom) -> Interval:
+    if isinstance(atom, Symbol):
+        return atom.lower, None if atom.upper is None else bounds(atom.upper)[1]
+    assert isinstance(atom, Binary)
+    (al, ah), (bl, bh) = bounds(atom.a), bounds(atom.b)
+    if isinstance(atom, Mod):
+        if bl is not None and bl > 0:
+            high = None if bh is None else bh - 1
+            if al is not None and al >= 0 and ah is not None:
+                high = ah if high is None else min(high, ah)
+            return 0, high
+        return None, None
+    if isinstance(atom, FloorDiv):
+        if bl is None or bl <= 0:
+            return None, None
+        low = None if al is None else (al // bl if al < 0 else 0 if bh is None else al // bh)
+        high = None if ah is None else (ah // bl if ah >= 0 else -1 if bh is None else ah // bh)
+        return low, high
+    if isinstance(atom, Min):
+        lows = [x for x in (al, bl)]
+        highs = [x for x in (ah, bh) if x is not None]
+        return (None if None in lows else min(lows)), (min(highs) if highs else None)  # type: ignore[type-var]
+    highs = [x for x in (ah, bh)]  # type: ignore[misc]
+    known = [x for x in (al, bl) if x is not None]
+    return (max(known) if known else None), (None if None in highs else max(highs))  # type: ignore[type-var]
+
+
+def prove_eq(a: Dim, b: Dim) -> bool:
+    """Whether ``a == b`` is provable."""
+    if a is b:
+        return True
+    difference = _add(a, _scale(b, -1))
+    return isinstance(difference, int) and difference == 0
+
+
+def prove_le(a: Dim, b: Dim) -> bool:
+    """Whether ``a <= b`` is provable; False says nothing."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
+    if isinstance(a, int) and a == 0:
+        low = bounds(b)[0]
+        if low is not None and low >= 0:
+            return True
+    return _non_negative(_add(b, _scale(a, -1)), 6)
+
+
+def prove_lt(a: Dim, b: Dim) -> bool:
+    """Whether ``a < b`` is provable."""
+    return prove_le(_add(a, 1), b)
+
+
+def prove_divisible(a: Dim, n: int) -> bool:
+    """Whether `n` provably divides `a`."""
+    remainder = a % n
+    return isinstance(remainder, int) and remainder == 0
+
+
+def _non_negative(e: Dim, depth: int) -> bool:
+    if isinstance(e, int):
+        return e >= 0
+    low = bounds(e)[0]
+    if low is not None and low >= 0:
+        return True
+    if depth == 0:
+        return False
+    # Replace one atom by a symbolic bound of it that can only make the expression smaller.
+    for c, atoms in e.terms:
+        for position, atom in enumerate(atoms):
+            others = atoms[:position] + atoms[position + 1 :]
+            if atom in others or any((_atom_bounds(o)[0] or -1) < 0 and _atom_bounds(o)[0] != 0 for o in others):
+                continue
+            for bound in _symbolic_bounds(atom, upper=c < 0):
+                if isinstance(bound, Expr) and atom in _all_atoms(bound):
+                    continue
+                # Only this term is replaced: sound since each occurrence may be bounded on its own.
+                weaker = _add(e, _mul(_from_monomial(others, c), _add(bound, _scale(atom.expr, -1))))
+                if _non_negative(weaker, depth - 1):
+                    return True
+    return False
+
+
+def _symbolic_bounds(atom: Atom, upper: bool) -> list[Dim]:
+    if isinstance(atom, Symbol):
+        if upper:
+            return [atom.upper] if isinstance(atom.upper, Expr) else []
+        return [atom.lower] if atom.lower is not None and bounds(atom.expr)[1] is None else []
+    assert isinstance(atom, Binary)
+    if isinstance(atom, Min):
+        return [atom.a, atom.b] if upper else []
+    if isinstance(atom, Max):
+        return [] if upper else [atom.a, atom.b]
+    if isinstance(atom, Mod):
+        low = bounds(atom.b)[0]
+        if upper and low is not None and low > 0:
+            found: list[Dim] = [_add(atom.b, -1)]
+            if prove_le(0, atom.a):
+                found.append(atom.a)
+            return found
+        return []
+    if isinstance(atom, FloorDiv) and upper:
+        low = bounds(atom.b)[0]
+        if low is not None and low > 0 and isinstance(atom.a, Expr) and bounds(atom.a)[0] is not None and prove_le(0, atom.a):
+            return [atom.a]
+    return []
+
+
+def _all_atoms(e: Dim) -> set[Atom]:
+    return set() if isinstance(e, int) else {a for _, m in e.terms for a in m}
+
+
+def free_symbols(e: Dim) -> frozenset[Expr]:
+    """The symbols that occur in `e` (not those of their bounds)."""
+    if isinstance(e, int):
+        return frozenset()
+    if e._free is None:
+        found: set[Expr] = set()
+        for _, atoms in e.terms:
+            for atom in atoms:
+                if isinstance(atom, Binary):
+                    found |= free_symbols(atom.a) | free_symbols(atom.b)
+                else:
+                    found.add(atom.expr)
+        e._free = frozenset(found)
+    return e._free
+
+
+def symbols_by_name(*exprs: Dim) -> dict[str, Expr]:
+    """All symbols of some expressions, by name."""
+    return {s.name: s for e in exprs for s in sorted(free_symbols(e), key=_order)}
+
+
+def substitute(e: Dim, mapping: Mapping[Expr, Dim]) -> Dim:
+    """`e` with symbols replaced, simplified anew."""
+    if isinstance(e, int) or not mapping or free_symbols(e).isdisjoint(mapping):
+        return e
+    return _substitute(e, mapping, {})
+
+
+def _substitute(e: Dim, mapping: Mapping[Expr, Dim], memo: dict[Expr, Dim]) -> Dim:
+    if isinstance(e, int) or free_symbols(e).isdisjoint(mapping):
+        return e
+    if e in memo:
+        return memo[e]
+    total: Dim = 0
+    for c, atoms in e.terms:
+        term: Dim = c
+        for atom in atoms:
+            if isinstance(atom, Binary):
+                a, b = _substitute(atom.a, mapping, memo), _substitute(atom.b, mapping, memo)
+                term = _mul(term, _rebuild_atom(type(atom).__name__, a, b))
+            else:
+                term = _mul(term, mapping.get(atom.expr, atom.expr))
+        total = _add(total, term)
+    memo[e] = total
+    return total
+
+
+def evaluate(e: Dim, values: Mapping[str, Any]) -> Any:
+    """The value of `e`; `values` may also hold NumPy integer arrays, which broadcast.
+
+    Raises:
+        KeyError: a symbol has no value.
+    """
+    if isinstance(e, int):
+        return e
+    total: Any = 0
+    for c, atoms in e.terms:
+        term: Any = c
+        for atom in atoms:
+            if isinstance(atom, Symbol):
+                value = values[atom.name]
+            else:
+                assert isinstance(atom, Binary)
+                a, b = evaluate(atom.a, values), evaluate(atom.b, values)
+                if isinstance(atom, FloorDiv):
+                    value = a // b
+                elif isinstance(atom, Mod):
+                    value = a % b
+                elif isinstance(a, int) and isinstance(b, int):
+                    value = min(a, b) if isinstance(atom, Min) else max(a, b)
+                else:
+                    import numpy as np
+
+                    value = np.minimum(a, b) if isinstance(atom, Min) else np.maximum(a, b)
+            term = term * value
+        total = total + term
+    return total
+
+
+def linear_in(e: Dim, sym: Expr) -> tuple[Dim, Dim] | None:
+    """``(coefficient, rest)`` with ``e == coefficient*sym + rest``, neither containing `sym`; None when not affine in it."""
+    if isinstance(e, int) or sym not in free_symbols(e):
+        return 0, e
+    target = sym.atom
+    coefficient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for c, atoms in e.terms:
+        if target in atoms:
+            k = atoms.index(target)
+            others = atoms[:k] + atoms[k + 1 :]
+            if target in others:
+                return None
+            if any(isinstance(o, Binary) and sym in free_symbols(o.expr) for o in others):
+                return None
+            coefficient[others] = coefficient.get(others, 0) + c
+        else:
+            if any(isinstance(o, Binary) and sym in free_symbols(o.expr) for o in atoms):
+                return None
+            rest[atoms] = c
+    return _make(coefficient), _make(rest)
+
+
+# -- Text ----------------------------------------------------------------------------------------------------------------------
+
+
+def to_text(e: Dim) -> str:
+    """Python syntax that `parse` reads back."""
+    return str(e)
+
+
+def _atom_text(atom: Atom, tight: bool) -> str:
+    if isinstance(atom, Symbol):
+        return atom.name
+    assert isinstance(atom, Binary)
+    if isinstance(atom, (Min, Max)):
+        return f"{'min' if isinstance(atom, Min) else 'max'}({atom.a}, {atom.b})"
+    left, right = (str(x) if isinstance(x, int) and x >= 0 or is_symbol(x) else f"({x})" for x in (atom.a, atom.b))
+    text = f"{left} {'//' if isinstance(atom, FloorDiv) else '%'} {right}"
+    return f"({text})" if tight else text
+
+
+def _format(e: Expr) -> str:
+    parts: list[str] = []
+    for c, atoms in e.terms:
+        magnitude = abs(c)
+        tight = len(atoms) > 1 or c != 1 or len(e.terms) > 1
+        factors = [_atom_text(a, tight) for a in atoms]
+        if magnitude != 1 or not atoms:
+            factors.insert(0, str(magnitude))
+        text = "*".join(factors)
+        if not parts:
+            parts.append(f"-{text}" if c < 0 else text)
+        else:
+            parts.append(f" - {text}" if c < 0 else f" + {text}")
+    return "".join(parts)
+
+
+def parse(text: str, symbols: Mapping[str, Expr]) -> Dim:
+    """The expression written in Python syntax over `symbols`.
+
+    Raises:
+        ValueError: a syntax error or an unknown symbol, with its column.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"column {error.offset}: '{text}' is not an index expression") from None
+
+    def build(node: ast.expr) -> Dim:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name):
+            if node.id not in symbols:
+                known = ", ".join(sorted(symbols)) or "none"
+                raise ValueError(f"column {node.col_offset + 1}: unknown symbol '{node.id}' in '{text}' (known: {known})")
+            return symbols[node.id]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -build(node.operand)
+        if isinstance(node, ast.BinOp):
+            a, b = build(node.left), build(node.right)
+            if isinstance(node.op, ast.Add):
+                return a + b
+            if isinstance(node.op, ast.Sub):
+                return a - b
+            if isinstance(node.op, ast.Mult):
+                return a * b
+            if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+                if isinstance(b, int) and b == 0:
+                    raise ValueError(f"column {node.col_offset + 1}: division by zero in '{text}'")
+                return a // b if isinstance(node.op, ast.FloorDiv) else a % b
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and node.args:
+            values = [build(a) for a in node.args]
+            total = values[0]
+            for v in values[1:]:
+                total = smin(total, v) if node.func.id == "min" else smax(total, v)
+            return total
+        raise ValueError(f"column {getattr(node, 'col_offset', 0) + 1}: cannot read '{text}' as an index expression")
+
+    return build(tree)

@@ -1,0 +1,104 @@
+"""Recognizing contractions: sums of products whose addresses are affine in the axes (matmul, batched matmul, convolution)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dialects import scalar, tensor
+from ..ir.core import Value
+from ..ir.symbolic import Dim, Expr
+from ..ir.types import DType, TensorType, f32
+from .index_maps import affine_coefficients, flatten_index
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor of a contraction: the read, and the coefficient of every axis in its flat address (elements)."""
+
+    read: tensor.Read
+    coefficients: dict[Expr, Dim]
+    offset: Dim
+
+    @property
+    def value(self) -> Value:
+        return self.read.source
+
+    @property
+    def type(self) -> TensorType:
+        found: TensorType = self.read.source.type
+        return found
+
+    def moves_with(self, axis: Expr) -> bool:
+        c = self.coefficients[axis]
+        return not (isinstance(c, int) and c == 0)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]``, every letter standing for several axes.
+
+    `n` holds the last axis of the result, so that `b` is the operand whose elements fill vectors.
+    """
+
+    compute: tensor.Compute
+    a: Operand
+    b: Operand
+    batch: tuple[Expr, ...]
+    m: tuple[Expr, ...]
+    n: tuple[Expr, ...]
+    k: tuple[Expr, ...]
+    dtype: DType
+
+    @property
+    def flops(self) -> Dim:
+        total: Dim = 2
+        for axis in (*self.compute.axes, *self.compute.reduce_axes):
+            total = total * tensor.extent(axis)
+        return total
+
+
+def _factor(value: Value, compute: tensor.Compute, wide: DType) -> Operand | None:
+    """The operand behind one factor: an unguarded affine read, possibly widened to the accumulation dtype."""
+    op = value.defining_op
+    if isinstance(op, scalar.Cast) and op.dtype is wide:
+        op = op.x.defining_op
+    if not isinstance(op, tensor.Read) or op.guard or op.dynamic:
+        return None
+    axes = (*compute.axes, *compute.reduce_axes)
+    affine = affine_coefficients(flatten_index(op.indices, op.source.type.shape), axes)
+    if affine is None:
+        return None
+    coefficients, offset = affine
+    return Operand(op, dict(zip(axes, coefficients, strict=True)), offset)
+
+
+def match_contraction(compute: tensor.Compute) -> Contraction | None:
+    """The contraction that a computation is, or None.
+
+    Axes of extent 1 count as batch axes. A result whose last axis moves with neither operand, reductions over one operand alone
+    and triangular domains are no contractions.
+    """
+    if compute.combiner != "sum" or not compute.reduce_axes or not compute.dtype.is_float:
+        return None
+    product = compute.body.terminator.operands[0].defining_op
+    if not isinstance(product, scalar.BINARY["mul"]):
+        return None
+    wide = product.result.type
+    left, right = (_factor(v, compute, wide) for v in product.operands)
+    if left is None or right is None:
+        return None
+    for axis in compute.reduce_axes:
+        if not (left.moves_with(axis) and right.moves_with(axis)):
+            return None
+    live = [x for x in compute.axes if not (isinstance(tensor.extent(x), int) and tensor.extent(x) == 1)]
+    if not live:
+        return None
+    last = live[-1]
+    if left.moves_with(last) == right.moves_with(last):
+        return None
+    a, b = (right, left) if left.moves_with(last) else (left, right)
+    batch, m, n = [], [], []
+    for axis in compute.axes:
+        by_a, by_b = a.moves_with(axis), b.moves_with(axis)
+        (m if by_a and not by_b else n if by_b and not by_a else batch).append(axis)
+    return Contraction(compute, a, b, tuple(batch), tuple(m), tuple(n), tuple(compute.reduce_axes), wide if wide else f32)
