@@ -7,6 +7,7 @@
 #ifndef TILEWRIGHT_RUNTIME_H_
 #define TILEWRIGHT_RUNTIME_H_
 
+#define TW_BUILDING
 #include "tilewright.h"
 
 /* { ptr, i32, i32, i32 } */
@@ -91,9 +92,10 @@ typedef struct {
   int64_t size; /* bytes that follow this header */
   int64_t hash; /* weights: XXH64, seed 0, of all of them, embedded or not; 0: not known, not verified */
   int64_t reserved[6];
+  uint8_t bytes[]; /* 64-byte aligned */
 } tw_blob;
 
-extern const tw_blob tw_blob_weights;  /* 64-byte aligned; size 0: the weights are not embedded */
+extern const tw_blob tw_blob_weights;  /* size 0: the weights are not embedded */
 extern const tw_blob tw_blob_metadata; /* JSON and a final zero byte, which `size` counts */
 
 /* Runs `kernel` over [0, extent), split into at most one contiguous part for each thread, each part (but the last) a

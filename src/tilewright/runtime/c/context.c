@@ -1,0 +1,317 @@
+/* context.c - the public functions: create, run, destroy, and what they keep between runs. */
+#include "internal.h"
+
+#define MAX_THREADS 1024
+
+typedef struct {
+  void* data;
+  int64_t capacity;
+} block;
+
+struct tw_context {
+  atomic_flag busy;
+  tw_pool* pool;
+  const uint8_t* weights;
+  block arena;
+  block scratch;
+  int32_t num_threads;
+  int profiling;
+  int raised; /* tw_raise has left a message in this run */
+
+  /* Sized by the module, in one block with the context. */
+  int64_t* symbols;             /* [num_symbols] */
+  const int64_t** input_shapes; /* [num_inputs] */
+  void** input_data;            /* [num_inputs] */
+  int64_t** output_shapes;      /* [num_outputs], into one array of all dimensions */
+  void** output_data;           /* [num_outputs] */
+  block* outputs;               /* [num_outputs], memory owned by the context */
+  uint64_t* nanoseconds;        /* [num_kernels] */
+  uint64_t* calls;              /* [num_kernels] */
+};
+
+int32_t tw_abi_version(void) { return TW_ABI_VERSION; }
+
+const char* tw_metadata(void) { return tw_blob_metadata.size > 0 ? (const char*)tw_blob_metadata.bytes : "{}"; }
+
+/* Makes a block hold `size` bytes, keeping it when it is large enough already. Returns 0 when there is no memory. */
+static int reserve(block* held, int64_t size) {
+  if (size <= held->capacity) return 1;
+  tw_memory_release(held->data);
+  held->capacity = 0;
+  held->data = tw_memory_take((size_t)size);
+  if (!held->data) return 0;
+  held->capacity = size;
+  return 1;
+}
+
+static int verify(const uint8_t* weights, int embedded) {
+  static _Atomic int embedded_verified; /* once for all contexts */
+  if (!tw_blob_weights.hash || (embedded && atomic_load(&embedded_verified))) return TW_OK;
+  if (tw_hash(weights, (uint64_t)tw_module.weights_size) != (uint64_t)tw_blob_weights.hash)
+    return tw_fail(TW_ERROR_DAMAGED, embedded ? "damaged file: the embedded weights differ from what was compiled"
+                                              : "the weights given are not those the model was compiled with");
+  if (embedded) atomic_store(&embedded_verified, 1);
+  return TW_OK;
+}
+
+/* Finds and checks the weights that a context will use. */
+static int find_weights(const tw_options* options, const uint8_t** weights) {
+  int embedded = !options || !options->weights;
+  int64_t wanted = tw_module.weights_size;
+  *weights = NULL;
+  if (wanted == 0) return TW_OK;
+  if (embedded) {
+    if (tw_blob_weights.size == 0)
+      return tw_fail(TW_ERROR_ARGUMENT, "the model's %d bytes of weights are not embedded: pass them in tw_options", wanted);
+    if (tw_blob_weights.size != wanted)
+      return tw_fail(TW_ERROR_DAMAGED, "damaged file: %d bytes of weights expected, %d embedded", wanted,
+                     tw_blob_weights.size);
+    *weights = tw_blob_weights.bytes;
+  } else {
+    if (options->weights_size != (uint64_t)wanted)
+      return tw_fail(TW_ERROR_ARGUMENT, "the model has %d bytes of weights, got %d", wanted,
+                     (int64_t)options->weights_size);
+    if ((uintptr_t)options->weights % TW_ALIGNMENT)
+      return tw_fail(TW_ERROR_ARGUMENT, "the weights must start at a multiple of %d bytes", (int64_t)TW_ALIGNMENT);
+    *weights = options->weights;
+  }
+  return options && (options->flags & TW_SKIP_VERIFY) ? TW_OK : verify(*weights, embedded);
+}
+
+/* Cuts `count` items of `size` bytes off the block at *at; with *at == NULL this only counts. */
+static void* cut(uint8_t* base, size_t* at, int64_t count, size_t size) {
+  void* part = base ? base + *at : NULL;
+  *at += (size_t)count * size;
+  *at = (*at + 15) / 16 * 16;
+  return part;
+}
+
+/* Lays the context and its arrays out at `base`; returns their size. */
+static size_t lay_out(uint8_t* base, tw_context* context) {
+  const tw_module_desc* m = &tw_module;
+  int64_t dims = 0;
+  for (int32_t i = 0; i < m->num_outputs; ++i) dims += m->outputs[i].ndim;
+  size_t at = 0;
+  cut(base, &at, 1, sizeof(tw_context));
+  context->symbols = cut(base, &at, m->num_symbols, sizeof(int64_t));
+  context->input_shapes = cut(base, &at, m->num_inputs, sizeof(int64_t*));
+  context->input_data = cut(base, &at, m->num_inputs, sizeof(void*));
+  context->output_shapes = cut(base, &at, m->num_outputs, sizeof(int64_t*));
+  context->output_data = cut(base, &at, m->num_outputs, sizeof(void*));
+  context->outputs = cut(base, &at, m->num_outputs, sizeof(block));
+  context->nanoseconds = cut(base, &at, m->num_kernels, sizeof(uint64_t));
+  context->calls = cut(base, &at, m->num_kernels, sizeof(uint64_t));
+  int64_t* shapes = cut(base, &at, dims, sizeof(int64_t));
+  for (int32_t i = 0; base && i < m->num_outputs; shapes += m->outputs[i++].ndim) context->output_shapes[i] = shapes;
+  return at;
+}
+
+int tw_create(const tw_options* options, tw_context** result) {
+  tw_clear_error();
+  if (!result) return tw_fail(TW_ERROR_ARGUMENT, "tw_create: the pointer for the context is null");
+  *result = NULL;
+  if (options && options->abi_version != TW_ABI_VERSION)
+    return tw_fail(TW_ERROR_ABI, "the caller was built for version %d of the C interface, this library has version %d",
+                   (int64_t)options->abi_version, (int64_t)TW_ABI_VERSION);
+  if (tw_module.abi_version != TW_ABI_VERSION)
+    return tw_fail(TW_ERROR_ABI, "the model's code was built for runtime version %d, this is version %d",
+                   (int64_t)tw_module.abi_version, (int64_t)TW_ABI_VERSION);
+  int32_t threads = options ? options->num_threads : 0;
+  if (threads < 0 || threads > MAX_THREADS)
+    return tw_fail(TW_ERROR_ARGUMENT, "num_threads must be between 0 (all cores) and %d, got %d", (int64_t)MAX_THREADS,
+                   (int64_t)threads);
+  int status = tw_check_cpu(tw_module.cpu_features);
+  const uint8_t* weights = NULL;
+  if (!status) status = find_weights(options, &weights);
+  if (status) return status;
+
+  tw_context counting;
+  size_t size = lay_out(NULL, &counting);
+  tw_context* context = tw_memory_take(size);
+  if (!context) return tw_fail(TW_ERROR_MEMORY, "no memory for a context");
+  __builtin_memset(context, 0, size);
+  atomic_flag_clear(&context->busy);
+  lay_out((uint8_t*)context, context);
+  context->weights = weights;
+  context->num_threads = threads ? threads : tw_core_count();
+  context->pool = tw_pool_create(context->num_threads);
+  if (!context->pool) {
+    tw_destroy(context);
+    return tw_fail(TW_ERROR_MEMORY, "no memory for %d threads", (int64_t)context->num_threads);
+  }
+  *result = context;
+  return TW_OK;
+}
+
+void tw_destroy(tw_context* context) {
+  if (!context) return;
+  tw_pool_destroy(context->pool);
+  tw_memory_release(context->arena.data);
+  tw_memory_release(context->scratch.data);
+  for (int32_t i = 0; i < tw_module.num_outputs; ++i) tw_memory_release(context->outputs[i].data);
+  tw_memory_release(context);
+}
+
+static int check_call(const tw_context* context, const DLTensor* inputs, int32_t num_inputs, const DLTensor* outputs,
+                      int32_t num_outputs) {
+  const tw_module_desc* m = &tw_module;
+  if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
+  if (num_inputs != m->num_inputs)
+    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d inputs, got %d", (int64_t)m->num_inputs, (int64_t)num_inputs);
+  if (num_outputs != m->num_outputs)
+    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d outputs, got %d", (int64_t)m->num_outputs,
+                   (int64_t)num_outputs);
+  if (num_inputs && !inputs) return tw_fail(TW_ERROR_ARGUMENT, "the array of inputs is a null pointer");
+  if (num_outputs && !outputs) return tw_fail(TW_ERROR_ARGUMENT, "the array of outputs is a null pointer");
+  return TW_OK;
+}
+
+/* Checks the inputs, finds the symbols and the shapes of the outputs. */
+static int solve_shapes(tw_context* context, const DLTensor* inputs, int with_data) {
+  const tw_module_desc* m = &tw_module;
+  for (int32_t i = 0; i < m->num_inputs; ++i) {
+    int status = tw_check_tensor("input", &m->inputs[i], &inputs[i], with_data);
+    if (status) return status;
+    context->input_shapes[i] = inputs[i].shape;
+    context->input_data[i] = inputs[i].data ? (uint8_t*)inputs[i].data + inputs[i].byte_offset : NULL;
+  }
+  tw_shape_error error = {0, -1, 0, -1, 0, 0, -1, 0};
+  if (m->solve(context->input_shapes, context->symbols, &error)) return tw_fail_shape(m, &error);
+  m->output_shapes(context->symbols, context->output_shapes);
+  return TW_OK;
+}
+
+static void describe_output(const tw_context* context, int32_t i, DLTensor* output) {
+  const tw_tensor_desc* wanted = &tw_module.outputs[i];
+  output->device = (DLDevice){kDLCPU, 0};
+  output->ndim = wanted->ndim;
+  output->dtype = (DLDataType){(uint8_t)wanted->dtype_code, (uint8_t)wanted->dtype_bits, 1};
+  output->shape = context->output_shapes[i];
+  output->strides = NULL;
+  output->byte_offset = 0;
+}
+
+static int prepare_output(tw_context* context, int32_t i, DLTensor* output) {
+  const tw_tensor_desc* wanted = &tw_module.outputs[i];
+  const int64_t* shape = context->output_shapes[i];
+  int64_t bytes = tw_tensor_bytes(shape, wanted->ndim, wanted->dtype_bits);
+  if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than memory", wanted->name);
+  if (!output->data) {
+    if (!reserve(&context->outputs[i], bytes > 0 ? bytes : 1))
+      return tw_fail(TW_ERROR_MEMORY, "no memory for output '%s': %d bytes", wanted->name, bytes);
+    output->data = context->outputs[i].data;
+    describe_output(context, i, output);
+  } else {
+    int status = tw_check_tensor("output", wanted, output, 1);
+    if (status) return status;
+    for (int32_t d = 0; d < wanted->ndim; ++d)
+      if (output->shape[d] != shape[d])
+        return tw_fail(TW_ERROR_SHAPE, "output '%s' has size %d in dimension %d, expected %d", wanted->name,
+                       output->shape[d], (int64_t)d, shape[d]);
+  }
+  context->output_data[i] = (uint8_t*)output->data + output->byte_offset;
+  return TW_OK;
+}
+
+static int prepare_memory(tw_context* context) {
+  int64_t arena = tw_module.arena_size(context->symbols);
+  if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
+    return tw_fail(TW_ERROR_MEMORY, "no memory for the arena: %d bytes", arena);
+  int64_t scratch = tw_module.scratch_size(context->symbols);
+  int64_t threads = tw_pool_threads(context->pool), stride, total;
+  if (scratch < 0 || __builtin_add_overflow(scratch, (int64_t)TW_CACHE_LINE, &stride) ||
+      __builtin_mul_overflow(stride / TW_CACHE_LINE * TW_CACHE_LINE, threads, &total) ||
+      (uint64_t)total > PTRDIFF_MAX || (scratch > 0 && !reserve(&context->scratch, total)))
+    return tw_fail(TW_ERROR_MEMORY, "no memory for the scratch memory of %d threads: %d bytes each", threads, scratch);
+  tw_pool_set_scratch(context->pool, context->scratch.data,
+                      context->scratch.data ? (size_t)(stride / TW_CACHE_LINE * TW_CACHE_LINE) : 0);
+  return TW_OK;
+}
+
+static int run(tw_context* context, const DLTensor* inputs, DLTensor* outputs) {
+  int status = solve_shapes(context, inputs, 1);
+  /* Outputs that the caller owns are checked before anything is filled in. */
+  for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i)
+    if (outputs[i].data) status = prepare_output(context, i, &outputs[i]);
+  if (!status) status = prepare_memory(context);
+  for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i)
+    if (!outputs[i].data) status = prepare_output(context, i, &outputs[i]);
+  if (status) return status;
+  context->raised = 0;
+  int32_t failed = tw_module.main(context, context->symbols, context->input_data, context->output_data,
+                                  context->arena.data, context->weights);
+  if (failed && !context->raised) return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
+  return failed ? TW_ERROR_PROGRAM : TW_OK;
+}
+
+static int begin(tw_context* context) {
+  if (!atomic_flag_test_and_set(&context->busy)) return TW_OK;
+  return tw_fail(TW_ERROR_BUSY, "the context is in use by another thread: make one context for each thread");
+}
+
+int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs) {
+  tw_clear_error();
+  int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = begin(context);
+  if (status) return status;
+  status = run(context, inputs, outputs);
+  atomic_flag_clear(&context->busy);
+  return status;
+}
+
+int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+                     int32_t num_outputs) {
+  tw_clear_error();
+  int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = begin(context);
+  if (status) return status;
+  status = solve_shapes(context, inputs, 0);
+  for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, i, &outputs[i]);
+  atomic_flag_clear(&context->busy);
+  return status;
+}
+
+int tw_profile_enable(tw_context* context, int on) {
+  tw_clear_error();
+  if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
+  int status = begin(context);
+  if (status) return status;
+  context->profiling = on;
+  for (int32_t i = 0; on && i < tw_module.num_kernels; ++i) context->nanoseconds[i] = context->calls[i] = 0;
+  atomic_flag_clear(&context->busy);
+  return TW_OK;
+}
+
+int tw_profile_read(tw_context* context, uint64_t* nanoseconds, uint64_t* calls, int32_t num_kernels) {
+  tw_clear_error();
+  if (!context || !nanoseconds || !calls) return tw_fail(TW_ERROR_ARGUMENT, "tw_profile_read: a pointer is null");
+  if (num_kernels != tw_module.num_kernels)
+    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d kernels, got arrays for %d", (int64_t)tw_module.num_kernels,
+                   (int64_t)num_kernels);
+  int status = begin(context);
+  if (status) return status;
+  for (int32_t i = 0; i < num_kernels; ++i) {
+    nanoseconds[i] = context->nanoseconds[i];
+    calls[i] = context->calls[i];
+  }
+  atomic_flag_clear(&context->busy);
+  return TW_OK;
+}
+
+int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, int64_t extent, int64_t grain,
+                  void* const* buffers, const int64_t* dims) {
+  if (!context->profiling) {
+    tw_pool_launch(context->pool, kernel, extent, grain, buffers, dims);
+    return 0;
+  }
+  uint64_t before = tw_clock();
+  tw_pool_launch(context->pool, kernel, extent, grain, buffers, dims);
+  context->nanoseconds[kernel_index] += tw_clock() - before;
+  context->calls[kernel_index] += 1;
+  return 0;
+}
+
+int32_t tw_raise(tw_context* context, const char* message) {
+  context->raised = 1;
+  return tw_fail(TW_ERROR_PROGRAM, "%s", message);
+}

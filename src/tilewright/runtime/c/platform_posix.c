@@ -1,0 +1,208 @@
+/* platform_posix.c - Linux, Android, macOS and the BSDs. */
+#if !defined(_WIN32) && !defined(__wasm__)
+
+#define _GNU_SOURCE
+#include "platform.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#endif
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+void* tw_memory_take(size_t size) {
+  void* pointer = NULL;
+  size_t alignment = size >= 2 * HUGE_PAGE ? HUGE_PAGE : TW_ALIGNMENT;
+  if (posix_memalign(&pointer, alignment, size ? size : 1)) return NULL;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  /* Fewer TLB misses in a large arena; a refusal costs nothing. */
+  if (alignment == HUGE_PAGE) (void)madvise(pointer, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#endif
+  return pointer;
+}
+
+void tw_memory_release(void* pointer) { free(pointer); }
+
+uint64_t tw_clock(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int64_t tw_process_id(void) { return (int64_t)getpid(); }
+
+#if defined(__linux__)
+/* Reads a small file of /sys; returns its length, 0 if there is none. */
+static int read_text(const char* path, char* text, size_t capacity) {
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  ssize_t length = read(file, text, capacity - 1);
+  close(file);
+  text[length > 0 ? length : 0] = 0;
+  return length > 0 ? (int)length : 0;
+}
+
+/* The lowest-numbered hardware thread that shares a physical core with `cpu`. */
+static int first_sibling(int cpu) {
+  char path[80] = "/sys/devices/system/cpu/cpu";
+  size_t at = 27;
+  char digits[12];
+  int count = 0, value = cpu;
+  do digits[count++] = (char)('0' + value % 10);
+  while ((value /= 10) > 0);
+  while (count > 0) path[at++] = digits[--count];
+  const char* tail = "/topology/thread_siblings_list";
+  while ((path[at++] = *tail++) != 0) {
+  }
+  char text[32];
+  return read_text(path, text, sizeof text) ? atoi(text) : cpu;
+}
+
+int32_t tw_core_count(void) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set)) { /* more processors than a cpu_set_t holds */
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int32_t)online : 1;
+  }
+  int32_t cores = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    int first = first_sibling(cpu);
+    if (first == cpu || first >= CPU_SETSIZE || !CPU_ISSET(first, &set)) ++cores;
+  }
+  char text[64]; /* cgroup v2: "quota period" in microseconds, or "max period" */
+  if (read_text("/sys/fs/cgroup/cpu.max", text, sizeof text) && text[0] != 'm') {
+    char* rest = text;
+    long quota = strtol(text, &rest, 10), period = strtol(rest, NULL, 10);
+    if (quota > 0 && period > 0 && (quota + period - 1) / period < cores) cores = (int32_t)((quota + period - 1) / period);
+  }
+  return cores > 0 ? cores : 1;
+}
+#else
+int32_t tw_core_count(void) {
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 ? (int32_t)online : 1;
+}
+#endif
+
+int tw_allow_amx(void) {
+#if defined(__linux__) && defined(__x86_64__)
+  enum { ARCH_GET_XCOMP_PERM = 0x1022, ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILEDATA = 18 };
+  uint64_t granted = 0;
+  syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA);
+  return syscall(SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &granted) == 0 && (granted >> XFEATURE_TILEDATA & 1);
+#else
+  return 0;
+#endif
+}
+
+uint64_t tw_hardware_bits(int which) {
+#if defined(__linux__)
+  return (uint64_t)getauxval(which == 2 ? AT_HWCAP2 : AT_HWCAP);
+#else
+  (void)which;
+  return 0;
+#endif
+}
+
+int tw_hardware_named(const char* name) {
+#if defined(__APPLE__)
+  int value = 0;
+  size_t size = sizeof value;
+  return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+#else
+  (void)name;
+  return 0;
+#endif
+}
+
+#if TW_THREADS
+typedef struct {
+  void (*body)(void*);
+  void* argument;
+} start;
+
+static void* enter(void* pointer) {
+  start begin = *(start*)pointer;
+  free(pointer);
+  begin.body(begin.argument);
+  return NULL;
+}
+
+int tw_thread_start(tw_thread* thread, void (*body)(void*), void* argument) {
+  start* begin = malloc(sizeof *begin);
+  if (!begin) return ENOMEM;
+  *begin = (start){body, argument};
+  /* Signals are the application's: no worker shall take one. */
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = pthread_create(thread, NULL, enter, begin);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed) free(begin);
+  return failed;
+}
+
+void tw_thread_join(tw_thread thread) { pthread_join(thread, NULL); }
+
+void tw_thread_yield(void) { sched_yield(); }
+
+#if defined(__linux__)
+void tw_parking_init(tw_parking* parking) { (void)parking; }
+
+void tw_parking_destroy(tw_parking* parking) { (void)parking; }
+
+void tw_park(tw_parking* parking, _Atomic uint32_t* word, uint32_t expected) {
+  (void)parking;
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+void tw_unpark(tw_parking* parking, _Atomic uint32_t* word) {
+  (void)parking;
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+#else
+void tw_parking_init(tw_parking* parking) {
+  pthread_mutex_init(&parking->mutex, NULL);
+  pthread_cond_init(&parking->condition, NULL);
+}
+
+void tw_parking_destroy(tw_parking* parking) {
+  pthread_cond_destroy(&parking->condition);
+  pthread_mutex_destroy(&parking->mutex);
+}
+
+void tw_park(tw_parking* parking, _Atomic uint32_t* word, uint32_t expected) {
+  pthread_mutex_lock(&parking->mutex);
+  while (atomic_load(word) == expected) pthread_cond_wait(&parking->condition, &parking->mutex);
+  pthread_mutex_unlock(&parking->mutex);
+}
+
+void tw_unpark(tw_parking* parking, _Atomic uint32_t* word) {
+  (void)word;
+  /* The word was changed before; taking the lock makes sure the sleeper either saw that or is in its wait. */
+  pthread_mutex_lock(&parking->mutex);
+  pthread_cond_broadcast(&parking->condition);
+  pthread_mutex_unlock(&parking->mutex);
+}
+#endif
+#endif /* TW_THREADS */
+
+#else
+typedef int tw_platform_posix_unused; /* C11 wants a declaration in every file */
+#endif

@@ -1,0 +1,231 @@
+/* pool.c - the threads of one context: fork, static partition, join.
+ *
+ * A launch of n parts posts part i to worker i through that worker's own state word, does part 0 itself, then takes back
+ * every part whose worker has not begun it, and waits for the rest. Static parts keep the same data in the same
+ * core's cache from one kernel to the next; taking parts back makes a launch never wait for a thread that is asleep,
+ * descheduled, or (after fork) does not exist.
+ *
+ *   state of a worker    IDLE -> POSTED     the caller gives it its part
+ *                        POSTED -> IDLE     who does this exchange runs the part: the worker or the caller
+ *                        IDLE -> ASLEEP     the worker found nothing to do for a while and parks
+ *                        ASLEEP -> POSTED   the caller gives it its part and wakes it
+ *                        any -> STOP        the pool is being destroyed
+ *
+ * The job's fields are written before POSTED (release) and read after the exchange (acquire); the caller cannot
+ * return, and so cannot change them, before every part that was taken is done. */
+#include "internal.h"
+
+#define SPIN_NANOSECONDS 200000u /* how long to look for work, or for the others' end, before sleeping */
+#define SPINS_PER_LOOK 64        /* between two looks at the clock */
+
+enum { IDLE, POSTED, ASLEEP, STOP };
+
+typedef struct {
+  _Alignas(TW_CACHE_LINE) _Atomic uint32_t state;
+#if TW_THREADS
+  tw_parking parking;
+  tw_thread thread;
+#endif
+  tw_pool* pool;
+  int32_t index;
+} worker;
+
+struct tw_pool {
+  /* Written by the caller between launches, read by all. */
+  _Alignas(TW_CACHE_LINE) tw_kernel kernel;
+  void* const* buffers;
+  const int64_t* dims;
+  int64_t extent, grain;
+  int32_t parts;
+  uint8_t* scratch;
+  size_t scratch_stride;
+
+  /* Parts posted and not yet done; the caller sleeps on it when `waiting`. */
+  _Alignas(TW_CACHE_LINE) _Atomic uint32_t remaining;
+  _Atomic uint32_t waiting;
+
+  _Alignas(TW_CACHE_LINE) int32_t threads; /* including the caller */
+  int32_t wanted;
+  int started;
+  uint64_t spin; /* nanoseconds; 0 when there are fewer cores than threads */
+  int64_t process;
+  worker* workers; /* [1, threads); 0 stands for the caller and is unused */
+#if TW_THREADS
+  tw_parking parking;
+#endif
+};
+
+/* Runs part `part` of the current launch with the scratch memory of thread `thread`. */
+static void run_part(tw_pool* pool, int32_t part, int32_t thread) {
+  int64_t grains = pool->extent / pool->grain + (pool->extent % pool->grain != 0);
+  int64_t share = grains / pool->parts, extra = grains % pool->parts;
+  int64_t first = part * share + (part < extra ? part : extra);
+  int64_t last = first + share + (part < extra);
+  int64_t begin = first * pool->grain;
+  int64_t end = last >= grains ? pool->extent : last * pool->grain;
+  pool->kernel(begin, end, pool->buffers, pool->dims, pool->scratch + (size_t)thread * pool->scratch_stride);
+}
+
+#if TW_THREADS
+
+/* Looks at `word` until it differs from `value` or the pool's spinning time is over. Returns what it saw last. */
+static uint32_t spin_while(const tw_pool* pool, _Atomic uint32_t* word, uint32_t value) {
+  uint64_t deadline = 0;
+  for (;;) {
+    for (int i = 0; i < SPINS_PER_LOOK; ++i) {
+      uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
+      if (seen != value) return seen;
+      tw_pause();
+    }
+    uint64_t now = tw_clock();
+    if (!deadline) deadline = now + pool->spin;
+    if (now >= deadline) return value;
+  }
+}
+
+static uint32_t wait_for_post(worker* self) {
+  uint32_t seen = spin_while(self->pool, &self->state, IDLE);
+  if (seen != IDLE) return seen;
+  if (atomic_compare_exchange_strong(&self->state, &seen, ASLEEP)) {
+    do tw_park(&self->parking, &self->state, ASLEEP);
+    while (atomic_load(&self->state) == ASLEEP);
+  }
+  return atomic_load(&self->state);
+}
+
+static void work(void* argument) {
+  worker* self = argument;
+  tw_pool* pool = self->pool;
+  for (;;) {
+    uint32_t seen = wait_for_post(self);
+    if (seen == STOP) return;
+    uint32_t expected = POSTED;
+    if (seen != POSTED || !atomic_compare_exchange_strong(&self->state, &expected, IDLE)) continue;
+    run_part(pool, self->index, self->index);
+    if (atomic_fetch_sub(&pool->remaining, 1) == 1 && atomic_load(&pool->waiting))
+      tw_unpark(&pool->parking, &pool->remaining);
+  }
+}
+
+static void start(tw_pool* pool) {
+  pool->started = 1;
+  pool->process = tw_process_id();
+  pool->spin = tw_core_count() < pool->wanted ? 0 : SPIN_NANOSECONDS;
+  tw_parking_init(&pool->parking);
+  int32_t i = 1;
+  for (; i < pool->wanted; ++i) {
+    worker* w = &pool->workers[i];
+    atomic_init(&w->state, IDLE);
+    w->pool = pool;
+    w->index = i;
+    tw_parking_init(&w->parking);
+    if (tw_thread_start(&w->thread, work, w)) {
+      tw_parking_destroy(&w->parking);
+      break;
+    }
+  }
+  pool->threads = i;
+}
+
+static void post(worker* w) {
+  if (atomic_exchange(&w->state, POSTED) == ASLEEP) tw_unpark(&w->parking, &w->state);
+}
+
+static void join(tw_pool* pool) {
+  for (int32_t i = 1; i < pool->parts; ++i) {
+    uint32_t expected = POSTED;
+    if (!atomic_compare_exchange_strong(&pool->workers[i].state, &expected, IDLE)) continue;
+    run_part(pool, i, 0);
+    atomic_fetch_sub(&pool->remaining, 1);
+  }
+  uint32_t left;
+  while ((left = atomic_load(&pool->remaining)) != 0) {
+    if (spin_while(pool, &pool->remaining, left) != left) continue;
+    atomic_store(&pool->waiting, 1);
+    left = atomic_load(&pool->remaining);
+    if (left) tw_park(&pool->parking, &pool->remaining, left);
+    atomic_store(&pool->waiting, 0);
+  }
+}
+
+static void stop(tw_pool* pool) {
+  if (!pool->started || pool->process != tw_process_id()) return;
+  for (int32_t i = 1; i < pool->threads; ++i) {
+    worker* w = &pool->workers[i];
+    if (atomic_exchange(&w->state, STOP) == ASLEEP) tw_unpark(&w->parking, &w->state);
+  }
+  for (int32_t i = 1; i < pool->threads; ++i) {
+    tw_thread_join(pool->workers[i].thread);
+    tw_parking_destroy(&pool->workers[i].parking);
+  }
+  tw_parking_destroy(&pool->parking);
+}
+
+#else
+static void start(tw_pool* pool) {
+  pool->started = 1;
+  pool->threads = 1;
+}
+
+static void post(worker* w) { (void)w; }
+
+static void join(tw_pool* pool) { (void)pool; }
+
+static void stop(tw_pool* pool) { (void)pool; }
+#endif
+
+tw_pool* tw_pool_create(int32_t num_threads) {
+#if !TW_THREADS
+  num_threads = 1;
+#endif
+  size_t header = (sizeof(tw_pool) + TW_CACHE_LINE - 1) / TW_CACHE_LINE * TW_CACHE_LINE;
+  size_t size = header + (size_t)num_threads * sizeof(worker) + TW_CACHE_LINE;
+  uint8_t* block = tw_memory_take(size);
+  if (!block) return NULL;
+  __builtin_memset(block, 0, size);
+  /* Memory comes aligned to 64: step to a whole pair of cache lines, and remember the step just before the pool. */
+  uint8_t* aligned = block + TW_CACHE_LINE - (uintptr_t)block % TW_CACHE_LINE;
+  aligned[-1] = (uint8_t)(aligned - block);
+  tw_pool* pool = (tw_pool*)(void*)aligned;
+  pool->workers = (worker*)(void*)(aligned + header);
+  pool->wanted = num_threads;
+  pool->threads = num_threads;
+  return pool;
+}
+
+void tw_pool_destroy(tw_pool* pool) {
+  if (!pool) return;
+  stop(pool);
+  uint8_t* aligned = (uint8_t*)pool;
+  tw_memory_release(aligned - aligned[-1]);
+}
+
+int32_t tw_pool_threads(const tw_pool* pool) { return pool->threads; }
+
+void tw_pool_set_scratch(tw_pool* pool, uint8_t* base, size_t stride) {
+  pool->scratch = base;
+  pool->scratch_stride = stride;
+}
+
+void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t grain, void* const* buffers,
+                    const int64_t* dims) {
+  if (extent <= 0) return;
+  if (grain < 1) grain = 1;
+  int64_t grains = extent / grain + (extent % grain != 0);
+  if (grains > 1 && !pool->started) start(pool);
+  if (grains == 1 || pool->threads == 1) {
+    kernel(0, extent, buffers, dims, pool->scratch);
+    return;
+  }
+  int32_t parts = grains < pool->threads ? (int32_t)grains : pool->threads;
+  pool->kernel = kernel;
+  pool->buffers = buffers;
+  pool->dims = dims;
+  pool->extent = extent;
+  pool->grain = grain;
+  pool->parts = parts;
+  atomic_store_explicit(&pool->remaining, (uint32_t)(parts - 1), memory_order_relaxed);
+  for (int32_t i = 1; i < parts; ++i) post(&pool->workers[i]);
+  run_part(pool, 0, 0);
+  join(pool);
+}
