@@ -1,0 +1,162 @@
+"""From a fused group to a naive loop kernel: one nest and one block per computation, intermediates in local buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..dialects import loop, tensor
+from ..ir.builder import Builder
+from ..ir.core import IRError, Operation, Value
+from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
+from ..ir.types import BufferType, TensorType
+
+
+def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
+    """The unscheduled kernel that computes a group: arguments are the group's inputs, then its results.
+
+    Raises:
+        IRError: the group holds an operation that has no loops.
+    """
+    outputs = list(group.body.terminator.operands)
+    kernel = loop.Kernel(sym_name=name, num_outputs=len(outputs), location=group.location)
+    buffers: dict[Value, Value] = {}
+    for arg in group.body.args:
+        buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
+    for k, value in enumerate(outputs):
+        argument = kernel.body.add_arg(_buffer(value.type, "global"), f"out{k}")
+        if value not in buffers:
+            buffers[value] = argument
+    builder = Builder(kernel.body, location=group.location)
+    for op in group.body.ops:
+        if op.terminator:
+            break
+        for result in op.results:
+            if result not in buffers:
+                buffers[result] = builder(loop.Alloc(buffer=_buffer(result.type, "local"), location=op.location))
+    names: set[str] = set()
+    for op in group.body.ops:
+        if isinstance(op, tensor.Compute):
+            _lower_compute(builder, op, buffers, _unique(op, names))
+        elif isinstance(op, tensor.Scatter):
+            _lower_scatter(builder, op, buffers, _unique(op, names))
+        elif not op.terminator:
+            raise IRError("cannot be lowered to loops", op)
+    kernel.dims = dims_of(kernel)
+    return kernel
+
+
+def dims_of(kernel: loop.Kernel) -> tuple[Expr, ...]:
+    """The shape symbols a kernel uses: all symbols that no loop and no block binds, in order of name."""
+    bound: set[Expr] = set()
+    used: set[Expr] = set()
+
+    def use(values: Iterable[object]) -> None:
+        for v in values:
+            if isinstance(v, Expr):
+                used.update(free_symbols(v))
+            elif isinstance(v, tuple):
+                use(v)
+            elif isinstance(v, BufferType):
+                use(v.shape)
+
+    use(a.type for a in kernel.body.args)
+    for op in kernel.walk():
+        if isinstance(op, loop.Kernel):
+            continue
+        if isinstance(op, loop.For):
+            bound.add(op.iv)
+            use((op.iv.upper,))
+        elif isinstance(op, loop.Block):
+            axes = (*op.axes, *op.reduce_axes)
+            bound.update(axes)
+            use(a.upper for a in axes)
+        use(op.attributes.values())
+    free = {s for s in used - bound if not (s.name[0] == "v" and s.name[1:].isdigit())}
+    return tuple(sorted(free, key=lambda s: s.name))
+
+
+def _unique(op: Operation, names: set[str]) -> str:
+    base = str(op.attributes.get("tw.origin") or ("reduce" if getattr(op, "combiner", None) else "map"))
+    base = "".join(c if c.isalnum() else "_" for c in base)
+    name, n = base, 1
+    while name in names:
+        n += 1
+        name = f"{base}{n}"
+    names.add(name)
+    return name
+
+
+def _buffer(type: TensorType, space: str) -> BufferType:
+    return BufferType(type.dtype, type.shape, space)
+
+
+def _nest(builder: Builder, name: str, axes: tuple[Expr, ...], reduce_axes: tuple[Expr, ...]) -> loop.Block:
+    """Loops over the axes with an empty block inside, appended at the builder."""
+    mapping: dict[Expr, Dim] = {}
+    ivs = []
+    for axis in (*axes, *reduce_axes):
+        upper = substitute(axis.upper, mapping) if isinstance(axis.upper, Expr) else axis.upper
+        iv = symbol(f"{name}_{axis.name}", 0, upper)
+        mapping[axis] = iv
+        ivs.append(iv)
+    block = loop.Block(sym_name=name, axes=axes, reduce_axes=reduce_axes, bindings=tuple(ivs), location=builder.location)
+    top: Operation = block
+    for iv in reversed(ivs):
+        f = loop.For(iv=iv, location=builder.location)
+        f.body.append(top)
+        top = f
+    builder.insert(top)
+    return block
+
+
+def _lower_body(body: Builder, source: Operation, buffers: dict[Value, Value]) -> list[Value]:
+    """Clone a computation's body with reads turned into loads; returns the yielded values."""
+    values: dict[Value, Value] = {}
+    for op in source.body.ops:
+        if isinstance(op, tensor.Read):
+            load = loop.Load(
+                buffers[op.source],
+                [values[v] for v in op.dynamic],
+                None if op.otherwise is None else values[op.otherwise],
+                indices=op.indices,
+                guard=op.guard,
+                location=op.location,
+            )
+            body.insert(load)
+            values[op.result] = load.result
+        elif op.terminator:
+            return [values[v] for v in op.operands]
+        else:
+            body.insert(op.clone(values))
+    raise IRError("body has no terminator", source)
+
+
+def _lower_compute(builder: Builder, op: tensor.Compute, buffers: dict[Value, Value], name: str) -> None:
+    with builder.at(op.location):
+        block = _nest(builder, name, op.axes, op.reduce_axes)
+        body = Builder(block.body, location=op.location)
+        (value,) = _lower_body(body, op, buffers)
+        target = buffers[op.result]
+        if op.is_reduction:
+            body(loop.Accumulate(value, target, (), combiner=op.combiner, indices=op.axes))
+        else:
+            body(loop.Store(value, target, (), indices=op.axes))
+
+
+def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Value], name: str) -> None:
+    with builder.at(op.location):
+        target = buffers[op.result]
+        axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(op.dest.type.shape))
+        copy = _nest(builder, f"{name}_copy", axes, ())
+        body = Builder(copy.body, location=op.location)
+        body(loop.Store(body(loop.Load(buffers[op.dest], (), None, indices=axes)), target, (), indices=axes))
+        block = _nest(builder, name, op.axes, ())
+        block.attributes["tw.in_place"] = True
+        body = Builder(block.body, location=op.location)
+        value, *where = _lower_body(body, op, buffers)
+        indices = tuple(symbol(f"v{k}", None, None) for k in range(len(where)))
+        guard = tuple(e for v, n in zip(indices, target.type.shape, strict=True) for e in (v, n - 1 - v))
+        if op.combiner is None:
+            body(loop.Store(value, target, where, indices=indices, guard=guard))
+        else:
+            body(loop.Accumulate(value, target, where, combiner=op.combiner, indices=indices, guard=guard))

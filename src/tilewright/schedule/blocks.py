@@ -1,0 +1,320 @@
+"""Primitives on blocks: compute_at, compute_inline, decompose_reduction, rfactor, cache_read, cache_write."""
+
+from __future__ import annotations
+
+from ..dialects import loop, scalar
+from ..dialects.scalar import combiner_identity
+from ..ir.builder import Builder
+from ..ir.core import Operation, Value
+from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
+from ..ir.types import BufferType
+from .schedule import Schedule, ScheduleError, primitive
+from .tree import accesses_of, enclosing_loops, inside, region_of, resolved, substitute_tree, written_buffer
+
+
+def _nest(s: Schedule, block: loop.Block, extents: list[tuple[str, Dim]]) -> tuple[Operation, list[Expr]]:
+    """Loops of the given extents around `block` (detached), outermost first; returns the top and the loop variables."""
+    ivs = []
+    for name, n in extents:
+        ivs.append(symbol(s.fresh(name), 0, n - 1))
+    top: Operation = block.detach()
+    for iv in reversed(ivs):
+        f = loop.For(iv=iv, location=block.location)
+        f.body.append(top)
+        top = f
+    return top, ivs
+
+
+def _remove_empty(parent: Operation | None) -> None:
+    while isinstance(parent, (loop.For, loop.If)) and parent.body.first is None:
+        above = parent.parent_op
+        parent.erase()
+        parent = above
+
+
+@primitive
+def compute_at(s: Schedule, name: str, at: str) -> list[str]:
+    """Compute a producer block inside a loop of its consumers, only the part they need there. Returns its new loops.
+
+        for i: for j: t[i, j] = f(i, j)
+        for i: for j: out[i, j] = g(t[i, j])
+    becomes, at the second i,
+        for i:
+            for j: t[i, j] = f(i, j)
+            for j: out[i, j] = g(t[i, j])
+    """
+    block, target = s.block(name), s.loop(at)
+    if inside(block, target):
+        raise ScheduleError(f"compute_at: block {name!r} is already inside loop {at!r}")
+    buffer = written_buffer(block)
+    if not isinstance(buffer.defining_op, loop.Alloc):
+        raise ScheduleError(f"compute_at: block {name!r} writes an output of the kernel, not an intermediate buffer")
+    readers = [op for op in accesses_of(buffer) if not inside(op, block) and isinstance(op, loop.Load)]
+    outside = [op for op in readers if not inside(op, target)]
+    if outside or not readers:
+        raise ScheduleError(f"compute_at: block {name!r} is also read outside loop {at!r}")
+    needed = region_of(readers, target, buffer.type.shape)
+    position = _store_positions(block, buffer)
+    lowers: dict[int, Dim] = {}
+    extents: list[tuple[str, Dim]] = []
+    loops_of: list[int] = []
+    axes = (*block.axes, *block.reduce_axes)
+    for k, axis in enumerate(axes):
+        n: Dim = axis.upper + 1
+        lower: Dim = 0
+        if k in position:
+            interval = needed[position[k]]
+            lower, n = interval.lower, interval.extent
+        lowers[k] = lower
+        if k < len(block.axes) and isinstance(n, int) and n == 1:
+            continue
+        extents.append((f"{name}_{axis.name}", n))
+        loops_of.append(k)
+    old = block.parent_op
+    # Reduce bounds may depend on parallel axes: name them by the new variables.
+    top, ivs = _nest(s, block, extents)
+    bindings: list[Dim] = []
+    by_axis = dict(zip(loops_of, ivs, strict=True))
+    for k in range(len(axes)):
+        bindings.append(lowers[k] + by_axis[k] if k in by_axis else lowers[k])
+    block.bindings = tuple(bindings)
+    _remove_empty(old)
+    first = next(op for op in target.body.ops if any(inside(r, op) for r in readers))
+    target.body.insert_before(first, top)
+    _renew_bounds(block, dict(zip(axes, bindings, strict=True)))
+    return s.loops(name)[len(enclosing_loops(target)) + 1 :]
+
+
+def _renew_bounds(block: loop.Block, mapping: dict[Expr, Dim]) -> None:
+    """Loops around a block whose bounds name the block's own axes get them in loop variables."""
+    for f in enclosing_loops(block):
+        upper = f.iv.upper
+        if isinstance(upper, Expr) and not free_symbols(upper).isdisjoint(mapping):
+            renewed = symbol(f.iv.name, 0, substitute(upper, mapping))
+            old, f.iv = f.iv, renewed
+            substitute_tree(f, {old: renewed})
+
+
+def _store_positions(block: loop.Block, buffer: Value) -> dict[int, int]:
+    """Which dimension of the buffer each axis of the block addresses."""
+    found: dict[int, int] = {}
+    for op in block.body.ops:
+        if isinstance(op, (loop.Store, loop.Accumulate)) and op.buffer is buffer:
+            for d, e in enumerate(op.indices):
+                if isinstance(e, Expr) and e in block.axes:
+                    found[block.axes.index(e)] = d
+    return found
+
+
+@primitive
+def decompose_reduction(s: Schedule, name: str, at: str) -> str:
+    """Give a reduction its own initializing nest before loop `at`. Returns the name of the new block.
+
+        for i: for r: acc[i] (+)= f(i, r)
+    becomes, at r,
+        for i:
+            acc[i] = 0
+            for r: acc[i] += f(i, r)
+    """
+    block, where = s.block(name), s.loop(at)
+    update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
+    if update is None or block.attributes.get("tw.initialized"):
+        raise ScheduleError(f"decompose_reduction: block {name!r} is no reduction that still needs its initial value")
+    if not inside(block, where):
+        raise ScheduleError(f"decompose_reduction: loop {at!r} is not around block {name!r}")
+    around = enclosing_loops(block)
+    outer = {f.iv for f in around[: around.index(where)]}
+    for f in around[: around.index(where)]:
+        if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in block.bindings[len(block.axes) :]):
+            raise ScheduleError(f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction")
+    used: set[Expr] = set()
+    for e in block.bindings[: len(block.axes)]:
+        used |= free_symbols(e) if isinstance(e, Expr) else set()
+    inner = [f for f in around[around.index(where) :] if f.iv in used]
+    init = loop.Block(
+        sym_name=s.fresh(f"{name}_init"),
+        axes=block.axes,
+        bindings=block.bindings[: len(block.axes)],
+        location=block.location,
+    )
+    body = Builder(init.body, location=block.location)
+    dtype = update.buffer.type.dtype
+    identity = body(scalar.Constant(value=combiner_identity(update.combiner, dtype), dtype=dtype))
+    body(loop.Store(identity, update.buffer, (), indices=update.indices))
+    top: Operation = init
+    mapping: dict[Expr, Dim] = {}
+    fresh: list[tuple[loop.For, Expr]] = []
+    for f in inner:
+        upper = substitute(f.iv.upper, mapping) if isinstance(f.iv.upper, Expr) else f.iv.upper
+        iv = symbol(s.fresh(f"{f.iv.name}_z"), 0, upper)
+        mapping[f.iv] = iv
+        fresh.append((f, iv))
+    for f, iv in reversed(fresh):
+        new = loop.For(iv=iv, kind=f.kind if f.kind in ("vectorize", "unroll") else "serial", step=f.step, location=f.location)
+        new.body.append(top)
+        top = new
+    init.bindings = tuple(substitute(e, mapping) if isinstance(e, Expr) else e for e in init.bindings)
+    assert where.parent is not None
+    where.parent.insert_before(where, top)
+    block.attributes["tw.initialized"] = True
+    del outer
+    return init.sym_name
+
+
+@primitive
+def compute_inline(s: Schedule, name: str) -> None:
+    """Substitute an elementwise block into its readers and drop its buffer."""
+    block = s.block(name)
+    buffer = written_buffer(block)
+    stores = [op for op in block.body.ops if isinstance(op, loop.Store)]
+    if block.reduce_axes or len(stores) != 1 or not isinstance(buffer.defining_op, loop.Alloc):
+        raise ScheduleError(f"compute_inline: block {name!r} is not one elementwise store into an intermediate buffer")
+    store = stores[0]
+    if set(store.indices) != set(block.axes):
+        raise ScheduleError(f"compute_inline: block {name!r} does not store one element per point")
+    for read in [op for op in accesses_of(buffer) if isinstance(op, loop.Load)]:
+        if read.guard or read.dynamic:
+            raise ScheduleError(f"compute_inline: block {name!r} is read under a guard or at data-dependent indices")
+        mapping = dict(zip(store.indices, read.indices, strict=True))
+        builder = Builder.before(read)
+        values: dict[Value, Value] = {}
+        for op in block.body.ops:
+            if op is not store:
+                builder.insert(op.clone(values))
+        start = {v for v in values.values()}
+        for op in list(read.parent.ops) if read.parent is not None else []:
+            if any(r in start for r in op.results):
+                _substitute_one(op, mapping)
+        read.replace_by(values.get(store.value, store.value))
+    parent = block.parent_op
+    block.detach()
+    block.drop_all()
+    _remove_empty(parent)
+    alloc = buffer.defining_op
+    if alloc is not None:
+        alloc.erase()
+
+
+def _substitute_one(op: Operation, mapping: dict[Expr, Dim]) -> None:
+    for key in ("indices", "guard"):
+        if key in op.attributes:
+            op.attributes[key] = tuple(substitute(e, mapping) for e in op.attributes[key])
+    if isinstance(op, scalar.Index):
+        op.expr = substitute(op.expr, mapping)
+
+
+@primitive
+def rfactor(s: Schedule, name: str) -> str:
+    """Factor the reduction over loop `name` out: a partial result per iteration, then a final reduction. Returns the final block.
+
+        for i: for ro: for ri: acc[i] += f(i, ro, ri)
+    becomes, for ri,
+        for i: for ri: for ro: part[i, ri] += f(i, ro, ri)
+        for i: for ri: acc[i] += part[i, ri]
+    """
+    f = s.loop(name)
+    blocks = [op for op in f.walk() if isinstance(op, loop.Block)]
+    if len(blocks) != 1:
+        raise ScheduleError(f"rfactor: loop {name!r} is around {len(blocks)} blocks, not one")
+    block = blocks[0]
+    update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
+    reductions = block.bindings[len(block.axes) :]
+    if update is None or not any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
+        raise ScheduleError(f"rfactor: block {block.sym_name!r} does not reduce over loop {name!r}")
+    around = enclosing_loops(block)
+    if any(isinstance(x.iv.upper, Expr) and f.iv in free_symbols(x.iv.upper) for x in around) or free_symbols(f.iv.upper):
+        pass
+    buffer, dtype = update.buffer, update.buffer.type.dtype
+    top = around[0]
+    n = f.extent
+    if isinstance(n, Expr) and any(x.iv in free_symbols(n) for x in around):
+        raise ScheduleError(f"rfactor: the extent of {name!r} depends on another loop")
+    part_type = BufferType(dtype, (*buffer.type.shape, n), "local")
+    part = loop.Alloc(buffer=part_type, location=block.location)
+    assert top.parent is not None
+    top.parent.insert_before(top, part)
+    lane = symbol("p0", 0, n - 1)
+    axes, indices = block.axes, update.indices
+    final = loop.Block(
+        sym_name=s.fresh(f"{block.sym_name}_final"),
+        axes=axes,
+        reduce_axes=(lane,),
+        bindings=(),
+        location=block.location,
+    )
+    body = Builder(final.body, location=block.location)
+    value = body(loop.Load(part.result, (), None, indices=(*indices, lane)))
+    body(loop.Accumulate(value, buffer, (), combiner=update.combiner, indices=indices))
+    extents = [(f"{final.sym_name}_{a.name}", a.upper + 1) for a in (*axes, lane)]
+    nest, ivs = _nest(s, final, extents)
+    final.bindings = tuple(ivs)
+    top.parent.insert_after(top, nest)
+    # The factored loop becomes a parallel axis of the first stage.
+    axis = symbol("p0", 0, n - 1)
+    block.axes = (*axes, axis)
+    block.bindings = (*block.bindings[: len(axes)], f.iv, *reductions)
+    update.set_operand(1, part.result)
+    update.indices = (*indices, axis)
+    return final.sym_name
+
+
+@primitive
+def cache_read(s: Schedule, name: str, argument: int, order: tuple[int, ...] | None = None) -> str:
+    """Copy what block `name` reads from its `argument`-th read buffer into a local buffer first (dimensions permuted by `order`);
+    place the copy with `compute_at`. Returns the copying block."""
+    block = s.block(name)
+    loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
+    buffers = list(dict.fromkeys(op.buffer for op in loads))
+    if not 0 <= argument < len(buffers):
+        raise ScheduleError(f"cache_read: block {name!r} reads {len(buffers)} buffers, there is no number {argument}")
+    source = buffers[argument]
+    rank = source.type.rank
+    permutation = tuple(order) if order is not None else tuple(range(rank))
+    if sorted(permutation) != list(range(rank)):
+        raise ScheduleError(f"cache_read: order {order} is no permutation of {rank} dimensions")
+    shape = tuple(source.type.shape[d] for d in permutation)
+    top = enclosing_loops(block)[0]
+    assert top.parent is not None
+    copy = loop.Alloc(buffer=BufferType(source.type.dtype, shape, "local"), location=block.location)
+    top.parent.insert_before(top, copy)
+    axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
+    stage = loop.Block(sym_name=s.fresh(f"{name}_cache{argument}"), axes=axes, bindings=axes, location=block.location)
+    body = Builder(stage.body, location=block.location)
+    where = [axes[permutation.index(d)] for d in range(rank)]
+    value = body(loop.Load(source, (), None, indices=tuple(where)))
+    body(loop.Store(value, copy.result, (), indices=axes))
+    nest, ivs = _nest(s, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
+    stage.bindings = tuple(ivs)
+    top.parent.insert_before(top, nest)
+    for op in loads:
+        if op.buffer is source:
+            op.set_operand(0, copy.result)
+            op.indices = tuple(op.indices[d] for d in permutation)
+    return stage.sym_name
+
+
+@primitive
+def cache_write(s: Schedule, name: str) -> str:
+    """Let block `name` write a local buffer that a new block copies out. Returns the copying block; place `name` in it with
+    `compute_at`."""
+    block = s.block(name)
+    buffer = written_buffer(block)
+    top = enclosing_loops(block)[0]
+    assert top.parent is not None
+    local = loop.Alloc(buffer=BufferType(buffer.type.dtype, buffer.type.shape, "local"), location=block.location)
+    top.parent.insert_before(top, local)
+    for op in list(accesses_of(buffer)):
+        if inside(op, block):
+            op.set_operand(0 if isinstance(op, loop.Load) else 1, local.result)
+    axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(buffer.type.shape))
+    stage = loop.Block(sym_name=s.fresh(f"{name}_out"), axes=axes, bindings=axes, location=block.location)
+    body = Builder(stage.body, location=block.location)
+    value = body(loop.Load(local.result, (), None, indices=axes))
+    body(loop.Store(value, buffer, (), indices=axes))
+    nest, ivs = _nest(s, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
+    stage.bindings = tuple(ivs)
+    top.parent.insert_after(top, nest)
+    return stage.sym_name
+
+
+__all__ = ["cache_read", "cache_write", "compute_at", "compute_inline", "decompose_reduction", "resolved", "rfactor"]

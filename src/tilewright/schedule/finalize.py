@@ -1,0 +1,141 @@
+"""From a scheduled kernel to one ready for code generation: a table of contents of small passes.
+
+`finalize` initializes the remaining reductions, substitutes bindings into block bodies, shrinks local buffers to what one
+iteration of their scope uses, and turns accumulations in memory into values carried by loops.
+"""
+
+from __future__ import annotations
+
+from ..dialects import loop, scalar
+from ..ir.builder import Builder
+from ..ir.core import Operation, Value
+from ..ir.symbolic import Expr, free_symbols
+from ..ir.types import BufferType
+from .blocks import decompose_reduction
+from .schedule import Schedule
+from .tree import accesses_of, enclosing_loops, inside, region_of, substitute_tree
+
+
+def finalize(schedule: Schedule) -> loop.Kernel:
+    """The kernel without blocks, ready for code generation; the schedule must not be used afterwards."""
+    initialize_reductions(schedule)
+    kernel = schedule.kernel
+    inline_blocks(kernel)
+    compact_buffers(kernel)
+    promote_accumulators(kernel)
+    return kernel
+
+
+def initialize_reductions(schedule: Schedule) -> None:
+    """Apply `decompose_reduction` to every reduction that has none, outside its outermost reduce loop."""
+    for op in list(schedule.kernel.walk()):
+        if not isinstance(op, loop.Block) or op.attributes.get("tw.initialized"):
+            continue
+        if not any(isinstance(x, loop.Accumulate) for x in op.body.ops) or op.attributes.get("tw.in_place"):
+            continue
+        used: set[Expr] = set()
+        for e in op.bindings[len(op.axes) :]:
+            used |= free_symbols(e) if isinstance(e, Expr) else set()
+        around = enclosing_loops(op)
+        at = next((f for f in around if f.iv in used), None)
+        if at is None:  # every reduce loop has one iteration
+            at = around[-1] if around else None
+        if at is not None:
+            decompose_reduction(schedule, op.sym_name, at.iv.name)
+
+
+def inline_blocks(kernel: loop.Kernel) -> None:
+    """Replace every block by its body with the bindings substituted for the axes."""
+    for op in list(kernel.walk()):
+        if isinstance(op, loop.Block):
+            substitute_tree(op, dict(zip((*op.axes, *op.reduce_axes), op.bindings, strict=True)))
+            assert op.parent is not None
+            for child in list(op.body.ops):
+                op.parent.insert_before(op, child)
+            op.erase()
+
+
+def compact_buffers(kernel: loop.Kernel) -> None:
+    """Move every local buffer into the innermost loop around all its accesses and shrink it to what one iteration touches."""
+    for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
+        users = alloc.result.users
+        if not users:
+            alloc.erase()
+            continue
+        accesses = accesses_of(alloc.result)
+        if len(accesses) != len(users):
+            continue  # hardware-shaped statements address the whole buffer
+        common = enclosing_loops(accesses[0])
+        for op in accesses[1:]:
+            around = set(enclosing_loops(op))
+            common = [f for f in common if f in around]
+        scope: Operation | None = common[-1] if common else None
+        # A buffer must outlive a vectorized or reduce loop that only fills a part of it: stay outside vector loops.
+        while isinstance(scope, loop.For) and scope.kind == "vectorize":
+            common.pop()
+            scope = common[-1] if common else None
+        if scope is None:
+            continue
+        region = region_of(accesses, scope, alloc.buffer.shape)
+        for op in accesses:
+            op.indices = tuple(e - r.lower for e, r in zip(op.indices, region, strict=True))
+        shape = tuple(r.extent for r in region)
+        alloc.buffer = BufferType(alloc.buffer.dtype, shape, alloc.buffer.space)
+        alloc.result.type = alloc.buffer
+        scope.body.insert_before(scope.body.first, alloc)
+
+
+def promote_accumulators(kernel: loop.Kernel) -> None:
+    """Carry a reduction's accumulator through its loops instead of loading and storing it every iteration."""
+    for update in [op for op in kernel.walk() if isinstance(op, loop.Accumulate)]:
+        _promote(update)
+
+
+def _promote(update: loop.Accumulate) -> None:
+    chain: list[loop.For] = []  # innermost first
+    op: Operation = update
+    while True:
+        parent = op.parent_op
+        if not isinstance(parent, loop.For) or parent.inits or parent.kind not in ("serial", "vectorize", "unroll"):
+            break
+        if any(isinstance(e, Expr) and parent.iv in free_symbols(e) for e in update.indices):
+            break
+        if any(inside(x, parent) and x is not update for x in update.buffer.users):
+            break
+        chain.append(parent)
+        op = parent
+    if not chain or update.dynamic or update.guard:
+        return
+    outer = chain[-1]
+    dtype = update.buffer.type.dtype
+    init = outer.previous
+    if (
+        isinstance(init, loop.Store)
+        and init.buffer is update.buffer
+        and init.indices == update.indices
+        and not init.dynamic
+        and isinstance(init.value.defining_op, scalar.Constant)
+    ):
+        first = init.value
+        init.erase()
+    else:
+        first = Builder.before(outer)(loop.Load(update.buffer, (), None, indices=update.indices))
+    carried: Value = first
+    new_loops: list[loop.For] = []
+    for f in reversed(chain):
+        new = loop.For([carried], iv=f.iv, kind=f.kind, step=f.step, combiners=(update.combiner,), location=f.location)
+        carried = new.body.add_arg(dtype)
+        for child in list(f.body.ops):
+            new.body.append(child)
+        new_loops.append(new)
+        assert f.parent is not None
+        f.parent.insert_before(f, new)
+        f.erase()
+    at = Builder.before(update)
+    value: Value = at(scalar.BINARY[update.combine](carried, update.value))
+    target, indices = update.buffer, update.indices
+    update.erase()
+    for k in range(len(new_loops) - 1, -1, -1):
+        Builder(new_loops[k].body)(loop.Yield([value]))
+        value = new_loops[k].results[0]
+    Builder.after(new_loops[0])(loop.Store(value, target, (), indices=indices))

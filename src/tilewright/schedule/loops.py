@@ -1,0 +1,210 @@
+"""Primitives on loops: split, fuse, reorder, tile, and the kinds parallel, vectorize, unroll, bind."""
+
+from __future__ import annotations
+
+from ..dialects import loop
+from ..ir.core import Operation
+from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_le, smin, symbol
+from .schedule import Schedule, ScheduleError, only_child, primitive
+from .tree import substitute_tree
+
+
+def _wrap(iv: Expr, body_of: loop.For, kind: str = "serial") -> loop.For:
+    """A new loop that takes over the body of another."""
+    new = loop.For(iv=iv, kind=kind, location=body_of.location)
+    for op in list(body_of.body.ops):
+        new.body.append(op)
+    return new
+
+
+@primitive
+def split(s: Schedule, name: str, factor: int) -> tuple[str, str]:
+    """Cut a loop into an outer and an inner one of `factor` iterations (fewer in the last, when it does not divide).
+
+        for i in n:  body(i)
+    becomes
+        for i_o in ceil(n / factor):
+            for i_i in min(factor, n - factor * i_o):  body(factor * i_o + i_i)
+    """
+    f = s.loop(name)
+    if f.kind != "serial":
+        raise ScheduleError(f"split: loop {name!r} is already '{f.kind}'")
+    if factor < 1:
+        raise ScheduleError(f"split: factor must be at least 1, got {factor}")
+    n = f.extent
+    outer = symbol(s.fresh(f"{name}_o"), 0, ceildiv(n, factor) - 1)
+    inner_extent: Dim = factor if prove_divisible(n, factor) else smin(factor, n - outer * factor)
+    inner = symbol(s.fresh(f"{name}_i"), 0, inner_extent - 1)
+    inner_loop = _wrap(inner, f)
+    outer_loop = loop.For(iv=outer, location=f.location)
+    outer_loop.body.append(inner_loop)
+    old = f.iv
+    assert f.parent is not None
+    f.parent.insert_before(f, outer_loop)
+    f.erase()
+    substitute_tree(inner_loop, {old: outer * factor + inner})
+    return outer.name, inner.name
+
+
+@primitive
+def fuse(s: Schedule, outer: str, inner: str) -> str:
+    """Make one loop of two perfectly nested ones.
+
+        for i in n:  for j in m:  body(i, j)
+    becomes
+        for f in n*m:  body(f // m, f % m)
+    """
+    a, b = s.loop(outer), s.loop(inner)
+    if only_child(a) is not b:
+        raise ScheduleError(f"fuse: loop {inner!r} is not the only statement directly inside {outer!r}")
+    if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
+        raise ScheduleError(f"fuse: the extent of {inner!r} depends on {outer!r}")
+    if a.kind != "serial" or b.kind != "serial":
+        raise ScheduleError(f"fuse: {outer!r} and {inner!r} must be serial, they are '{a.kind}' and '{b.kind}'")
+    m = b.extent
+    iv = symbol(s.fresh(f"{outer}_{inner}_f" if len(outer) + len(inner) < 40 else "fused"), 0, a.extent * m - 1)
+    new = _wrap(iv, b)
+    mapping = {a.iv: iv // m, b.iv: iv % m}
+    assert a.parent is not None
+    a.parent.insert_before(a, new)
+    a.erase()
+    substitute_tree(new, mapping)
+    return iv.name
+
+
+@primitive
+def reorder(s: Schedule, *names: str) -> None:
+    """Put perfectly nested loops into the given order, outermost first."""
+    wanted = [s.loop(n) for n in names]
+    if len(set(names)) != len(names):
+        raise ScheduleError(f"reorder: a loop is named twice in {names}")
+    top = min(wanted, key=lambda f: sum(1 for _ in _ancestors(f)))
+    chain: list[loop.For] = []
+    op: Operation | None = top
+    left = set(wanted)
+    while left:
+        if not isinstance(op, loop.For):
+            missing = ", ".join(f.iv.name for f in left)
+            raise ScheduleError(f"reorder: loops {missing} are not perfectly nested under {top.iv.name!r}")
+        chain.append(op)
+        left.discard(op)
+        op = only_child(op)
+    order = iter(wanted)
+    target = [next(order) if f in wanted else f for f in chain]
+    seen: set[Expr] = set()
+    own = {f.iv for f in chain}
+    for f in target:
+        depends = free_symbols(f.iv.upper) & own if isinstance(f.iv.upper, Expr) else frozenset()
+        if not depends <= seen:
+            raise ScheduleError(f"reorder: the extent of {f.iv.name!r} depends on {next(iter(depends - seen)).name!r}, which must stay outside it")
+        seen.add(f.iv)
+    if any(f.kind != "serial" for f in chain) and target != chain:
+        bad = next(f for f in chain if f.kind != "serial")
+        raise ScheduleError(f"reorder: loop {bad.iv.name!r} is already '{bad.kind}'")
+    parent, anchor = chain[0].parent, chain[0].next
+    assert parent is not None
+    body = list(chain[-1].body.ops)
+    for op in body:
+        op.detach()
+    for f in chain:
+        f.detach()
+    place = parent.insert_before(anchor, target[0])
+    for f in target[1:]:
+        place.body.append(f)
+        place = f
+    for op in body:
+        place.body.append(op)
+
+
+def _ancestors(op: Operation) -> list[Operation]:
+    found = []
+    parent = op.parent_op
+    while parent is not None:
+        found.append(parent)
+        parent = parent.parent_op
+    return found
+
+
+@primitive
+def tile(s: Schedule, rows: str, columns: str, row_factor: int, column_factor: int) -> tuple[str, str, str, str]:
+    """Split two nested loops and put the tile loops inside: returns (rows_o, columns_o, rows_i, columns_i)."""
+    ro, ri = split(s, rows, row_factor)
+    co, ci = split(s, columns, column_factor)
+    reorder(s, ro, co, ri, ci)
+    return ro, co, ri, ci
+
+
+def _set_kind(s: Schedule, name: str, kind: str, step: int = 0) -> None:
+    f = s.loop(name)
+    if f.kind != "serial":
+        raise ScheduleError(f"{kind}: loop {name!r} is already '{f.kind}'")
+    f.kind, f.step = kind, step
+
+
+@primitive
+def parallel(s: Schedule, name: str) -> None:
+    """Divide the iterations of an outermost loop over worker threads."""
+    f = s.loop(name)
+    if not isinstance(f.parent_op, loop.Kernel):
+        raise ScheduleError(f"parallel: loop {name!r} is not outermost")
+    _check_no_reduction(s, f, "parallel")
+    _set_kind(s, name, "parallel")
+
+
+def _check_no_reduction(s: Schedule, f: loop.For, primitive_name: str) -> None:
+    """A loop that a reduction runs over carries a dependence between its iterations."""
+    for op in f.walk():
+        if isinstance(op, loop.Block):
+            reductions = op.bindings[len(op.axes) :]
+            if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
+                raise ScheduleError(f"{primitive_name}: block '{op.sym_name}' reduces over loop '{f.iv.name}'")
+
+
+@primitive
+def vectorize(s: Schedule, name: str, lanes: int = 0) -> None:
+    """Run the iterations of a loop in vector lanes (`lanes` 0: the target's width). Any extent; a reduction keeps a partial
+    result per lane."""
+    f = s.loop(name)
+    if any(isinstance(op, loop.For) and op.kind == "vectorize" for op in f.walk()):
+        raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
+    _set_kind(s, name, "vectorize", lanes)
+
+
+@primitive
+def unroll(s: Schedule, name: str, factor: int = 0) -> None:
+    """Unroll a loop by `factor` (0: wholly, for constant extents)."""
+    f = s.loop(name)
+    if factor == 0 and not isinstance(f.extent, int):
+        raise ScheduleError(f"unroll: the extent of {name!r} is symbolic ({f.extent}); give a factor")
+    _set_kind(s, name, "unroll", factor)
+
+
+@primitive
+def bind(s: Schedule, name: str, thread: str) -> None:
+    """Bind a loop to a GPU index: ``block.x`` .. ``block.z``, ``thread.x`` .. ``thread.z``. Thread loops get a constant extent and
+    a condition."""
+    if thread not in loop.FOR_KINDS or "." not in thread:
+        raise ScheduleError(f"bind: unknown thread axis {thread!r}")
+    f = s.loop(name)
+    _check_no_reduction(s, f, "bind")
+    if thread.startswith("thread") and not isinstance(f.extent, int):
+        from ..ir.symbolic import bounds
+
+        limit = bounds(f.extent)[1]
+        if limit is None:
+            raise ScheduleError(f"bind: the extent of {name!r} ({f.extent}) has no upper bound; split it first")
+        iv = symbol(s.fresh(f"{name}_t"), 0, limit - 1)
+        guard = loop.If(conditions=(f.extent - 1 - iv,), location=f.location)
+        for op in list(f.body.ops):
+            guard.body.append(op)
+        new = loop.For(iv=iv, location=f.location)
+        new.body.append(guard)
+        old = f.iv
+        assert f.parent is not None
+        f.parent.insert_before(f, new)
+        f.erase()
+        substitute_tree(new, {old: iv})
+        f = new
+    elif thread.startswith("thread") and not prove_le(1, f.extent):
+        raise ScheduleError(f"bind: loop {name!r} may be empty")
+    f.kind = thread

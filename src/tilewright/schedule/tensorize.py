@@ -1,0 +1,139 @@
+"""Primitives that hand a tile of a contraction to hardware-shaped code: write_into, tensorize."""
+
+from __future__ import annotations
+
+from ..dialects import loop, scalar, simd
+from ..ir.core import Operation
+from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, linear_in, substitute, symbol
+from .schedule import Schedule, ScheduleError, only_child, primitive
+from .tree import accesses_of, enclosing_loops, inside, resolved, written_buffer
+
+
+@primitive
+def write_into(s: Schedule, name: str, consumer: str) -> None:
+    """Let block `name` write its intermediate result where `consumer` will write its own: the consumer then works in place.
+
+    Possible when the consumer reads each element exactly where it stores one, of the same dtype and shape.
+    """
+    block, reader = s.block(name), s.block(consumer)
+    source, target = written_buffer(block), written_buffer(reader)
+    if not isinstance(source.defining_op, loop.Alloc):
+        raise ScheduleError(f"write_into: block {name!r} does not write an intermediate buffer")
+    if source.type.dtype is not target.type.dtype or source.type.shape != target.type.shape:
+        raise ScheduleError(f"write_into: {source.type} and {target.type} differ")
+    stores = [op for op in accesses_of(target) if inside(op, reader) and isinstance(op, loop.Store)]
+    loads = [op for op in accesses_of(source) if isinstance(op, loop.Load)]
+    if len(stores) != 1 or any(not inside(op, reader) or op.indices != stores[0].indices or op.guard for op in loads):
+        raise ScheduleError(f"write_into: block {consumer!r} does not read '{name}' exactly where it stores")
+    alloc = source.defining_op
+    source.replace_by(target)
+    alloc.erase()
+
+
+def _address(op: loop.Load | loop.Accumulate) -> Dim:
+    total: Dim = 0
+    for e, stride in zip(resolved(op, op.indices), op.buffer.type.strides, strict=True):
+        total = total + e * stride
+    return total
+
+
+def _coefficient(e: Dim, iv: Expr, what: str) -> tuple[Dim, Dim]:
+    parts = linear_in(e, iv)
+    if parts is None:
+        raise ScheduleError(f"tensorize: the address of {what} ({e}) is not affine in {iv}")
+    return parts
+
+
+def _factor_loads(block: loop.Block) -> tuple[loop.Accumulate, list[loop.Load]]:
+    ops = list(block.body.ops)
+    update = ops[-1]
+    if not isinstance(update, loop.Accumulate) or update.combiner != "sum":
+        raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum")
+    product = update.value.defining_op
+    loads = [v.defining_op for v in product.operands] if isinstance(product, scalar.BINARY["mul"]) else []
+    if len(loads) != 2 or not all(isinstance(x, loop.Load) and not x.guard and not x.dynamic for x in loads):
+        raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum of products of two unguarded reads")
+    return update, loads  # type: ignore[return-value]
+
+
+@primitive
+def tensorize(s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...], k: str, nr: int, padded: bool = False) -> None:
+    """Replace the innermost loops of a contraction (rows `m`, columns `n`, outer reduce loops, inner reduce loop `k`) by one
+    `simd.brgemm` with panels of `nr` columns. It also initializes the result."""
+    block = s.block(name)
+    update, loads = _factor_loads(block)
+    rows, columns, depth = s.loop(m), s.loop(n), s.loop(k)
+    outer = [s.loop(r) for r in reductions]
+    tile = [rows, columns, *outer, depth]
+    around = enclosing_loops(block)
+    if set(around[-len(tile) :]) != set(tile):
+        raise ScheduleError(f"tensorize: {m!r}, {n!r}, {reductions}, {k!r} are not the innermost loops around {name!r} ({s.loops(name)})")
+    top: loop.For = around[-len(tile)]
+    child: Operation | None = top
+    for _ in tile:
+        child = only_child(child) if child is not None else None
+    if child is not block:
+        raise ScheduleError(f"tensorize: the loops around {name!r} are not perfectly nested")
+    left, right = loads
+    if _moves(left, columns.iv) == _moves(right, columns.iv):
+        raise ScheduleError(f"tensorize: loop {n!r} must move exactly one factor")
+    if _moves(left, columns.iv):
+        left, right = right, left
+    a_address, b_address, c_address = _address(left), _address(right), _address(update)
+    panel, lane = symbol("panel_", 0, ceildiv(columns.extent, nr) - 1), symbol("lane_", 0, nr - 1)
+    b_split = substitute(b_address, {columns.iv: panel * nr + lane}) if isinstance(b_address, Expr) else b_address
+    a_m, a_rest = _coefficient(a_address, rows.iv, "the left factor")
+    a_r: list[Dim] = []
+    b_r: list[Dim] = []
+    for f in outer:
+        c, a_rest = _coefficient(a_rest, f.iv, "the left factor")
+        a_r.append(c)
+    a_k, a_rest = _coefficient(a_rest, depth.iv, "the left factor")
+    unit, b_rest = _coefficient(b_split, lane, "the right factor")
+    b_panel, b_rest = _coefficient(b_rest, panel, "the right factor")
+    for f in outer:
+        c, b_rest = _coefficient(b_rest, f.iv, "the right factor")
+        b_r.append(c)
+    b_k, b_rest = _coefficient(b_rest, depth.iv, "the right factor")
+    c_n, c_rest = _coefficient(c_address, columns.iv, "the result")
+    c_m, c_rest = _coefficient(c_rest, rows.iv, "the result")
+    if unit != 1 or c_n != 1:
+        raise ScheduleError(f"tensorize: columns {n!r} are not contiguous in the right factor (stride {unit}) and the result (stride {c_n})")
+    inner = {f.iv for f in tile}
+    for what, e in (("left factor", a_rest), ("right factor", b_rest), ("result", c_rest)):
+        if isinstance(e, Expr) and (free_symbols(e) & inner or lane in free_symbols(e) or panel in free_symbols(e)):
+            raise ScheduleError(f"tensorize: the address of the {what} is not affine in the tile's loops ({e})")
+    op = simd.BatchReduceGemm(
+        left.buffer,
+        right.buffer,
+        update.buffer,
+        m=rows.extent,
+        n=columns.extent,
+        k=depth.extent,
+        nr=nr,
+        reductions=tuple(f.extent for f in outer),
+        a_offset=a_rest,
+        b_offset=b_rest,
+        c_offset=c_rest,
+        a_m=a_m,
+        a_k=a_k,
+        a_r=tuple(a_r),
+        b_panel=b_panel,
+        b_k=b_k,
+        b_r=tuple(b_r),
+        c_m=c_m,
+        padded=padded,
+        location=block.location,
+    )
+    assert top.parent is not None
+    top.parent.insert_before(top, op)
+    top.detach()
+    top.drop_all()
+
+
+def _moves(load: loop.Load, iv: Expr) -> bool:
+    address = _address(load)
+    return isinstance(address, Expr) and iv in free_symbols(address)
+
+
+__all__ = ["tensorize", "write_into"]

@@ -1,0 +1,181 @@
+"""Navigating and rewriting loop nests: substitution of loop variables, accesses, regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..dialects import loop, scalar
+from ..ir.core import Operation, Value
+from ..ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, prove_eq, prove_le, smax, smin, substitute, symbol
+
+Access = loop.Load | loop.Store | loop.Accumulate
+EXPRESSION_ATTRIBUTES = ("indices", "guard", "conditions", "bindings")
+
+
+def substitute_tree(root: Operation, mapping: Mapping[Expr, Dim]) -> None:
+    """Replace symbols in all index expressions inside `root`'s regions; loop variables whose bounds mention them are renewed."""
+    for region in root.regions:
+        for block in region.blocks:
+            for op in list(block.ops):
+                _substitute_op(op, dict(mapping))
+
+
+def _substitute_op(op: Operation, mapping: dict[Expr, Dim]) -> None:
+    attributes = op.attributes
+    for name in EXPRESSION_ATTRIBUTES:
+        value = attributes.get(name)
+        if value:
+            attributes[name] = tuple(substitute(e, mapping) for e in value)
+    if isinstance(op, scalar.Index):
+        op.expr = substitute(op.expr, mapping)
+    elif op.name == "simd.brgemm":
+        for name, value in attributes.items():
+            if isinstance(value, Expr):
+                attributes[name] = substitute(value, mapping)
+            elif isinstance(value, tuple):
+                attributes[name] = tuple(substitute(v, mapping) for v in value)
+    elif isinstance(op, loop.Alloc):
+        shape = tuple(substitute(d, mapping) for d in op.buffer.shape)
+        if shape != op.buffer.shape:
+            op.buffer = type(op.buffer)(op.buffer.dtype, shape, op.buffer.space)
+            op.result.type = op.buffer
+    elif isinstance(op, loop.For):
+        iv = op.iv
+        if isinstance(iv.upper, Expr) and not free_symbols(iv.upper).isdisjoint(mapping):
+            renewed = symbol(iv.name, iv.lower, substitute(iv.upper, mapping), iv.multiple_of)
+            op.iv = renewed
+            mapping = {**mapping, iv: renewed}
+    for region in op.regions:
+        for block in region.blocks:
+            inner = dict(mapping)
+            for child in list(block.ops):
+                _substitute_op(child, inner)
+
+
+def enclosing_loops(op: Operation) -> list[loop.For]:
+    """The loops around `op`, outermost first."""
+    found = []
+    parent = op.parent_op
+    while parent is not None:
+        if isinstance(parent, loop.For):
+            found.append(parent)
+        parent = parent.parent_op
+    return found[::-1]
+
+
+def enclosing(op: Operation, kind: type[Operation]) -> Operation | None:
+    """The innermost operation of a class around `op`."""
+    parent = op.parent_op
+    while parent is not None and not isinstance(parent, kind):
+        parent = parent.parent_op
+    return parent
+
+
+def accesses_of(buffer: Value) -> list[Access]:
+    """All loads, stores and accumulations on a buffer."""
+    return [op for op in buffer.users if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
+
+
+def inside(op: Operation, ancestor: Operation) -> bool:
+    """Whether `op` stands within `ancestor`."""
+    parent: Operation | None = op
+    while parent is not None:
+        if parent is ancestor:
+            return True
+        parent = parent.parent_op
+    return False
+
+
+def written_buffer(block: loop.Block) -> Value:
+    """The buffer that a block stores to."""
+    for op in block.body.ops:
+        if isinstance(op, (loop.Store, loop.Accumulate)):
+            return op.buffer
+    raise ValueError(f"block {block.sym_name!r} stores nothing")
+
+
+def resolved(op: Access, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Index expressions of an access in terms of loop variables (through the bindings of its block)."""
+    block = enclosing(op, loop.Block)
+    if not isinstance(block, loop.Block):
+        return tuple(exprs)
+    mapping = dict(zip((*block.axes, *block.reduce_axes), block.bindings, strict=True))
+    return tuple(substitute(e, mapping) for e in exprs)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The elements ``lower .. lower + extent - 1`` of one dimension."""
+
+    lower: Dim
+    extent: Dim
+
+
+def interval_of(e: Dim, varying: Sequence[Expr]) -> Interval | None:
+    """The values an expression takes while `varying` loop variables (innermost last) run; None when not affine in them."""
+    lower: Dim = e
+    upper: Dim = e
+    for iv in reversed(varying):
+        for end in ("lower", "upper"):
+            value = lower if end == "lower" else upper
+            parts = linear_in(value, iv)
+            if parts is None:
+                return None
+            coefficient, rest = parts
+            if not isinstance(coefficient, int):
+                if not prove_le(0, coefficient):
+                    return None
+                up = True
+            else:
+                up = coefficient >= 0
+            if isinstance(coefficient, int) and coefficient == 0:
+                continue
+            at = 0 if up == (end == "lower") else iv.upper
+            value = rest + coefficient * at
+            if end == "lower":
+                lower = value
+            else:
+                upper = value
+    return Interval(lower, upper - lower + 1)
+
+
+def union(a: Interval, b: Interval) -> Interval:
+    if prove_eq(a.lower, b.lower) and prove_eq(a.extent, b.extent):
+        return a
+    low = smin(a.lower, b.lower)
+    high = smax(a.lower + a.extent, b.lower + b.extent)
+    return Interval(low, high - low)
+
+
+def region_of(accesses: Iterable[Access], scope: Operation | None, shape: Sequence[Dim]) -> list[Interval]:
+    """The part of a buffer that accesses touch while the loops inside `scope` run and those around it stand still."""
+    outer = set(enclosing_loops(scope)) if scope is not None else set()
+    if isinstance(scope, loop.For):
+        outer.add(scope)
+    result: list[Interval | None] = [None] * len(shape)
+    for op in accesses:
+        varying = [f.iv for f in enclosing_loops(op) if f not in outer]
+        for d, e in enumerate(resolved(op, op.indices)):
+            dynamic = any(s.name.startswith("v") and s.name[1:].isdigit() for s in _symbols(e))
+            found = None if dynamic else interval_of(e, varying)
+            if found is None or _symbols(found.lower) & set(varying) or _symbols(found.extent) & set(varying):
+                found = Interval(0, shape[d])
+            previous = result[d]
+            result[d] = found if previous is None else union(previous, found)
+    return [r if r is not None else Interval(0, n) for r, n in zip(result, shape, strict=True)]
+
+
+def _symbols(e: Dim) -> frozenset[Expr]:
+    return frozenset() if isinstance(e, int) else free_symbols(e)
+
+
+def walk_loops(root: Operation) -> Iterator[loop.For]:
+    for op in root.walk():
+        if isinstance(op, loop.For):
+            yield op
+
+
+def constant_extent(e: Dim) -> int | None:
+    """An upper bound of an extent as a number, if there is one."""
+    return bounds(e)[1]
