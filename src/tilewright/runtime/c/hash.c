@@ -1,7 +1,7 @@
 /* hash.c - XXH64, written from its specification (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
  *
- * Four independent lanes of 64-bit multiplications take in 32 bytes in about five cycles, faster than memory
- * delivers them. Not cryptographic: it finds damage, not forgery. Little-endian processors only, as all targets are. */
+ * Four independent lanes of 64-bit multiplications take in 32 bytes in about five cycles (15 GB/s), as fast as one core
+ * reads memory. Not cryptographic: it finds damage, not forgery. Little-endian processors only, as all targets are. */
 #include "internal.h"
 
 static const uint64_t P1 = 0x9E3779B185EBCA87u, P2 = 0xC2B2AE3D27D4EB4Fu, P3 = 0x165667B19E3779F9u,
@@ -31,6 +31,7 @@ uint64_t tw_hash(const void* data, uint64_t size) {
   if (left >= 32) {
     uint64_t a = P1 + P2, b = P2, c = 0, d = 0 - P1;
     for (; left >= 32; left -= 32, at += 32) {
+      __builtin_prefetch((const void*)((uintptr_t)at + 2048)); /* a hint: it may lie past the end */
       a = mix(a, read_u64(at));
       b = mix(b, read_u64(at + 8));
       c = mix(c, read_u64(at + 16));

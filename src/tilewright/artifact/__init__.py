@@ -1,0 +1,1 @@
+"""Packing compiled kernels, the runtime, weights and metadata into one file."""

@@ -1,0 +1,70 @@
+"""The exceptions that users of Tilewright meet, and nothing else.
+
+All derive from `TilewrightError`, so one `except` catches them; each message names the thing, where it is and what
+to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "ArtifactError",
+    "CompileError",
+    "InternalError",
+    "ShapeError",
+    "TilewrightError",
+    "UnsupportedOperator",
+    "UnsupportedOperatorError",
+]
+
+
+class TilewrightError(Exception):
+    """Anything that Tilewright reports to its user."""
+
+
+class CompileError(TilewrightError):
+    """The model, as it is, cannot be compiled for the target."""
+
+
+@dataclass(frozen=True)
+class UnsupportedOperator:
+    """An operator that the compiler cannot translate, everywhere it occurs in the model."""
+
+    operator: str
+    count: int
+    locations: tuple[str, ...] = ()
+    hint: str = ""
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.locations[:3])
+        more = f" and {self.count - 3} more" if len(self.locations) > 3 else ""
+        where = f": {shown}{more}" if shown else ""
+        hint = f"\n      {self.hint}" if self.hint else ""
+        return f"{self.operator} ({self.count}x){where}{hint}"
+
+
+class UnsupportedOperatorError(CompileError):
+    """The model uses operators that the compiler does not have; `operators` lists all of them."""
+
+    def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
+        self.operators = tuple(operators)
+        listing = "\n".join(f"  - {operator}" for operator in self.operators)
+        noun = "operator" if len(self.operators) == 1 else "operators"
+        super().__init__(f"the model uses {len(self.operators)} unsupported {noun}:\n{listing}")
+
+
+class ShapeError(TilewrightError, ValueError):
+    """An argument's name, rank, shape or data type is not what the model takes."""
+
+
+class ArtifactError(TilewrightError):
+    """A compiled file cannot be written, read or run here."""
+
+
+class InternalError(TilewrightError):
+    """A mistake of the compiler itself, not of its user."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}\nThis is a bug in Tilewright, not in your model. Please report it.")

@@ -1,0 +1,86 @@
+/* A model written by hand against runtime.h, as generated code would be:
+ *
+ *   x: float32[batch, 8], z: float32[batch], 1 <= batch <= 4096
+ *   y: float32[batch, 8] = x * w + b + z[:, None];  pairs: float32[2 * batch] = z, z
+ *
+ * Two kernels: `scale` writes x * w to the arena, through scratch memory; `shift` adds b and z. */
+#include "runtime.h"
+
+#define COLUMNS 8
+
+static const tw_tensor_desc inputs[] = {{"x", kDLFloat, 32, 2}, {"z", kDLFloat, 32, 1}};
+static const tw_tensor_desc outputs[] = {{"y", kDLFloat, 32, 2}, {"pairs", kDLFloat, 32, 1}};
+static const tw_symbol_desc symbols[] = {{"batch", 1, 4096}};
+static const char* const kernels[] = {"scale", "shift"};
+
+#ifndef FEATURES
+#define FEATURES 0
+#endif
+#ifndef ABI
+#define ABI TW_ABI_VERSION
+#endif
+
+static int32_t solve(const int64_t* const* shapes, int64_t* values, tw_shape_error* error) {
+  int64_t batch = shapes[0][0];
+  if (shapes[0][1] != COLUMNS) {
+    *error = (tw_shape_error){TW_SHAPE_FIXED, 0, 1, -1, COLUMNS, shapes[0][1], -1, 0};
+    return 1;
+  }
+  if (batch < symbols[0].lower || batch > symbols[0].upper) {
+    *error = (tw_shape_error){TW_SHAPE_BOUNDS, 0, 0, 0, batch, batch, -1, 0};
+    return 1;
+  }
+  if (shapes[1][0] != batch) {
+    *error = (tw_shape_error){TW_SHAPE_CONFLICT, 1, 0, 0, batch, shapes[1][0], 0, 0};
+    return 1;
+  }
+  values[0] = batch;
+  return 0;
+}
+
+static void output_shapes(const int64_t* values, int64_t* const* shapes) {
+  shapes[0][0] = values[0];
+  shapes[0][1] = COLUMNS;
+  shapes[1][0] = 2 * values[0];
+}
+
+static int64_t arena_size(const int64_t* values) { return values[0] * COLUMNS * 4; }
+
+static int64_t scratch_size(const int64_t* values) {
+  (void)values;
+  return COLUMNS * 4;
+}
+
+static void scale(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
+  const float *x = buffers[0], *w = buffers[1];
+  float *out = buffers[2], *row = (float*)(void*)scratch;
+  (void)dims;
+  for (int64_t i = begin; i < end; ++i) {
+    for (int j = 0; j < COLUMNS; ++j) row[j] = x[i * COLUMNS + j] * w[j];
+    for (int j = 0; j < COLUMNS; ++j) out[i * COLUMNS + j] = row[j];
+  }
+}
+
+static void shift(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
+  const float *in = buffers[0], *b = buffers[1], *z = buffers[2];
+  float *y = buffers[3], *pairs = buffers[4];
+  (void)scratch;
+  for (int64_t i = begin; i < end; ++i) {
+    for (int j = 0; j < COLUMNS; ++j) y[i * COLUMNS + j] = in[i * COLUMNS + j] + b[j] + z[i];
+    pairs[i] = pairs[i + dims[0]] = z[i];
+  }
+}
+
+static int32_t run(tw_context* context, const int64_t* values, void** in, void** out, uint8_t* arena,
+                   const uint8_t* weights) {
+  uint8_t* constants = (uint8_t*)(uintptr_t)weights;
+  void* const first[] = {in[0], constants, arena};
+  void* const second[] = {arena, constants + 4 * COLUMNS, in[1], out[0], out[1]};
+  if (*(const float*)in[1] == -12345.0f) return tw_raise(context, "the model does not like -12345");
+  tw_launch(context, 0, scale, values[0], 4, first, values);
+  return tw_launch(context, 1, shift, values[0], 4, second, values);
+}
+
+const tw_module_desc tw_module = {
+    ABI,           2,        2,      1, 2, 0, 8 * COLUMNS, inputs,       outputs, symbols, kernels, FEATURES, solve,
+    output_shapes, arena_size, scratch_size, run};

@@ -1,0 +1,355 @@
+/* Checks of the runtime through its C interface: `driver NAME` exits 0 when the named check holds. */
+#include "internal.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                               \
+  do {                                                                                 \
+    if (!(condition)) {                                                                \
+      printf("line %d: %s: last error: %s\n", __LINE__, #condition, tw_last_error()); \
+      exit(1);                                                                         \
+    }                                                                                  \
+  } while (0)
+
+enum { LIMIT = 4096 };
+
+typedef struct {
+  float x[LIMIT * 8], z[LIMIT], y[LIMIT * 8], pairs[2 * LIMIT];
+  int64_t x_shape[2], z_shape[1], y_shape[2], pairs_shape[1];
+  DLTensor in[2], out[2];
+} call;
+
+static const DLDataType f32 = {kDLFloat, 32, 1};
+
+static call* new_call(int64_t batch) {
+  call* c = calloc(1, sizeof *c);
+  c->x_shape[0] = c->z_shape[0] = c->y_shape[0] = batch;
+  c->x_shape[1] = c->y_shape[1] = 8;
+  c->pairs_shape[0] = 2 * batch;
+  for (int64_t i = 0; i < batch * 8; ++i) c->x[i] = (float)(i % 97);
+  for (int64_t i = 0; i < batch; ++i) c->z[i] = (float)(i % 31);
+  c->in[0] = (DLTensor){c->x, {kDLCPU, 0}, 2, f32, c->x_shape, NULL, 0};
+  c->in[1] = (DLTensor){c->z, {kDLCPU, 0}, 1, f32, c->z_shape, NULL, 0};
+  c->out[0] = (DLTensor){c->y, {kDLCPU, 0}, 2, f32, c->y_shape, NULL, 0};
+  c->out[1] = (DLTensor){c->pairs, {kDLCPU, 0}, 1, f32, c->pairs_shape, NULL, 0};
+  return c;
+}
+
+static void check_result(const call* c, const float* y, const float* pairs) {
+  int64_t batch = c->z_shape[0];
+  for (int64_t i = 0; i < batch; ++i) {
+    for (int j = 0; j < 8; ++j)
+      CHECK(y[i * 8 + j] == c->x[i * 8 + j] * 0.5f * (float)(j + 1) + 10.0f * (float)(j + 1) + c->z[i]);
+    CHECK(pairs[i] == c->z[i] && pairs[i + batch] == c->z[i]);
+  }
+}
+
+static tw_context* create(int32_t threads) {
+  tw_options options = {TW_ABI_VERSION, threads, NULL, 0, 0};
+  tw_context* context = NULL;
+  CHECK(tw_create(&options, &context) == TW_OK);
+  return context;
+}
+
+static void values(void) {
+  CHECK(strcmp(tw_metadata(), "{\"name\": \"affine\"}") == 0);
+  CHECK(tw_abi_version() == TW_ABI_VERSION);
+  for (int32_t threads = 0; threads <= 9; ++threads) {
+    tw_context* context = create(threads);
+    static const int64_t batches[] = {1, 2, 3, 4, 5, 7, 64, 1001, 4096, 3};
+    for (int i = 0; i < 10; ++i) {
+      call* c = new_call(batches[i]);
+      CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
+      check_result(c, c->y, c->pairs);
+      DLTensor owned[2] = {0};
+      CHECK(tw_run(context, c->in, 2, owned, 2) == TW_OK);
+      CHECK(owned[0].ndim == 2 && owned[0].shape[0] == batches[i] && owned[0].shape[1] == 8 && !owned[0].strides);
+      CHECK(owned[1].ndim == 1 && owned[1].shape[0] == 2 * batches[i] && owned[1].dtype.bits == 32);
+      check_result(c, owned[0].data, owned[1].data);
+      free(c);
+    }
+    tw_destroy(context);
+  }
+  tw_destroy(NULL);
+}
+
+static void expect(tw_context* context, call* c, int status, const char* message) {
+  int got = tw_run(context, c->in, 2, c->out, 2);
+  if (got != status || strcmp(tw_last_error(), message)) {
+    printf("expected %d: %s\ngot      %d: %s\n", status, message, got, tw_last_error());
+    exit(1);
+  }
+}
+
+static void errors(void) {
+  tw_context* context = create(2);
+  call* c = new_call(8);
+#define WITH(change, status, message)    \
+  do {                                   \
+    call saved = *c;                     \
+    change;                              \
+    expect(context, c, status, message); \
+    *c = saved;                          \
+  } while (0)
+  WITH(c->in[0].dtype.code = kDLInt, TW_ERROR_ARGUMENT, "input 'x': expected float32, got int32");
+  WITH(c->in[0].dtype.code = 77, TW_ERROR_ARGUMENT, "input 'x': expected float32, got dtype 77 of 32 bits");
+  WITH(c->in[1].dtype.bits = 64, TW_ERROR_ARGUMENT, "input 'z': expected float32, got float64");
+  WITH(c->in[1].ndim = 3, TW_ERROR_ARGUMENT, "input 'z': expected 1 dimensions, got 3");
+  WITH(c->in[1].dtype.lanes = 4, TW_ERROR_ARGUMENT, "input 'z': expected one lane per element, got 4");
+  WITH(c->in[0].shape = NULL, TW_ERROR_ARGUMENT, "input 'x': its shape is a null pointer");
+  WITH(c->in[0].data = NULL, TW_ERROR_ARGUMENT, "input 'x': its data is a null pointer");
+  WITH(c->in[0].byte_offset = 2, TW_ERROR_ARGUMENT, "input 'x': its data is not aligned to its element size of 4 bytes");
+  WITH(c->in[0].device.device_type = 2, TW_ERROR_ARGUMENT,
+       "input 'x': expected memory of the CPU (DLPack device type 1), got device type 2");
+  int64_t transposed[2] = {1, 8};
+  WITH(c->in[0].strides = transposed, TW_ERROR_ARGUMENT,
+       "input 'x': its strides are not compact and row-major; pass a contiguous copy");
+  WITH(c->x_shape[0] = -3, TW_ERROR_SHAPE, "input 'x' has size -3 in dimension 0");
+  WITH((c->x_shape[0] = INT64_MAX, c->x_shape[1] = INT64_MAX), TW_ERROR_SHAPE, "input 'x' is larger than memory");
+  WITH(c->x_shape[1] = 7, TW_ERROR_SHAPE, "input 'x' has size 7 in dimension 1, expected 8");
+  WITH(c->x_shape[0] = 5000, TW_ERROR_SHAPE, "input 'x' has size 5000 in dimension 0: 'batch' must be between 1 and 4096");
+  WITH(c->x_shape[0] = 0, TW_ERROR_SHAPE, "input 'x' has size 0 in dimension 0: 'batch' must be between 1 and 4096");
+  WITH(c->z_shape[0] = 7, TW_ERROR_SHAPE,
+       "input 'z' has size 7 in dimension 0, but 'batch' is 8 from dimension 0 of 'x'");
+  WITH(c->y_shape[0] = 9, TW_ERROR_SHAPE, "output 'y' has size 9 in dimension 0, expected 8");
+  WITH(c->out[1].dtype.code = kDLBfloat, TW_ERROR_ARGUMENT, "output 'pairs': expected float32, got bfloat32");
+  WITH(c->z[0] = -12345.0f, TW_ERROR_PROGRAM, "the model does not like -12345");
+  int64_t odd[2] = {8, 1};
+  WITH(c->in[0].strides = odd, TW_OK, "");
+  CHECK(tw_run(NULL, c->in, 2, c->out, 2) == TW_ERROR_ARGUMENT);
+  CHECK(tw_run(context, NULL, 2, c->out, 2) == TW_ERROR_ARGUMENT);
+  CHECK(tw_run(context, c->in, 2, NULL, 2) == TW_ERROR_ARGUMENT);
+  CHECK(tw_run(context, c->in, 3, c->out, 2) == TW_ERROR_ARGUMENT);
+  CHECK(strcmp(tw_last_error(), "the model has 2 inputs, got 3") == 0);
+  CHECK(tw_run(context, c->in, 2, c->out, 1) == TW_ERROR_ARGUMENT);
+
+  DLTensor shapes[2] = {0};
+  CHECK(tw_output_shapes(context, c->in, 2, shapes, 2) == TW_OK);
+  CHECK(shapes[0].shape[0] == 8 && shapes[1].shape[0] == 16 && shapes[1].ndim == 1);
+  c->in[0].data = NULL;
+  CHECK(tw_output_shapes(context, c->in, 2, shapes, 2) == TW_OK);
+  tw_destroy(context);
+
+  CHECK(tw_create(NULL, NULL) == TW_ERROR_ARGUMENT);
+  tw_options options = {99, 0, NULL, 0, 0};
+  CHECK(tw_create(&options, &context) == TW_ERROR_ABI && !context);
+  CHECK(strstr(tw_last_error(), "version 99"));
+  options = (tw_options){TW_ABI_VERSION, -1, NULL, 0, 0};
+  CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
+  _Alignas(64) static float other[32] = {2};
+  options = (tw_options){TW_ABI_VERSION, 1, other, 63, 0};
+  CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
+  CHECK(strcmp(tw_last_error(), "the model has 64 bytes of weights, got 63") == 0);
+  options = (tw_options){TW_ABI_VERSION, 1, other + 1, 64, 0};
+  CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
+  options = (tw_options){TW_ABI_VERSION, 1, other, 64, 0};
+  CHECK(tw_create(&options, &context) == TW_ERROR_DAMAGED);
+  options.flags = TW_SKIP_VERIFY;
+  CHECK(tw_create(&options, &context) == TW_OK);
+  tw_destroy(context);
+  free(c);
+}
+
+static void refused(const char* message) {
+  tw_context* context = NULL;
+  CHECK(tw_create(NULL, &context) != TW_OK && !context);
+  puts(tw_last_error());
+  CHECK(strstr(tw_last_error(), message));
+}
+
+/* Counted by wrapping the C library's functions at link time. */
+static _Atomic long allocations;
+void* __real_malloc(size_t size);
+void* __real_calloc(size_t count, size_t size);
+void* __real_realloc(void* pointer, size_t size);
+int __real_posix_memalign(void** pointer, size_t alignment, size_t size);
+void* __wrap_malloc(size_t size) {
+  ++allocations;
+  return __real_malloc(size);
+}
+void* __wrap_calloc(size_t count, size_t size) {
+  ++allocations;
+  return __real_calloc(count, size);
+}
+void* __wrap_realloc(void* pointer, size_t size) {
+  ++allocations;
+  return __real_realloc(pointer, size);
+}
+int __wrap_posix_memalign(void** pointer, size_t alignment, size_t size) {
+  ++allocations;
+  return __real_posix_memalign(pointer, alignment, size);
+}
+
+static void allocation(void) {
+  tw_context* context = create(4);
+  call *large = new_call(512), *small = new_call(3), *larger = new_call(600);
+  DLTensor owned[2] = {0}, again[2] = {0};
+  CHECK(tw_run(context, large->in, 2, owned, 2) == TW_OK);
+  CHECK(tw_run(context, large->in, 2, large->out, 2) == TW_OK);
+  long before = allocations;
+  for (int i = 0; i < 100; ++i) {
+    memset(again, 0, sizeof again);
+    CHECK(tw_run(context, i % 2 ? large->in : small->in, 2, again, 2) == TW_OK);
+    CHECK(again[0].data == owned[0].data);
+  }
+  CHECK(allocations == before);
+  memset(again, 0, sizeof again);
+  CHECK(tw_run(context, larger->in, 2, again, 2) == TW_OK);
+  CHECK(allocations > before);
+  tw_destroy(context);
+  free(large), free(small), free(larger);
+}
+
+static void* run_many(void* argument) {
+  call* c = new_call(1000 + *(int*)argument);
+  for (int round = 0; round < 3; ++round) {
+    tw_context* context = create(3);
+    for (int i = 0; i < 60; ++i) {
+      memset(c->y, 0, sizeof c->y);
+      CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
+      check_result(c, c->y, c->pairs);
+      if (i % 20 == 19) usleep(1000); /* let the workers fall asleep */
+    }
+    tw_destroy(context);
+  }
+  free(c);
+  return NULL;
+}
+
+static void threads(void) {
+  pthread_t started[4];
+  int numbers[4] = {0, 1, 2, 3};
+  for (int i = 0; i < 4; ++i) pthread_create(&started[i], NULL, run_many, &numbers[i]);
+  for (int i = 0; i < 4; ++i) pthread_join(started[i], NULL);
+}
+
+static tw_context* shared;
+static void* run_shared(void* argument) {
+  call* c = new_call(4096);
+  for (int i = 0; i < 200; ++i) {
+    int status = tw_run(shared, c->in, 2, c->out, 2);
+    if (status == TW_OK) check_result(c, c->y, c->pairs);
+    else CHECK(status == TW_ERROR_BUSY && strstr(tw_last_error(), "in use by another thread"));
+  }
+  free(c);
+  return argument;
+}
+
+static void busy(void) {
+  shared = create(2);
+  pthread_t started[3];
+  for (int i = 0; i < 3; ++i) pthread_create(&started[i], NULL, run_shared, NULL);
+  for (int i = 0; i < 3; ++i) pthread_join(started[i], NULL);
+  tw_destroy(shared);
+}
+
+static void forked(void) {
+  tw_context* context = create(4);
+  call* c = new_call(777);
+  CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
+  pid_t child = fork();
+  if (child == 0) {
+    memset(c->y, 0, sizeof c->y);
+    CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
+    check_result(c, c->y, c->pairs);
+    tw_destroy(context);
+    _exit(0);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  tw_destroy(context);
+  free(c);
+}
+
+static void profile(void) {
+  tw_context* context = create(2);
+  call* c = new_call(64);
+  uint64_t nanoseconds[2], calls[2];
+  CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
+  CHECK(tw_profile_read(context, nanoseconds, calls, 2) == TW_OK && calls[0] == 0);
+  CHECK(tw_profile_enable(context, 1) == TW_OK);
+  for (int i = 0; i < 5; ++i) CHECK(tw_run(context, c->in, 2, c->out, 2) == TW_OK);
+  CHECK(tw_profile_read(context, nanoseconds, calls, 2) == TW_OK);
+  CHECK(calls[0] == 5 && calls[1] == 5 && nanoseconds[0] > 0 && nanoseconds[1] > 0);
+  CHECK(tw_profile_read(context, nanoseconds, calls, 3) == TW_ERROR_ARGUMENT);
+  tw_destroy(context);
+  free(c);
+}
+
+static void empty(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
+  (void)begin, (void)end, (void)buffers, (void)dims, (void)scratch;
+}
+
+/* Part 0, the caller's, does not end before every other part has been run, so none can be taken back. */
+static void meet(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
+  (void)end, (void)scratch;
+  _Atomic int64_t* arrived = buffers[0];
+  if (begin > 0) atomic_fetch_add(arrived, 1);
+  else
+    while (atomic_load(arrived) < dims[0]) tw_pause();
+}
+
+static uint64_t best_launch(tw_pool* pool, tw_kernel kernel, int32_t count) {
+  _Atomic int64_t arrived;
+  void* const buffers[] = {&arrived};
+  const int64_t others = count - 1;
+  uint64_t best = UINT64_MAX;
+  for (int round = 0; round < 50; ++round) {
+    uint64_t before = tw_clock();
+    for (int i = 0; i < 1000; ++i) {
+      atomic_store(&arrived, 0);
+      tw_pool_launch(pool, kernel, 1024, 1, buffers, &others);
+    }
+    uint64_t cost = (tw_clock() - before) / 1000;
+    if (cost < best) best = cost;
+  }
+  return best;
+}
+
+/* Prints what a launch costs: of an empty kernel, whose parts the caller takes back, and of one that every thread must
+ * have begun. */
+static void bench(int32_t count) {
+  tw_pool* pool = tw_pool_create(count);
+  printf("launch on %d threads: %d ns empty, %d ns when all threads take part\n", (int)count,
+         (int)best_launch(pool, empty, count), (int)best_launch(pool, meet, count));
+  tw_pool_destroy(pool);
+  for (size_t size = (size_t)1 << 19; size <= (size_t)1 << 28; size <<= 9) {
+    uint8_t* data = malloc(size);
+    memset(data, 1, size);
+    uint64_t best = UINT64_MAX, hash = 0;
+    for (int round = 0; round < 10; ++round) {
+      uint64_t before = tw_clock();
+      hash ^= tw_hash(data, size);
+      uint64_t cost = tw_clock() - before;
+      if (cost < best) best = cost;
+    }
+    printf("hash of %d KiB: %.1f GB/s (%d)\n", (int)(size >> 10), (double)size / (double)best, (int)(hash & 1));
+    free(data);
+  }
+}
+
+int main(int argc, char** argv) {
+  const char* name = argc > 1 ? argv[1] : "";
+  if (!strcmp(name, "values")) values();
+  else if (!strcmp(name, "errors")) errors();
+  else if (!strcmp(name, "allocation")) allocation();
+  else if (!strcmp(name, "threads")) threads();
+  else if (!strcmp(name, "busy")) busy();
+  else if (!strcmp(name, "forked")) forked();
+  else if (!strcmp(name, "profile")) profile();
+  else if (!strcmp(name, "refused")) refused(argv[2]);
+  else if (!strcmp(name, "bench")) bench(argc > 2 ? atoi(argv[2]) : 2);
+  else if (!strcmp(name, "hash")) {
+    static uint8_t text[4096];
+    size_t size = fread(text, 1, sizeof text, stdin);
+    uint64_t hash = tw_hash(text, size);
+    printf("%08x%08x\n", (unsigned)(hash >> 32), (unsigned)hash);
+  } else return 2;
+  return 0;
+}
