@@ -20,9 +20,8 @@ from tilewright.errors import ArtifactError
 
 MAGIC = b"TILEWRT\x01"
 FORMAT_VERSION = 1
-SIZE = 64
 _LAYOUT = struct.Struct("<8sIIQ16s24x")
-assert _LAYOUT.size == SIZE
+SIZE = _LAYOUT.size
 
 _CHUNK = 1 << 24
 

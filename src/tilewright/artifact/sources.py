@@ -7,7 +7,7 @@ from pathlib import Path
 ABI_VERSION = 1
 """TW_ABI_VERSION of tilewright.h."""
 
-INCLUDE_DIR = Path(__file__).parent / "c"
+INCLUDE_DIR = Path(__file__).parent.parent / "runtime" / "c"
 HEADER = INCLUDE_DIR / "tilewright.h"
 
 EXPORTS = (

@@ -1,0 +1,183 @@
+"""Writing artifacts: kernels, runtime, weights and metadata become one file, whole or not at all.
+
+A shared library (or WebAssembly module) is linked from the compiler's objects, the runtime, and two blobs that
+`runtime.h` declares: the weights and the metadata. It ends in a trailer (`tilewright.artifact.trailer`). A `.tar` holds
+the same parts unlinked, for systems with a linker of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tilewright.artifact import trailer
+from tilewright.artifact.sources import (
+    COMPILE_FLAGS,
+    EXPORTS,
+    HEADER,
+    INCLUDE_DIR,
+    WASM_EXPORTS,
+    runtime_sources,
+)
+from tilewright.errors import ArtifactError
+
+_ALIGNMENT = 64
+_OVERHEAD = 1 << 20  # bytes of an artifact beside weights, objects and metadata: runtime, tables, padding
+
+
+def gather_weights(parts: Iterable[tuple[int, Any]], size: int) -> np.ndarray:
+    """All weights in one uint8[size] array aligned to 64 bytes; `parts` are (offset, buffer), gaps are zero.
+
+    A single buffer that is the whole and already aligned (a mapped file, say) is used as it is.
+    """
+    placed = [(offset, np.frombuffer(part, np.uint8)) for offset, part in parts]
+    if len(placed) == 1 and placed[0][0] == 0 and placed[0][1].nbytes == size:
+        whole = placed[0][1]
+        if whole.ctypes.data % _ALIGNMENT == 0:
+            return whole
+    block = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % _ALIGNMENT
+    whole = block[start : start + size]
+    for offset, part in placed:
+        whole[offset : offset + part.nbytes] = part
+    return whole
+
+
+def blob(data: bytes | np.ndarray, checksum: int = 0, *, size: int | None = None) -> bytearray:
+    """A `tw_blob` of runtime.h: i64 size, i64 hash, 48 zero bytes, then the data. `size` 0 marks it not embedded."""
+    length = len(data)
+    whole = bytearray(_ALIGNMENT + length)
+    whole[0:8] = (length if size is None else size).to_bytes(8, "little")
+    whole[8:16] = checksum.to_bytes(8, "little")
+    whole[_ALIGNMENT:] = memoryview(data)
+    return whole
+
+
+def link_library(
+    path: str | Path,
+    objects: Sequence[bytes],
+    metadata: dict[str, Any],
+    target: Any,
+    *,
+    weights: np.ndarray | None = None,
+    embed: bool = True,
+) -> Path:
+    """Link objects, runtime and blobs into the shared library or WebAssembly module `path`, with its trailer.
+
+    `weights` as `gather_weights` returns them. With `embed` false only their checksum goes in, and a context must be
+    given them: this is what a library used right after compilation does.
+    Raises ArtifactError when the file cannot be written; nothing is left at `path` then, or what was there before.
+    """
+    from tilewright.artifact import link
+
+    path = Path(path)
+    payload = np.empty(0, np.uint8) if weights is None else weights
+    checksum = xxhash.xxh64_intdigest(payload) if payload.nbytes and embed else 0
+    text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode() + b"\0"
+    embedded = payload if embed else payload[:0]
+    needed = embedded.nbytes + sum(map(len, objects)) + len(text) + _OVERHEAD
+    with _written_whole(path, needed) as partial:
+        triple = link.triple(target)
+        parts = [
+            *objects,
+            *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, list(COMPILE_FLAGS)),
+            link.blob_object(bytes(blob(embedded, checksum)), "tw_blob_weights", triple),
+            link.blob_object(bytes(blob(text)), "tw_blob_metadata", triple),
+        ]
+        is_wasm = triple.startswith("wasm")
+        link.link_shared(parts, partial, target, WASM_EXPORTS if is_wasm else EXPORTS)
+        sign(partial, wasm=is_wasm)
+    return path
+
+
+def save_shared(
+    path: str | Path,
+    module_objects: Sequence[bytes],
+    weights: Iterable[tuple[int, Any]],
+    weights_size: int,
+    metadata: dict[str, Any],
+    target: Any,
+) -> Path:
+    """Write a self-contained artifact: `link_library` with the weights inside, and tilewright.h beside it."""
+    path = Path(path)
+    link_library(path, module_objects, metadata, target, weights=gather_weights(weights, weights_size))
+    header = path.with_name(HEADER.name)
+    with _written_whole(header, HEADER.stat().st_size) as partial:
+        shutil.copyfile(HEADER, partial)
+    return path
+
+
+def save_tar(path: str | Path, objects: Sequence[bytes], weights: np.ndarray, metadata: dict[str, Any]) -> Path:
+    """Write the unlinked parts: objects, the runtime's sources and headers, both blobs as raw files, metadata.json."""
+    path = Path(path)
+    checksum = xxhash.xxh64_intdigest(weights) if weights.nbytes else 0
+    text = json.dumps(metadata, ensure_ascii=False, indent=1).encode()
+    files: list[tuple[str, bytes | bytearray]] = [
+        *((f"objects/{index}.o", data) for index, data in enumerate(objects)),
+        *((f"runtime/{file.name}", file.read_bytes()) for file in sorted(INCLUDE_DIR.glob("*.[ch]"))),
+        (HEADER.name, HEADER.read_bytes()),
+        ("metadata.json", text),
+        ("tw_blob_weights.bin", blob(weights, checksum)),
+        ("tw_blob_metadata.bin", blob(text + b"\0")),
+    ]
+    with _written_whole(path, sum(len(data) for _, data in files) + _OVERHEAD) as partial:
+        with tarfile.open(partial, "w") as archive:
+            for name, data in files:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+        sign(partial)
+    return path
+
+
+def sign(path: Path, *, wasm: bool = False) -> None:
+    """Append the trailer; in a WebAssembly module, as the tail of a custom section named "tilewright"."""
+    if wasm:
+        name = b"\x0atilewright"
+        with path.open("ab") as file:
+            file.write(bytes([0, len(name) + trailer.SIZE]) + name)
+    ending = trailer.make_trailer(path)
+    with path.open("ab") as file:
+        file.write(ending)
+
+
+@contextmanager
+def _written_whole(path: Path, needed: int) -> Iterator[Path]:
+    """A temporary path in the folder of `path` that becomes `path` when the body succeeds and vanishes when not."""
+    try:
+        free = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        raise ArtifactError(f"{path}: its folder cannot be used: {error.strerror or error}") from error
+    if free < needed:
+        raise _no_space(path, needed, free)
+    partial: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        partial = Path(name)
+        yield partial
+        os.chmod(partial, 0o755 if path.suffix not in (".h", ".tar") else 0o644)
+        os.replace(partial, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_space(path, needed, shutil.disk_usage(path.parent).free) from error
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+
+
+def _no_space(path: Path, needed: int, free: int) -> ArtifactError:
+    return ArtifactError(f"{path}: no space: {needed:,} bytes needed, {free:,} free in {path.parent.resolve()}")

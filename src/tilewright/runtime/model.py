@@ -1,0 +1,147 @@
+"""What every loaded artifact looks like from Python, whatever runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewright.errors import ArtifactError, InternalError, ShapeError, TilewrightError
+from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output: sizes are integers, or expressions over symbolic dimensions such as "2 * seq"."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Counters of one kernel: launches, and wall time of all of them in nanoseconds."""
+
+    name: str
+    calls: int
+    nanoseconds: int
+
+
+_EXCEPTIONS: dict[int, type[TilewrightError]] = {
+    1: ShapeError,
+    2: ShapeError,
+    3: TilewrightError,
+    4: ArtifactError,
+    5: ArtifactError,
+    6: ArtifactError,
+    7: InternalError,
+    8: TilewrightError,
+}
+
+
+def exception_for(status: int, message: str) -> TilewrightError:
+    """The exception for a `tw_status` and its tw_last_error()."""
+    return _EXCEPTIONS.get(status, InternalError)(message or f"the runtime failed with status {status}")
+
+
+class CompiledModel(ABC):
+    """A compiled model, called like a function.
+
+    `model(x, ...)` takes NumPy arrays, torch tensors, any object with `__dlpack__`, or Python numbers and sequences,
+    by position (in the order of `inputs`) or by name, and returns the kind of the first argument: one tensor, or a
+    tuple when the model has several outputs.
+    """
+
+    metadata: dict[str, Any]
+    """What the compiler wrote about the model: inputs, outputs, symbols and their bounds, target, kernels, memory."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def _describe(self, metadata: dict[str, Any], where: str) -> None:
+        self.metadata = metadata
+        try:
+            self.inputs, self.outputs = (
+                tuple(TensorSpec(t["name"], t["dtype"], tuple(t["shape"])) for t in metadata[side])
+                for side in ("inputs", "outputs")
+            )
+        except (KeyError, TypeError) as error:
+            raise ArtifactError(f"{where}: its metadata does not describe inputs and outputs: {error}") from error
+        self._names = tuple(spec.name for spec in self.inputs)
+        self._dtypes = tuple(dtype_named(spec.dtype) for spec in self.inputs)
+        self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
+
+    @abstractmethod
+    def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        """Run on contiguous arrays that the border knows; fill `out`, or make new arrays."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the model's memory and threads; later calls are refused. May be called twice."""
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run the model once.
+
+        `out`: a NumPy array or torch tensor, or a tuple of them, contiguous and of exactly the outputs' shapes, to be
+        filled and returned instead of new ones.
+        Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size.
+        """
+        values = self._bind(args, kwargs) if kwargs or len(args) != len(self._names) else args
+        arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
+        for array, spec in zip(arrays, self.inputs, strict=True):
+            if array.dtype not in DTYPES:
+                raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
+        if out is not None:
+            self._execute(arrays, self._targets(out))
+            return out
+        results = self._execute(arrays, None)
+        if values and type(values[0]) is not np.ndarray:
+            results = [like(result, values[0]) for result in results]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        names = self._names
+        listing = ", ".join(f"'{name}'" for name in names)
+        if len(args) > len(names):
+            raise ShapeError(f"the model has {len(names)} inputs ({listing}), got {len(args)} arguments")
+        for name in kwargs:
+            if name not in names:
+                raise ShapeError(f"the model has no input '{name}'; its inputs are {listing}")
+            if name in names[: len(args)]:
+                raise ShapeError(f"input '{name}' is given twice, by position and by name")
+        missing = [name for name in names[len(args) :] if name not in kwargs]
+        if missing:
+            raise ShapeError(f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}")
+        return (*args, *(kwargs[name] for name in names[len(args) :]))
+
+    def _targets(self, out: Any) -> list[np.ndarray]:
+        given = out if isinstance(out, tuple | list) else (out,)
+        if len(given) != len(self.outputs):
+            raise ShapeError(f"the model has {len(self.outputs)} outputs, got {len(given)} tensors in 'out'")
+        targets = []
+        for tensor, spec, dtype in zip(given, self.outputs, self._output_dtypes, strict=True):
+            array = to_numpy(tensor, spec.name, dtype)
+            if array.dtype not in DTYPES or not array.flags.writeable or not _same_memory(array, tensor):
+                raise ShapeError(f"output '{spec.name}': 'out' must be a writable, contiguous tensor of {spec.dtype}")
+            if array.ndim != len(spec.shape):
+                raise ShapeError(f"output '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
+            targets.append(array)
+        return targets
+
+    def __enter__(self) -> CompiledModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a compiled model cannot be pickled: save() it and tilewright.load() the file in the other process")
+
+
+def _same_memory(array: np.ndarray, tensor: Any) -> bool:
+    """Whether `array`, made by `to_numpy` from `tensor`, is that tensor's own memory and not a copy of it."""
+    again = tensor if isinstance(tensor, np.ndarray) else to_numpy(tensor, "out", array.dtype)
+    return array.size == 0 or array.ctypes.data == again.ctypes.data

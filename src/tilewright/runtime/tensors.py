@@ -1,0 +1,106 @@
+"""Tensors at the Python border: anything that users hold becomes a NumPy array, and results become that kind again.
+
+bfloat16 and the 8-bit floats are `ml_dtypes` data types on the NumPy side. Nothing is copied that is contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.errors import ShapeError
+
+DTYPES: dict[np.dtype, tuple[int, int]] = {
+    **{np.dtype(f"int{bits}"): (0, bits) for bits in (8, 16, 32, 64)},
+    **{np.dtype(f"uint{bits}"): (1, bits) for bits in (8, 16, 32, 64)},
+    **{np.dtype(f"float{bits}"): (2, bits) for bits in (16, 32, 64)},
+    np.dtype(ml_dtypes.bfloat16): (4, 16),
+    **{np.dtype(f"complex{bits}"): (5, bits) for bits in (64, 128)},
+    np.dtype(np.bool_): (6, 8),
+    np.dtype(ml_dtypes.float8_e4m3fn): (10, 8),
+    np.dtype(ml_dtypes.float8_e5m2): (12, 8),
+}
+"""DLPack's (type code, bits) of every data type that can cross the border."""
+
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+
+
+def dtype_named(name: str) -> np.dtype:
+    """The NumPy data type that an artifact's metadata calls `name`, e.g. "float32", "bfloat16", "bool"."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise ShapeError(f"data type '{name}' cannot be passed from Python") from None
+
+
+def is_torch(value: Any) -> bool:
+    """Whether `value` is a torch tensor, without importing torch."""
+    return hasattr(value, "data_ptr") and hasattr(value, "detach")
+
+
+def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
+    """A C-contiguous, aligned array with the contents of `value`, sharing its memory if it can.
+
+    Python numbers and sequences take `dtype`, the input's own; a tensor keeps its data type, whatever it is.
+    Raises ShapeError, naming the input, for what is not a tensor in the CPU's memory.
+    """
+    if type(value) is not np.ndarray:
+        value = _convert(value, name, dtype)
+    flags = value.flags
+    if flags.c_contiguous and flags.aligned:
+        return value
+    return value.copy(order="C")
+
+
+def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
+    if is_torch(value):
+        return _from_torch(value, name)
+    try:
+        if isinstance(value, np.ndarray | np.generic):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        return np.asarray(value, dtype=dtype)
+    except Exception as error:
+        raise ShapeError(f"input '{name}': a {type(value).__name__} cannot be read as a tensor: {error}") from error
+
+
+def _from_torch(tensor: Any, name: str) -> np.ndarray:
+    if tensor.device.type != "cpu":
+        raise ShapeError(f"input '{name}': expected a tensor on the CPU, got one on '{tensor.device}': use .cpu()")
+    tensor = tensor.detach()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    try:
+        if kind in _TORCH_BY_BITS:
+            import torch
+
+            integer = torch.int16 if kind == "bfloat16" else torch.int8
+            return tensor.contiguous().view(integer).numpy().view(_BY_NAME[kind])
+        return tensor.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise ShapeError(f"input '{name}': this torch tensor cannot be read: {error}") from error
+
+
+_TORCH_BY_BITS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""torch data types that NumPy does not know: they cross as integers of their size."""
+
+
+def like(result: np.ndarray, model: Any) -> Any:
+    """`result` as the kind of tensor that `model` is (NumPy, torch, or its own array library), sharing memory."""
+    if type(model) is np.ndarray:
+        return result
+    if is_torch(model):
+        import torch
+
+        name = result.dtype.name
+        if name in _TORCH_BY_BITS:
+            integer = np.int16 if name == "bfloat16" else np.int8
+            return torch.from_numpy(result.view(integer)).view(getattr(torch, name))
+        return torch.from_numpy(result)
+    if hasattr(model, "__array_namespace__") and not isinstance(model, np.ndarray | np.generic):
+        return model.__array_namespace__().from_dlpack(result)
+    return result
