@@ -1,0 +1,26 @@
+"""The graph dialect: what a model means, as operators on tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import attention, contract, conv, elementwise, index, norm, pool, reduce, shape
+from .base import GraphOp
+
+_modules = (elementwise, shape, index, reduce, contract, conv, pool, norm, attention)
+OPERATORS: dict[str, type[GraphOp]] = {
+    value.__name__: value
+    for module in _modules
+    for value in vars(module).values()
+    if isinstance(value, type) and issubclass(value, GraphOp) and value.name.startswith("graph.")
+}
+"""All operator classes of the graph dialect by class name."""
+
+globals().update(OPERATORS)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+
+__all__ = ["OPERATORS", "GraphOp", *OPERATORS]  # noqa: PLE0604

@@ -1,0 +1,152 @@
+"""Scaled dot-product attention and rotary position embedding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
+from ...ir.symbolic import prove_eq
+from ...ir.types import TensorType, Type, boolean
+from .base import GraphOp, tensor_type
+from .contract import Einsum
+from .elementwise import BINARY, UNARY, Cast, Select, constant
+from .norm import Softmax, narrow, widen
+from .shape import Concat, Iota, Reshape, Slice
+
+
+@operation
+class Attention(GraphOp):
+    """``softmax(scale * q k^T + mask) v``. Vaswani et al., 2017.
+
+    Shapes: q (B, H, S, D), k (B, G, T, D), v (B, G, T, E), result (B, H, S, E); H is a multiple of G (grouped queries; Ainslie
+    et al., 2023). `mask` broadcasts to (B, H, S, T): boolean (True attends) or added to the scores. `causal` hides keys j > i.
+    `scale` None is ``1 / sqrt(D)``. A row with every key hidden gives NaN, as the plain formula does.
+    """
+
+    name = "graph.attention"
+    q: Operand
+    k: Operand
+    v: Operand
+    mask: OptionalOperand
+    scale: Attr = None
+    causal: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        q, k, v = tensor_type(self.q), tensor_type(self.k), tensor_type(self.v)
+        if not (q.rank == k.rank == v.rank == 4):
+            raise IRError(f"needs q, k, v of rank 4, got {q.shape}, {k.shape}, {v.shape}", self)
+        heads, groups = q.shape[1], k.shape[1]
+        if not isinstance(heads, int) or not isinstance(groups, int) or heads % groups or groups != v.shape[1]:
+            raise IRError(f"{heads} query heads do not go over {groups} key and {v.shape[1]} value heads", self)
+        if not prove_eq(q.shape[3], k.shape[3]) or not prove_eq(k.shape[2], v.shape[2]):
+            raise IRError(f"shapes {q.shape}, {k.shape}, {v.shape} do not fit", self)
+        return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
+
+    @property
+    def factor(self) -> float:
+        if self.scale is not None:
+            return float(self.scale)
+        depth = tensor_type(self.q).shape[3]
+        if not isinstance(depth, int):
+            raise IRError("the head size is symbolic: give a scale", self)
+        return 1.0 / math.sqrt(depth)
+
+    def reference(self, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        repeat = q.shape[1] // k.shape[1]
+        k, v = (np.repeat(x.astype(np.float64), repeat, axis=1) for x in (k, v))
+        scores = q.astype(np.float64) @ np.swapaxes(k, 2, 3) * self.factor
+        if mask is not None:
+            scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        if self.causal:
+            scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
+        with np.errstate(invalid="ignore"):
+            e = np.exp(scores - scores.max(-1, keepdims=True))
+            return (e / e.sum(-1, keepdims=True) @ v).astype(q.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        q, k, v = widen(b, self.q), widen(b, self.k), widen(b, self.v)
+        qt, kt, vt = tensor_type(q), tensor_type(k), tensor_type(v)
+        heads, groups = qt.shape[1], kt.shape[1]
+        assert isinstance(heads, int) and isinstance(groups, int)
+        repeat = heads // groups
+        batch, _, rows, depth = qt.shape
+        keys = kt.shape[2]
+        if repeat > 1:
+            grouped = b(Reshape(q, shape=(batch, groups, repeat, rows, depth)))
+            scores = b(Einsum((grouped, k), equation="bgrsd,bgtd->bgrst"))
+            scores = b(Reshape(scores, shape=(batch, heads, rows, keys)))
+        else:
+            scores = b(Einsum((q, k), equation="bhsd,bhtd->bhst"))
+        scores = b(BINARY["mul"](scores, constant(b, self.factor, scores)))
+        if self.mask is not None:
+            if tensor_type(self.mask).dtype is boolean:
+                scores = b(Select(self.mask, scores, constant(b, -np.inf, scores)))
+            else:
+                mask = self.mask if tensor_type(self.mask).dtype is tensor_type(scores).dtype else b(Cast(self.mask, dtype=tensor_type(scores).dtype))
+                scores = b(BINARY["add"](scores, mask))
+        if self.causal:
+            row, column = (b(Iota(shape=(rows, keys), axis=a)) for a in (0, 1))
+            scores = b(Select(b(BINARY["le"](column, row)), scores, constant(b, -np.inf, scores)))
+        weights = b(Softmax(scores, axis=-1))
+        if repeat > 1:
+            weights = b(Reshape(weights, shape=(batch, groups, repeat, rows, keys)))
+            y = b(Einsum((weights, v), equation="bgrst,bgte->bgrse"))
+            y = b(Reshape(y, shape=(batch, heads, rows, vt.shape[3])))
+        else:
+            y = b(Einsum((weights, v), equation="bhst,bhte->bhse"))
+        return narrow(b, y, self.q)
+
+
+@operation
+class Rotary(GraphOp):
+    """Rotary position embedding of `x` (..., S, D) by `cos` and `sin` broadcastable to it. Su et al., 2021.
+
+    Not `interleaved`: the two halves of D form the pairs; else neighbours do.
+    """
+
+    name = "graph.rotary"
+    x: Operand
+    cos: Operand
+    sin: Operand
+    interleaved: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if not isinstance(x.shape[-1], int) or x.shape[-1] % 2:
+            raise IRError(f"needs an even last dimension, got {x.shape}", self)
+        return (x,)
+
+    def reference(self, x: Any, cos: Any, sin: Any) -> Any:
+        wide = x.astype(np.float64)
+        if self.interleaved:
+            turned = np.stack((-wide[..., 1::2], wide[..., ::2]), -1).reshape(wide.shape)
+        else:
+            half = x.shape[-1] // 2
+            turned = np.concatenate((-wide[..., half:], wide[..., :half]), -1)
+        return (wide * cos + turned * sin).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = tensor_type(self.x)
+        zero = (0,) * (x.rank - 1)
+        lead, n = x.shape[:-1], x.shape[-1]
+        assert isinstance(n, int)
+        ones = (1,) * (x.rank - 1)
+
+        def part(start: int, stop: int, step: int) -> Value:
+            return b(Slice(self.x, starts=(*zero, start), stops=(*lead, stop), steps=(*ones, step)))  # type: ignore[no-any-return]
+
+        if self.interleaved:
+            odd, even = part(1, n, 2), part(0, n, 2)
+            pairs = [b(Reshape(v, shape=(*lead, n // 2, 1))) for v in (b(UNARY["neg"](odd)), even)]
+            turned = b(Reshape(b(Concat(pairs, axis=-1)), shape=x.shape))
+        else:
+            turned = b(Concat((b(UNARY["neg"](part(n // 2, n, 1))), part(0, n // 2, 1)), axis=-1))
+        return b(BINARY["add"](b(BINARY["mul"](self.x, self.cos)), b(BINARY["mul"](turned, self.sin))))  # type: ignore[no-any-return]
+
+
+__all__ = ["Attention", "Rotary"]

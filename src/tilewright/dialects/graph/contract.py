@@ -1,0 +1,133 @@
+"""Contractions: matmul and einsum. Both lower to one sum of products, which the tensor level recognizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.core import Attr, IRError, Operand, VariadicOperand, operation
+from ...ir.symbolic import Dim, prove_eq
+from ...ir.types import TensorType, Type, f32
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
+
+
+def accumulate(t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body: Any) -> Tensor:
+    """A sum over `depth`; 16-bit floats accumulate in float32 and are rounded once."""
+    y = t.reduce("sum", result.shape, depth, body)
+    return y if y.dtype is result.dtype else t.compute(result.shape, lambda *i: y[i].cast(result.dtype))
+
+
+def widen(x: Scalar) -> Scalar:
+    """16-bit floats as float32."""
+    return x.cast(f32) if x.dtype.is_float and x.dtype.bits == 16 else x
+
+
+@operation
+class Matmul(GraphOp):
+    """NumPy's matrix product: batch dimensions broadcast, 1-D operands are a row or a column."""
+
+    name = "graph.matmul"
+    a: Operand
+    b: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        a, b = tensor_type(self.a), tensor_type(self.b)
+        if a.dtype is not b.dtype:
+            raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", self)
+        if not a.rank or not b.rank:
+            raise IRError("operands must have at least one dimension", self)
+        if not prove_eq(a.shape[-1], b.shape[-2 if b.rank > 1 else 0]):
+            raise IRError(f"inner dimensions of {a.shape} and {b.shape} differ", self)
+        shape = broadcast_shapes(a.shape[:-2], b.shape[:-2], op=self)
+        return (TensorType(a.dtype, (*shape, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))),)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        wide = a.dtype.kind not in "iub"
+        return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)).astype(a.dtype)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        a, b = operands
+        batch = len(broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+
+        def body(*i: Any) -> Scalar:
+            *parallel, r = i
+            lead, tail = parallel[:batch], parallel[batch:]
+            row = tail[:1] if a.rank > 1 else []
+            column = tail[len(row) :]
+            left = a[(*broadcast_index(lead, a.shape[:-2]), *row, r)]
+            right = b[(*broadcast_index(lead, b.shape[:-2]), r, *column)]
+            return widen(left) * widen(right)
+
+        return accumulate(t, self.result.type, (a.shape[-1],), body)
+
+
+@operation
+class Einsum(GraphOp):
+    """Einstein summation of one or two operands, in NumPy's explicit or implicit notation, without ellipsis after expansion."""
+
+    name = "graph.einsum"
+    inputs: VariadicOperand
+    equation: Attr
+
+    def _parse(self) -> tuple[list[str], str, dict[str, Dim]]:
+        text = self.equation.replace(" ", "")
+        left, arrow, output = text.partition("->")
+        terms = left.split(",")
+        if len(terms) != len(self.inputs):
+            raise IRError(f"equation {self.equation!r} has {len(terms)} terms for {len(self.inputs)} operands", self)
+        spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
+        widest = max((tensor_type(x).rank - len(s.replace("...", "")) for s, x in zip(terms, self.inputs, strict=True) if "..." in s), default=0)
+        dots = "".join(spare[:widest])
+        sizes: dict[str, Dim] = {}
+        for k, (term, x) in enumerate(zip(terms, self.inputs, strict=True)):
+            shape = tensor_type(x).shape
+            if "..." in term:
+                extra = len(shape) - len(term.replace("...", ""))
+                term = term.replace("...", dots[len(dots) - extra :])
+            terms[k] = term
+            if len(term) != len(shape):
+                raise IRError(f"term {term!r} of {self.equation!r} does not fit shape {shape}", self)
+            for letter, n in zip(term, shape, strict=True):
+                if letter in sizes and not prove_eq(sizes[letter], n) and not (isinstance(n, int) and n == 1):
+                    if not (isinstance(sizes[letter], int) and sizes[letter] == 1):
+                        raise IRError(f"'{letter}' is both {sizes[letter]} and {n} in {self.equation!r}", self)
+                    sizes[letter] = n
+                sizes.setdefault(letter, n)
+        if arrow:
+            output = output.replace("...", dots)
+        else:
+            joined = "".join(terms)
+            output = dots + "".join(sorted(c for c in set(joined) if joined.count(c) == 1 and c not in dots))
+        return terms, output, sizes
+
+    def infer_types(self) -> Sequence[Type]:
+        types = [tensor_type(x) for x in self.inputs]
+        if any(x.dtype is not types[0].dtype for x in types):
+            raise IRError("operands differ in dtype", self)
+        _, output, sizes = self._parse()
+        return (TensorType(types[0].dtype, tuple(sizes[c] for c in output)),)
+
+    def reference(self, *inputs: Any) -> Any:
+        wide = inputs[0].dtype.kind not in "iub"
+        return np.einsum(self.equation, *(x.astype(np.float64) if wide else x for x in inputs)).astype(inputs[0].dtype)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        terms, output, sizes = self._parse()
+        summed = [c for c in sizes if c not in output]
+
+        def body(*i: Any) -> Scalar:
+            where = dict(zip((*output, *summed), i, strict=True))
+            value: Scalar | None = None
+            for term, x in zip(terms, operands, strict=True):
+                index = tuple(0 if isinstance(n, int) and n == 1 else where[c] for c, n in zip(term, x.shape, strict=True))
+                factor = widen(x[index])
+                value = factor if value is None else value * factor
+            assert value is not None
+            return value
+
+        if summed:
+            return accumulate(t, self.result.type, [sizes[c] for c in summed], body)
+        return t.compute(self.result.type.shape, lambda *i: body(*i).cast(self.result.type.dtype))

@@ -1,0 +1,286 @@
+"""Convolutions of any rank. Dense ones lower to a contraction over a padded input (implicit GEMM), depthwise ones to guarded reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
+from ...ir.symbolic import Dim, prove_eq, prove_le
+from ...ir.types import TensorType, Type
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, tensor_type
+from .contract import accumulate, widen
+
+
+def window_size(n: Dim, kernel: int, stride: int, pad: tuple[Dim, Dim], dilation: int) -> Dim:
+    """Number of positions of a sliding window."""
+    return (n + pad[0] + pad[1] - (dilation * (kernel - 1) + 1)) // stride + 1
+
+
+def spatial_axes(rank: int, layout: str) -> tuple[int, ...]:
+    """The spatial dimensions of an activation tensor of `rank`."""
+    return tuple(range(2, rank)) if layout == "channels_first" else tuple(range(1, rank - 1))
+
+
+def channel_axis(rank: int, layout: str) -> int:
+    return 1 if layout == "channels_first" else rank - 1
+
+
+def place(layout: str, n: Any, c: Any, spatial: Sequence[Any]) -> tuple[Any, ...]:
+    """Batch, channel and spatial parts in the order of the layout."""
+    return (n, c, *spatial) if layout == "channels_first" else (n, *spatial, c)
+
+
+def check_layout(op: GraphOp, layout: str) -> None:
+    if layout not in ("channels_first", "channels_last"):
+        raise IRError(f"unknown layout {layout!r}; known: channels_first, channels_last", op)
+
+
+def to_channels_first(x: Any, layout: str) -> Any:
+    return x if layout == "channels_first" else np.moveaxis(x, -1, 1)
+
+
+def from_channels_first(x: Any, layout: str) -> Any:
+    return x if layout == "channels_first" else np.moveaxis(x, 1, -1)
+
+
+def pad_spatial(t: TensorBuilder, x: Tensor, layout: str, padding: Sequence[tuple[Dim, Dim]], value: float = 0) -> Tensor:
+    """`x` with its spatial dimensions padded, as a tensor of its own; `x` itself when there is nothing to pad."""
+    if all(isinstance(p, int) and p == 0 for pair in padding for p in pair):
+        return x
+    axes = spatial_axes(x.rank, layout)
+    shape = list(x.shape)
+    for a, (low, high) in zip(axes, padding, strict=True):
+        shape[a] = shape[a] + low + high
+
+    def element(*i: Any) -> Scalar:
+        where, guard = list(i), []
+        for a, (low, _) in zip(axes, padding, strict=True):
+            where[a] = i[a] - low
+            guard += [g for g in (where[a], x.shape[a] - 1 - where[a]) if not prove_le(0, g)]
+        return x.at(*where, guard=guard, otherwise=value)
+
+    return t.compute(shape, element)
+
+
+@operation
+class Conv(GraphOp):
+    """N-dimensional convolution (cross-correlation).
+
+    `x` is (N, C, *spatial) or, `channels_last`, (N, *spatial, C); `w` is always (O, C / groups, *kernel); `padding` holds (low, high) per
+    spatial dimension.
+    """
+
+    name = "graph.conv"
+    x: Operand
+    w: Operand
+    bias: OptionalOperand
+    strides: Attr
+    padding: Attr
+    dilations: Attr
+    groups: Attr = 1
+    layout: Attr = "channels_first"
+
+    def infer_types(self) -> Sequence[Type]:
+        check_layout(self, self.layout)
+        x, w = tensor_type(self.x), tensor_type(self.w)
+        if x.rank != w.rank or x.rank < 3:
+            raise IRError(f"input rank {x.rank} and weight rank {w.rank} must agree and be at least 3", self)
+        if x.dtype is not w.dtype:
+            raise IRError(f"input is {x.dtype.label}, weight {w.dtype.label}", self)
+        c = x.shape[channel_axis(x.rank, self.layout)]
+        if not prove_eq(c, w.shape[1] * self.groups):
+            raise IRError(f"input has {c} channels, the weight wants {w.shape[1] * self.groups}", self)
+        spatial = [
+            window_size(x.shape[a], k, s, p, d)
+            for a, k, s, p, d in zip(spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, strict=True)
+        ]
+        for n in spatial:
+            if isinstance(n, int) and n < 1:
+                raise IRError(f"the kernel {w.shape[2:]} does not fit the padded input {x.shape}", self)
+        return (TensorType(x.dtype, place(self.layout, x.shape[0], w.shape[0], spatial)),)
+
+    def reference(self, x: Any, w: Any, bias: Any = None) -> Any:
+        x = to_channels_first(x, self.layout).astype(np.float64)
+        rank = x.ndim - 2
+        x = np.pad(x, [(0, 0), (0, 0), *self.padding])
+        g, per = self.groups, w.shape[1]
+        windows = np.lib.stride_tricks.sliding_window_view(
+            x, [d * (k - 1) + 1 for k, d in zip(w.shape[2:], self.dilations, strict=True)], axis=tuple(range(2, 2 + rank))
+        )
+        step = tuple(slice(None, None, s) for s in self.strides)
+        taps = tuple(slice(None, None, d) for d in self.dilations)
+        windows = windows[(slice(None), slice(None), *step, *taps)]
+        n, _, *rest = windows.shape
+        windows = windows.reshape(n, g, per, *rest)
+        weight = w.astype(np.float64).reshape(g, w.shape[0] // g, *w.shape[1:])
+        out_axes, k_axes = "xyz"[:rank], "abc"[:rank]
+        y = np.einsum(f"ngc{out_axes}{k_axes},goc{k_axes}->ngo{out_axes}", windows, weight, optimize=True)
+        y = y.reshape(n, w.shape[0], *y.shape[3:])
+        if bias is not None:
+            y = y + bias.astype(np.float64).reshape(1, -1, *[1] * rank)
+        return from_channels_first(y, self.layout).astype(w.dtype)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, w, *rest = operands
+        result: TensorType = self.result.type
+        y = self._depthwise(t, x, w) if self._is_depthwise(x, w) else self._dense(t, x, w)
+        if not rest:
+            return y
+        axis = channel_axis(result.rank, self.layout)
+        return t.compute(result.shape, lambda *i: y[i] + rest[0][i[axis]])
+
+    def _is_depthwise(self, x: Tensor, w: Tensor) -> bool:
+        return isinstance(w.shape[1], int) and w.shape[1] == 1 and self.groups > 1
+
+    def _split(self, i: Sequence[Any]) -> tuple[Any, Any, tuple[Any, ...]]:
+        rank = len(i)
+        c = channel_axis(rank, self.layout)
+        return i[0], i[c], tuple(i[a] for a in spatial_axes(rank, self.layout))
+
+    def _depthwise(self, t: TensorBuilder, x: Tensor, w: Tensor) -> Tensor:
+        result: TensorType = self.result.type
+        rank = result.rank
+        axes = spatial_axes(rank, self.layout)
+        multiplier = w.shape[0] // self.groups
+
+        def body(*i: Any) -> Scalar:
+            n, o, out = self._split(i[:rank])
+            taps = i[rank:]
+            where, guard = [], []
+            for a, p, r, s, d, (low, _) in zip(axes, out, taps, self.strides, self.dilations, self.padding, strict=True):
+                e = p * s + r * d - low
+                where.append(e)
+                guard += [g for g in (e, x.shape[a] - 1 - e) if not prove_le(0, g)]
+            c = o if isinstance(multiplier, int) and multiplier == 1 else o // multiplier
+            index = place(self.layout, n, c, where)
+            value = x.at(*index, guard=guard) if guard else x[index]
+            return widen(value) * widen(w[(o, 0, *taps)])
+
+        return accumulate(t, result, w.shape[2:], body)
+
+    def _dense(self, t: TensorBuilder, x: Tensor, w: Tensor) -> Tensor:
+        result: TensorType = self.result.type
+        xp = pad_spatial(t, x, self.layout, self.padding)
+        rank, g = result.rank, self.groups
+        spatial = tuple(result.shape[a] for a in spatial_axes(rank, self.layout))
+
+        def position(out: Sequence[Any], taps: Sequence[Any]) -> list[Any]:
+            return [p * s + r * d for p, r, s, d in zip(out, taps, self.strides, self.dilations, strict=True)]
+
+        if g == 1:
+
+            def body(*i: Any) -> Scalar:
+                n, o, out = self._split(i[:rank])
+                *taps, c = i[rank:]
+                return widen(xp[place(self.layout, n, c, position(out, taps))]) * widen(w[(o, c, *taps)])
+
+            return accumulate(t, result, (*w.shape[2:], w.shape[1]), body)
+        # Groups get an axis of their own so that every index stays affine; a view joins them again.
+        per_out, per_in = w.shape[0] // g, w.shape[1]
+        first = self.layout == "channels_first"
+        shape = (result.shape[0], g, per_out, *spatial) if first else (result.shape[0], *spatial, g, per_out)
+
+        def grouped(*i: Any) -> Scalar:
+            own, inner = i[: len(shape)], i[len(shape) :]
+            n, q, o, out = (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            *taps, c = inner
+            left = xp[place(self.layout, n, q * per_in + c, position(out, taps))]
+            return widen(left) * widen(w[(q * per_out + o, c, *taps)])
+
+        y = accumulate(t, TensorType(result.dtype, shape), (*w.shape[2:], per_in), grouped)
+        return t.reshape(y, result.shape)
+
+
+@operation
+class ConvTranspose(GraphOp):
+    """Transposed convolution: the gradient of `Conv` with respect to its input. `w` is (C, O / groups, *kernel)."""
+
+    name = "graph.conv_transpose"
+    x: Operand
+    w: Operand
+    bias: OptionalOperand
+    strides: Attr
+    padding: Attr
+    output_padding: Attr
+    dilations: Attr
+    groups: Attr = 1
+    layout: Attr = "channels_first"
+
+    def infer_types(self) -> Sequence[Type]:
+        check_layout(self, self.layout)
+        x, w = tensor_type(self.x), tensor_type(self.w)
+        c = x.shape[channel_axis(x.rank, self.layout)]
+        if x.rank != w.rank or not prove_eq(c, w.shape[0]):
+            raise IRError(f"input {x.shape} does not fit weight {w.shape}", self)
+        spatial = [
+            (x.shape[a] - 1) * s - low - high + d * (k - 1) + extra + 1
+            for a, k, s, (low, high), d, extra in zip(
+                spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, self.output_padding, strict=True
+            )
+        ]
+        return (TensorType(x.dtype, place(self.layout, x.shape[0], w.shape[1] * self.groups, spatial)),)
+
+    def reference(self, x: Any, w: Any, bias: Any = None) -> Any:
+        x = to_channels_first(x, self.layout).astype(np.float64)
+        n, c, *sizes = x.shape
+        g, per_out = self.groups, w.shape[1]
+        full = [(m - 1) * s + d * (k - 1) + 1 for m, s, d, k in zip(sizes, self.strides, self.dilations, w.shape[2:], strict=True)]
+        y = np.zeros((n, g, per_out, *[f + e for f, e in zip(full, self.output_padding, strict=True)]))
+        left = x.reshape(n, g, c // g, *sizes)
+        weight = w.astype(np.float64).reshape(g, c // g, *w.shape[1:])
+        letters = "xyz"[: len(sizes)]
+        for taps in np.ndindex(*w.shape[2:]):
+            part = np.einsum(f"ngc{letters},gco->ngo{letters}", left, weight[(slice(None), slice(None), slice(None), *taps)])
+            where = tuple(
+                slice(r * d, r * d + (m - 1) * s + 1, s) for r, d, m, s in zip(taps, self.dilations, sizes, self.strides, strict=True)
+            )
+            y[(slice(None), slice(None), slice(None), *where)] += part
+        y = y.reshape(n, g * per_out, *y.shape[3:])
+        y = y[(slice(None), slice(None), *(slice(lo, dim - hi) for (lo, hi), dim in zip(self.padding, y.shape[2:], strict=True)))]
+        if bias is not None:
+            y = y + bias.astype(np.float64).reshape(1, -1, *[1] * len(sizes))
+        return from_channels_first(y, self.layout).astype(w.dtype)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, w, *rest = operands
+        result: TensorType = self.result.type
+        rank = result.rank
+        axes = spatial_axes(rank, self.layout)
+        channels = channel_axis(rank, self.layout)
+        per_out, per_in = w.shape[1], w.shape[0] // self.groups
+        # Zeros inserted between the elements of the input turn this into a dense convolution with a flipped kernel.
+        pads = [(d * (k - 1) - low, d * (k - 1) - high + extra) for (low, high), d, k, extra in zip(self.padding, self.dilations, w.shape[2:], self.output_padding, strict=True)]
+        shape = list(x.shape)
+        for a, s, (low, high) in zip(axes, self.strides, pads, strict=True):
+            shape[a] = (x.shape[a] - 1) * s + 1 + low + high
+
+        def stretched(*i: Any) -> Scalar:
+            where, guard = list(i), []
+            for a, s, (low, _) in zip(axes, self.strides, pads, strict=True):
+                e = i[a] - low
+                where[a] = e // s
+                guard += [e, (x.shape[a] - 1) * s - e]
+                if s > 1:
+                    guard.append(-(e % s))
+            return x.at(*where, guard=[q for q in guard if not prove_le(0, q)] or guard, otherwise=0)
+
+        z = t.compute(shape, stretched)
+        first = self.layout == "channels_first"
+        spatial = tuple(result.shape[a] for a in axes)
+        g = self.groups
+        grouped_shape = (result.shape[0], g, per_out, *spatial) if first else (result.shape[0], *spatial, g, per_out)
+
+        def body(*i: Any) -> Scalar:
+            own, inner = i[: len(grouped_shape)], i[len(grouped_shape) :]
+            n, q, o, out = (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            *taps, c = inner
+            where = [p + r * d for p, r, d in zip(out, taps, self.dilations, strict=True)]
+            flipped = [k - 1 - r for k, r in zip(w.shape[2:], taps, strict=True)]
+            return widen(z[place(self.layout, n, q * per_in + c, where)]) * widen(w[(q * per_in + c, o, *flipped)])
+
+        y = t.reshape(accumulate(t, TensorType(result.dtype, grouped_shape), (*w.shape[2:], per_in), body), result.shape)
+        return t.compute(result.shape, lambda *i: y[i] + rest[0][i[channels]]) if rest else y

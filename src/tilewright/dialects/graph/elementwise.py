@@ -1,0 +1,556 @@
+"""Elementwise operators: constants, unary and binary functions with NumPy broadcasting, select, cast, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.core import Constant as ConstantData
+from ...ir.symbolic import prove_eq
+from ...ir.types import TensorType, Type, boolean, f32, i64
+from .. import scalar
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
+
+
+@operation
+class Constant(GraphOp):
+    """Constant data: a weight or a literal. Legal at the tensor level too."""
+
+    name = "graph.constant"
+    value: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.value.type,)
+
+    def reference(self) -> Any:
+        return self.value.array
+
+
+@operation
+class Symbolic(GraphOp):
+    """Symbolic dimensions as data: an i64 tensor of the given values (a scalar when `shape` is empty)."""
+
+    name = "graph.symbolic"
+    values: Attr
+    shape: Attr = ()
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(i64, self.shape),)
+
+    def reference(self, env: Any) -> Any:
+        return np.array([int(env.evaluate(v)) for v in self.values], np.int64).reshape([int(env.evaluate(d)) for d in self.shape])
+
+    def fold(self) -> Value | ConstantData | None:
+        if all(isinstance(v, int) for v in self.values):
+            return ConstantData(np.array(self.values, np.int64).reshape(self.shape))
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        if not self.shape:
+            return t.compute((), lambda: t.index(self.values[0]))
+
+        def element(i: Any) -> Scalar:
+            result = t.index(self.values[-1])
+            for k in range(len(self.values) - 2, -1, -1):
+                result = t.index(i).equals(k).select(t.index(self.values[k]), result)
+            return result
+
+        return t.compute(self.shape, element)
+
+
+def constant(b: Builder, value: Any, like: Value) -> Value:
+    """A rank-0 constant of the element type of `like`."""
+    result: Value = b(Constant(value=ConstantData(np.asarray(value, tensor_type(like).dtype.numpy))))
+    return result
+
+
+def splat_value(value: Value) -> Any:
+    """The single element of a splat constant, or None."""
+    op = value.defining_op
+    if isinstance(op, Constant) and op.value.is_splat:
+        return op.value.array.reshape(-1)[0]
+    return None
+
+
+class Unary(GraphOp):
+    """``result[i] = function(x[i])``."""
+
+    x: Operand
+    function: Any = None  # name in the scalar dialect
+
+    def infer_types(self) -> Sequence[Type]:
+        scalar_class = scalar.UNARY[type(self).function]
+        x = tensor_type(self.x)
+        if x.dtype.kind not in scalar_class.kinds:
+            raise IRError(f"is not defined for {x.dtype.label}", self)
+        return (TensorType(boolean if scalar_class.to_bool else x.dtype, x.shape),)
+
+    def reference(self, x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = scalar.UNARY[type(self).function].function(x)
+        return np.asarray(y).astype(self.result.type.dtype.numpy)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        name = type(self).function
+        if x.dtype.is_float and x.dtype.bits == 16 and not scalar.UNARY[name].to_bool:
+            return t.compute(x.shape, lambda *i: x[i].cast(f32).apply(name).cast(x.dtype))
+        return t.compute(x.shape, lambda *i: x[i].apply(name))
+
+
+class Binary(GraphOp):
+    """``result[i] = function(a[i], b[i])`` with NumPy broadcasting; both operands have one dtype."""
+
+    a: Operand
+    b: Operand
+    function: Any = None
+
+    def infer_types(self) -> Sequence[Type]:
+        scalar_class = scalar.BINARY[type(self).function]
+        a, b = tensor_type(self.a), tensor_type(self.b)
+        if a.dtype is not b.dtype:
+            raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", self)
+        if a.dtype.kind not in scalar_class.kinds:
+            raise IRError(f"is not defined for {a.dtype.label}", self)
+        return (TensorType(boolean if scalar_class.to_bool else a.dtype, broadcast_shapes(a.shape, b.shape, op=self)),)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = scalar.BINARY[type(self).function].function(a, b)
+        return np.asarray(y).astype(self.result.type.dtype.numpy)
+
+    def fold(self) -> Value | ConstantData | None:
+        a, b = splat_value(self.a), splat_value(self.b)
+        name = type(self).function
+        left_identity, right_identity = _IDENTITIES.get(name, (None, None))
+        if right_identity is not None and b is not None and b == right_identity and self.a.type is self.result.type:
+            return self.a
+        if left_identity is not None and a is not None and a == left_identity and self.b.type is self.result.type:
+            return self.b
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        a, b = operands
+        name = type(self).function
+
+        def element(*i: Any) -> Scalar:
+            x, y = a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]
+            if x.dtype.is_float and x.dtype.bits == 16:
+                r = x.cast(f32).apply(name, y.cast(f32))
+                return r if r.dtype is boolean else r.cast(x.dtype)
+            return x.apply(name, y)
+
+        return t.compute(self.result.type.shape, element)
+
+
+# (left, right): the operand values that leave the other operand unchanged.
+_IDENTITIES: dict[str, tuple[Any, Any]] = {
+    "add": (0, 0),
+    "sub": (None, 0),
+    "mul": (1, 1),
+    "div": (None, 1),
+    "pow": (None, 1),
+    "and": (None, None),
+    "or": (None, None),
+}
+
+UNARY: dict[str, type[Unary]] = {}
+BINARY: dict[str, type[Binary]] = {}
+
+
+def _class_name(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+for _name in scalar.UNARY:
+    _body = {"name": f"graph.{_name}", "function": _name, "__module__": __name__, "__doc__": f"Elementwise {_name}."}
+    UNARY[_name] = operation(type(_class_name(_name), (Unary,), _body))
+for _name in scalar.BINARY:
+    if _name != "pow":
+        _body = {"name": f"graph.{_name}", "function": _name, "__module__": __name__, "__doc__": f"Elementwise {_name}."}
+        BINARY[_name] = operation(type(_class_name(_name), (Binary,), _body))
+
+
+@operation
+class Pow(Binary):
+    """``a ** b``; integers by repeated squaring, small constant exponents by multiplication or square root."""
+
+    name = "graph.pow"
+    function = "pow"
+
+    def infer_types(self) -> Sequence[Type]:
+        a, b = tensor_type(self.a), tensor_type(self.b)
+        if a.dtype is not b.dtype or a.dtype is boolean:
+            raise IRError(f"needs two operands of one numeric dtype, got {a.dtype.label} and {b.dtype.label}", self)
+        return (TensorType(a.dtype, broadcast_shapes(a.shape, b.shape, op=self)),)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        with np.errstate(all="ignore"):
+            if a.dtype.kind in "iu":
+                exact = np.power(a, np.maximum(b, 0))
+                return np.where(b < 0, np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b % 2), 0)), exact).astype(a.dtype)
+            return np.power(a, b)
+
+    def decompose(self, b: Builder) -> Value | None:
+        e = splat_value(self.b)
+        if e is None or len(tensor_type(self.b).shape) > len(tensor_type(self.a).shape):
+            return None
+        if tensor_type(self.a).shape != self.result.type.shape:
+            return None
+        x = self.a
+        if e in (2, 3):
+            square = b(BINARY["mul"](x, x))
+            result: Value = square if e == 2 else b(BINARY["mul"](square, x))
+            return result
+        if self.result.type.dtype.is_float and e in (0.5, -0.5):
+            return b(UNARY["sqrt" if e > 0 else "rsqrt"](x))  # type: ignore[no-any-return]
+        if self.result.type.dtype.is_float and e == -1:
+            return b(BINARY["div"](constant(b, 1, x), x))  # type: ignore[no-any-return]
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        a, b = operands
+        if a.dtype.is_float:
+            return super().lower(t, *operands)
+
+        def element(*i: Any) -> Scalar:
+            base, e = a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]
+            result = t.constant(1, a.dtype)
+            power, left = base, e.max(0)
+            for _ in range(6):
+                result = (left & 1).equals(1).select(result * power, result)
+                power, left = power * power, left.apply("shr", 1)
+            if a.dtype.is_signed:
+                odd = (e & 1).equals(1)
+                negative = base.equals(1).select(1, base.equals(-1).select(odd.select(t.constant(-1, a.dtype), 1), 0))
+                result = (e < 0).select(negative, result)
+            return result
+
+        return t.compute(self.result.type.shape, element)
+
+
+BINARY["pow"] = Pow
+
+
+@operation
+class Select(GraphOp):
+    """``a`` where `condition` holds, else ``b``, with broadcasting."""
+
+    name = "graph.select"
+    condition: Operand
+    a: Operand
+    b: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        c, a, b = (tensor_type(v) for v in self.operands)
+        if c.dtype is not boolean or a.dtype is not b.dtype:
+            raise IRError(f"needs (bool, T, T), got ({c.dtype.label}, {a.dtype.label}, {b.dtype.label})", self)
+        return (TensorType(a.dtype, broadcast_shapes(c.shape, a.shape, b.shape, op=self)),)
+
+    def reference(self, condition: Any, a: Any, b: Any) -> Any:
+        return np.where(condition, a, b)
+
+    def fold(self) -> Value | ConstantData | None:
+        c = splat_value(self.condition)
+        if c is not None:
+            chosen = self.a if c else self.b
+            if chosen.type is self.result.type:
+                return chosen
+        return self.a if self.a is self.b and self.a.type is self.result.type else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        c, a, b = operands
+        return t.compute(
+            self.result.type.shape,
+            lambda *i: c[broadcast_index(i, c.shape)].select(a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]),
+        )
+
+
+@operation
+class Cast(GraphOp):
+    """Conversion to another dtype (see the scalar dialect for the rules)."""
+
+    name = "graph.cast"
+    x: Operand
+    dtype: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(self.dtype, tensor_type(self.x).shape),)
+
+    def reference(self, x: Any) -> Any:
+        return scalar.cast_array(x, self.dtype)
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.x if self.x.type.dtype is self.dtype else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        return t.compute(x.shape, lambda *i: x[i].cast(self.dtype))
+
+
+class Activation(GraphOp):
+    """A unary function written in scalars; `scalar_function` works on lowering's `Scalar`, `array_function` on float64 arrays."""
+
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        self.check_dtype(x)
+        return (TensorType(x.dtype, x.shape),)
+
+    def check_dtype(self, x: TensorType) -> None:
+        if not x.dtype.is_float:
+            raise IRError(f"is not defined for {x.dtype.label}", self)
+
+    def array_function(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        raise NotImplementedError
+
+    def reference(self, x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.float64) if self.result.type.dtype.is_float else x
+            return np.asarray(self.array_function(wide)).astype(x.dtype)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        if x.dtype.is_float and x.dtype.bits == 16:
+            return t.compute(x.shape, lambda *i: self.scalar_function(x[i].cast(f32)).cast(x.dtype))
+        return t.compute(x.shape, lambda *i: self.scalar_function(x[i]))
+
+
+@operation
+class Identity(GraphOp):
+    """The operand itself."""
+
+    name = "graph.identity"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.x.type,)
+
+    def reference(self, x: Any) -> Any:
+        return x
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.x
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        return operands[0]
+
+
+@operation
+class Relu(Activation):
+    """``max(x, 0)``."""
+
+    name = "graph.relu"
+
+    def check_dtype(self, x: TensorType) -> None:
+        if x.dtype is boolean:
+            raise IRError("is not defined for bool", self)
+
+    def array_function(self, x: Any) -> Any:
+        return np.maximum(x, 0)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return x.max(0)
+
+
+@operation
+class Reciprocal(Activation):
+    """``1 / x``."""
+
+    name = "graph.reciprocal"
+
+    def array_function(self, x: Any) -> Any:
+        return 1.0 / x
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return 1.0 / x
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+@operation
+class Silu(Activation):
+    """``x * sigmoid(x)`` (swish)."""
+
+    name = "graph.silu"
+
+    def array_function(self, x: Any) -> Any:
+        return x * _sigmoid(x)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return x * x.sigmoid()
+
+
+@operation
+class Gelu(Activation):
+    """Gaussian error linear unit; `approximate` is ``none`` (erf) or ``tanh``. Hendrycks & Gimpel, 2016."""
+
+    name = "graph.gelu"
+    approximate: Attr = "none"
+
+    def array_function(self, x: Any) -> Any:
+        if self.approximate == "tanh":
+            return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1.0 + scalar.erf(x / math.sqrt(2.0)))
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        if self.approximate == "tanh":
+            inner = (x + 0.044715 * (x * x * x)) * math.sqrt(2.0 / math.pi)
+            return 0.5 * x * (inner.tanh() + 1.0)
+        return 0.5 * x * ((x * math.sqrt(0.5)).erf() + 1.0)
+
+
+@operation
+class Softplus(Activation):
+    """``log(1 + exp(beta * x)) / beta``, the identity above `threshold`."""
+
+    name = "graph.softplus"
+    beta: Attr = 1.0
+    threshold: Attr = 20.0
+
+    def array_function(self, x: Any) -> Any:
+        return np.where(x * self.beta > self.threshold, x, np.logaddexp(0.0, x * self.beta) / self.beta)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        z = x * self.beta
+        # max(z, 0) + log1p(exp(-|z|)) never overflows.
+        return (z > self.threshold).select(x, (z.max(0) + (-z.abs()).exp().log1p()) * (1.0 / self.beta))
+
+
+@operation
+class Elu(Activation):
+    """``x`` where positive, else ``alpha * (exp(x) - 1)``, the result times `scale`."""
+
+    name = "graph.elu"
+    alpha: Attr = 1.0
+    scale: Attr = 1.0
+
+    def array_function(self, x: Any) -> Any:
+        return self.scale * np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return (x > 0).select(x, x.min(0).expm1() * self.alpha) * self.scale
+
+
+@operation
+class Celu(Activation):
+    """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
+
+    name = "graph.celu"
+    alpha: Attr = 1.0
+
+    def array_function(self, x: Any) -> Any:
+        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0) / self.alpha))
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return (x > 0).select(x, (x.min(0) * (1.0 / self.alpha)).expm1() * self.alpha)
+
+
+@operation
+class LeakyRelu(Activation):
+    """``x`` where positive, else ``slope * x``."""
+
+    name = "graph.leaky_relu"
+    slope: Attr = 0.01
+
+    def array_function(self, x: Any) -> Any:
+        return np.where(x > 0, x, self.slope * x)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return (x > 0).select(x, x * self.slope)
+
+
+@operation
+class HardSigmoid(Activation):
+    """``clip(alpha * x + beta, 0, 1)``."""
+
+    name = "graph.hard_sigmoid"
+    alpha: Attr = 1.0 / 6.0
+    beta: Attr = 0.5
+
+    def array_function(self, x: Any) -> Any:
+        return np.clip(self.alpha * x + self.beta, 0.0, 1.0)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return (x * self.alpha + self.beta).max(0.0).min(1.0)
+
+
+@operation
+class HardSwish(Activation):
+    """``x * hard_sigmoid(x)``."""
+
+    name = "graph.hard_swish"
+
+    def array_function(self, x: Any) -> Any:
+        return x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return x * (x * (1.0 / 6.0) + 0.5).max(0.0).min(1.0)
+
+
+@operation
+class Mish(Activation):
+    """``x * tanh(softplus(x))``."""
+
+    name = "graph.mish"
+
+    def array_function(self, x: Any) -> Any:
+        return x * np.tanh(np.logaddexp(0.0, x))
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return x * (x.max(0) + (-x.abs()).exp().log1p()).tanh()
+
+
+@operation
+class Softsign(Activation):
+    """``x / (1 + |x|)``."""
+
+    name = "graph.softsign"
+
+    def array_function(self, x: Any) -> Any:
+        return x / (1.0 + np.abs(x))
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        return x / (x.abs() + 1.0)
+
+
+@operation
+class Clamp(Activation):
+    """`x` limited to ``[minimum, maximum]`` (either may be None); NaN stays NaN."""
+
+    name = "graph.clamp"
+    minimum: Attr = None
+    maximum: Attr = None
+
+    def check_dtype(self, x: TensorType) -> None:
+        if x.dtype is boolean:
+            raise IRError("is not defined for bool", self)
+
+    def array_function(self, x: Any) -> Any:
+        x = x if self.minimum is None else np.maximum(x, self.minimum)
+        return x if self.maximum is None else np.minimum(x, self.maximum)
+
+    def scalar_function(self, x: Scalar) -> Scalar:
+        x = x if self.minimum is None else x.max(self.minimum)
+        return x if self.maximum is None else x.min(self.maximum)
+
+
+def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are provably equal."""
+    return len(a) == len(b) and all(prove_eq(x, y) for x, y in zip(a, b, strict=True))
+
+
+Function = Callable[..., Any]
+globals().update({cls.__name__: cls for cls in (*UNARY.values(), *BINARY.values())})

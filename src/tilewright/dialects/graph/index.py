@@ -1,0 +1,229 @@
+"""Operators with data-dependent positions: gather and scatter. Gather indices out of range are clamped, never read outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.core import Attr, IRError, Operand, operation
+from ...ir.symbolic import Dim
+from ...ir.types import TensorType, Type, i64
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, normalize_axis, tensor_type
+
+
+def _wrapped(t: TensorBuilder, index: Scalar, n: Dim) -> Scalar:
+    """A possibly negative index counted from the front, clamped into the dimension."""
+    wide = index.cast(i64)
+    if wide.dtype is i64 and index.dtype.is_signed:
+        wide = (wide < 0).select(wide + n, wide)
+    return wide.max(0).min(t.index(n) - 1)
+
+
+def _wrap_array(index: Any, n: int) -> Any:
+    index = index.astype(np.int64)
+    return np.clip(np.where(index < 0, index + n, index), 0, max(n - 1, 0))
+
+
+def _check_indices(op: GraphOp, indices: TensorType) -> None:
+    if not indices.dtype.is_integer:
+        raise IRError(f"indices must be integers, got {indices.dtype.label}", op)
+
+
+@operation
+class Gather(GraphOp):
+    """Slices of `x` along `axis` selected by `indices` (NumPy's ``take``); embedding is axis 0."""
+
+    name = "graph.gather"
+    x: Operand
+    indices: Operand
+    axis: Attr = 0
+
+    def infer_types(self) -> Sequence[Type]:
+        x, indices = tensor_type(self.x), tensor_type(self.indices)
+        _check_indices(self, indices)
+        axis = normalize_axis(self.axis, x.rank, self)
+        return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])),)
+
+    def reference(self, x: Any, indices: Any) -> Any:
+        return np.take(x, _wrap_array(indices, x.shape[self.axis]), self.axis)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, indices = operands
+        axis, rank = self.axis % x.rank, indices.rank
+
+        def element(*i: Any) -> Scalar:
+            where = _wrapped(t, indices[i[axis : axis + rank]], x.shape[axis])
+            return x[(*i[:axis], where, *i[axis + rank :])]
+
+        return t.compute(self.result.type.shape, element)
+
+
+@operation
+class GatherElements(GraphOp):
+    """``x[..., indices[i], ...]`` along `axis` for each element of `indices` (torch's ``gather``)."""
+
+    name = "graph.gather_elements"
+    x: Operand
+    indices: Operand
+    axis: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x, indices = tensor_type(self.x), tensor_type(self.indices)
+        _check_indices(self, indices)
+        normalize_axis(self.axis, x.rank, self)
+        if x.rank != indices.rank:
+            raise IRError(f"indices have rank {indices.rank}, the data {x.rank}", self)
+        return (TensorType(x.dtype, indices.shape),)
+
+    def reference(self, x: Any, indices: Any) -> Any:
+        axis = self.axis % x.ndim
+        where = [np.arange(n).reshape([-1 if d == k else 1 for d in range(x.ndim)]) for k, n in enumerate(indices.shape)]
+        where[axis] = _wrap_array(indices, x.shape[axis])
+        return x[tuple(where)]
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, indices = operands
+        axis = self.axis % x.rank
+        return t.compute(
+            indices.shape, lambda *i: x[(*i[:axis], _wrapped(t, indices[i], x.shape[axis]), *i[axis + 1 :])]
+        )
+
+
+@operation
+class GatherNd(GraphOp):
+    """Slices of `x` at the index vectors in the last dimension of `indices`; the first `batch_dims` dimensions go together."""
+
+    name = "graph.gather_nd"
+    x: Operand
+    indices: Operand
+    batch_dims: Attr = 0
+
+    def infer_types(self) -> Sequence[Type]:
+        x, indices = tensor_type(self.x), tensor_type(self.indices)
+        _check_indices(self, indices)
+        depth = indices.shape[-1]
+        if not isinstance(depth, int) or depth + self.batch_dims > x.rank:
+            raise IRError(f"index vectors of length {depth} do not fit rank {x.rank}", self)
+        return (TensorType(x.dtype, (*indices.shape[:-1], *x.shape[self.batch_dims + depth :])),)
+
+    def reference(self, x: Any, indices: Any) -> Any:
+        batch, depth = self.batch_dims, indices.shape[-1]
+        lead = indices.shape[:-1]
+        where: list[Any] = [np.arange(n).reshape([-1 if d == k else 1 for d in range(len(lead))]) for k, n in enumerate(lead[:batch])]
+        where += [_wrap_array(indices[..., k], x.shape[batch + k]) for k in range(depth)]
+        return x[tuple(np.broadcast_arrays(*where))] if where else x
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, indices = operands
+        batch, lead = self.batch_dims, indices.rank - 1
+        depth = indices.shape[-1]
+        assert isinstance(depth, int)
+
+        def element(*i: Any) -> Scalar:
+            where = [_wrapped(t, indices[(*i[:lead], k)], x.shape[batch + k]) for k in range(depth)]
+            return x[(*i[:batch], *where, *i[lead:])]
+
+        return t.compute(self.result.type.shape, element)
+
+
+_UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@operation
+class ScatterElements(GraphOp):
+    """A copy of `x` with ``result[..., indices[i], ...] = updates[i]`` along `axis`, or combined by `combiner`."""
+
+    name = "graph.scatter_elements"
+    x: Operand
+    indices: Operand
+    updates: Operand
+    axis: Attr
+    combiner: Attr = None
+
+    def infer_types(self) -> Sequence[Type]:
+        x, indices, updates = (tensor_type(v) for v in self.operands)
+        _check_indices(self, indices)
+        normalize_axis(self.axis, x.rank, self)
+        if x.dtype is not updates.dtype:
+            raise IRError(f"updates are {updates.dtype.label}, the data {x.dtype.label}", self)
+        return (self.x.type,)
+
+    def reference(self, x: Any, indices: Any, updates: Any) -> Any:
+        axis = self.axis % x.ndim
+        result = np.array(x)
+        where = list(np.indices(indices.shape, sparse=True))
+        raw = indices.astype(np.int64)
+        raw = np.where(raw < 0, raw + x.shape[axis], raw)
+        where[axis] = raw
+        points = [np.broadcast_to(w, indices.shape).reshape(-1) for w in where]
+        keep = (points[axis] >= 0) & (points[axis] < x.shape[axis])
+        values = updates[tuple(slice(n) for n in indices.shape)].reshape(-1)[keep]
+        points = [p[keep] for p in points]
+        if self.combiner is None:
+            for k in range(len(values)):
+                result[tuple(p[k] for p in points)] = values[k]
+        else:
+            _UFUNC[self.combiner].at(result, tuple(points), values)
+        return result
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, indices, updates = operands
+        axis = self.axis % x.rank
+
+        def point(*i: Any) -> tuple[Scalar, ...]:
+            raw = indices[i].cast(i64)
+            where = [t.index(k) for k in i]
+            where[axis] = (raw < 0).select(raw + x.shape[axis], raw)
+            return (updates[i], *where)
+
+        return t.scatter(x, indices.shape, point, self.combiner)
+
+
+@operation
+class ScatterNd(GraphOp):
+    """A copy of `x` with slices at the index vectors in the last dimension of `indices` replaced by (or combined with) `updates`."""
+
+    name = "graph.scatter_nd"
+    x: Operand
+    indices: Operand
+    updates: Operand
+    combiner: Attr = None
+
+    def infer_types(self) -> Sequence[Type]:
+        x, indices, updates = (tensor_type(v) for v in self.operands)
+        _check_indices(self, indices)
+        if x.dtype is not updates.dtype:
+            raise IRError(f"updates are {updates.dtype.label}, the data {x.dtype.label}", self)
+        if not isinstance(indices.shape[-1], int) or indices.shape[-1] > x.rank:
+            raise IRError(f"index vectors of length {indices.shape[-1]} do not fit rank {x.rank}", self)
+        return (self.x.type,)
+
+    def reference(self, x: Any, indices: Any, updates: Any) -> Any:
+        result = np.array(x)
+        depth = indices.shape[-1]
+        raw = indices.reshape(-1, depth).astype(np.int64)
+        raw = np.where(raw < 0, raw + np.array(x.shape[:depth]), raw)
+        values = updates.reshape(len(raw), *x.shape[depth:])
+        for point, value in zip(raw, values, strict=True):
+            if all(0 <= p < n for p, n in zip(point, x.shape, strict=False)):
+                where = tuple(point)
+                result[where] = value if self.combiner is None else _UFUNC[self.combiner](result[where], value)
+        return result
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, indices, updates = operands
+        lead = indices.rank - 1
+        depth = indices.shape[-1]
+        assert isinstance(depth, int)
+
+        def point(*i: Any) -> tuple[Scalar, ...]:
+            where = []
+            for k in range(depth):
+                raw = indices[(*i[:lead], k)].cast(i64)
+                where.append((raw < 0).select(raw + x.shape[k], raw))
+            return (updates[i], *where, *(t.index(k) for k in i[lead:]))
+
+        return t.scatter(x, updates.shape, point, self.combiner)

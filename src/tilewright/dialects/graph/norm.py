@@ -1,0 +1,212 @@
+"""Normalizations and softmax, kept whole at the graph level and decomposed for lowering. Statistics are at least float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
+from ...ir.types import TensorType, Type, f32
+from .base import GraphOp, normalize_axis, tensor_type
+from .elementwise import BINARY, UNARY, Cast, constant
+from .reduce import ReduceMax, ReduceMean, ReduceSum
+from .shape import Reshape
+
+
+def widen(b: Builder, x: Value) -> Value:
+    """16-bit floats as float32."""
+    dtype = tensor_type(x).dtype
+    return b(Cast(x, dtype=f32)) if dtype.is_float and dtype.bits == 16 else x  # type: ignore[no-any-return]
+
+
+def narrow(b: Builder, x: Value, like: Value) -> Value:
+    dtype = tensor_type(like).dtype
+    return x if tensor_type(x).dtype is dtype else b(Cast(x, dtype=dtype))  # type: ignore[no-any-return]
+
+
+class SameType(GraphOp):
+    """Base of operators whose result has the type of their first operand, which must be floating point."""
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.operands[0])
+        if not x.dtype.is_float:
+            raise IRError(f"is not defined for {x.dtype.label}", self)
+        return (TensorType(x.dtype, x.shape),)
+
+
+@operation
+class Softmax(SameType):
+    """``exp(x - max) / sum(exp(x - max))`` along `axis`."""
+
+    name = "graph.softmax"
+    x: Operand
+    axis: Attr = -1
+
+    def reference(self, x: Any) -> Any:
+        wide = x.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            e = np.exp(wide - wide.max(axis=self.axis, keepdims=True))
+        return (e / e.sum(axis=self.axis, keepdims=True)).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        axis = normalize_axis(self.axis, tensor_type(self.x).rank, self)
+        x = widen(b, self.x)
+        top = b(ReduceMax(x, axes=(axis,), keepdims=True))
+        e = b(UNARY["exp"](b(BINARY["sub"](x, top))))
+        total = b(ReduceSum(e, axes=(axis,), keepdims=True))
+        return narrow(b, b(BINARY["div"](e, total)), self.x)
+
+
+@operation
+class LogSoftmax(SameType):
+    """Logarithm of the softmax along `axis`."""
+
+    name = "graph.log_softmax"
+    x: Operand
+    axis: Attr = -1
+
+    def reference(self, x: Any) -> Any:
+        wide = x.astype(np.float64)
+        shifted = wide - wide.max(axis=self.axis, keepdims=True)
+        return (shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        axis = normalize_axis(self.axis, tensor_type(self.x).rank, self)
+        x = widen(b, self.x)
+        shifted = b(BINARY["sub"](x, b(ReduceMax(x, axes=(axis,), keepdims=True))))
+        total = b(ReduceSum(b(UNARY["exp"](shifted)), axes=(axis,), keepdims=True))
+        return narrow(b, b(BINARY["sub"](shifted, b(UNARY["log"](total)))), self.x)
+
+
+def _affine(b: Builder, y: Value, scale: Value | None, bias: Value | None) -> Value:
+    if scale is not None:
+        y = b(BINARY["mul"](y, widen(b, scale)))
+    if bias is not None:
+        y = b(BINARY["add"](y, widen(b, bias)))
+    return y
+
+
+@operation
+class LayerNorm(SameType):
+    """Zero mean and unit variance over the trailing `axes`, then scale and bias of their shape. Ba et al., 2016."""
+
+    name = "graph.layer_norm"
+    x: Operand
+    scale: OptionalOperand
+    bias: OptionalOperand
+    axes: Attr = (-1,)
+    epsilon: Attr = 1e-5
+
+    def reference(self, x: Any, *rest: Any) -> Any:
+        wide = x.astype(np.float64)
+        axes = tuple(self.axes)
+        y = (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + self.epsilon)
+        scale, bias = _optional(self, rest)
+        y = y if scale is None else y * scale
+        return (y if bias is None else y + bias).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = widen(b, self.x)
+        mean = b(ReduceMean(x, axes=tuple(self.axes), keepdims=True))
+        centered = b(BINARY["sub"](x, mean))
+        variance = b(ReduceMean(b(BINARY["mul"](centered, centered)), axes=tuple(self.axes), keepdims=True))
+        factor = b(UNARY["rsqrt"](b(BINARY["add"](variance, constant(b, self.epsilon, x)))))
+        return narrow(b, _affine(b, b(BINARY["mul"](centered, factor)), self.scale, self.bias), self.x)
+
+
+def _optional(op: Any, rest: Sequence[Any]) -> tuple[Any, Any]:
+    """The arrays of the optional operands scale and bias."""
+    left = list(rest)
+    scale = left.pop(0) if op.scale is not None else None
+    bias = left.pop(0) if op.bias is not None else None
+    return scale, bias
+
+
+@operation
+class RmsNorm(SameType):
+    """``x / sqrt(mean(x^2) + epsilon) * scale`` over the trailing `axes`. Zhang & Sennrich, 2019."""
+
+    name = "graph.rms_norm"
+    x: Operand
+    scale: OptionalOperand
+    axes: Attr = (-1,)
+    epsilon: Attr = 1e-6
+
+    def reference(self, x: Any, scale: Any = None) -> Any:
+        wide = x.astype(np.float64)
+        y = wide / np.sqrt((wide**2).mean(tuple(self.axes), keepdims=True) + self.epsilon)
+        return (y if scale is None else y * scale).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = widen(b, self.x)
+        mean = b(ReduceMean(b(BINARY["mul"](x, x)), axes=tuple(self.axes), keepdims=True))
+        factor = b(UNARY["rsqrt"](b(BINARY["add"](mean, constant(b, self.epsilon, x)))))
+        return narrow(b, _affine(b, b(BINARY["mul"](x, factor)), self.scale, None), self.x)
+
+
+@operation
+class GroupNorm(SameType):
+    """Normalization over each of `groups` channel groups of (N, C, *spatial); instance norm has as many groups as channels."""
+
+    name = "graph.group_norm"
+    x: Operand
+    scale: OptionalOperand
+    bias: OptionalOperand
+    groups: Attr
+    epsilon: Attr = 1e-5
+
+    def reference(self, x: Any, *rest: Any) -> Any:
+        n, c, *spatial = x.shape
+        wide = x.astype(np.float64).reshape(n, self.groups, -1)
+        y = (wide - wide.mean(2, keepdims=True)) / np.sqrt(wide.var(2, keepdims=True) + self.epsilon)
+        y = y.reshape(x.shape)
+        shape = (c, *[1] * len(spatial))
+        scale, bias = _optional(self, rest)
+        y = y if scale is None else y * scale.reshape(shape)
+        return (y if bias is None else y + bias.reshape(shape)).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = tensor_type(self.x)
+        n, c, *spatial = x.shape
+        grouped = b(Reshape(self.x, shape=(n, self.groups, c // self.groups, *spatial)))
+        axes = tuple(range(2, x.rank + 1))
+        y = b(LayerNorm(grouped, None, None, axes=axes, epsilon=self.epsilon))
+        y = widen(b, b(Reshape(y, shape=x.shape)))
+        shape = (c, *[1] * len(spatial))
+        scale = None if self.scale is None else b(Reshape(self.scale, shape=shape))
+        bias = None if self.bias is None else b(Reshape(self.bias, shape=shape))
+        return narrow(b, _affine(b, y, scale, bias), self.x)
+
+
+@operation
+class BatchNorm(SameType):
+    """Inference batch normalization with stored statistics per channel (dimension `axis`)."""
+
+    name = "graph.batch_norm"
+    x: Operand
+    scale: Operand
+    bias: Operand
+    mean: Operand
+    variance: Operand
+    epsilon: Attr = 1e-5
+    axis: Attr = 1
+
+    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+        axis = self.axis % x.ndim
+        scale, bias, mean, variance = (
+            v.astype(np.float64).reshape([-1 if d == axis else 1 for d in range(x.ndim)]) for v in (scale, bias, mean, variance)
+        )
+        return ((x - mean) / np.sqrt(variance + self.epsilon) * scale + bias).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = tensor_type(self.x)
+        axis = normalize_axis(self.axis, x.rank, self)
+        shape = tuple(n if d == axis else 1 for d, n in enumerate(x.shape))
+        scale, bias, mean, variance = (widen(b, v) for v in (self.scale, self.bias, self.mean, self.variance))
+        factor = b(BINARY["mul"](scale, b(UNARY["rsqrt"](b(BINARY["add"](variance, constant(b, self.epsilon, variance)))))))
+        shift = b(BINARY["sub"](bias, b(BINARY["mul"](mean, factor))))
+        y = b(BINARY["mul"](widen(b, self.x), b(Reshape(factor, shape=shape))))
+        return narrow(b, b(BINARY["add"](y, b(Reshape(shift, shape=shape)))), self.x)

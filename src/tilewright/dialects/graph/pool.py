@@ -1,0 +1,227 @@
+"""Pooling over sliding windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.symbolic import Dim, ceildiv, prove_le, smax, smin
+from ...ir.types import TensorType, Type, f32
+from ..scalar import combiner_identity
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, tensor_type
+from .conv import channel_axis, check_layout, from_channels_first, place, spatial_axes, to_channels_first, window_size
+from .reduce import ReduceMean
+
+
+class Pool(GraphOp):
+    """Base of windowed poolings; the attributes are per spatial dimension."""
+
+    x: Operand
+    kernel: Attr
+    strides: Attr
+    padding: Attr  # (low, high) per dimension
+    dilations: Attr = ()
+    ceil_mode: Attr = False
+    layout: Attr = "channels_first"
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(self.dilations) or (1,) * len(self.kernel)
+
+    def infer_types(self) -> Sequence[Type]:
+        check_layout(self, self.layout)
+        x = tensor_type(self.x)
+        if x.rank != len(self.kernel) + 2:
+            raise IRError(f"a kernel {self.kernel} needs an input of rank {len(self.kernel) + 2}, got {x.shape}", self)
+        axes = spatial_axes(x.rank, self.layout)
+        spatial = [self._positions(x.shape[a], k) for k, a in enumerate(axes)]
+        return (TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], spatial)),)
+
+    def _positions(self, n: Dim, k: int) -> Dim:
+        kernel, stride, (low, high), dilation = self.kernel[k], self.strides[k], self.padding[k], self.steps[k]
+        if not self.ceil_mode:
+            return window_size(n, kernel, stride, (low, high), dilation)
+        count = ceildiv(n + low + high - (dilation * (kernel - 1) + 1), stride) + 1
+        # A last window that would start in the high padding is dropped.
+        if isinstance(count, int) and isinstance(n, int) and (count - 1) * stride >= n + low:
+            count -= 1
+        return count
+
+    def _windows(self, x: Any) -> tuple[Any, Any]:
+        """Float64 windows and a mask of the elements that lie inside the input, window dimensions last."""
+        x = to_channels_first(x, self.layout)
+        rank = x.ndim - 2
+        shape = [self._positions(n, k) for k, n in enumerate(x.shape[2:])]
+        index = []
+        for k in range(rank):
+            assert isinstance(shape[k], int)
+            index.append(np.arange(shape[k])[:, None] * self.strides[k] + np.arange(self.kernel[k])[None, :] * self.steps[k] - self.padding[k][0])
+        grids, inside = [], np.ones((), bool)
+        for k, i in enumerate(index):
+            view = [1] * (2 * rank)
+            view[k], view[rank + k] = i.shape
+            i = i.reshape(view)
+            inside = inside & (i >= 0) & (i < x.shape[2 + k])
+            grids.append(np.clip(i, 0, x.shape[2 + k] - 1))
+        return x[(slice(None), slice(None), *grids)], inside
+
+    def _reads(self, x: Tensor, i: Sequence[Any]) -> tuple[tuple[Any, ...], list[Dim]]:
+        axes = spatial_axes(x.rank, self.layout)
+        out, taps = i[: x.rank], i[x.rank :]
+        where, guard = [], []
+        for k, a in enumerate(axes):
+            e = out[a] * self.strides[k] + taps[k] * self.steps[k] - self.padding[k][0]
+            where.append(e)
+            guard += [g for g in (e, x.shape[a] - 1 - e) if not prove_le(0, g)]
+        return place(self.layout, out[0], out[channel_axis(x.rank, self.layout)], where), guard
+
+
+@operation
+class MaxPool(Pool):
+    """Largest element of each window; padding never wins."""
+
+    name = "graph.max_pool"
+
+    def reference(self, x: Any) -> Any:
+        windows, inside = self._windows(x)
+        lowest = combiner_identity("max", self.result.type.dtype)
+        windows = np.where(inside, windows, np.asarray(lowest, x.dtype))
+        return from_channels_first(windows.max(axis=tuple(range(-len(self.kernel), 0))), self.layout).astype(x.dtype)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+
+        def element(*i: Any) -> Scalar:
+            where, guard = self._reads(x, i)
+            return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
+
+        return t.reduce("max", self.result.type.shape, self.kernel, element)
+
+
+@operation
+class AvgPool(Pool):
+    """Mean of each window. The divisor is `divisor`, or the window's size without (or, `count_include_pad`, with) padding."""
+
+    name = "graph.avg_pool"
+    count_include_pad: Attr = False
+    divisor: Attr = None
+
+    def reference(self, x: Any) -> Any:
+        windows, inside = self._windows(x)
+        window = tuple(range(-len(self.kernel), 0))
+        total = np.where(inside, windows.astype(np.float64), 0).sum(axis=window)
+        return from_channels_first(total / self._count(x, inside, window), self.layout).astype(x.dtype)
+
+    def _count(self, x: Any, inside: Any, window: tuple[int, ...]) -> Any:
+        if self.divisor is not None:
+            return self.divisor
+        if not self.count_include_pad:
+            return np.maximum(inside.sum(axis=window), 1)
+        counts: Any = 1
+        sizes = to_channels_first(x, self.layout).shape[2:]
+        for k, n in enumerate(sizes):
+            p = self._positions(n, k)
+            i = np.arange(p)[:, None] * self.strides[k] + np.arange(self.kernel[k])[None, :] * self.steps[k]
+            c = (i < n + sum(self.padding[k])).sum(axis=1)
+            counts = counts * c.reshape([-1 if d == k else 1 for d in range(len(sizes))])
+        return counts
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        result: TensorType = self.result.type
+        axes = spatial_axes(x.rank, self.layout)
+
+        def element(*i: Any) -> Scalar:
+            where, guard = self._reads(x, i)
+            value = x.at(*where, guard=guard, otherwise=0) if guard else x[where]
+            return value.cast(f32) if x.dtype.bits == 16 else value
+
+        total = t.reduce("sum", result.shape, self.kernel, element)
+
+        def mean(*i: Any) -> Scalar:
+            if self.divisor is not None:
+                return (total[i] / float(self.divisor)).cast(x.dtype)
+            n: Dim = 1
+            for k, a in enumerate(axes):
+                start = i[a] * self.strides[k] - self.padding[k][0]
+                # Taps start + r*step with r in [0, kernel) that lie in [low, high).
+                low = -self.padding[k][0] if self.count_include_pad else 0
+                high = x.shape[a] + (self.padding[k][1] if self.count_include_pad else 0)
+                first = smax(ceildiv(low - start, self.steps[k]), 0)
+                last = smin(ceildiv(high - start, self.steps[k]), self.kernel[k])
+                n = n * smax(last - first, 0)
+            n = smax(n, 1)
+            if isinstance(n, int):
+                return (total[i] * (1.0 / n)).cast(x.dtype) if n & (n - 1) == 0 else (total[i] / float(n)).cast(x.dtype)
+            return (total[i] / t.index(n).cast(total.dtype)).cast(x.dtype)
+
+        return t.compute(result.shape, mean)
+
+
+@operation
+class AdaptiveAvgPool(GraphOp):
+    """Mean over windows that divide each spatial dimension into `size` nearly equal parts."""
+
+    name = "graph.adaptive_avg_pool"
+    x: Operand
+    size: Attr
+    layout: Attr = "channels_first"
+
+    def infer_types(self) -> Sequence[Type]:
+        check_layout(self, self.layout)
+        x = tensor_type(self.x)
+        return (TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], self.size)),)
+
+    def reference(self, x: Any) -> Any:
+        y = to_channels_first(x, self.layout).astype(np.float64)
+        for k, size in enumerate(self.size):
+            n = y.shape[2 + k]
+            parts = [np.take(y, range(j * n // size, -(-(j + 1) * n // size)), 2 + k).mean(axis=2 + k, keepdims=True) for j in range(size)]
+            y = np.concatenate(parts, 2 + k)
+        return from_channels_first(y, self.layout).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value | None:
+        x = tensor_type(self.x)
+        axes = spatial_axes(x.rank, self.layout)
+        if all(s == 1 for s in self.size):
+            return b(ReduceMean(self.x, axes=axes, keepdims=True))  # type: ignore[no-any-return]
+        sizes = [x.shape[a] for a in axes]
+        if all(isinstance(n, int) and n % s == 0 for n, s in zip(sizes, self.size, strict=True)):
+            kernel = tuple(n // s for n, s in zip(sizes, self.size, strict=True))
+            padding = ((0, 0),) * len(kernel)
+            return b(AvgPool(self.x, kernel=kernel, strides=kernel, padding=padding, layout=self.layout))  # type: ignore[no-any-return]
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        axes = spatial_axes(x.rank, self.layout)
+        windows = [x.shape[a] // s + 2 for a, s in zip(axes, self.size, strict=True)]
+
+        def ends(i: Any, k: int) -> tuple[Dim, Dim]:
+            n, s = x.shape[axes[k]], self.size[k]
+            return (i * n) // s, ((i + 1) * n + (s - 1)) // s
+
+        def element(*i: Any) -> Scalar:
+            out, taps = i[: x.rank], i[x.rank :]
+            where, guard = list(out), []
+            for k, a in enumerate(axes):
+                start, stop = ends(out[a], k)
+                where[a] = start + taps[k]
+                guard.append(stop - 1 - where[a])
+            return x.at(*where, guard=guard, otherwise=0)
+
+        total = t.reduce("sum", self.result.type.shape, windows, element)
+
+        def mean(*i: Any) -> Scalar:
+            n: Dim = 1
+            for k, a in enumerate(axes):
+                start, stop = ends(i[a], k)
+                n = n * (stop - start)
+            return total[i] / t.index(n).cast(total.dtype)
+
+        return t.compute(self.result.type.shape, mean)

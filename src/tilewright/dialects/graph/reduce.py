@@ -1,0 +1,345 @@
+"""Reductions, arg-reductions, prefix sums, sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.symbolic import Dim
+from ...ir.types import DType, TensorType, Type, boolean, f32, i64
+from .. import tensor
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, normalize_axis, tensor_type
+from .elementwise import BINARY, UNARY, Cast, Clamp, Select, Symbolic, constant
+
+
+class Reduction(GraphOp):
+    """Combines the elements along `axes`; with `keepdims` they stay as unit dimensions."""
+
+    x: Operand
+    axes: Attr
+    keepdims: Attr = False
+    combiner: Any = None
+
+    @property
+    def normalized(self) -> tuple[int, ...]:
+        rank = tensor_type(self.x).rank
+        return tuple(sorted({normalize_axis(a, rank, self) for a in self.axes}))
+
+    def infer_types(self) -> Sequence[Type]:
+        x, axes = tensor_type(self.x), self.normalized
+        shape = [1 if d in axes else n for d, n in enumerate(x.shape) if self.keepdims or d not in axes]
+        return (TensorType(self.result_dtype(x.dtype), shape),)
+
+    def result_dtype(self, dtype: DType) -> DType:
+        return dtype
+
+    def reference(self, x: Any) -> Any:
+        y = tensor.reduce_array(type(self).combiner, x, self.normalized)
+        return np.expand_dims(y, self.normalized) if self.keepdims else y
+
+    def fold(self) -> Any:
+        return self.x if not self.axes else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        narrow = x.dtype.is_float and x.dtype.bits == 16
+        y = reduce_axes(t, x, type(self).combiner, self.normalized, self.keepdims, lambda v: v.cast(f32) if narrow else v)
+        return t.compute(y.shape, lambda *i: y[i].cast(x.dtype)) if narrow else y
+
+
+def reduce_axes(t: TensorBuilder, x: Tensor, combiner: str, axes: Sequence[int], keepdims: bool, element: Any) -> Tensor:
+    """The reduction of ``element(x[...])`` over `axes`."""
+    kept = [d for d in range(x.rank) if d not in axes]
+    shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
+
+    def body(*i: Any) -> Scalar:
+        parallel, reduced = i[: len(shape)], list(i[len(shape) :])
+        outer = list(parallel) if keepdims else None
+        where: list[Any] = []
+        for d in range(x.rank):
+            where.append(reduced[axes.index(d)] if d in axes else (outer[d] if outer is not None else parallel[kept.index(d)]))
+        return element(x[tuple(where)])  # type: ignore[no-any-return]
+
+    return t.reduce(combiner, shape, [x.shape[a] for a in axes], body)
+
+
+def _reduction(class_name: str, combiner: str) -> type[Reduction]:
+    name = "graph." + "".join("_" + c.lower() if c.isupper() else c for c in class_name).lstrip("_")
+    body = {"name": name, "combiner": combiner, "__module__": __name__, "__doc__": f"Reduction by {combiner}."}
+    return operation(type(class_name, (Reduction,), body))
+
+
+ReduceSum = _reduction("ReduceSum", "sum")
+ReduceProd = _reduction("ReduceProd", "prod")
+ReduceMax = _reduction("ReduceMax", "max")
+ReduceMin = _reduction("ReduceMin", "min")
+
+
+class BoolReduction(Reduction):
+    def infer_types(self) -> Sequence[Type]:
+        if tensor_type(self.x).dtype is not boolean:
+            raise IRError("needs booleans", self)
+        return super().infer_types()
+
+
+def _bool_reduction(class_name: str, combiner: str) -> type[Reduction]:
+    name = "graph." + "".join("_" + c.lower() if c.isupper() else c for c in class_name).lstrip("_")
+    body = {"name": name, "combiner": combiner, "__module__": __name__, "__doc__": f"Boolean reduction by {combiner}."}
+    return operation(type(class_name, (BoolReduction,), body))
+
+
+ReduceAll = _bool_reduction("ReduceAll", "and")
+ReduceAny = _bool_reduction("ReduceAny", "or")
+
+
+def count(b: Builder, x: Value, axes: Sequence[int], dtype: DType) -> Value:
+    """The number of elements along `axes`, as a rank-0 tensor of `dtype`."""
+    n: Dim = 1
+    for a in axes:
+        n = n * tensor_type(x).shape[a]
+    result: Value = b(Cast(b(Symbolic(values=(n,))), dtype=dtype))
+    return result
+
+
+@operation
+class ReduceMean(Reduction):
+    """Arithmetic mean."""
+
+    name = "graph.reduce_mean"
+    combiner = "sum"
+
+    def reference(self, x: Any) -> Any:
+        if not x.dtype.kind == "f" and x.dtype.name != "bfloat16":
+            return (x.sum(axis=self.normalized, keepdims=self.keepdims) // max(1, np.prod([x.shape[a] for a in self.normalized]))).astype(x.dtype)
+        return x.astype(np.float64).mean(axis=self.normalized, keepdims=self.keepdims).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = tensor_type(self.x)
+        wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits == 16 else self.x
+        total = b(ReduceSum(wide, axes=self.normalized, keepdims=self.keepdims))
+        mean: Value = b(BINARY["div"](total, count(b, self.x, self.normalized, tensor_type(wide).dtype)))
+        return b(Cast(mean, dtype=x.dtype)) if wide is not self.x else mean  # type: ignore[no-any-return]
+
+
+@operation
+class Variance(Reduction):
+    """Mean squared deviation, divided by ``n - correction`` (two passes)."""
+
+    name = "graph.variance"
+    correction: Attr = 0.0
+
+    def reference(self, x: Any) -> Any:
+        return x.astype(np.float64).var(axis=self.normalized, ddof=self.correction, keepdims=self.keepdims).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = tensor_type(self.x)
+        wide = b(Cast(self.x, dtype=f32)) if x.dtype.bits == 16 else self.x
+        mean = b(ReduceMean(wide, axes=self.normalized, keepdims=True))
+        centered = b(BINARY["sub"](wide, mean))
+        total = b(ReduceSum(b(BINARY["mul"](centered, centered)), axes=self.normalized, keepdims=self.keepdims))
+        n = b(BINARY["sub"](count(b, self.x, self.normalized, tensor_type(wide).dtype), constant(b, self.correction, wide)))
+        result: Value = b(BINARY["div"](total, b(Clamp(n, minimum=0.0))))
+        return b(Cast(result, dtype=x.dtype)) if wide is not self.x else result  # type: ignore[no-any-return]
+
+
+@operation
+class LogSumExp(Reduction):
+    """``log(sum(exp(x)))`` without overflow."""
+
+    name = "graph.log_sum_exp"
+
+    def reference(self, x: Any) -> Any:
+        m = x.max(axis=self.normalized, keepdims=True).astype(np.float64)
+        m = np.where(np.isfinite(m), m, 0)
+        with np.errstate(divide="ignore"):
+            y = np.log(np.exp(x - m).sum(axis=self.normalized, keepdims=True)) + m
+        return (y if self.keepdims else np.squeeze(y, self.normalized)).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+
+        from .shape import squeeze
+
+        top = b(ReduceMax(self.x, axes=self.normalized, keepdims=True))
+        infinite = b(UNARY["isinf"](top))
+        top = b(Select(infinite, constant(b, 0, self.x), top))
+        total = b(ReduceSum(b(UNARY["exp"](b(BINARY["sub"](self.x, top)))), axes=self.normalized, keepdims=True))
+        result: Value = b(BINARY["add"](b(UNARY["log"](total)), top))
+        return result if self.keepdims else squeeze(b, result, self.normalized)
+
+
+class ArgReduction(GraphOp):
+    """Index (i64) of the extreme element along `axis`: the first, or with `last` the last; a NaN is extreme."""
+
+    x: Operand
+    axis: Attr
+    keepdims: Attr = False
+    last: Attr = False
+    combiner: Any = None
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        axis = normalize_axis(self.axis, x.rank, self)
+        shape = [1 if d == axis else n for d, n in enumerate(x.shape) if self.keepdims or d != axis]
+        return (TensorType(i64, shape),)
+
+    def reference(self, x: Any) -> Any:
+        axis = self.axis % x.ndim
+        function = np.argmax if type(self).combiner == "max" else np.argmin
+        y = x.shape[axis] - 1 - function(np.flip(x, axis), axis) if self.last else function(x, axis)
+        return np.expand_dims(y, axis).astype(np.int64) if self.keepdims else np.asarray(y, np.int64)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        axis = self.axis % x.rank
+        best = reduce_axes(t, x, type(self).combiner, (axis,), True, lambda v: v)
+        n = x.shape[axis]
+
+        def element(*i: Any) -> Scalar:
+            *parallel, r = i
+            outer = parallel if self.keepdims else [*parallel[:axis], 0, *parallel[axis:]]
+            where = [*outer[:axis], r, *outer[axis + 1 :]]
+            v = x[tuple(where)]
+            top = best[(*outer[:axis], 0, *outer[axis + 1 :])]
+            hit = v.equals(top)
+            if x.dtype.is_float:
+                hit = hit | v.isnan()
+            position = t.index(r)
+            return hit.select(position, t.constant(-1, i64) if self.last else t.index(n))
+
+        return t.reduce("max" if self.last else "min", self.result.type.shape, (n,), element)
+
+
+@operation
+class Argmax(ArgReduction):
+    name = "graph.argmax"
+    combiner = "max"
+
+
+@operation
+class Argmin(ArgReduction):
+    name = "graph.argmin"
+    combiner = "min"
+
+
+class Prefix(GraphOp):
+    """Running combination along `axis`; `exclusive` leaves the own element out, `reverse` runs from the end."""
+
+    x: Operand
+    axis: Attr
+    exclusive: Attr = False
+    reverse: Attr = False
+    combiner: Any = None
+
+    def infer_types(self) -> Sequence[Type]:
+        normalize_axis(self.axis, tensor_type(self.x).rank, self)
+        return (self.x.type,)
+
+    def reference(self, x: Any) -> Any:
+        axis = self.axis % x.ndim
+        y = np.flip(x, axis) if self.reverse else x
+        ufunc, identity = (np.add, 0) if type(self).combiner == "sum" else (np.multiply, 1)
+        wide = y.astype(np.float64) if y.dtype.kind not in "iub" else y
+        y = ufunc.accumulate(wide, axis, dtype=wide.dtype).astype(x.dtype)
+        if self.exclusive:
+            y = np.roll(y, 1, axis)
+            y[tuple(slice(0, 1) if d == axis else slice(None) for d in range(x.ndim))] = identity
+        return np.flip(y, axis) if self.reverse else y
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        axis = self.axis % x.rank
+        n = x.shape[axis]
+
+        def length(*i: Any) -> Dim:
+            included = 0 if self.exclusive else 1
+            return (n - 1 - i[axis] if self.reverse else i[axis]) + included  # type: ignore[no-any-return]
+
+        def element(*i: Any) -> Scalar:
+            *parallel, r = i
+            where = list(parallel)
+            where[axis] = n - 1 - r if self.reverse else r
+            return x[tuple(where)]
+
+        return t.reduce(type(self).combiner, x.shape, (length,), element)
+
+
+@operation
+class Cumsum(Prefix):
+    name = "graph.cumsum"
+    combiner = "sum"
+
+
+@operation
+class Cumprod(Prefix):
+    name = "graph.cumprod"
+    combiner = "prod"
+
+
+def _rank_order(t: TensorBuilder, x: Tensor, axis: int, largest: bool) -> Tensor:
+    """For each element, how many stand before it in stable order along `axis` (NaN counts as largest)."""
+
+    def before(*i: Any) -> Scalar:
+        *parallel, r = i
+        where = list(parallel)
+        where[axis] = r
+        other, own = x[tuple(where)], x[tuple(parallel)]
+        better = other > own if largest else other < own
+        tie = other.equals(own)
+        if x.dtype.is_float:
+            other_nan, own_nan = other.isnan(), own.isnan()
+            better = better | (other_nan & ~own_nan if largest else own_nan & ~other_nan)
+            tie = tie | (other_nan & own_nan)
+        earlier = t.index(parallel[axis] - r) > 0
+        return (better | (tie & earlier)).cast(i64)
+
+    return t.reduce("sum", x.shape, (x.shape[axis],), before)
+
+
+@operation
+class Topk(GraphOp):
+    """The `k` largest (or smallest) elements along `axis` in order, and their indices (i64); equal elements by index."""
+
+    name = "graph.topk"
+    x: Operand
+    k: Attr
+    axis: Attr = -1
+    largest: Attr = True
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        axis = normalize_axis(self.axis, x.rank, self)
+        shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
+        return (TensorType(x.dtype, shape), TensorType(i64, shape))
+
+    def reference(self, x: Any, env: Any) -> Any:
+        axis, k = self.axis % x.ndim, int(env.evaluate(self.k))
+        if x.dtype.kind in "iub":
+            key = x.astype(np.int64)
+            order = np.argsort(~key if self.largest else key, axis=axis, kind="stable")
+        else:
+            key = np.where(np.isnan(x), np.inf, x.astype(np.float64))
+            tie = np.isnan(x).astype(np.int64)
+            sign = -1 if self.largest else 1
+            order = np.lexsort((sign * tie, sign * key), axis=axis)
+        order = np.take(order, np.arange(k), axis)
+        return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+        (x,) = operands
+        axis = self.axis % x.rank
+        rank = _rank_order(t, x, axis, self.largest)
+
+        def index(*i: Any) -> Scalar:
+            *parallel, r = i
+            where = list(parallel)
+            where[axis] = r
+            return rank[tuple(where)].equals(parallel[axis]).select(t.index(r), 0)
+
+        indices = t.reduce("sum", self.results[1].type.shape, (x.shape[axis],), index)
+        values = t.compute(indices.shape, lambda *i: x[(*i[:axis], indices[i], *i[axis + 1 :])])
+        return values, indices

@@ -1,0 +1,430 @@
+"""Operators that move elements: broadcasting, reshaping, transposing, slicing, padding, joining, and generated patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, VariadicOperand, operation
+from ...ir.core import Constant as ConstantData
+from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le, smax, smin
+from ...ir.types import TensorType, Type, f32, i64
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, broadcast_index, normalize_axis, tensor_type
+from .elementwise import same_shape
+
+
+def _ints(env: Any, dims: Sequence[Dim]) -> list[int]:
+    return [int(env.evaluate(d)) for d in dims]
+
+
+@operation
+class BroadcastTo(GraphOp):
+    """`x` repeated along new or unit dimensions to `shape`."""
+
+    name = "graph.broadcast_to"
+    x: Operand
+    shape: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if x.rank > len(self.shape):
+            raise IRError(f"cannot broadcast rank {x.rank} to {self.shape}", self)
+        for d, n in zip(x.shape[::-1], self.shape[::-1], strict=False):
+            if not (isinstance(d, int) and d == 1) and not prove_eq(d, n):
+                raise IRError(f"cannot broadcast {x.shape} to {self.shape}", self)
+        return (TensorType(x.dtype, self.shape),)
+
+    def reference(self, x: Any, env: Any) -> Any:
+        return np.broadcast_to(x, _ints(env, self.shape))
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.x if same_shape(tensor_type(self.x).shape, self.shape) else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        return t.compute(self.shape, lambda *i: x[broadcast_index(i, x.shape)])
+
+
+@operation
+class Reshape(GraphOp):
+    """The same elements in row-major order under another shape."""
+
+    name = "graph.reshape"
+    x: Operand
+    shape: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        result = TensorType(tensor_type(self.x).dtype, self.shape)
+        if not prove_eq(tensor_type(self.x).size, result.size):
+            raise IRError(f"cannot reshape {tensor_type(self.x).shape} to {self.shape}: the sizes are not provably equal", self)
+        return (result,)
+
+    def reference(self, x: Any, env: Any) -> Any:
+        return np.reshape(x, _ints(env, self.shape))
+
+    def fold(self) -> Value | ConstantData | None:
+        if same_shape(tensor_type(self.x).shape, self.shape):
+            return self.x
+        inner = self.x.defining_op
+        if isinstance(inner, Reshape):
+            if same_shape(tensor_type(inner.x).shape, self.shape):
+                return inner.x
+            self.set_operand(0, inner.x)
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        return t.reshape(operands[0], self.shape)
+
+
+@operation
+class Transpose(GraphOp):
+    """Dimensions reordered: result dimension d is dimension ``permutation[d]`` of `x`."""
+
+    name = "graph.transpose"
+    x: Operand
+    permutation: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if sorted(self.permutation) != list(range(x.rank)):
+            raise IRError(f"{self.permutation} is no permutation of {x.rank} dimensions", self)
+        return (TensorType(x.dtype, tuple(x.shape[p] for p in self.permutation)),)
+
+    def reference(self, x: Any) -> Any:
+        return np.transpose(x, self.permutation)
+
+    def fold(self) -> Value | ConstantData | None:
+        if tuple(self.permutation) == tuple(range(len(self.permutation))):
+            return self.x
+        inner = self.x.defining_op
+        if isinstance(inner, Transpose):
+            joined = tuple(inner.permutation[p] for p in self.permutation)
+            if joined == tuple(range(len(joined))):
+                return inner.x
+            self.permutation = joined
+            self.set_operand(0, inner.x)
+        return None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        return t.compute(self.result.type.shape, lambda *i: x[tuple(i[self.permutation.index(d)] for d in range(x.rank))])
+
+
+@operation
+class Slice(GraphOp):
+    """``x[start:stop:step]`` per dimension; bounds already lie within the dimension, a negative step counts down to an exclusive stop."""
+
+    name = "graph.slice"
+    x: Operand
+    starts: Attr
+    stops: Attr
+    steps: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if not len(self.starts) == len(self.stops) == len(self.steps) == x.rank:
+            raise IRError(f"needs a start, stop and step for each of {x.rank} dimensions", self)
+        shape: list[Dim] = []
+        for d, (start, stop, step) in enumerate(zip(self.starts, self.stops, self.steps, strict=True)):
+            if step == 0:
+                raise IRError(f"step of dimension {d} is 0", self)
+            length = ceildiv(stop - start, step) if step > 0 else ceildiv(start - stop, -step)
+            if isinstance(length, int) and length < 0:
+                length = 0
+            shape.append(length)
+        return (TensorType(x.dtype, shape),)
+
+    def reference(self, x: Any, env: Any) -> Any:
+        where = []
+        for start, stop, step in zip(_ints(env, self.starts), _ints(env, self.stops), self.steps, strict=True):
+            where.append(slice(start, None if step < 0 and stop < 0 else stop, step))
+        return x[tuple(where)]
+
+    def fold(self) -> Value | ConstantData | None:
+        whole = all(s == 0 if isinstance(s, int) else False for s in self.starts) and all(s == 1 for s in self.steps)
+        return self.x if whole and same_shape(self.stops, tensor_type(self.x).shape) else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        return t.compute(
+            self.result.type.shape, lambda *i: x[tuple(s + k * p for s, k, p in zip(self.starts, i, self.steps, strict=True))]
+        )
+
+
+@operation
+class Concat(GraphOp):
+    """Tensors joined along `axis`."""
+
+    name = "graph.concat"
+    inputs: VariadicOperand
+    axis: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        types = [tensor_type(v) for v in self.inputs]
+        if not types:
+            raise IRError("needs at least one input", self)
+        axis = normalize_axis(self.axis, types[0].rank, self)
+        total: Dim = 0
+        for x in types:
+            if x.rank != types[0].rank or x.dtype is not types[0].dtype:
+                raise IRError(f"inputs differ in rank or dtype: {types[0]} and {x}", self)
+            for d in range(x.rank):
+                if d != axis and not prove_eq(x.shape[d], types[0].shape[d]):
+                    raise IRError(f"inputs differ in dimension {d}: {types[0].shape} and {x.shape}", self)
+            total = total + x.shape[axis]
+        return (TensorType(types[0].dtype, (*types[0].shape[:axis], total, *types[0].shape[axis + 1 :])),)
+
+    def reference(self, *inputs: Any) -> Any:
+        return np.concatenate(inputs, self.axis)
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.inputs[0] if len(self.inputs) == 1 else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        axis = self.axis % operands[0].rank
+
+        def element(*i: Any) -> Scalar:
+            value: Scalar | float = 0
+            ends: list[Dim] = []
+            end: Dim = 0
+            for x in operands:
+                end = end + x.shape[axis]
+                ends.append(end)
+            for k in range(len(operands) - 1, -1, -1):
+                start = ends[k - 1] if k else 0
+                where = (*i[:axis], i[axis] - start, *i[axis + 1 :])
+                value = operands[k].at(*where, guard=(i[axis] - start, ends[k] - 1 - i[axis]), otherwise=value)
+            assert isinstance(value, Scalar)
+            return value
+
+        return t.compute(self.result.type.shape, element)
+
+
+@operation
+class Pad(GraphOp):
+    """`low` elements before and `high` after each dimension (negative: cropped); `mode` is constant, reflect, edge or wrap."""
+
+    name = "graph.pad"
+    x: Operand
+    low: Attr
+    high: Attr
+    mode: Attr = "constant"
+    value: Attr = 0
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if self.mode not in ("constant", "reflect", "edge", "wrap"):
+            raise IRError(f"unknown mode {self.mode!r}; known: constant, reflect, edge, wrap", self)
+        if len(self.low) != x.rank or len(self.high) != x.rank:
+            raise IRError(f"needs {x.rank} low and high paddings, got {len(self.low)} and {len(self.high)}", self)
+        return (TensorType(x.dtype, tuple(l + d + h for l, d, h in zip(self.low, x.shape, self.high, strict=True))),)
+
+    def reference(self, x: Any, env: Any) -> Any:
+        low, high = _ints(env, self.low), _ints(env, self.high)
+        pads = [(max(l, 0), max(h, 0)) for l, h in zip(low, high, strict=True)]
+        options = {"constant_values": self.value} if self.mode == "constant" else {}
+        y = np.pad(x, pads, mode=self.mode, **options)
+        return y[tuple(slice(max(-l, 0), n - max(-h, 0)) for l, h, n in zip(low, high, y.shape, strict=True))]
+
+    def fold(self) -> Value | ConstantData | None:
+        zero = all(isinstance(p, int) and p == 0 for p in (*self.low, *self.high))
+        return self.x if zero else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+
+        def element(*i: Any) -> Scalar:
+            where: list[Dim] = []
+            guard: list[Dim] = []
+            for k, l, h, n in zip(i, self.low, self.high, x.shape, strict=True):
+                e = k - l
+                if isinstance(l, int) and l == 0 and isinstance(h, int) and h == 0:
+                    where.append(e)
+                elif self.mode == "constant":
+                    where.append(e)
+                    guard += [g for g in (e, n - 1 - e) if not prove_le(0, g)]
+                elif self.mode == "edge":
+                    where.append(smin(smax(e, 0), n - 1))
+                elif self.mode == "wrap":
+                    where.append(e % n)
+                else:
+                    period = smax(2 * (n - 1), 1)
+                    m = e % period
+                    where.append(smin(m, period - m) if not (isinstance(n, int) and n == 1) else 0)
+            return x.at(*where, guard=guard, otherwise=self.value) if guard else x[tuple(where)]
+
+        return t.compute(self.result.type.shape, element)
+
+
+@operation
+class Tile(GraphOp):
+    """`x` repeated `repeats` times per dimension."""
+
+    name = "graph.tile"
+    x: Operand
+    repeats: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if len(self.repeats) != x.rank:
+            raise IRError(f"needs {x.rank} repeats, got {len(self.repeats)}", self)
+        return (TensorType(x.dtype, tuple(d * r for d, r in zip(x.shape, self.repeats, strict=True))),)
+
+    def reference(self, x: Any, env: Any) -> Any:
+        return np.tile(x, _ints(env, self.repeats))
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.x if all(isinstance(r, int) and r == 1 for r in self.repeats) else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        return t.compute(
+            self.result.type.shape,
+            lambda *i: x[
+                tuple(
+                    k if isinstance(r, int) and r == 1 else 0 if isinstance(n, int) and n == 1 else k % n
+                    for k, n, r in zip(i, x.shape, self.repeats, strict=True)
+                )
+            ],
+        )
+
+
+@operation
+class Flip(GraphOp):
+    """`x` reversed along `axes`."""
+
+    name = "graph.flip"
+    x: Operand
+    axes: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        for a in self.axes:
+            normalize_axis(a, tensor_type(self.x).rank, self)
+        return (self.x.type,)
+
+    def reference(self, x: Any) -> Any:
+        return np.flip(x, self.axes)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        axes = {a % x.rank for a in self.axes}
+        return t.compute(x.shape, lambda *i: x[tuple(n - 1 - k if d in axes else k for d, (k, n) in enumerate(zip(i, x.shape, strict=True)))])
+
+
+@operation
+class Iota(GraphOp):
+    """``start + step * index`` along `axis`; `start` and `step` are numbers or, for integers, symbolic dims."""
+
+    name = "graph.iota"
+    shape: Attr
+    axis: Attr = 0
+    start: Attr = 0
+    step: Attr = 1
+    dtype: Attr = i64
+
+    def infer_types(self) -> Sequence[Type]:
+        normalize_axis(self.axis, len(self.shape), self)
+        return (TensorType(self.dtype, self.shape),)
+
+    def reference(self, env: Any) -> Any:
+        shape = _ints(env, self.shape)
+        start, step = (v if isinstance(v, (int, float)) else int(env.evaluate(v)) for v in (self.start, self.step))
+        values = (start + step * np.arange(shape[self.axis])).astype(self.dtype.numpy)
+        axis = self.axis % len(shape)
+        return np.broadcast_to(values.reshape([-1 if d == axis else 1 for d in range(len(shape))]), shape)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        axis = self.axis % len(self.shape)
+
+        def element(*i: Any) -> Scalar:
+            if isinstance(self.start, float) or isinstance(self.step, float):
+                return t.index(i[axis]).cast(self.dtype) * self.step + self.start
+            return t.index(self.start + i[axis] * self.step).cast(self.dtype)
+
+        return t.compute(self.shape, element)
+
+
+@operation
+class Triangular(GraphOp):
+    """The upper or lower triangle of the last two dimensions; the rest becomes zero. `diagonal` as NumPy's ``k``."""
+
+    name = "graph.triangular"
+    x: Operand
+    upper: Attr
+    diagonal: Attr = 0
+
+    def infer_types(self) -> Sequence[Type]:
+        if tensor_type(self.x).rank < 2:
+            raise IRError("needs at least two dimensions", self)
+        return (self.x.type,)
+
+    def reference(self, x: Any, env: Any) -> Any:
+        k = int(env.evaluate(self.diagonal))
+        return np.triu(x, k) if self.upper else np.tril(x, k)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+
+        def element(*i: Any) -> Scalar:
+            offset = t.index(i[-1] - i[-2] - self.diagonal)
+            keep = offset >= 0 if self.upper else offset <= 0
+            return keep.select(x[i], 0)
+
+        return t.compute(x.shape, element)
+
+
+@operation
+class OneHot(GraphOp):
+    """A new dimension of size `depth` at `axis` that is 1 at the index and 0 elsewhere."""
+
+    name = "graph.one_hot"
+    indices: Operand
+    depth: Attr
+    axis: Attr = -1
+    dtype: Attr = f32
+
+    def infer_types(self) -> Sequence[Type]:
+        shape = list(tensor_type(self.indices).shape)
+        shape.insert(normalize_axis(self.axis, len(shape) + 1, self), self.depth)
+        return (TensorType(self.dtype, shape),)
+
+    def reference(self, indices: Any, env: Any) -> Any:
+        depth = int(env.evaluate(self.depth))
+        axis = self.axis % (indices.ndim + 1)
+        hot = np.expand_dims(np.where(indices < 0, indices + depth, indices), axis) == np.arange(depth).reshape(
+            [-1 if d == axis else 1 for d in range(indices.ndim + 1)]
+        )
+        return hot.astype(self.dtype.numpy)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        axis = self.axis % (x.rank + 1)
+
+        def element(*i: Any) -> Scalar:
+            index = x[(*i[:axis], *i[axis + 1 :])].cast(i64)
+            index = (index < 0).select(index + self.depth, index)
+            return index.equals(i[axis]).cast(self.dtype)
+
+        return t.compute(self.result.type.shape, element)
+
+
+def squeeze(b: Builder, x: Value, axes: Sequence[int]) -> Value:
+    """`x` without the unit dimensions `axes`."""
+    shape = tensor_type(x).shape
+    drop = {a % len(shape) for a in axes}
+    result: Value = b(Reshape(x, shape=tuple(d for k, d in enumerate(shape) if k not in drop)))
+    return result
+
+
+def unsqueeze(b: Builder, x: Value, axes: Sequence[int]) -> Value:
+    """`x` with unit dimensions inserted so that they stand at `axes` of the result."""
+    shape = list(tensor_type(x).shape)
+    rank = len(shape) + len(axes)
+    for a in sorted(a % rank for a in axes):
+        shape.insert(a, 1)
+    result: Value = b(Reshape(x, shape=tuple(shape)))
+    return result

@@ -1,0 +1,100 @@
+"""The reference interpreter: runs a module of any level on NumPy arrays, one operation at a time, as plainly as possible.
+
+Every operation class gives its meaning as ``interpret(env, *operands)`` or, for graph operators, ``reference(*arrays)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .core import Block, IRError, Module, Operation, Value
+from .shape_solver import ShapeSolver
+from .symbolic import Dim, evaluate
+from .types import TensorType
+
+
+@cache
+def _wants_env(function: Any) -> bool:
+    return "env" in inspect.signature(function).parameters
+
+
+class Frame:
+    """What an operation sees while it is interpreted: the values of symbols and of SSA names, and the module."""
+
+    __slots__ = ("dims", "module", "values")
+
+    def __init__(self, module: Operation, dims: dict[str, Any], values: dict[Value, Any]) -> None:
+        self.module = module
+        self.dims = dims
+        self.values = values
+
+    def evaluate(self, e: Dim, extra: Mapping[str, Any] | None = None) -> Any:
+        """The value of an expression; `extra` symbols shadow the frame's."""
+        return e if isinstance(e, int) else evaluate(e, {**self.dims, **extra} if extra else self.dims)
+
+    def child(self, symbols: Mapping[str, Any]) -> Frame:
+        """A frame with further symbols and the same SSA values."""
+        return Frame(self.module, {**self.dims, **symbols}, self.values)
+
+    def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
+        """Run a block; returns the operands of its terminator (nothing without one)."""
+        values = self.values
+        for arg, value in zip(block.args, args, strict=True):
+            values[arg] = value
+        for op in block.ops:
+            if op.terminator:
+                return [values[v] for v in op.operands]
+            self.run(op)
+        return []
+
+    def run(self, op: Operation) -> None:
+        """Interpret one operation and remember its results."""
+        operands = [self.values[v] for v in op.operands]
+        interpret = getattr(op, "interpret", None)
+        if interpret is not None:
+            result = interpret(self, *operands)
+        else:
+            reference = getattr(op, "reference", None)
+            if reference is None:
+                raise IRError("has no reference meaning (neither interpret nor reference)", op)
+            options = {"env": self} if _wants_env(type(op).reference) else {}
+            result = reference(*operands, **options)
+        results = (result,) if len(op.results) == 1 and not isinstance(result, (tuple, list)) else result
+        for r, value in zip(op.results, results or (), strict=True):
+            if isinstance(r.type, TensorType):
+                value = np.asarray(value)
+            self.values[r] = value
+
+
+class Interpreter:
+    """Runs functions of a module."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def run(self, function: str, inputs: Sequence[Any], symbols: Mapping[str, int] | None = None) -> list[Any]:
+        """The results of a function for NumPy inputs; symbols are solved from the input shapes unless given.
+
+        Raises:
+            KeyError: no such function.
+            ValueError: the inputs do not fit the function's types.
+        """
+        func = self.module.symbol(function)
+        args = func.body.args
+        if len(args) != len(inputs):
+            raise ValueError(f"function {function!r} takes {len(args)} inputs, got {len(inputs)}")
+        arrays = [np.asarray(x) for x in inputs]
+        for k, (arg, x) in enumerate(zip(args, arrays, strict=True)):
+            if isinstance(arg.type, TensorType) and x.dtype != arg.type.dtype.numpy:
+                raise ValueError(f"input {k} of {function!r} is {x.dtype}, expected {arg.type.dtype.label}")
+        dims: dict[str, Any] = dict(symbols or {})
+        if symbols is None:
+            names = list(func.attributes.get("arg_names") or [f"input {k}" for k in range(len(args))])
+            solver = ShapeSolver([(n, a.type.shape) for n, a in zip(names, args, strict=True)])
+            dims = dict(solver.solve({n: x.shape for n, x in zip(names, arrays, strict=True)}))
+        return Frame(self.module, dims, {}).run_block(func.body, arrays)

@@ -1,0 +1,142 @@
+"""Pattern rewriting: a worklist driver over patterns indexed by the operation they start at, with folding.
+
+A pattern is a function ``(op, rewriter) -> bool`` that changes the IR through the rewriter and says whether it did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .builder import Builder
+from .core import Constant, Effect, IRError, Operation, Value
+
+PatternFunction = Callable[[Any, "Rewriter"], bool]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A rewrite and the operation classes it starts at."""
+
+    function: PatternFunction
+    roots: tuple[type[Operation], ...]
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+
+def pattern(*roots: type[Operation]) -> Callable[[PatternFunction], Pattern]:
+    """Declare a rewrite that starts at operations of the given classes."""
+    return lambda function: Pattern(function, roots)
+
+
+class Rewriter:
+    """The means by which patterns change the IR; the driver hears of every change."""
+
+    def __init__(self, enqueue: Callable[[Operation], None]) -> None:
+        self._enqueue = enqueue
+        self.op: Operation | None = None
+
+    @property
+    def builder(self) -> Builder:
+        """Inserts before the operation being rewritten, at its location."""
+        assert self.op is not None
+        return Builder.before(self.op)
+
+    def replace(self, op: Operation, values: Value | Sequence[Value]) -> None:
+        """Replace the results of `op` and erase it."""
+        for user in [u for r in op.results for u in r.users]:
+            self._enqueue(user)
+        producers = [v.defining_op for v in op.operands]
+        new = (values,) if isinstance(values, Value) else values
+        op.replace_by(new)
+        for producer in [*producers, *(v.defining_op for v in new)]:
+            if producer is not None:
+                self._enqueue(producer)
+
+    def changed(self, op: Operation) -> None:
+        """Say that `op` was changed in place."""
+        self._enqueue(op)
+        for r in op.results:
+            for user in r.users:
+                self._enqueue(user)
+
+
+def apply_patterns(
+    root: Operation,
+    patterns: Iterable[Pattern],
+    *,
+    fold: bool = True,
+    materialize: Callable[[Builder, Constant], Value] | None = None,
+    max_rewrites: int | None = None,
+) -> int:
+    """Rewrite until nothing applies; returns the number of rewrites. Pure operations that lose their uses are erased.
+
+    `materialize` builds the operation of a constant that folding found.
+
+    Raises:
+        IRError: more than `max_rewrites` (default: 64 per operation) were needed; names the pattern that kept firing.
+    """
+    index: dict[type[Operation], list[Pattern]] = {}
+    for p in patterns:
+        for cls in p.roots:
+            index.setdefault(cls, []).append(p)
+    cache: dict[type[Operation], list[Pattern]] = {}
+    queue: deque[Operation] = deque(root.walk())
+    queued = set(queue)
+    limit = max_rewrites if max_rewrites is not None else 64 * max(len(queue), 16)
+    count = 0
+
+    def enqueue(op: Operation) -> None:
+        if op not in queued:
+            queued.add(op)
+            queue.append(op)
+
+    rewriter = Rewriter(enqueue)
+    while queue:
+        op = queue.popleft()
+        queued.discard(op)
+        if op is root or op.parent is None:
+            continue
+        if op.effects == Effect.PURE and not op.terminator and not any(r.has_uses for r in op.results):
+            producers = [v.defining_op for v in op.operands]
+            op.erase()
+            for producer in producers:
+                if producer is not None:
+                    enqueue(producer)
+            continue
+        if fold and (folder := getattr(op, "fold", None)) is not None:
+            found = folder()
+            if isinstance(found, Constant) and materialize is not None:
+                found = materialize(Builder.before(op), found)
+            if isinstance(found, Value) and found is not op.results[0]:
+                rewriter.op = op
+                rewriter.replace(op, found)
+                count += 1
+                continue
+        cls = type(op)
+        candidates = cache.get(cls)
+        if candidates is None:
+            candidates = cache[cls] = [p for base in cls.__mro__ for p in index.get(base, ())]
+        for p in candidates:
+            rewriter.op = op
+            before = op.previous
+            block = op.parent
+            if p.function(op, rewriter):
+                count += 1
+                if count > limit:
+                    raise IRError(f"pattern '{p.name}' keeps rewriting after {limit} steps", op if op.parent else None)
+                # Everything inserted between the old neighbour and the operation is new.
+                new = before.next if before is not None else block.first
+                while new is not None and new is not op and new not in queued:
+                    enqueue(new)
+                    new = new.next
+                    if new is not None and new.terminator:
+                        break
+                if op.parent is not None:
+                    enqueue(op)
+                break
+    return count

@@ -1,0 +1,86 @@
+"""From graph operators to tensor-level computations: decompose what decomposes, lower the rest."""
+
+from __future__ import annotations
+
+from ..dialects import func, graph, tensor
+from ..dialects.tensor_builder import Tensor, TensorBuilder
+from ..errors import UnsupportedOperatorError
+from ..ir.builder import Builder
+from ..ir.cleanup import dce
+from ..ir.core import IRError, Module, Operation, Value
+from ..ir.symbolic import Dim
+
+
+def lower_to_tensor(module: Module) -> Module:
+    """Replace every graph operator except constants; names of operators stay on computations as ``tw.origin``.
+
+    Raises:
+        UnsupportedOperatorError: listing all operators that have no lowering.
+    """
+    missing: list[Operation] = []
+    for function in module.functions(func.Func):
+        for op in list(function.body.ops):
+            _lower(op, None, missing)
+    if missing:
+        raise UnsupportedOperatorError.of_operations(missing)
+    dce(module)
+    return module
+
+
+def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
+    if not isinstance(op, graph.GraphOp) or isinstance(op, graph.Constant):  # type: ignore[attr-defined]
+        return
+    origin = origin or op.name.partition(".")[2]
+    builder = Builder.before(op)
+    before, block = op.previous, op.parent
+    results = op.decompose(builder)
+    if results is not None:
+        values = (results,) if isinstance(results, Value) else tuple(results)
+        op.replace_by(_matching(builder, op, values))
+        for new in _between(before, block, values):
+            _lower(new, origin, missing)
+        return
+    t = TensorBuilder(builder)
+    try:
+        lowered = op.lower(t, *(t.wrap(v) for v in op.operands))
+    except IRError as error:
+        if "neither a decomposition nor a lowering" not in str(error):
+            raise
+        missing.append(op)
+        return
+    tensors = (lowered,) if isinstance(lowered, Tensor) else tuple(lowered)
+    start = before.next if before is not None else (block.first if block is not None else None)
+    while start is not None and start is not op:
+        if isinstance(start, (tensor.Compute, tensor.Scatter)):
+            start.attributes.setdefault("tw.origin", origin)
+        start = start.next
+    op.replace_by(_matching(builder, op, tuple(x.value for x in tensors)))
+
+
+def _between(before: Operation | None, block: object, values: tuple[Value, ...]) -> list[Operation]:
+    """The operations a decomposition inserted: those after `before` up to the last producer of its results."""
+    found: list[Operation] = []
+    last = {v.defining_op for v in values}
+    op = before.next if before is not None else block.first  # type: ignore[attr-defined]
+    pending = list(last)
+    inserted: list[Operation] = []
+    while op is not None and pending:
+        inserted.append(op)
+        if op in last:
+            pending.remove(op)
+        op = op.next
+    found.extend(inserted)
+    return found
+
+
+def _matching(builder: Builder, op: Operation, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """`values` with the types of the results they replace: equal up to the way a symbolic dimension is written."""
+    fixed = []
+    for result, value in zip(op.results, values, strict=True):
+        if value.type is not result.type:
+            shape: tuple[Dim, ...] = result.type.shape
+            if value.type.dtype is not result.type.dtype or len(value.type.shape) != len(shape):
+                raise IRError(f"lowers to {value.type}, not to {result.type}", op)
+            value = builder(tensor.Reshape(value, shape=shape))
+        fixed.append(value)
+    return tuple(fixed)

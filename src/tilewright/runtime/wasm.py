@@ -1,0 +1,149 @@
+"""`WasmLibrary`: a WebAssembly artifact run by wasmtime, with the interface of `Library`.
+
+The module has a linear memory of its own, where pointers have 4 bytes: tensors are copied in and out. One instance
+serves one call at a time, so calls take a lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.artifact.sources import ABI_VERSION
+from tilewright.artifact.trailer import verify_file
+from tilewright.errors import ArtifactError, TilewrightError
+from tilewright.runtime.model import CompiledModel, exception_for
+from tilewright.runtime.tensors import DTYPES
+
+_TENSOR = struct.Struct("<IiiiBBHII4xQ")  # DLTensor of wasm32
+_OPTIONS = struct.Struct("<IiI4xQI4x")  # tw_options of wasm32
+_CPU = 1
+_SKIP_VERIFY = 1
+
+
+class WasmLibrary(CompiledModel):
+    """A compiled model in a `.wasm` file. `weights`: where the file does not carry them, all of them as bytes.
+
+    Raises ArtifactError: wasmtime is not installed, or the file is no artifact, damaged, or of another version.
+    """
+
+    def __init__(self, path: str | Path, *, weights: np.ndarray | None = None) -> None:
+        try:
+            import wasmtime
+        except ImportError:
+            raise ArtifactError(f"{path}: running WebAssembly needs wasmtime: pip install wasmtime") from None
+        self.path = Path(path)
+        self.num_threads = 1
+        verify_file(self.path)
+        self._lock = threading.Lock()
+        self._store: Any = wasmtime.Store()
+        try:
+            module = wasmtime.Module.from_file(self._store.engine, str(self.path))
+            self._exports: Any = wasmtime.Instance(self._store, module, []).exports(self._store)
+        except wasmtime.WasmtimeError as error:
+            raise ArtifactError(f"{path}: wasmtime cannot load it: {error}") from error
+        self._trap = (wasmtime.Trap, wasmtime.WasmtimeError)
+        self._memory = self._exports["memory"]
+        found = self._call("tw_abi_version")
+        if found != ABI_VERSION:
+            raise ArtifactError(f"{path}: its C interface is version {found}, this Tilewright speaks {ABI_VERSION}")
+        self._describe(json.loads(self._text("tw_metadata")), str(path))
+        self._context = self._create(weights)
+
+    def _call(self, name: str, *arguments: int) -> int:
+        try:
+            return self._exports[name](self._store, *arguments)
+        except self._trap as error:
+            raise TilewrightError(f"{self.path}: {name} failed inside WebAssembly: {error}") from error
+
+    def _checked(self, name: str, *arguments: int) -> None:
+        status = self._call(name, *arguments)
+        if status:
+            raise exception_for(status, self._text("tw_last_error"))
+
+    def _view(self, pointer: int, size: int) -> np.ndarray:
+        """uint8[size] of the linear memory; void as soon as that grows, so used at once and not kept."""
+        base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
+        return np.frombuffer((ctypes.c_uint8 * size).from_address(base + pointer), np.uint8)
+
+    def _text(self, function: str) -> str:
+        pointer = self._call(function) & 0xFFFFFFFF
+        data = self._view(pointer, self._memory.data_len(self._store) - pointer)
+        end = 256
+        while (zeros := np.flatnonzero(data[:end] == 0)).size == 0 and end < data.size:
+            end *= 4
+        return data[: zeros[0]].tobytes().decode()
+
+    def _place(self, data: bytes | np.ndarray) -> int:
+        """Copy bytes into fresh linear memory; returns the address, to be given to tw_free."""
+        source = np.frombuffer(data, np.uint8)
+        pointer = self._call("tw_alloc", max(source.nbytes, 1)) & 0xFFFFFFFF
+        if not pointer:
+            raise TilewrightError(f"{self.path}: no WebAssembly memory for {source.nbytes} bytes")
+        self._view(pointer, source.nbytes)[:] = source
+        return pointer
+
+    def _create(self, weights: np.ndarray | None) -> int:
+        held = 0 if weights is None else self._place(weights)  # lives as long as the instance
+        size = 0 if weights is None else weights.nbytes
+        options = self._place(_OPTIONS.pack(ABI_VERSION, 1, held, size, _SKIP_VERIFY))
+        slot = self._place(bytes(4))
+        self._checked("tw_create", options, slot)
+        context = int(self._view(slot, 4).view(np.uint32)[0])
+        self._call("tw_free", options)
+        self._call("tw_free", slot)
+        return context
+
+    def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        with self._lock:
+            if not self._context:
+                raise ArtifactError(f"{self.path}: this library has been closed")
+            held: list[int] = []
+            try:
+                return self._run(arrays, out, held)
+            finally:
+                for pointer in held:
+                    self._call("tw_free", pointer)
+
+    def _run(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None, held: list[int]) -> list[np.ndarray]:
+        count, results_count = len(arrays), len(self.outputs)
+        tensors = bytearray(_TENSOR.size * (count + results_count))
+        for index, array in enumerate(arrays):
+            held.append(data := self._place(array.reshape(-1).view(np.uint8)))
+            held.append(shape := self._place(np.array(array.shape, np.int64).view(np.uint8)))
+            code, bits = DTYPES[array.dtype]
+            row = (data, _CPU, 0, array.ndim, code, bits, 1, shape, 0, 0)
+            _TENSOR.pack_into(tensors, index * _TENSOR.size, *row)
+        held.append(at := self._place(bytes(tensors)))
+        outputs = at + count * _TENSOR.size
+        self._checked("tw_run", self._context, at, count, outputs, results_count)
+        results = []
+        for index, (spec, dtype) in enumerate(zip(self.outputs, self._output_dtypes, strict=True)):
+            row = _TENSOR.unpack(self._view(outputs + index * _TENSOR.size, _TENSOR.size).tobytes())
+            shape = tuple(self._view(row[7], 8 * row[3]).view(np.int64).tolist())
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            result = self._view(row[0], size).copy().view(dtype).reshape(shape)
+            if out is not None:
+                if out[index].shape != shape or out[index].dtype != dtype:
+                    got = f"{out[index].dtype}{list(out[index].shape)}"
+                    raise exception_for(2, f"output '{spec.name}': expected {dtype.name}{list(shape)}, got {got}")
+                out[index][...] = result
+            results.append(result)
+        return results
+
+    def close(self) -> None:
+        """Free the context; the instance goes with this object."""
+        with self._lock:
+            if self._context:
+                self._call("tw_destroy", self._context)
+            self._context = 0
+
+    def __repr__(self) -> str:
+        return f"WasmLibrary({str(self.path)!r})"
