@@ -72,5 +72,8 @@ def _verify(path: Path, data: mmap.mmap, size: int) -> None:
 
 
 def _kind(head: bytes) -> str:
-    names = {b"\x7fELF": "a shared library without its signature", b"\0asm": "a WebAssembly module without its signature"}
+    names = {
+        b"\x7fELF": "a shared library without its signature",
+        b"\0asm": "a WebAssembly module without its signature",
+    }
     return names.get(head[:4], "")

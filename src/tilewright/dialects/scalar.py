@@ -154,7 +154,9 @@ _BITS = ("int", "uint", "bool")
 
 def _unary(name: str, function: Callable[..., Any], kinds: tuple[str, ...] = _FLOAT, to_bool: bool = False) -> None:
     body = {"name": f"scalar.{name}", "function": staticmethod(function), "kinds": kinds, "to_bool": to_bool}
-    UNARY[name] = operation(type(name.title(), (Unary,), {**body, "__module__": __name__, "__doc__": f"Scalar {name}."}))
+    UNARY[name] = operation(
+        type(name.title(), (Unary,), {**body, "__module__": __name__, "__doc__": f"Scalar {name}."})
+    )
 
 
 def _binary(
@@ -171,7 +173,9 @@ def _binary(
         "to_bool": to_bool,
         "commutative": commutative,
     }
-    BINARY[name] = operation(type(name.title(), (Binary,), {**body, "__module__": __name__, "__doc__": f"Scalar {name}."}))
+    BINARY[name] = operation(
+        type(name.title(), (Binary,), {**body, "__module__": __name__, "__doc__": f"Scalar {name}."})
+    )
 
 
 def _in_f64(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -224,7 +228,7 @@ _unary("sign", np.sign, _NUMBER)
 _unary("not", np.invert, _BITS)
 for _name, _function in {
     "sqrt": np.sqrt,
-    "rsqrt": lambda x: (1.0 / np.sqrt(x)),
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "floor": np.floor,
     "ceil": np.ceil,
     "trunc": np.trunc,
@@ -289,7 +293,9 @@ def cast_array(x: Any, dtype: DType) -> np.ndarray[Any, Any]:
         info = np.iinfo(dtype.numpy)
         with np.errstate(invalid="ignore"):
             inside = np.clip(wide, float(info.min), float(info.max)).astype(dtype.numpy)
-        return np.where(wide >= float(info.max), info.max, np.where(wide <= float(info.min), info.min, inside)).astype(dtype.numpy)
+        return np.where(wide >= float(info.max), info.max, np.where(wide <= float(info.min), info.min, inside)).astype(
+            dtype.numpy
+        )
     with np.errstate(all="ignore"):
         return np.asarray(x.astype(dtype.numpy))
 

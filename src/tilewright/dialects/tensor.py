@@ -132,7 +132,9 @@ class Compute(Operation):
     def interpret(self, env: Any) -> Any:
         out_shape = tuple(int(env.evaluate(d)) for d in self.shape)
         result = np.empty(out_shape, self.dtype.numpy)
-        identity = np.asarray(combiner_identity(self.combiner, self.dtype) if self.is_reduction else 0, self.dtype.numpy)
+        identity = np.asarray(
+            combiner_identity(self.combiner, self.dtype) if self.is_reduction else 0, self.dtype.numpy
+        )
         if 0 in out_shape:
             return result
         axes = (*self.axes, *self.reduce_axes)
@@ -193,7 +195,11 @@ def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
     """NumPy reduction of the combiner; float16, bfloat16 and float32 sums accumulate in float64."""
     if combiner == "sum":
         wide = x.astype(np.float64) if x.dtype.kind not in "iub" else x
-        return np.logical_or.reduce(x, axis=axis) if x.dtype == bool else wide.sum(axis=axis, dtype=wide.dtype).astype(x.dtype)
+        return (
+            np.logical_or.reduce(x, axis=axis)
+            if x.dtype == bool
+            else wide.sum(axis=axis, dtype=wide.dtype).astype(x.dtype)
+        )
     function = {
         "prod": np.multiply,
         "max": np.maximum,

@@ -193,7 +193,9 @@ class Tensor:
         guards = tuple(expression(g) for g in guard)
         default = None
         if guards:
-            default = otherwise.value if isinstance(otherwise, Scalar) else self.builder.constant(otherwise, self.dtype).value
+            default = (
+                otherwise.value if isinstance(otherwise, Scalar) else self.builder.constant(otherwise, self.dtype).value
+            )
         return Scalar(body, body(tensor.Read(self.value, dynamic, default, indices=indices, guard=guards)))
 
 
@@ -233,14 +235,22 @@ class TensorBuilder:
         """An elementwise computation: ``body(*indices)`` gives each element of a tensor of `shape`."""
         return self._build(None, tuple(shape), (), body)
 
-    def reduce(self, combiner: str, shape: Sequence[Dim], reduce_shape: Sequence[Dim | Callable[..., Dim]], body: Callable[..., Scalar]) -> Tensor:
+    def reduce(
+        self,
+        combiner: str,
+        shape: Sequence[Dim],
+        reduce_shape: Sequence[Dim | Callable[..., Dim]],
+        body: Callable[..., Scalar],
+    ) -> Tensor:
         """A reduction: combines ``body(*indices, *reduce_indices)`` over `reduce_shape`.
 
         An extent in `reduce_shape` may be a function of the parallel indices (``lambda i: i + 1`` is a prefix).
         """
         return self._build(combiner, tuple(shape), tuple(reduce_shape), body)
 
-    def _build(self, combiner: str | None, shape: tuple[Dim, ...], reduce_shape: tuple[Any, ...], body: Callable[..., Scalar]) -> Tensor:
+    def _build(
+        self, combiner: str | None, shape: tuple[Dim, ...], reduce_shape: tuple[Any, ...], body: Callable[..., Scalar]
+    ) -> Tensor:
         axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
         reduce_axes = tuple(
             symbol(f"r{k}", 0, (n(*axes) if callable(n) and not isinstance(n, Expr) else n) - 1)
@@ -271,7 +281,9 @@ class TensorBuilder:
             return x
         return Tensor(self, self.builder(tensor.Reshape(x.value, shape=tuple(shape))))
 
-    def scatter(self, dest: Tensor, shape: Sequence[Dim], body: Callable[..., tuple[Scalar, ...]], combiner: str | None = None) -> Tensor:
+    def scatter(
+        self, dest: Tensor, shape: Sequence[Dim], body: Callable[..., tuple[Scalar, ...]], combiner: str | None = None
+    ) -> Tensor:
         """A copy of `dest` with ``body(*indices) -> (value, index, ...)`` written for every point of `shape`."""
         axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
         op = tensor.Scatter(dest.value, axes=axes, combiner=combiner, location=self.builder.location)

@@ -45,7 +45,9 @@ class Constant:
         """All elements are known to be one value without reading a large array."""
         if self.array.size == 0:
             return False
-        if self.array.size == 1 or all(s == 0 or d == 1 for s, d in zip(self.array.strides, self.array.shape, strict=True)):
+        if self.array.size == 1 or all(
+            s == 0 or d == 1 for s, d in zip(self.array.strides, self.array.shape, strict=True)
+        ):
             return True
         if self.array.size > 4096:
             return False
@@ -66,7 +68,11 @@ class Constant:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Constant) or self.array.dtype != other.array.dtype or self.array.shape != other.array.shape:
+        if (
+            not isinstance(other, Constant)
+            or self.array.dtype != other.array.dtype
+            or self.array.shape != other.array.shape
+        ):
             return False
         return self.array is other.array or (self.array.size <= 65536 and self.array.tobytes() == other.array.tobytes())
 

@@ -87,7 +87,9 @@ class ShapeSolver:
                 raise ShapeMismatch(f"input '{name}' is missing")
             found = tuple(shapes[name])
             if len(found) != len(shape):
-                raise ShapeMismatch(f"input '{name}' has {len(found)} dimensions {found}, expected {len(shape)} ({', '.join(map(str, shape))})")
+                raise ShapeMismatch(
+                    f"input '{name}' has {len(found)} dimensions {found}, expected {len(shape)} ({', '.join(map(str, shape))})"
+                )
             actual.append(found)
         values: dict[str, int] = {}
         origin: dict[str, tuple[int, int]] = {}
@@ -102,7 +104,13 @@ class ShapeSolver:
                     raise ShapeMismatch(f"{what}, which is not {step.expr} for any whole '{s.name}'")
                 low, high = bounds(s)
                 if (low is not None and value < low) or (high is not None and value > high):
-                    limit = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
+                    limit = (
+                        f"at least {low}"
+                        if high is None
+                        else f"at most {high}"
+                        if low is None
+                        else f"between {low} and {high}"
+                    )
                     raise ShapeMismatch(f"{what}: '{s.name}' must be {limit}")
                 if value % s.multiple_of:
                     raise ShapeMismatch(f"{what}: '{s.name}' must be a multiple of {s.multiple_of}")

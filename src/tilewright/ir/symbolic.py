@@ -630,7 +630,13 @@ def _symbolic_bounds(atom: Atom, upper: bool) -> list[Dim]:
         return []
     if isinstance(atom, FloorDiv) and upper:
         low = bounds(atom.b)[0]
-        if low is not None and low > 0 and isinstance(atom.a, Expr) and bounds(atom.a)[0] is not None and prove_le(0, atom.a):
+        if (
+            low is not None
+            and low > 0
+            and isinstance(atom.a, Expr)
+            and bounds(atom.a)[0] is not None
+            and prove_le(0, atom.a)
+        ):
             return [atom.a]
     return []
 
@@ -793,7 +799,9 @@ def parse(text: str, symbols: Mapping[str, Expr]) -> Dim:
         if isinstance(node, ast.Name):
             if node.id not in symbols:
                 known = ", ".join(sorted(symbols)) or "none"
-                raise ValueError(f"column {node.col_offset + 1}: unknown symbol '{node.id}' in '{text}' (known: {known})")
+                raise ValueError(
+                    f"column {node.col_offset + 1}: unknown symbol '{node.id}' in '{text}' (known: {known})"
+                )
             return symbols[node.id]
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -build(node.operand)
@@ -809,7 +817,12 @@ def parse(text: str, symbols: Mapping[str, Expr]) -> Dim:
                 if isinstance(b, int) and b == 0:
                     raise ValueError(f"column {node.col_offset + 1}: division by zero in '{text}'")
                 return a // b if isinstance(node.op, ast.FloorDiv) else a % b
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("min", "max")
+            and node.args
+        ):
             values = [build(a) for a in node.args]
             total = values[0]
             for v in values[1:]:

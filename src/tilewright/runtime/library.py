@@ -87,10 +87,14 @@ class _Context:
         for index, array in enumerate(arrays):
             at = self._write(index, array, at)
         if out is None:
-            out = [np.empty(shape, dtype) for shape, dtype in zip(self._output_shapes(arrays), self.dtypes, strict=True)]
+            out = [
+                np.empty(shape, dtype) for shape, dtype in zip(self._output_shapes(arrays), self.dtypes, strict=True)
+            ]
         for index, array in enumerate(out, len(arrays)):
             at = self._write(index, array, at)
-        self.check(self.native.tw_run(self.handle, self.in_pointer, self.num_inputs, self.out_pointer, self.num_outputs))
+        self.check(
+            self.native.tw_run(self.handle, self.in_pointer, self.num_inputs, self.out_pointer, self.num_outputs)
+        )
         return list(out)
 
     def _refuse_ranks(self, arrays: list[np.ndarray]) -> None:

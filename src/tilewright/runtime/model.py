@@ -138,7 +138,9 @@ class CompiledModel(ABC):
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a compiled model cannot be pickled: save() it and tilewright.load() the file in the other process")
+        raise TypeError(
+            "a compiled model cannot be pickled: save() it and tilewright.load() the file in the other process"
+        )
 
 
 def _same_memory(array: np.ndarray, tensor: Any) -> bool:

@@ -150,7 +150,9 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
         mapping[f.iv] = iv
         fresh.append((f, iv))
     for f, iv in reversed(fresh):
-        new = loop.For(iv=iv, kind=f.kind if f.kind in ("vectorize", "unroll") else "serial", step=f.step, location=f.location)
+        new = loop.For(
+            iv=iv, kind=f.kind if f.kind in ("vectorize", "unroll") else "serial", step=f.step, location=f.location
+        )
         new.body.append(top)
         top = new
     init.bindings = tuple(substitute(e, mapping) if isinstance(e, Expr) else e for e in init.bindings)
@@ -222,7 +224,9 @@ def rfactor(s: Schedule, name: str) -> str:
     if update is None or not any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
         raise ScheduleError(f"rfactor: block {block.sym_name!r} does not reduce over loop {name!r}")
     around = enclosing_loops(block)
-    if any(isinstance(x.iv.upper, Expr) and f.iv in free_symbols(x.iv.upper) for x in around) or free_symbols(f.iv.upper):
+    if any(isinstance(x.iv.upper, Expr) and f.iv in free_symbols(x.iv.upper) for x in around) or free_symbols(
+        f.iv.upper
+    ):
         pass
     buffer, dtype = update.buffer, update.buffer.type.dtype
     top = around[0]

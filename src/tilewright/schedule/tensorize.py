@@ -57,7 +57,9 @@ def _factor_loads(block: loop.Block) -> tuple[loop.Accumulate, list[loop.Load]]:
 
 
 @primitive
-def tensorize(s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...], k: str, nr: int, padded: bool = False) -> None:
+def tensorize(
+    s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...], k: str, nr: int, padded: bool = False
+) -> None:
     """Replace the innermost loops of a contraction (rows `m`, columns `n`, outer reduce loops, inner reduce loop `k`) by one
     `simd.brgemm` with panels of `nr` columns. It also initializes the result."""
     block = s.block(name)
@@ -67,7 +69,9 @@ def tensorize(s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...
     tile = [rows, columns, *outer, depth]
     around = enclosing_loops(block)
     if set(around[-len(tile) :]) != set(tile):
-        raise ScheduleError(f"tensorize: {m!r}, {n!r}, {reductions}, {k!r} are not the innermost loops around {name!r} ({s.loops(name)})")
+        raise ScheduleError(
+            f"tensorize: {m!r}, {n!r}, {reductions}, {k!r} are not the innermost loops around {name!r} ({s.loops(name)})"
+        )
     top: loop.For = around[-len(tile)]
     child: Operation | None = top
     for _ in tile:
@@ -98,7 +102,9 @@ def tensorize(s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...
     c_n, c_rest = _coefficient(c_address, columns.iv, "the result")
     c_m, c_rest = _coefficient(c_rest, rows.iv, "the result")
     if unit != 1 or c_n != 1:
-        raise ScheduleError(f"tensorize: columns {n!r} are not contiguous in the right factor (stride {unit}) and the result (stride {c_n})")
+        raise ScheduleError(
+            f"tensorize: columns {n!r} are not contiguous in the right factor (stride {unit}) and the result (stride {c_n})"
+        )
     inner = {f.iv for f in tile}
     for what, e in (("left factor", a_rest), ("right factor", b_rest), ("result", c_rest)):
         if isinstance(e, Expr) and (free_symbols(e) & inner or lane in free_symbols(e) or panel in free_symbols(e)):

@@ -101,4 +101,6 @@ def match_contraction(compute: tensor.Compute) -> Contraction | None:
     for axis in compute.axes:
         by_a, by_b = a.moves_with(axis), b.moves_with(axis)
         (m if by_a and not by_b else n if by_b and not by_a else batch).append(axis)
-    return Contraction(compute, a, b, tuple(batch), tuple(m), tuple(n), tuple(compute.reduce_axes), wide if wide else f32)
+    return Contraction(
+        compute, a, b, tuple(batch), tuple(m), tuple(n), tuple(compute.reduce_axes), wide if wide else f32
+    )

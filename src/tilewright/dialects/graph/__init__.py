@@ -23,4 +23,4 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-__all__ = ["OPERATORS", "GraphOp", *OPERATORS]  # noqa: PLE0604
+__all__ = ["OPERATORS", "GraphOp", *OPERATORS]

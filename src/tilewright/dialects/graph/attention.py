@@ -87,7 +87,11 @@ class Attention(GraphOp):
             if tensor_type(self.mask).dtype is boolean:
                 scores = b(Select(self.mask, scores, constant(b, -np.inf, scores)))
             else:
-                mask = self.mask if tensor_type(self.mask).dtype is tensor_type(scores).dtype else b(Cast(self.mask, dtype=tensor_type(scores).dtype))
+                mask = (
+                    self.mask
+                    if tensor_type(self.mask).dtype is tensor_type(scores).dtype
+                    else b(Cast(self.mask, dtype=tensor_type(scores).dtype))
+                )
                 scores = b(BINARY["add"](scores, mask))
         if self.causal:
             row, column = (b(Iota(shape=(rows, keys), axis=a)) for a in (0, 1))

@@ -46,7 +46,9 @@ class Matmul(GraphOp):
 
     def reference(self, a: Any, b: Any) -> Any:
         wide = a.dtype.kind not in "iub"
-        return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)).astype(a.dtype)
+        return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)).astype(
+            a.dtype
+        )
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         a, b = operands
@@ -79,7 +81,14 @@ class Einsum(GraphOp):
         if len(terms) != len(self.inputs):
             raise IRError(f"equation {self.equation!r} has {len(terms)} terms for {len(self.inputs)} operands", self)
         spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
-        widest = max((tensor_type(x).rank - len(s.replace("...", "")) for s, x in zip(terms, self.inputs, strict=True) if "..." in s), default=0)
+        widest = max(
+            (
+                tensor_type(x).rank - len(s.replace("...", ""))
+                for s, x in zip(terms, self.inputs, strict=True)
+                if "..." in s
+            ),
+            default=0,
+        )
         dots = "".join(spare[:widest])
         sizes: dict[str, Dim] = {}
         for k, (term, x) in enumerate(zip(terms, self.inputs, strict=True)):
@@ -122,7 +131,9 @@ class Einsum(GraphOp):
             where = dict(zip((*output, *summed), i, strict=True))
             value: Scalar | None = None
             for term, x in zip(terms, operands, strict=True):
-                index = tuple(0 if isinstance(n, int) and n == 1 else where[c] for c, n in zip(term, x.shape, strict=True))
+                index = tuple(
+                    0 if isinstance(n, int) and n == 1 else where[c] for c, n in zip(term, x.shape, strict=True)
+                )
                 factor = widen(x[index])
                 value = factor if value is None else value * factor
             assert value is not None

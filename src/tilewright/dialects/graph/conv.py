@@ -47,7 +47,9 @@ def from_channels_first(x: Any, layout: str) -> Any:
     return x if layout == "channels_first" else np.moveaxis(x, 1, -1)
 
 
-def pad_spatial(t: TensorBuilder, x: Tensor, layout: str, padding: Sequence[tuple[Dim, Dim]], value: float = 0) -> Tensor:
+def pad_spatial(
+    t: TensorBuilder, x: Tensor, layout: str, padding: Sequence[tuple[Dim, Dim]], value: float = 0
+) -> Tensor:
     """`x` with its spatial dimensions padded, as a tensor of its own; `x` itself when there is nothing to pad."""
     if all(isinstance(p, int) and p == 0 for pair in padding for p in pair):
         return x
@@ -96,7 +98,9 @@ class Conv(GraphOp):
             raise IRError(f"input has {c} channels, the weight wants {w.shape[1] * self.groups}", self)
         spatial = [
             window_size(x.shape[a], k, s, p, d)
-            for a, k, s, p, d in zip(spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, strict=True)
+            for a, k, s, p, d in zip(
+                spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, strict=True
+            )
         ]
         for n in spatial:
             if isinstance(n, int) and n < 1:
@@ -109,7 +113,9 @@ class Conv(GraphOp):
         x = np.pad(x, [(0, 0), (0, 0), *self.padding])
         g, per = self.groups, w.shape[1]
         windows = np.lib.stride_tricks.sliding_window_view(
-            x, [d * (k - 1) + 1 for k, d in zip(w.shape[2:], self.dilations, strict=True)], axis=tuple(range(2, 2 + rank))
+            x,
+            [d * (k - 1) + 1 for k, d in zip(w.shape[2:], self.dilations, strict=True)],
+            axis=tuple(range(2, 2 + rank)),
         )
         step = tuple(slice(None, None, s) for s in self.strides)
         taps = tuple(slice(None, None, d) for d in self.dilations)
@@ -151,7 +157,9 @@ class Conv(GraphOp):
             n, o, out = self._split(i[:rank])
             taps = i[rank:]
             where, guard = [], []
-            for a, p, r, s, d, (low, _) in zip(axes, out, taps, self.strides, self.dilations, self.padding, strict=True):
+            for a, p, r, s, d, (low, _) in zip(
+                axes, out, taps, self.strides, self.dilations, self.padding, strict=True
+            ):
                 e = p * s + r * d - low
                 where.append(e)
                 guard += [g for g in (e, x.shape[a] - 1 - e) if not prove_le(0, g)]
@@ -219,7 +227,13 @@ class ConvTranspose(GraphOp):
         spatial = [
             (x.shape[a] - 1) * s - low - high + d * (k - 1) + extra + 1
             for a, k, s, (low, high), d, extra in zip(
-                spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, self.output_padding, strict=True
+                spatial_axes(x.rank, self.layout),
+                w.shape[2:],
+                self.strides,
+                self.padding,
+                self.dilations,
+                self.output_padding,
+                strict=True,
             )
         ]
         return (TensorType(x.dtype, place(self.layout, x.shape[0], w.shape[1] * self.groups, spatial)),)
@@ -228,19 +242,31 @@ class ConvTranspose(GraphOp):
         x = to_channels_first(x, self.layout).astype(np.float64)
         n, c, *sizes = x.shape
         g, per_out = self.groups, w.shape[1]
-        full = [(m - 1) * s + d * (k - 1) + 1 for m, s, d, k in zip(sizes, self.strides, self.dilations, w.shape[2:], strict=True)]
+        full = [
+            (m - 1) * s + d * (k - 1) + 1
+            for m, s, d, k in zip(sizes, self.strides, self.dilations, w.shape[2:], strict=True)
+        ]
         y = np.zeros((n, g, per_out, *[f + e for f, e in zip(full, self.output_padding, strict=True)]))
         left = x.reshape(n, g, c // g, *sizes)
         weight = w.astype(np.float64).reshape(g, c // g, *w.shape[1:])
         letters = "xyz"[: len(sizes)]
         for taps in np.ndindex(*w.shape[2:]):
-            part = np.einsum(f"ngc{letters},gco->ngo{letters}", left, weight[(slice(None), slice(None), slice(None), *taps)])
+            part = np.einsum(
+                f"ngc{letters},gco->ngo{letters}", left, weight[(slice(None), slice(None), slice(None), *taps)]
+            )
             where = tuple(
-                slice(r * d, r * d + (m - 1) * s + 1, s) for r, d, m, s in zip(taps, self.dilations, sizes, self.strides, strict=True)
+                slice(r * d, r * d + (m - 1) * s + 1, s)
+                for r, d, m, s in zip(taps, self.dilations, sizes, self.strides, strict=True)
             )
             y[(slice(None), slice(None), slice(None), *where)] += part
         y = y.reshape(n, g * per_out, *y.shape[3:])
-        y = y[(slice(None), slice(None), *(slice(lo, dim - hi) for (lo, hi), dim in zip(self.padding, y.shape[2:], strict=True)))]
+        y = y[
+            (
+                slice(None),
+                slice(None),
+                *(slice(lo, dim - hi) for (lo, hi), dim in zip(self.padding, y.shape[2:], strict=True)),
+            )
+        ]
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * len(sizes))
         return from_channels_first(y, self.layout).astype(w.dtype)
@@ -253,7 +279,12 @@ class ConvTranspose(GraphOp):
         channels = channel_axis(rank, self.layout)
         per_out, per_in = w.shape[1], w.shape[0] // self.groups
         # Zeros inserted between the elements of the input turn this into a dense convolution with a flipped kernel.
-        pads = [(d * (k - 1) - low, d * (k - 1) - high + extra) for (low, high), d, k, extra in zip(self.padding, self.dilations, w.shape[2:], self.output_padding, strict=True)]
+        pads = [
+            (d * (k - 1) - low, d * (k - 1) - high + extra)
+            for (low, high), d, k, extra in zip(
+                self.padding, self.dilations, w.shape[2:], self.output_padding, strict=True
+            )
+        ]
         shape = list(x.shape)
         for a, s, (low, high) in zip(axes, self.strides, pads, strict=True):
             shape[a] = (x.shape[a] - 1) * s + 1 + low + high
@@ -282,5 +313,7 @@ class ConvTranspose(GraphOp):
             flipped = [k - 1 - r for k, r in zip(w.shape[2:], taps, strict=True)]
             return widen(z[place(self.layout, n, q * per_in + c, where)]) * widen(w[(q * per_in + c, o, *flipped)])
 
-        y = t.reshape(accumulate(t, TensorType(result.dtype, grouped_shape), (*w.shape[2:], per_in), body), result.shape)
+        y = t.reshape(
+            accumulate(t, TensorType(result.dtype, grouped_shape), (*w.shape[2:], per_in), body), result.shape
+        )
         return t.compute(result.shape, lambda *i: y[i] + rest[0][i[channels]]) if rest else y

@@ -44,7 +44,9 @@ class Symbolic(GraphOp):
         return (TensorType(i64, self.shape),)
 
     def reference(self, env: Any) -> Any:
-        return np.array([int(env.evaluate(v)) for v in self.values], np.int64).reshape([int(env.evaluate(d)) for d in self.shape])
+        return np.array([int(env.evaluate(v)) for v in self.values], np.int64).reshape(
+            [int(env.evaluate(d)) for d in self.shape]
+        )
 
     def fold(self) -> Value | ConstantData | None:
         if all(isinstance(v, int) for v in self.values):
@@ -173,7 +175,12 @@ for _name in scalar.UNARY:
     UNARY[_name] = operation(type(_class_name(_name), (Unary,), _body))
 for _name in scalar.BINARY:
     if _name != "pow":
-        _body = {"name": f"graph.{_name}", "function": _name, "__module__": __name__, "__doc__": f"Elementwise {_name}."}
+        _body = {
+            "name": f"graph.{_name}",
+            "function": _name,
+            "__module__": __name__,
+            "__doc__": f"Elementwise {_name}.",
+        }
         BINARY[_name] = operation(type(_class_name(_name), (Binary,), _body))
 
 
@@ -194,7 +201,9 @@ class Pow(Binary):
         with np.errstate(all="ignore"):
             if a.dtype.kind in "iu":
                 exact = np.power(a, np.maximum(b, 0))
-                return np.where(b < 0, np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b % 2), 0)), exact).astype(a.dtype)
+                return np.where(b < 0, np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b % 2), 0)), exact).astype(
+                    a.dtype
+                )
             return np.power(a, b)
 
     def decompose(self, b: Builder) -> Value | None:
@@ -268,7 +277,9 @@ class Select(GraphOp):
         c, a, b = operands
         return t.compute(
             self.result.type.shape,
-            lambda *i: c[broadcast_index(i, c.shape)].select(a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]),
+            lambda *i: c[broadcast_index(i, c.shape)].select(
+                a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]
+            ),
         )
 
 

@@ -80,7 +80,9 @@ class GatherElements(GraphOp):
 
     def reference(self, x: Any, indices: Any) -> Any:
         axis = self.axis % x.ndim
-        where = [np.arange(n).reshape([-1 if d == k else 1 for d in range(x.ndim)]) for k, n in enumerate(indices.shape)]
+        where = [
+            np.arange(n).reshape([-1 if d == k else 1 for d in range(x.ndim)]) for k, n in enumerate(indices.shape)
+        ]
         where[axis] = _wrap_array(indices, x.shape[axis])
         return x[tuple(where)]
 
@@ -112,7 +114,9 @@ class GatherNd(GraphOp):
     def reference(self, x: Any, indices: Any) -> Any:
         batch, depth = self.batch_dims, indices.shape[-1]
         lead = indices.shape[:-1]
-        where: list[Any] = [np.arange(n).reshape([-1 if d == k else 1 for d in range(len(lead))]) for k, n in enumerate(lead[:batch])]
+        where: list[Any] = [
+            np.arange(n).reshape([-1 if d == k else 1 for d in range(len(lead))]) for k, n in enumerate(lead[:batch])
+        ]
         where += [_wrap_array(indices[..., k], x.shape[batch + k]) for k in range(depth)]
         return x[tuple(np.broadcast_arrays(*where))] if where else x
 

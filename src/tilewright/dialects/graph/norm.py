@@ -197,7 +197,8 @@ class BatchNorm(SameType):
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
         axis = self.axis % x.ndim
         scale, bias, mean, variance = (
-            v.astype(np.float64).reshape([-1 if d == axis else 1 for d in range(x.ndim)]) for v in (scale, bias, mean, variance)
+            v.astype(np.float64).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+            for v in (scale, bias, mean, variance)
         )
         return ((x - mean) / np.sqrt(variance + self.epsilon) * scale + bias).astype(x.dtype)
 
@@ -206,7 +207,9 @@ class BatchNorm(SameType):
         axis = normalize_axis(self.axis, x.rank, self)
         shape = tuple(n if d == axis else 1 for d, n in enumerate(x.shape))
         scale, bias, mean, variance = (widen(b, v) for v in (self.scale, self.bias, self.mean, self.variance))
-        factor = b(BINARY["mul"](scale, b(UNARY["rsqrt"](b(BINARY["add"](variance, constant(b, self.epsilon, variance)))))))
+        factor = b(
+            BINARY["mul"](scale, b(UNARY["rsqrt"](b(BINARY["add"](variance, constant(b, self.epsilon, variance))))))
+        )
         shift = b(BINARY["sub"](bias, b(BINARY["mul"](mean, factor))))
         y = b(BINARY["mul"](widen(b, self.x), b(Reshape(factor, shape=shape))))
         return narrow(b, b(BINARY["add"](y, b(Reshape(shift, shape=shape)))), self.x)

@@ -40,7 +40,9 @@ class Pool(GraphOp):
             raise IRError(f"a kernel {self.kernel} needs an input of rank {len(self.kernel) + 2}, got {x.shape}", self)
         axes = spatial_axes(x.rank, self.layout)
         spatial = [self._positions(x.shape[a], k) for k, a in enumerate(axes)]
-        return (TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], spatial)),)
+        return (
+            TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], spatial)),
+        )
 
     def _positions(self, n: Dim, k: int) -> Dim:
         kernel, stride, (low, high), dilation = self.kernel[k], self.strides[k], self.padding[k], self.steps[k]
@@ -60,7 +62,11 @@ class Pool(GraphOp):
         index = []
         for k in range(rank):
             assert isinstance(shape[k], int)
-            index.append(np.arange(shape[k])[:, None] * self.strides[k] + np.arange(self.kernel[k])[None, :] * self.steps[k] - self.padding[k][0])
+            index.append(
+                np.arange(shape[k])[:, None] * self.strides[k]
+                + np.arange(self.kernel[k])[None, :] * self.steps[k]
+                - self.padding[k][0]
+            )
         grids, inside = [], np.ones((), bool)
         for k, i in enumerate(index):
             view = [1] * (2 * rank)
@@ -175,13 +181,18 @@ class AdaptiveAvgPool(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         check_layout(self, self.layout)
         x = tensor_type(self.x)
-        return (TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], self.size)),)
+        return (
+            TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], self.size)),
+        )
 
     def reference(self, x: Any) -> Any:
         y = to_channels_first(x, self.layout).astype(np.float64)
         for k, size in enumerate(self.size):
             n = y.shape[2 + k]
-            parts = [np.take(y, range(j * n // size, -(-(j + 1) * n // size)), 2 + k).mean(axis=2 + k, keepdims=True) for j in range(size)]
+            parts = [
+                np.take(y, range(j * n // size, -(-(j + 1) * n // size)), 2 + k).mean(axis=2 + k, keepdims=True)
+                for j in range(size)
+            ]
             y = np.concatenate(parts, 2 + k)
         return from_channels_first(y, self.layout).astype(x.dtype)
 

@@ -48,11 +48,15 @@ class Reduction(GraphOp):
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
         narrow = x.dtype.is_float and x.dtype.bits == 16
-        y = reduce_axes(t, x, type(self).combiner, self.normalized, self.keepdims, lambda v: v.cast(f32) if narrow else v)
+        y = reduce_axes(
+            t, x, type(self).combiner, self.normalized, self.keepdims, lambda v: v.cast(f32) if narrow else v
+        )
         return t.compute(y.shape, lambda *i: y[i].cast(x.dtype)) if narrow else y
 
 
-def reduce_axes(t: TensorBuilder, x: Tensor, combiner: str, axes: Sequence[int], keepdims: bool, element: Any) -> Tensor:
+def reduce_axes(
+    t: TensorBuilder, x: Tensor, combiner: str, axes: Sequence[int], keepdims: bool, element: Any
+) -> Tensor:
     """The reduction of ``element(x[...])`` over `axes`."""
     kept = [d for d in range(x.rank) if d not in axes]
     shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
@@ -62,7 +66,9 @@ def reduce_axes(t: TensorBuilder, x: Tensor, combiner: str, axes: Sequence[int],
         outer = list(parallel) if keepdims else None
         where: list[Any] = []
         for d in range(x.rank):
-            where.append(reduced[axes.index(d)] if d in axes else (outer[d] if outer is not None else parallel[kept.index(d)]))
+            where.append(
+                reduced[axes.index(d)] if d in axes else (outer[d] if outer is not None else parallel[kept.index(d)])
+            )
         return element(x[tuple(where)])  # type: ignore[no-any-return]
 
     return t.reduce(combiner, shape, [x.shape[a] for a in axes], body)
@@ -114,8 +120,11 @@ class ReduceMean(Reduction):
     combiner = "sum"
 
     def reference(self, x: Any) -> Any:
-        if not x.dtype.kind == "f" and x.dtype.name != "bfloat16":
-            return (x.sum(axis=self.normalized, keepdims=self.keepdims) // max(1, np.prod([x.shape[a] for a in self.normalized]))).astype(x.dtype)
+        if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
+            return (
+                x.sum(axis=self.normalized, keepdims=self.keepdims)
+                // max(1, np.prod([x.shape[a] for a in self.normalized]))
+            ).astype(x.dtype)
         return x.astype(np.float64).mean(axis=self.normalized, keepdims=self.keepdims).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:
@@ -134,7 +143,9 @@ class Variance(Reduction):
     correction: Attr = 0.0
 
     def reference(self, x: Any) -> Any:
-        return x.astype(np.float64).var(axis=self.normalized, ddof=self.correction, keepdims=self.keepdims).astype(x.dtype)
+        return (
+            x.astype(np.float64).var(axis=self.normalized, ddof=self.correction, keepdims=self.keepdims).astype(x.dtype)
+        )
 
     def decompose(self, b: Builder) -> Value:
         x = tensor_type(self.x)
@@ -142,7 +153,11 @@ class Variance(Reduction):
         mean = b(ReduceMean(wide, axes=self.normalized, keepdims=True))
         centered = b(BINARY["sub"](wide, mean))
         total = b(ReduceSum(b(BINARY["mul"](centered, centered)), axes=self.normalized, keepdims=self.keepdims))
-        n = b(BINARY["sub"](count(b, self.x, self.normalized, tensor_type(wide).dtype), constant(b, self.correction, wide)))
+        n = b(
+            BINARY["sub"](
+                count(b, self.x, self.normalized, tensor_type(wide).dtype), constant(b, self.correction, wide)
+            )
+        )
         result: Value = b(BINARY["div"](total, b(Clamp(n, minimum=0.0))))
         return b(Cast(result, dtype=x.dtype)) if wide is not self.x else result  # type: ignore[no-any-return]
 

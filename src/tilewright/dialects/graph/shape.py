@@ -60,7 +60,9 @@ class Reshape(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         result = TensorType(tensor_type(self.x).dtype, self.shape)
         if not prove_eq(tensor_type(self.x).size, result.size):
-            raise IRError(f"cannot reshape {tensor_type(self.x).shape} to {self.shape}: the sizes are not provably equal", self)
+            raise IRError(
+                f"cannot reshape {tensor_type(self.x).shape} to {self.shape}: the sizes are not provably equal", self
+            )
         return (result,)
 
     def reference(self, x: Any, env: Any) -> Any:
@@ -111,7 +113,9 @@ class Transpose(GraphOp):
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
-        return t.compute(self.result.type.shape, lambda *i: x[tuple(i[self.permutation.index(d)] for d in range(x.rank))])
+        return t.compute(
+            self.result.type.shape, lambda *i: x[tuple(i[self.permutation.index(d)] for d in range(x.rank))]
+        )
 
 
 @operation
@@ -151,7 +155,8 @@ class Slice(GraphOp):
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
         return t.compute(
-            self.result.type.shape, lambda *i: x[tuple(s + k * p for s, k, p in zip(self.starts, i, self.steps, strict=True))]
+            self.result.type.shape,
+            lambda *i: x[tuple(s + k * p for s, k, p in zip(self.starts, i, self.steps, strict=True))],
         )
 
 
@@ -312,7 +317,10 @@ class Flip(GraphOp):
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
         axes = {a % x.rank for a in self.axes}
-        return t.compute(x.shape, lambda *i: x[tuple(n - 1 - k if d in axes else k for d, (k, n) in enumerate(zip(i, x.shape, strict=True)))])
+        return t.compute(
+            x.shape,
+            lambda *i: x[tuple(n - 1 - k if d in axes else k for d, (k, n) in enumerate(zip(i, x.shape, strict=True)))],
+        )
 
 
 @operation

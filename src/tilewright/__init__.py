@@ -1,0 +1,54 @@
+"""Tilewright: a machine-learning compiler. Models in, small native artifacts that run without Python out.
+
+    import tilewright as tw
+    lib = tw.compile(model, args, target="cpu")
+    out = lib(x)
+    lib.save("model.so"); lib = tw.load("model.so")
+
+Everything here is imported at its first use, so that `import tilewright` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.compiler import compile, load
+    from tilewright.errors import ArtifactError, CompileError, ShapeError, TilewrightError, UnsupportedOperatorError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArtifactError",
+    "CompileError",
+    "ShapeError",
+    "TilewrightError",
+    "UnsupportedOperatorError",
+    "__version__",
+    "compile",
+    "load",
+]
+
+_HOME = {
+    "compile": "tilewright.compiler",
+    "load": "tilewright.compiler",
+    "ArtifactError": "tilewright.errors",
+    "CompileError": "tilewright.errors",
+    "ShapeError": "tilewright.errors",
+    "TilewrightError": "tilewright.errors",
+    "UnsupportedOperatorError": "tilewright.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

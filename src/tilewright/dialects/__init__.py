@@ -1,0 +1,1 @@
+"""The dialects, one module or folder each: operations, types and attributes under a namespace."""
