@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .core import Block, Effect, Operation, Value
+from .core import Block, Effect, IRError, Operation, Value
 
 
 def dce(root: Operation) -> int:
@@ -75,3 +75,39 @@ def _cse_block(block: Block, outer: dict[Any, Operation]) -> int:
             for inner in region.blocks:
                 count += _cse_block(inner, seen if op.effects == Effect.CONTROL else {})
     return count
+
+
+def sort_block(block: Block) -> None:
+    """Order a block's operations so that producers stand before users, changing as little as possible.
+
+    Regions must not use values of this block except through their operation's operands.
+
+    Raises:
+        IRError: the operations depend on each other in a cycle.
+    """
+    ops = list(block.ops)
+    placed: set[Operation] = set()
+    active: set[Operation] = set()
+    ordered: list[Operation] = []
+    for start in ops:
+        stack = [(start, False)]
+        while stack:
+            op, ready = stack.pop()
+            if op in placed:
+                continue
+            if ready:
+                active.discard(op)
+                placed.add(op)
+                ordered.append(op)
+                continue
+            if op in active:
+                raise IRError("depends on its own result", op)
+            active.add(op)
+            stack.append((op, True))
+            for v in reversed(op.operands):
+                producer = v.defining_op
+                if producer is not None and producer.parent is block and producer not in placed:
+                    stack.append((producer, False))
+    if ordered != ops:
+        for op in ordered:
+            block.append(op)

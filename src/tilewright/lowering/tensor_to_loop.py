@@ -94,12 +94,18 @@ def _nest(builder: Builder, name: str, axes: tuple[Expr, ...], reduce_axes: tupl
     """Loops over the axes with an empty block inside, appended at the builder."""
     mapping: dict[Expr, Dim] = {}
     ivs = []
+    bindings: list[Dim] = []
     for axis in (*axes, *reduce_axes):
+        if isinstance(axis.upper, int) and axis.upper == 0:
+            mapping[axis] = 0
+            bindings.append(0)
+            continue
         upper = substitute(axis.upper, mapping) if isinstance(axis.upper, Expr) else axis.upper
         iv = symbol(f"{name}_{axis.name}", 0, upper)
         mapping[axis] = iv
         ivs.append(iv)
-    block = loop.Block(sym_name=name, axes=axes, reduce_axes=reduce_axes, bindings=tuple(ivs), location=builder.location)
+        bindings.append(iv)
+    block = loop.Block(sym_name=name, axes=axes, reduce_axes=reduce_axes, bindings=tuple(bindings), location=builder.location)
     top: Operation = block
     for iv in reversed(ivs):
         f = loop.For(iv=iv, location=builder.location)
@@ -134,6 +140,7 @@ def _lower_body(body: Builder, source: Operation, buffers: dict[Value, Value]) -
 def _lower_compute(builder: Builder, op: tensor.Compute, buffers: dict[Value, Value], name: str) -> None:
     with builder.at(op.location):
         block = _nest(builder, name, op.axes, op.reduce_axes)
+        block.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
         body = Builder(block.body, location=op.location)
         (value,) = _lower_body(body, op, buffers)
         target = buffers[op.result]

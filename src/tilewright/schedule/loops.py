@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..dialects import loop
 from ..ir.core import Operation
-from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_le, smin, symbol
+from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_eq, prove_le, smin, substitute, symbol
 from .schedule import Schedule, ScheduleError, only_child, primitive
-from .tree import substitute_tree
+from .tree import Access, resolved, substitute_tree, substitute_tree_at
 
 
 def _wrap(iv: Expr, body_of: loop.For, kind: str = "serial") -> loop.For:
@@ -114,6 +114,60 @@ def reorder(s: Schedule, *names: str) -> None:
         place = f
     for op in body:
         place.body.append(op)
+
+
+@primitive
+def merge(s: Schedule, first: str, second: str) -> None:
+    """Run the body of a loop inside an earlier neighbour of equal extent.
+
+        for i in n:  a(i)
+        for j in n:  b(j)
+    becomes
+        for i in n:  a(i); b(i)
+    Allowed when every buffer that one body writes and the other touches is addressed by just ``i`` (``j``) in one dimension.
+    """
+    a, b = s.loop(first), s.loop(second)
+    if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
+        raise ScheduleError(f"merge: {first!r} ({a.extent} iterations) and {second!r} ({b.extent}) are no neighbours of equal extent")
+    if a.kind != "serial" or b.kind != "serial":
+        raise ScheduleError(f"merge: {first!r} and {second!r} must be serial, they are '{a.kind}' and '{b.kind}'")
+    between = a.next
+    while between is not None and between is not b:
+        if not isinstance(between, loop.Alloc):
+            raise ScheduleError(f"merge: statements stand between {first!r} and {second!r}")
+        between = between.next
+    if between is None:
+        raise ScheduleError(f"merge: {second!r} does not follow {first!r}")
+    _check_same_iteration(a, b)
+    for op in list(b.body.ops):
+        a.body.append(op)
+        if isinstance(op, loop.Block):
+            op.bindings = tuple(substitute(e, {b.iv: a.iv}) for e in op.bindings)
+        else:
+            substitute_tree_at(op, {b.iv: a.iv})
+    for op in list(a.body.ops):
+        if isinstance(op, loop.Alloc):
+            a.body.insert_before(a.body.first, op)
+    # Buffers allocated between the two must be visible in the merged body.
+    b.erase()
+
+
+def _accesses_in(root: Operation) -> list[Access]:
+    return [op for op in root.walk() if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
+
+
+def _check_same_iteration(a: loop.For, b: loop.For) -> None:
+    """Raise unless the two bodies exchange values only within one iteration."""
+    first, second = _accesses_in(a), _accesses_in(b)
+    written = {op.buffer for op in (*first, *second) if not isinstance(op, loop.Load)}
+    for buffer in written & {op.buffer for op in first} & {op.buffer for op in second}:
+        common: set[int] | None = None
+        for op, iv in [*((op, a.iv) for op in first), *((op, b.iv) for op in second)]:
+            if op.buffer is buffer:
+                here = {d for d, e in enumerate(resolved(op, op.indices)) if e is iv}
+                common = here if common is None else common & here
+        if not common:
+            raise ScheduleError(f"merge: '{a.iv.name}' and '{b.iv.name}' exchange values of different iterations")
 
 
 def _ancestors(op: Operation) -> list[Operation]:

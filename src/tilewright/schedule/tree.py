@@ -21,6 +21,11 @@ def substitute_tree(root: Operation, mapping: Mapping[Expr, Dim]) -> None:
                 _substitute_op(op, dict(mapping))
 
 
+def substitute_tree_at(op: Operation, mapping: Mapping[Expr, Dim]) -> None:
+    """`substitute_tree`, the operation itself included."""
+    _substitute_op(op, dict(mapping))
+
+
 def _substitute_op(op: Operation, mapping: dict[Expr, Dim]) -> None:
     attributes = op.attributes
     for name in EXPRESSION_ATTRIBUTES:

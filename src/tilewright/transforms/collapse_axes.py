@@ -1,0 +1,220 @@
+"""Fewer, longer loops: adjacent axes of a group that all its accesses walk as one are collapsed into one.
+
+``y[b, s, n] = f(x[b, s, n], w[n])`` becomes ``y[f, n] = f(x[f // S, f % S, n], w[n])``, whose addresses are affine in ``f``. Results get
+their own shape back through a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dialects import func, scalar, tensor
+from ..dialects.tensor import extent
+from ..ir.builder import Builder
+from ..ir.core import Module, Operation, Value
+from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq, substitute, symbol
+from ..ir.types import Shape, TensorType
+from .index_maps import flatten_index, substitute_all, symbols_of
+from .pack_operands import CONTRACTION, Roles
+
+
+def collapse_axes(module: Module) -> None:
+    """Collapse the axes of every group as far as its accesses allow."""
+    for function in module.functions(func.Func):
+        for group in [op for op in function.body.ops if isinstance(op, tensor.Group)]:
+            _collapse(group)
+
+
+def _collapse(group: tensor.Group) -> None:
+    members = [op for op in group.body.ops if isinstance(op, tensor.Compute)]
+    if group.kind == "scatter" or len(members) + 1 != len(group.body):
+        return
+    shapes = {m.result: m.result.type.shape for m in members}
+    rows = group.attributes.get("tw.rows", len(members[0].axes))
+    shared = rows if group.kind == "rows" else len(members[0].axes)
+    d = 0
+    while d + 1 < shared:
+        if _roles_agree(members, d) and all(_can_merge(m, d, members) for m in members):
+            _merge(members, d)
+            shared -= 1
+            if group.kind == "rows":
+                group.attributes["tw.rows"] -= 1
+        else:
+            d += 1
+    if group.kind == "rows":
+        _collapse_tails(members, shared)
+    for m in members:
+        _collapse_reductions(m)
+    _restore_shapes(group, shapes)
+
+
+def _collapse_tails(members: Sequence[tensor.Compute], shared: int) -> None:
+    """Collapse axes behind the rows, where all members that have them agree."""
+    if len(members) == 1:
+        return  # all axes of a single elementwise computation are rows already
+    d = shared
+    while any(len(m.axes) > d + 1 for m in members):
+        deep = [m for m in members if len(m.axes) > d + 1]
+        same = all(prove_eq(a, b) for m in deep for a, b in zip(m.result.type.shape[d : d + 2], deep[0].result.type.shape[d : d + 2], strict=True))
+        shallow_read = any(r.source in {m.result for m in deep} for m in members if m not in deep for r in _reads(m))
+        if same and not shallow_read and all(_can_merge(m, d, members) for m in deep):
+            _merge(deep, d)
+        else:
+            d += 1
+
+
+def _reads(op: tensor.Compute) -> list[tensor.Read]:
+    return [x for x in op.body.ops if isinstance(x, tensor.Read)]
+
+
+def _roles_agree(members: Sequence[tensor.Compute], d: int) -> bool:
+    """In a contraction only axes of one role may merge."""
+    for m in members:
+        roles = Roles.of(m)
+        if roles is not None:
+            return any(d in group and d + 1 in group for group in (roles.batch, roles.m, roles.n[:-1]))
+    return True
+
+
+def _expressions(op: tensor.Compute) -> list[Dim]:
+    """Expressions other than addresses in which an axis must not occur when it is to be merged."""
+    found: list[Dim] = [axis.upper for axis in op.reduce_axes]
+    for x in op.body.ops:
+        if isinstance(x, tensor.Read):
+            found += x.guard
+            if x.dynamic:
+                found += x.indices
+        elif isinstance(x, scalar.Index):
+            found.append(x.expr)
+    return found
+
+
+def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) -> bool:
+    outer, inner = op.axes[d], op.axes[d + 1]
+    if symbols_of(_expressions(op)) & {outer, inner}:
+        return False
+    results = {m.result for m in members}
+    for read in _reads(op):
+        if read.source in results:
+            if len(read.indices) <= d + 1 or read.indices[d] is not outer or read.indices[d + 1] is not inner:
+                return False
+            others = (*read.indices[:d], *read.indices[d + 2 :])
+            if symbols_of(others) & {outer, inner}:
+                return False
+        elif not read.dynamic and not _walks_as_one(read, outer, inner):
+            return False
+    return True
+
+
+def _walks_as_one(read: tensor.Read, outer: Expr, inner: Expr) -> bool:
+    address = flatten_index(read.indices, read.source.type.shape)
+    first = linear_in(address, outer)
+    if first is None:
+        return False
+    second = linear_in(first[1], inner)
+    if second is None or symbols_of((first[0], second[0])) & {outer, inner}:
+        return False
+    return prove_eq(first[0], second[0] * extent(inner))
+
+
+def _merge(members: Sequence[tensor.Compute], d: int) -> None:
+    results = {m.result for m in members}
+    for op in members:
+        outer, inner = op.axes[d], op.axes[d + 1]
+        n = extent(inner)
+        merged = symbol(f"i{d}", 0, extent(outer) * n - 1)
+        # Names of later axes move down by one, so that equal groups look equal.
+        mapping: dict[Expr, Dim] = {outer: merged // n, inner: merged % n}
+        axes: list[Expr] = [*op.axes[:d], merged]
+        for k, axis in enumerate(op.axes[d + 2 :], d + 1):
+            renamed = symbol(f"i{k}", 0, axis.upper)
+            mapping[axis] = renamed
+            axes.append(renamed)
+        _rename(op, mapping, {r: merged for r in results}, d)
+        op.axes = tuple(axes)
+        _set_shape(op)
+        _shift_roles(op, d)
+
+
+def _rename(op: tensor.Compute, mapping: dict[Expr, Dim], internal: dict[Value, Expr], d: int) -> None:
+    for x in op.body.ops:
+        if isinstance(x, tensor.Read):
+            if x.source in internal:
+                x.indices = (*substitute_all(x.indices[:d], mapping), internal[x.source], *substitute_all(x.indices[d + 2 :], mapping))
+            else:
+                x.indices = substitute_all(x.indices, mapping)
+            x.guard = substitute_all(x.guard, mapping)
+        elif isinstance(x, scalar.Index):
+            x.expr = substitute(x.expr, mapping)
+    op.reduce_axes = tuple(_renewed(axis, mapping) for axis in op.reduce_axes)
+
+
+def _renewed(axis: Expr, mapping: dict[Expr, Dim]) -> Expr:
+    upper = axis.upper
+    if isinstance(upper, int) or free_symbols(upper).isdisjoint(mapping):
+        return axis
+    raise AssertionError("axes that bound a reduce axis are not merged or renamed")
+
+
+def _set_shape(op: tensor.Compute) -> None:
+    op.result.type = TensorType(op.result.type.dtype, tuple(extent(a) for a in op.axes))
+
+
+def _shift_roles(op: tensor.Compute, d: int) -> None:
+    """Positions behind the merged pair move down by one."""
+    roles = Roles.of(op)
+    if roles is None:
+        return
+
+    def shifted(positions: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(p if p <= d else p - 1 for p in positions if p != d + 1)
+
+    op.attributes[CONTRACTION] = Roles(
+        shifted(roles.batch), shifted(roles.m), shifted(roles.n), roles.k, roles.nr, roles.padded
+    ).as_attribute()
+
+
+def _collapse_reductions(op: tensor.Compute) -> None:
+    """Merge adjacent reduce axes that every read walks as one."""
+    d = 0
+    while d + 1 < len(op.reduce_axes):
+        outer, inner = op.reduce_axes[d], op.reduce_axes[d + 1]
+        free = symbols_of([e for e in _expressions(op)])
+        reads = _reads(op)
+        if {outer, inner} & free or any(r.dynamic or not _walks_as_one(r, outer, inner) for r in reads):
+            d += 1
+            continue
+        n = extent(inner)
+        merged = symbol(f"r{d}", 0, extent(outer) * n - 1)
+        mapping: dict[Expr, Dim] = {outer: merged // n, inner: merged % n}
+        axes: list[Expr] = [*op.reduce_axes[:d], merged]
+        for k, axis in enumerate(op.reduce_axes[d + 2 :], d + 1):
+            renamed = symbol(f"r{k}", 0, axis.upper)
+            mapping[axis] = renamed
+            axes.append(renamed)
+        for x in op.body.ops:
+            if isinstance(x, tensor.Read):
+                x.indices = substitute_all(x.indices, mapping)
+                x.guard = substitute_all(x.guard, mapping)
+            elif isinstance(x, scalar.Index):
+                x.expr = substitute(x.expr, mapping)
+        op.reduce_axes = tuple(axes)
+        roles = Roles.of(op)
+        if roles is not None:
+            k_order = tuple(p if p <= d else p - 1 for p in roles.k if p != d + 1)
+            op.attributes[CONTRACTION] = Roles(roles.batch, roles.m, roles.n, k_order, roles.nr, roles.padded).as_attribute()
+
+
+def _restore_shapes(group: tensor.Group, shapes: dict[Value, Shape]) -> None:
+    for result, value in zip(group.results, group.body.terminator.operands, strict=True):
+        shape = shapes[value]
+        if value.type.shape == shape:
+            continue
+        result.type = value.type
+        uses: list[tuple[Operation, int]] = list(result.uses)
+        view = Builder.after(group)(tensor.Reshape(result, shape=shape))
+        for user, k in uses:
+            user.set_operand(k, view)
+
+
+__all__ = ["collapse_axes"]

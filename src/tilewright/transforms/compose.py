@@ -1,0 +1,308 @@
+"""Producers into consumers: elementwise computations are substituted into the bodies that read them.
+
+Index maps are composed, so slices, transposes, broadcasts, pads, gathers and chains of arithmetic melt into their readers; a
+reshape between the two is seen through. What stays a computation of its own: reductions, results used by several readers that are
+not free to recompute, and operands of contractions that are more than a relabelling of another tensor's elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dialects import func, graph, scalar, tensor
+from ..dialects.tensor import extent
+from ..ir.builder import Builder
+from ..ir.cleanup import cse, dce
+from ..ir.core import Module, Operation, Value
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
+from ..ir.types import boolean, i64
+from .contraction import match_contraction
+from .index_maps import affine_coefficients, flatten_index, product, reshape_index, substitute_all, symbols_of
+
+HEAVY = frozenset(
+    "scalar." + name
+    for name in (
+        "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid pow atan2 "
+        "div sqrt rsqrt floordiv mod rem"
+    ).split()
+)
+"""Scalar functions that cost an order of magnitude more than a load."""
+
+MAX_BODY = 160
+"""Operations beyond which a body takes no more producers, so that registers and code size stay reasonable."""
+
+Computation = tensor.Compute | tensor.Scatter
+
+
+def compose(module: Module) -> None:
+    """Substitute producers into their readers wherever that does not repeat real work."""
+    for function in module.functions(func.Func):
+        for op in list(function.body.ops):
+            if isinstance(op, (tensor.Compute, tensor.Scatter)):
+                _compose_into(op)
+        dce(function)
+
+
+def _compose_into(consumer: Computation) -> None:
+    changed = False
+    pending = [op for op in consumer.body.ops if isinstance(op, tensor.Read)]
+    while pending:
+        read = pending.pop()
+        if read.parent is None:
+            continue
+        if _inline_splat(read):
+            changed = True
+            continue
+        found = _producer_of(read)
+        if found is None or not _worthwhile(consumer, read, found):
+            continue
+        new = _inline(read, found)
+        if new is not None:
+            changed = True
+            pending.extend(new)
+    if changed:
+        cse(consumer)
+        dce(consumer)
+
+
+@dataclass(frozen=True)
+class Producer:
+    """An elementwise computation behind a read, and the read's index into it."""
+
+    op: tensor.Compute
+    indices: tuple[Dim, ...]
+    through_reshape: bool
+
+
+def _producer_of(read: tensor.Read) -> Producer | None:
+    source: Value = read.source
+    indices: tuple[Dim, ...] = tuple(read.indices)
+    through = False
+    while isinstance(view := source.defining_op, tensor.Reshape):
+        indices = reshape_index(indices, view.result.type.shape, view.x.type.shape)
+        source = view.x
+        through = True
+    op = source.defining_op
+    if not isinstance(op, tensor.Compute) or op.is_reduction:
+        return None
+    return Producer(op, indices, through)
+
+
+def _inline_splat(read: tensor.Read) -> bool:
+    """Replace the read of a constant whose elements are all equal by the literal."""
+    op = read.source.defining_op
+    if not isinstance(op, graph.Constant) or read.guard or not op.value.is_splat:  # type: ignore[attr-defined]
+        return False
+    element = op.value.array.reshape(-1)[0] if op.value.array.size == 1 else op.value.array[(0,) * op.value.array.ndim]  # type: ignore[attr-defined]
+    dtype = read.result.type
+    literal = bool(element) if dtype is boolean else float(element) if dtype.is_float else int(element)
+    read.replace_by(Builder.before(read)(scalar.Constant(value=literal, dtype=dtype)))
+    return True
+
+
+def is_relabelling(op: tensor.Compute) -> bool:
+    """Whether every element is just one unguarded element of another tensor."""
+    ops = list(op.body.ops)
+    return len(ops) == 2 and isinstance(ops[0], tensor.Read) and not ops[0].guard and not ops[0].dynamic
+
+
+def _cost(op: tensor.Compute) -> tuple[int, int, int]:
+    """(heavy functions, cheap functions, reads) of one element."""
+    heavy = cheap = reads = 0
+    for child in op.body.ops:
+        if child.name in HEAVY:
+            heavy += 1
+        elif isinstance(child, tensor.Read):
+            reads += 1
+        elif not isinstance(child, (scalar.Constant, scalar.Index)) and not child.terminator:
+            cheap += 1
+    return heavy, cheap, reads
+
+
+def _points(consumer: Computation) -> Dim:
+    axes = (*consumer.axes, *getattr(consumer, "reduce_axes", ()))
+    return product(extent(a) for a in axes)
+
+
+def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
+    op = producer.op
+    contraction = match_contraction(consumer) if isinstance(consumer, tensor.Compute) else None
+    if contraction is not None and read in (contraction.a.read, contraction.b.read):
+        return _keeps_contraction(consumer, read, producer)
+    if len(consumer.body) + len(op.body) > MAX_BODY:
+        return False
+    if _needs_index_values(op) and any(_is_dynamic(e) for e in producer.indices):
+        return False
+    if read.guard and read.dynamic:
+        return False
+    heavy, cheap, reads = _cost(op)
+    if heavy == 0 and reads <= 1 and cheap <= 1:
+        return True  # a relabelling, conversion, fill or ramp: recomputing costs no more than loading
+    if not _only_reshapes_to(op.result, consumer):
+        return reads == 0 and heavy == 0 and cheap <= 4
+    if _belongs_to_contraction(op) and producer.indices != tuple(consumer.axes):
+        return False  # it costs nothing as an epilogue; what only moves its elements can be composed further on
+    copies = sum(1 for r in _reads_of(consumer) if (p := _producer_of(r)) is not None and p.op is op)
+    repeated = not prove_le(_points(consumer), op.result.type.size)
+    if not repeated and copies == 1:
+        return True
+    # Evaluated more often than it has elements: only if that is cheap.
+    return heavy == 0 and (cheap + reads) * copies <= 8
+
+
+def _belongs_to_contraction(op: tensor.Compute) -> bool:
+    """Whether an elementwise computation can be the epilogue of the contraction it reads."""
+    for read in _reads_of(op):
+        source = read.source.defining_op
+        if isinstance(source, tensor.Compute) and tuple(read.indices) == tuple(op.axes) and match_contraction(source) is not None:
+            return set(source.result.users) <= set(_reads_of(op))
+    return False
+
+
+def _reads_of(consumer: Computation) -> list[tensor.Read]:
+    return [op for op in consumer.body.ops if isinstance(op, tensor.Read)]
+
+
+def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
+    """Whether a value is read by `consumer` alone, directly or through views."""
+    return all(
+        _only_reshapes_to(user.result, consumer) if isinstance(user, tensor.Reshape) else user.parent_op is consumer
+        for user in value.users
+    )
+
+
+def _keeps_contraction(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
+    """Operands of contractions must stay plain affine reads."""
+    op = producer.op
+    if not is_relabelling(op):
+        return False
+    (inner, _) = op.body.ops
+    assert isinstance(inner, tensor.Read) and isinstance(consumer, tensor.Compute)
+    indices = substitute_all(inner.indices, dict(zip(op.axes, producer.indices, strict=True)))
+    axes = (*consumer.axes, *consumer.reduce_axes)
+    return affine_coefficients(flatten_index(indices, inner.source.type.shape), axes) is not None
+
+
+def _is_dynamic(e: Dim) -> bool:
+    return not isinstance(e, int) and any(is_dynamic_symbol(s) for s in free_symbols(e))
+
+
+def is_dynamic_symbol(s: Expr) -> bool:
+    """Whether a symbol stands for a data-dependent index (``v0``, ``v1``, ...)."""
+    name = s.name
+    return name[0] == "v" and name[1:].isdigit()
+
+
+def _needs_index_values(op: tensor.Compute) -> bool:
+    return any(isinstance(x, scalar.Index) for x in op.body.ops)
+
+
+def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read] | None:
+    """Clone the producer's body before the read and replace the read; returns the new reads."""
+    op = producer.op
+    mapping: dict[Expr, Dim] = dict(zip(op.axes, producer.indices, strict=True))
+    builder = Builder.before(read)
+    outer = list(read.dynamic)
+    guard = tuple(read.guard)
+    values: dict[Value, Value] = {}
+    created: list[tensor.Read] = []
+    result: Value | None = None
+    for child in op.body.ops:
+        if isinstance(child, tensor.Read):
+            own = {symbol(f"v{k}", None, None): symbol(f"v{k + len(outer)}", None, None) for k in range(len(child.dynamic))}
+            full = {**mapping, **own}
+            new_guard = (*substitute_all(child.guard, full), *guard)
+            otherwise = values[child.otherwise] if child.otherwise is not None else None
+            if new_guard and otherwise is None:
+                dtype = child.result.type
+                otherwise = builder(scalar.Constant(value=False if dtype is boolean else 0.0 if dtype.is_float else 0, dtype=dtype))
+            indices, new_guard, dynamic = _used_dynamic(
+                substitute_all(child.indices, full), new_guard, [*outer, *(values[v] for v in child.dynamic)]
+            )
+            new = tensor.Read(child.source, dynamic, otherwise, indices=indices, guard=new_guard, location=child.location)
+            builder.insert(new)
+            created.append(new)
+            values[child.result] = new.result
+        elif isinstance(child, scalar.Index):
+            values[child.result] = builder(scalar.Index(expr=substitute(child.expr, mapping), location=child.location))
+        elif child.terminator:
+            result = values[child.operands[0]]
+        else:
+            builder.insert(child.clone(values))
+    assert result is not None
+    if guard:
+        assert read.otherwise is not None
+        inside: Value | None = None
+        for e in guard:
+            zero = builder(scalar.Constant(value=0, dtype=i64))
+            test = builder(scalar.BINARY["ge"](builder(scalar.Index(expr=e)), zero))
+            inside = test if inside is None else builder(scalar.BINARY["and"](inside, test))
+        assert inside is not None
+        result = builder(scalar.Select(inside, result, read.otherwise))
+    read.replace_by(result)
+    return created
+
+
+def _used_dynamic(
+    indices: tuple[Dim, ...], guard: tuple[Dim, ...], dynamic: list[Value]
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...], list[Value]]:
+    """Drop data-dependent operands that no expression mentions and renumber the rest."""
+    used = {s.name for s in symbols_of((*indices, *guard)) if is_dynamic_symbol(s)}
+    kept = [k for k in range(len(dynamic)) if f"v{k}" in used]
+    mapping: dict[Expr, Dim] = {symbol(f"v{k}", None, None): symbol(f"v{n}", None, None) for n, k in enumerate(kept)}
+    return substitute_all(indices, mapping), substitute_all(guard, mapping), [dynamic[k] for k in kept]
+
+
+def absorb_permutations(module: Module) -> None:
+    """Let a reduction compute its result in the order of dimensions in which its only reader wants it.
+
+    ``t[b, h, s, d] = sum ...`` followed by ``y[b, s, h, d] = f(t[b, h, s, d])`` becomes ``t[b, s, h, d] = sum ...`` and an elementwise ``y``.
+    The last dimension stays, so that what was contiguous stays contiguous.
+    """
+    for function in module.functions(func.Func):
+        for op in list(function.body.ops):
+            if isinstance(op, tensor.Compute) and not op.is_reduction:
+                for read in _reads_of(op):
+                    _absorb(op, read)
+        compose(module)
+
+
+def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
+    producer = read.source.defining_op
+    if not isinstance(producer, tensor.Compute) or not producer.is_reduction or read.guard or read.dynamic:
+        return
+    reads = [r for r in _reads_of(consumer) if r.source is read.source]
+    indices = tuple(read.indices)
+    if set(read.source.users) != set(reads) or any(tuple(r.indices) != indices for r in reads):
+        return
+    axes = tuple(consumer.axes)
+    if len(indices) != len(axes) or set(indices) != set(axes) or indices == axes or indices[-1] is not axes[-1]:
+        return
+    # Axis d of the producer is axis position[d] of the consumer.
+    position = [axes.index(e) for e in indices]
+    mapping: dict[Expr, Dim] = dict(zip(producer.axes, (axes[p] for p in position), strict=True))
+    if any(not isinstance(r.upper, int) and not free_symbols(r.upper).isdisjoint(producer.axes) for r in producer.reduce_axes):
+        return
+    new = tensor.Compute(
+        axes=axes,
+        reduce_axes=producer.reduce_axes,
+        combiner=producer.combiner,
+        result_types=[type(producer.result.type)(producer.dtype, consumer.result.type.shape)],
+        location=producer.location,
+    )
+    new.attributes.update({k: v for k, v in producer.attributes.items() if "." in k})
+    copies: dict[Value, Value] = {}
+    for child in producer.body.ops:
+        copy = child.clone(copies)
+        for key in ("indices", "guard"):
+            if key in copy.attributes:
+                copy.attributes[key] = substitute_all(copy.attributes[key], mapping)
+        if isinstance(copy, scalar.Index):
+            copy.expr = substitute(copy.expr, mapping)
+        new.body.append(copy)
+    assert producer.parent is not None
+    producer.parent.insert_before(producer, new)
+    for r in reads:
+        r.set_operand(0, new.result)
+        r.indices = axes
+    producer.erase()

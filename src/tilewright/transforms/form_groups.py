@@ -1,0 +1,221 @@
+"""Deciding kernels: computations that run together are enclosed in a `tensor.group`.
+
+Two forms of fusion that substitution cannot do:
+
+- a contraction with the elementwise computation that is its only reader (its epilogue);
+- *row groups*: computations that agree on their leading axes (the rows) and only exchange values of the same row, such as the
+  maxima, sums and maps of a softmax or a layer norm. One kernel computes them row by row, in one pass over memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dialects import func, tensor
+from ..dialects.tensor import extent
+from ..ir.cleanup import sort_block
+from ..ir.core import Module, Operation, Value
+from ..ir.symbolic import Dim, bounds, prove_eq
+from .index_maps import product
+from .pack_operands import CONTRACTION
+
+ROW_BYTES = 128 * 1024
+"""Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
+
+Computation = tensor.Compute | tensor.Scatter
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A group being formed. `rows` counts the leading axes its members share; `closed` groups take no more."""
+
+    members: list[Computation]
+    kind: str
+    rows: tuple[Dim, ...] = ()
+    closed: bool = False
+
+
+def form_groups(module: Module) -> None:
+    """Enclose every computation of every function in a group."""
+    for function in module.functions(func.Func):
+        drafts = _draft(function)
+        for draft in drafts:
+            _enclose(draft)
+        sort_block(function.body)
+
+
+def _source_of(value: Value) -> Operation | None:
+    """The computation behind a value, through views."""
+    op = value.defining_op
+    while isinstance(op, tensor.Reshape):
+        op = op.x.defining_op
+    return op if isinstance(op, (tensor.Compute, tensor.Scatter)) else None
+
+
+def _reads(op: Computation) -> list[tensor.Read]:
+    return [x for x in op.body.ops if isinstance(x, tensor.Read)]
+
+
+def _producers(op: Computation) -> list[Operation]:
+    values = [r.source for r in _reads(op)]
+    if isinstance(op, tensor.Scatter):
+        values.append(op.dest)
+    return list(dict.fromkeys(p for v in values if (p := _source_of(v)) is not None))
+
+
+def _draft(function: func.Func) -> list[_Draft]:
+    drafts: list[_Draft] = []
+    home: dict[Operation, _Draft] = {}
+    # Everything a draft depends on, directly or not: a merge must not make a cycle.
+    needs: dict[_Draft, set[_Draft]] = {}
+    for op in function.body.ops:
+        if not isinstance(op, (tensor.Compute, tensor.Scatter)):
+            continue
+        sources = [home[p] for p in _producers(op)]
+        target = _home_for(op, sources, needs)
+        if target is None:
+            target = _new_draft(op)
+            drafts.append(target)
+            needs[target] = set()
+        else:
+            target.members.append(op)
+        home[op] = target
+        for s in sources:
+            if s is not target:
+                needs[target] |= {s} | needs[s]
+        # Drafts that depend on the target depend on what it newly needs.
+        for other in drafts:
+            if other is not target and target in needs[other]:
+                needs[other] |= needs[target]
+    return drafts
+
+
+def _new_draft(op: Computation) -> _Draft:
+    if isinstance(op, tensor.Scatter):
+        return _Draft([op], "scatter", closed=True)
+    if CONTRACTION in op.attributes:
+        return _Draft([op], "contraction")
+    return _Draft([op], "rows", tuple(op.result.type.shape))
+
+
+def _home_for(op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]]) -> _Draft | None:
+    """A draft among the producers' that can take the operation."""
+    if isinstance(op, tensor.Scatter) or CONTRACTION in op.attributes:
+        return None
+    for draft in dict.fromkeys(sources):
+        if draft.closed:
+            continue
+        if any(other is not draft and draft in needs[other] for other in sources):
+            continue  # another source depends on this draft
+        if draft.kind == "contraction":
+            if _is_epilogue(draft, op):
+                draft.closed = True
+                return draft
+            continue
+        rows = _common_rows(draft, op)
+        if rows is not None:
+            draft.rows = rows
+            return draft
+    return None
+
+
+def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
+    (contraction,) = draft.members
+    result = contraction.result
+    if op.is_reduction or op.result.type.shape != result.type.shape or op.dtype is not contraction.result.type.dtype:
+        return False
+    reads = [r for r in _reads(op) if r.source is result]
+    if not reads or any(r.guard or r.dynamic or tuple(r.indices) != tuple(op.axes) for r in reads):
+        return False
+    return set(result.users) == set(reads)
+
+
+def _common_rows(draft: _Draft, op: tensor.Compute) -> tuple[Dim, ...] | None:
+    """The leading dimensions that the draft keeps when it takes `op`, or None when it cannot."""
+    members = set(draft.members)
+    axes, shape = op.axes, op.result.type.shape
+    limit = min(len(draft.rows), len(shape))
+    for read in _reads(op):
+        source = _source_of(read.source)
+        if source not in members:
+            continue
+        if read.source.defining_op is not source or read.guard or read.dynamic:
+            return None  # through a view the row is no longer told by the leading index
+        matching = 0
+        for d, (index, axis) in enumerate(zip(read.indices, axes, strict=False)):
+            same = index is axis or (isinstance(index, int) and index == 0 and _is_unit(extent(axis)))
+            if not same or d >= limit or not prove_eq(draft.rows[d], shape[d]):
+                break
+            matching += 1
+        limit = min(limit, matching)
+    rows = draft.rows[:limit]
+    everything = [*draft.members, op]
+    if all(not m.is_reduction and m.result.type.shape == shape for m in everything if isinstance(m, tensor.Compute)):
+        # Elementwise throughout: only worthwhile as one kernel when they run over the same points.
+        return rows if limit == len(shape) else None
+    # Work per row must be worth a loop, and the rows' intermediate values must fit in the cache.
+    if not rows:
+        return None
+    budget = ROW_BYTES if not _all_unit(rows) else ROW_BYTES // 4
+    for m in everything:
+        rest = product(m.result.type.shape[limit:]) * m.result.type.dtype.itemsize
+        size = bounds(rest)[1] if not isinstance(rest, int) else rest
+        if size is None or size > budget:
+            return None
+    return rows
+
+
+def _is_unit(d: Dim) -> bool:
+    return isinstance(d, int) and d == 1
+
+
+def _all_unit(dims: tuple[Dim, ...]) -> bool:
+    return all(_is_unit(d) for d in dims)
+
+
+def _enclose(draft: _Draft) -> None:
+    """Move the members into a group placed where the last of them stood."""
+    members = draft.members
+    last = members[-1]
+    assert last.parent is not None
+    inside = {m.result for m in members}
+    inputs: dict[Value, None] = {}
+    for m in members:
+        for op in (m, *m.body.ops):
+            for v in op.operands:
+                if v not in inside and (op is m or _from_outside(v, m)):
+                    inputs[v] = None
+    outputs = [m.result for m in members if any(_computation_around(user) not in members for user in m.result.users)]
+    anchor = last.next
+    block = last.parent
+    group = tensor.Group(list(inputs), kind=draft.kind, result_types=[v.type for v in outputs], location=last.location)
+    if draft.kind == "rows":
+        group.attributes["tw.rows"] = len(draft.rows)
+    arguments: dict[Value, Value] = {v: group.body.add_arg(v.type, v.hint) for v in inputs}
+    for m in members:
+        group.body.append(m)
+        for op in (m, *m.body.ops):
+            for k, v in enumerate(op.operands):
+                if v in arguments:
+                    op.set_operand(k, arguments[v])
+    for value, result in zip(outputs, group.results, strict=True):
+        for user, k in list(value.uses):
+            if _computation_around(user) not in members:
+                user.set_operand(k, result)
+    group.body.append(tensor.Yield(outputs))
+    block.insert_before(anchor, group)
+
+
+def _from_outside(v: Value, member: Operation) -> bool:
+    """Whether a value used in a member's body is defined outside of it."""
+    op = v.defining_op
+    return op is None or op.parent_op is not member
+
+
+def _computation_around(op: Operation) -> Operation:
+    """The computation that a read belongs to, or the operation itself."""
+    parent = op.parent_op
+    return parent if isinstance(parent, (tensor.Compute, tensor.Scatter)) else op
+
+
+__all__ = ["form_groups"]

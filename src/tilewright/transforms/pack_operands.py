@@ -1,0 +1,182 @@
+"""Right operands of contractions in panels, the layout that contraction tiles want.
+
+``b[k, n]`` becomes ``p[n // nr, k, n % nr]``: panels of `nr` columns in which one row after another is contiguous, the last one filled up
+with zeros. A constant is packed here, at compile time; a run-time operand whose columns are not contiguous anyway (a key matrix in
+attention) by a computation of its own; any other run-time operand is left alone, for a row-major matrix is already a sequence of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dialects import func, graph, tensor
+from ..dialects.tensor import extent
+from ..dialects.tensor_builder import TensorBuilder
+from ..ir.builder import Builder
+from ..ir.cleanup import dce
+from ..ir.constant import Constant
+from ..ir.core import Module, Value
+from ..ir.symbolic import Dim, Expr, ceildiv, prove_le
+from .contraction import Contraction, match_contraction
+from .index_maps import product, substitute_all
+
+CONTRACTION = "tw.contraction"
+"""Discardable attribute of a computation that `tensorize` can take: the roles of its axes, see `Roles`."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the axes of a contraction do: positions into ``axes`` (batch, m, n) and ``reduce_axes`` (k, outermost first)."""
+
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    nr: int
+    padded: bool
+
+    def as_attribute(self) -> tuple[Any, ...]:
+        return (self.batch, self.m, self.n, self.k, self.nr, self.padded)
+
+    @staticmethod
+    def of(compute: tensor.Compute) -> Roles | None:
+        found = compute.attributes.get(CONTRACTION)
+        return None if found is None else Roles(*found)
+
+
+def pack_operands(module: Module, nr: int) -> None:
+    """Mark every contraction with the roles of its axes and bring its right operand into panels of `nr` columns where needed."""
+    packed: dict[Any, Value] = {}
+    for function in module.functions(func.Func):
+        for op in list(function.body.ops):
+            if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
+                _prepare(found, nr, packed)
+        dce(function)
+
+
+def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
+    compute = c.compute
+    if not c.n or c.dtype.bits not in (32, 64) or any(op.type.dtype is not c.dtype for op in (c.a, c.b)):
+        return
+    if any(not isinstance(axis.upper, int) and set(compute.axes) & _symbols(axis.upper) for axis in compute.reduce_axes):
+        return
+    last = c.n[-1]
+    k = sorted(c.k, key=lambda axis: _order(c.a.coefficients[axis]))  # the left operand is walked along its rows
+    if not isinstance(c.a.coefficients[k[-1]], int):
+        k = list(c.k)
+    contiguous = isinstance(c.b.coefficients[last], int) and c.b.coefficients[last] == 1
+    constant = c.b.value.defining_op
+    source = constant.value if isinstance(constant, graph.Constant) else None  # type: ignore[attr-defined]
+    padded = False
+    if source is not None and not any(c.b.moves_with(axis) for axis in c.batch):
+        _pack_constant(c, k, source, nr, packed)
+        padded = True
+    elif not contiguous:
+        _pack_at_run_time(c, k, nr)
+        padded = True
+    reductions = tuple(compute.reduce_axes.index(axis) for axis in k)
+    positions = {axis: i for i, axis in enumerate(compute.axes)}
+    roles = Roles(
+        tuple(positions[a] for a in c.batch),
+        tuple(positions[a] for a in c.m),
+        tuple(positions[a] for a in c.n),
+        reductions,
+        nr,
+        padded,
+    )
+    compute.attributes[CONTRACTION] = roles.as_attribute()
+
+
+def _symbols(e: Dim) -> frozenset[Expr]:
+    return tensor.free_symbols_of(e)
+
+
+def _order(coefficient: Dim) -> tuple[int, int]:
+    """Larger strides first; symbolic ones count as largest."""
+    return (0, 0) if not isinstance(coefficient, int) else (1, -coefficient)
+
+
+def _replace_b(c: Contraction, value: Value, index: tuple[Dim, ...]) -> None:
+    read = c.b.read
+    new = Builder.before(read)(tensor.Read(value, (), None, indices=index, location=read.location))
+    read.replace_by(new)
+    read.erase()
+
+
+def _panel_index(c: Contraction, k: list[Expr], nr: int) -> tuple[Dim, ...]:
+    """Index into the packed operand: further column axes, panel, rows, lane."""
+    *outer, last = c.n
+    return (*outer, last // nr, *k, last % nr)
+
+
+def _pack_constant(c: Contraction, k: list[Expr], source: Constant, nr: int, packed: dict[Any, Value]) -> None:
+    *outer, last = c.n
+    axes = [*outer, last, *k]
+    shape = [int(extent(a)) for a in axes]  # type: ignore[arg-type]  # a constant's dimensions are numbers
+    strides = [int(c.b.coefficients[a]) for a in axes]  # type: ignore[call-overload]
+    key = (id(source.array), tuple(shape), tuple(strides), int(c.b.offset), nr)  # type: ignore[call-overload]
+    if key not in packed:
+        panels = -(-shape[len(outer)] // nr)
+
+        def build() -> np.ndarray[Any, Any]:
+            flat = np.ascontiguousarray(source.array).reshape(-1)[int(c.b.offset) :]  # type: ignore[call-overload]
+            view = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides], writeable=False)
+            n_at = len(outer)
+            result = np.zeros((*shape[:n_at], panels, *shape[n_at + 1 :], nr), flat.dtype)
+            whole = shape[n_at] // nr
+            moved = np.moveaxis(view, n_at, -1)  # outer, k..., n
+            if whole:
+                part = moved[..., : whole * nr].reshape(*moved.shape[:-1], whole, nr)
+                result[(slice(None),) * n_at + (slice(0, whole),)] = np.moveaxis(part, -2, n_at)
+            if rest := shape[n_at] % nr:
+                result[(slice(None),) * n_at + (whole,)][..., :rest] = moved[..., whole * nr :]
+            return result
+
+        constant = Constant(build(), f"{source.name}.packed" if source.name else "packed")
+        anchor = c.b.value.defining_op
+        assert anchor is not None
+        packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
+    _replace_b(c, packed[key], _panel_index(c, k, nr))
+
+
+def _pack_at_run_time(c: Contraction, k: list[Expr], nr: int) -> None:
+    """Insert a computation that copies the right operand into panels; batch axes that move it lead."""
+    compute, read = c.compute, c.b.read
+    *outer, last = c.n
+    batch = [axis for axis in c.batch if c.b.moves_with(axis)]
+    lead = [*batch, *outer]
+    shape: list[Dim] = [*(extent(a) for a in lead), ceildiv(extent(last), nr), *(extent(a) for a in k), nr]
+    builder = Builder.before(compute)
+    t = TensorBuilder(builder)
+    source = t.wrap(c.b.value)
+
+    def element(*i: Any) -> Any:
+        *leading, panel = i[: len(lead) + 1]
+        rows, lane = i[len(lead) + 1 : -1], i[-1]
+        column = panel * nr + lane
+        mapping = dict(zip((*lead, last, *k), (*leading, column, *rows), strict=True))
+        for axis in c.batch:
+            if axis not in mapping:
+                mapping[axis] = 0
+        index = substitute_all(read.indices, mapping)
+        guard = extent(last) - 1 - column
+        if prove_le(0, guard):
+            return source.at(*index)
+        return source.at(*index, guard=(guard,), otherwise=0.0)
+
+    packed = t.compute(shape, element)
+    made = packed.value.defining_op
+    assert made is not None
+    made.attributes["tw.origin"] = "pack"
+    _replace_b(c, packed.value, (*lead, last // nr, *k, last % nr))
+
+
+def contraction_flops(compute: tensor.Compute) -> Dim:
+    """Multiplications and additions of one contraction."""
+    return 2 * product(extent(a) for a in (*compute.axes, *compute.reduce_axes))
+
+
+__all__ = ["CONTRACTION", "Roles", "contraction_flops", "pack_operands"]
