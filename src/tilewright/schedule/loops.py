@@ -73,6 +73,18 @@ def fuse(s: Schedule, outer: str, inner: str) -> str:
 
 
 @primitive
+def add_unit_loop(s: Schedule, name: str) -> str:
+    """Put a loop of one iteration directly around a block (for a tile that has no loop in some role). Returns its name."""
+    block = s.block(name)
+    iv = symbol(s.fresh(f"{name}_unit"), 0, 0)
+    f = loop.For(iv=iv, location=block.location)
+    assert block.parent is not None
+    block.parent.insert_before(block, f)
+    f.body.append(block)
+    return iv.name
+
+
+@primitive
 def reorder(s: Schedule, *names: str) -> None:
     """Put perfectly nested loops into the given order, outermost first."""
     wanted = [s.loop(n) for n in names]

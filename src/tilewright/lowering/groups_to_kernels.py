@@ -1,0 +1,131 @@
+"""From groups to scheduled kernels: equal groups share one kernel, so the twelfth layer of a network costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..dialects import func, loop, scalar, tensor
+from ..dialects.tensor import extent
+from ..ir.cleanup import operation_key
+from ..ir.core import Module, Value
+from ..ir.location import Location, fuse_locations
+from ..ir.symbolic import Dim
+from ..ir.types import TensorType
+from ..schedule import Schedule, finalize
+from ..transforms.index_maps import product
+from ..transforms.pack_operands import CONTRACTION
+from .tensor_to_loop import kernel_of_group
+
+ScheduleRule = Callable[[loop.Kernel, str, int], Schedule]
+"""(kernel, kind of group, shared leading axes) -> the kernel's schedule, not yet finalized."""
+
+
+@dataclass
+class KernelInfo:
+    """What is known of a kernel beside its code. `flops` and `bytes` are those of one launch; `origins` the operators it came from."""
+
+    name: str
+    kind: str
+    trace: str
+    flops: Dim
+    bytes: Dim
+    origins: tuple[str, ...]
+    launches: int = 0
+    location: Location = field(default_factory=Location)
+
+
+def groups_to_kernels(module: Module, rule: ScheduleRule) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
+    """Add a finalized kernel to the module for every group; returns the kernel of each group and what is known of them."""
+    kernels: dict[Any, KernelInfo] = {}
+    names: dict[tensor.Group, str] = {}
+    taken: set[str] = set()
+    for function in module.functions(func.Func):
+        for op in function.body.ops:
+            if not isinstance(op, tensor.Group):
+                continue
+            key = group_key(op)
+            info = kernels.get(key)
+            if info is None:
+                name = _name(op, taken)
+                kernel = kernel_of_group(op, name)
+                schedule = rule(kernel, op.kind, int(op.attributes.get("tw.rows", 0)))
+                trace = schedule.show()
+                module.body.append(finalize(schedule))
+                info = kernels[key] = KernelInfo(name, op.kind, trace, group_flops(op), group_bytes(op), _origins(op))
+            info.launches += 1
+            info.location = fuse_locations(info.location, *(m.location for m in op.body.ops))
+            names[op] = info.name
+    return names, {info.name: info for info in kernels.values()}
+
+
+def group_key(group: tensor.Group) -> Any:
+    """A key under which two groups are the same computation on inputs of the same types."""
+    numbering: dict[Value, int] = {}
+    for arg in group.body.args:
+        numbering[arg] = len(numbering)
+    body = []
+    for op in group.body.ops:
+        body.append((operation_key(op, numbering), op.attributes.get(CONTRACTION)))
+        for result in op.results:
+            numbering[result] = len(numbering)
+    return group.kind, group.attributes.get("tw.rows"), tuple(a.type for a in group.body.args), tuple(body)
+
+
+def _origins(group: tensor.Group) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(m.attributes["tw.origin"]) for m in group.body.ops if "tw.origin" in m.attributes))
+
+
+def _name(group: tensor.Group, taken: set[str]) -> str:
+    """``matmul_gelu``: the operators a kernel stands for, made unique."""
+    parts = _origins(group) or ("map",)
+    base = "_".join(dict.fromkeys("".join(c if c.isalnum() else "_" for c in p) for p in parts[:4]))
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    taken.add(name)
+    return name
+
+
+def group_flops(group: tensor.Group) -> Dim:
+    """Arithmetic operations of a group; a function such as ``exp`` counts as one."""
+    total: Dim = 0
+    for m in group.body.ops:
+        if not isinstance(m, (tensor.Compute, tensor.Scatter)):
+            continue
+        reduce_axes = getattr(m, "reduce_axes", ())
+        points = product(extent(a) for a in (*m.axes, *(a if isinstance(a.upper, int) else a for a in reduce_axes)))
+        per_point = sum(isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select)) and x.result.type.is_float for x in m.body.ops)
+        total = total + points * (per_point + (1 if reduce_axes else 0))
+    return total
+
+
+def _bytes(values: list[Value]) -> Dim:
+    total: Dim = 0
+    for v in values:
+        assert isinstance(v.type, TensorType)
+        total = total + v.type.size * v.type.dtype.itemsize
+    return total
+
+
+def group_bytes(group: tensor.Group) -> Dim:
+    """Bytes a group moves to and from memory: each input read and each output written once."""
+    return _bytes([*group.operands, *group.results])
+
+
+def moved_bytes(function: func.Func) -> tuple[int, Dim]:
+    """(kernels, bytes) of a function's computations or groups, each as a kernel of its own."""
+    count, total = 0, 0
+    for op in function.body.ops:
+        if isinstance(op, tensor.Group):
+            values = [*op.operands, *op.results]
+        elif isinstance(op, (tensor.Compute, tensor.Scatter)):
+            reads = [x.source for x in op.body.ops if isinstance(x, tensor.Read)]
+            values = list(dict.fromkeys([*reads, *op.operands, *op.results]))
+        else:
+            continue
+        count += 1
+        total = total + _bytes(values)
+    return count, total
