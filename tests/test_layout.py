@@ -1,0 +1,95 @@
+"""The layout's promises: imports go one way, files stay readable, `import tilewright` stays cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "tilewright"
+MAX_LINES = 840
+
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "machine": {"errors", "targets"},
+    "ir": {"errors"},
+    "dialects": {"errors", "ir"},
+    "frontends": {"errors", "ir", "dialects"},
+    "transforms": {"errors", "ir", "dialects"},
+    "lowering": {"errors", "ir", "dialects", "transforms"},
+    "schedule": {"errors", "ir", "dialects", "transforms"},
+    "artifact": {"errors"},
+    "runtime": {"errors", "artifact"},
+    "targets": {"errors", "ir", "dialects", "transforms", "lowering", "schedule", "artifact", "runtime"},
+}
+"""What each folder may import, beside itself; what is not listed here is the top (compiler, cli, ...) and may all."""
+TOP = ("compiler", "cli", "verify", "")
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def level(module: str) -> str:
+    """The part of the package that a dotted name such as "tilewright.ir.core" belongs to; "" is the package."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> set[str]:
+    """All tilewright modules that a file imports anywhere in it, by absolute name."""
+    here = ("tilewright", *path.relative_to(PACKAGE).with_suffix("").parts)
+    package = here if path.name != "__init__.py" else here[:-1]
+    package = package[:-1] if path.name != "__init__.py" else package
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            found |= {".".join([*base, a.name]) for a in node.names} if len(base) == 1 else {".".join(base)}
+    return {name for name in found if name.split(".")[0] == "tilewright"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    own = parts[0] if parts[0] not in ("__init__", "__main__") else ""
+    if own in TOP:
+        return
+    upward = {
+        name for name in imports(path) if level(name) != own and level(name) not in ALLOWED.get(own, set(ALLOWED))
+    }
+    assert not upward, f"{own} must not import {sorted(upward)}"
+
+
+def test_targets_do_not_know_each_other() -> None:
+    """What stands in a target's folder is its own; only llvm, the code generator of several, is shared."""
+    for path in (PACKAGE / "targets").rglob("*.py"):
+        own = path.relative_to(PACKAGE / "targets").parts[0]
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[1:2] == ["targets"] and len(parts) > 2 and own in ("cpu", "wasm", "webgpu", "llvm"):
+                others = {"cpu", "wasm", "webgpu"} - {own}
+                assert parts[2] not in others, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_files_stay_short_and_say_what_they_are(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= MAX_LINES
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), "no module docstring"
+
+
+def test_import_is_cheap() -> None:
+    program = "import sys, tilewright as tw; tw.TilewrightError; print('\\n'.join(sys.modules))"
+    durations = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        durations.append(time.perf_counter() - begin)
+    heavy = {"numpy", "torch", "onnx", "onnxruntime", "llvmlite", "transformers", "wgpu", "wasmtime", "rich", "click"}
+    assert not heavy & set(run.stdout.split())
+    assert min(durations) < 0.5
