@@ -1,0 +1,177 @@
+"""The host dialect: the program that runs between kernels, on buffers of known place.
+
+A host function takes the model's input buffers, then its output buffers, and returns nothing. Its `host.alloc`s lie in one
+arena and its `host.constant`s in one block of weights, at the `offset`s (bytes) that memory planning gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.core import Attr, Effect, IRError, Operand, Operation, VariadicOperand, operation
+from ..ir.interpreter import Frame
+from ..ir.symbolic import prove_eq
+from ..ir.types import BufferType, Type
+from .loop import Kernel
+
+ARENA_SIZE = "tw.arena_size"
+"""Attribute of a planned host function: bytes of the arena, over the function's shape symbols."""
+
+
+@operation
+class Constant(Operation):
+    """A weight: `value` is the data, `offset` its place in the block of weights (None before planning)."""
+
+    name = "host.constant"
+    effects = Effect.PURE
+    value: Attr
+    offset: Attr = None
+
+    def infer_types(self) -> Sequence[Type]:
+        return (BufferType(self.value.dtype, self.value.array.shape),)
+
+    def interpret(self, env: Any) -> Any:
+        return np.ascontiguousarray(self.value.array).reshape(self.value.array.shape)
+
+
+@operation
+class Alloc(Operation):
+    """An intermediate buffer; `offset` (a `Dim`) is its place in the arena (None before planning)."""
+
+    name = "host.alloc"
+    effects = Effect.ALLOCATE
+    buffer: Attr  # BufferType
+    offset: Attr = None
+
+    def infer_types(self) -> Sequence[Type]:
+        return (self.buffer,)
+
+    def verify(self) -> None:
+        if not isinstance(self.buffer, BufferType) or self.buffer.space != "global":
+            raise IRError("allocates a buffer in global memory", self)
+
+    def interpret(self, env: Any) -> Any:
+        shape = tuple(int(env.evaluate(d)) for d in self.buffer.shape)
+        dtype = self.buffer.dtype.numpy
+        if self.offset is None:
+            return np.full(shape, np.nan if self.buffer.dtype.is_float else 0, dtype)
+        # Planned buffers share bytes here as they will in the artifact, so that interpreting a program checks its plan. The
+        # arena belongs to this run of the function: it is kept with the values, under the block.
+        arena = env.values.get(self.parent)
+        if arena is None:
+            size = int(env.evaluate(self.parent_op.attributes[ARENA_SIZE])) if self.parent_op else 0
+            arena = env.values[self.parent] = np.full(size, 0xFF, np.uint8)
+        start, count = int(env.evaluate(self.offset)), int(np.prod(shape, dtype=np.int64))
+        end = start + count * dtype.itemsize
+        if end > arena.size:
+            raise IRError(f"ends at byte {end} of an arena of {arena.size}", self)
+        return arena[start:end].view(dtype).reshape(shape)
+
+
+@operation
+class View(Operation):
+    """The same memory under another shape of as many elements."""
+
+    name = "host.view"
+    effects = Effect.PURE
+    source: Operand
+    shape: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (BufferType(self.source.type.dtype, self.shape, self.source.type.space),)
+
+    def verify(self) -> None:
+        if not prove_eq(self.source.type.size, self.result.type.size):
+            raise IRError(f"cannot prove that {self.source.type} and {self.result.type} have as many elements", self)
+
+    def interpret(self, env: Any, source: Any) -> Any:
+        view = source.view()
+        view.shape = tuple(int(env.evaluate(d)) for d in self.shape)  # unlike reshape, never copies
+        return view
+
+
+@operation
+class Launch(Operation):
+    """Runs the `loop.kernel` called `kernel` on buffers in its order, inputs before its `num_outputs` outputs.
+
+    The sizes the kernel needs (its `dims`) are symbols of the function, found by name.
+    """
+
+    name = "host.launch"
+    effects = Effect.READ | Effect.WRITE
+    buffers: VariadicOperand
+    kernel: Attr
+    num_outputs: Attr = 1
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        buffers: tuple[Any, ...] = self.buffers
+        return buffers[: len(buffers) - self.num_outputs]
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        buffers: tuple[Any, ...] = self.buffers
+        return buffers[len(buffers) - self.num_outputs :]
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        if not all(isinstance(v.type, BufferType) for v in self.buffers):
+            raise IRError("takes buffers", self)
+        if not 0 <= self.num_outputs <= len(self.buffers):
+            raise IRError(f"{self.num_outputs} outputs among {len(self.buffers)} buffers", self)
+
+    def interpret(self, env: Any, *buffers: Any) -> Any:
+        try:
+            kernel = env.module.symbol(self.kernel)
+        except KeyError:
+            raise IRError(f"the module has no kernel '{self.kernel}' to run", self) from None
+        Frame(env.module, {s.name: env.dims[s.name] for s in kernel.dims}, {}).run_block(kernel.body, buffers)
+        return ()
+
+
+@operation
+class Copy(Operation):
+    """Copies all elements of `source` to `target`, in row-major order of both."""
+
+    name = "host.copy"
+    effects = Effect.READ | Effect.WRITE
+    source: Operand
+    target: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        source, target = self.source.type, self.target.type
+        if source.dtype is not target.dtype or not prove_eq(source.size, target.size):
+            raise IRError(f"cannot copy {source} to {target}", self)
+
+    def interpret(self, env: Any, source: Any, target: Any) -> Any:
+        target[...] = source.reshape(target.shape)
+        return ()
+
+
+def check_launches(module: Any) -> None:
+    """Check every launch of a module against the kernel it names.
+
+    Raises:
+        IRError: no such kernel, or its arguments differ in number, element type or size from the buffers.
+    """
+    kernels = {k.sym_name: k for k in module.functions(Kernel)}
+    for op in module.walk():
+        if not isinstance(op, Launch):
+            continue
+        kernel = kernels.get(op.kernel)
+        if kernel is None:
+            raise IRError(f"the module has no kernel '{op.kernel}'", op)
+        wanted = [a.type for a in kernel.body.args]
+        if len(wanted) != len(op.buffers) or kernel.num_outputs != op.num_outputs:
+            raise IRError(f"'{op.kernel}' takes {len(wanted)} buffers, {kernel.num_outputs} of them outputs", op)
+        for index, (buffer, type_) in enumerate(zip(op.buffers, wanted, strict=True)):
+            if buffer.type.dtype is not type_.dtype or not prove_eq(buffer.type.size, type_.size):
+                raise IRError(f"buffer {index} of '{op.kernel}' is {type_}, got {buffer.type}", op)

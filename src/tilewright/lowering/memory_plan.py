@@ -1,0 +1,307 @@
+"""Where every buffer of a host program lies: intermediates in one arena, weights in one block.
+
+Liveness is exact, since a host program is straight-line code. A buffer that an elementwise launch writes may take the place
+of an input that dies there (the kernel's `tw.in_place` tells which). Offsets of static sizes are numbers, found by placing
+the largest buffers first, each in the lowest gap among those alive at the same time ("greedy by size", Pisarchyk and Lee,
+"Efficient Memory Management for Deep Neural Net Inference", 2020).
+
+Symbolic sizes are placed the same way at the symbols' bounds; what is kept of that is only which of two buffers alive at the
+same time lies lower. Offsets are then formulas, ``max(offset + size of those below)``: no two can overlap at any size, and
+the arena is only as large as a run's own sizes ask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..dialects import func, host, loop
+from ..ir.constant import Constant
+from ..ir.core import IRError, Module, Operation, Value
+from ..ir.symbolic import Binary, Dim, Expr, bounds, evaluate, free_symbols, prove_le, smax
+
+ALIGNMENT = 64
+NOMINAL = 1024
+"""Stands for a symbol without an upper bound when buffers are ordered and memory is reported."""
+LARGEST_FORMULA = 64
+"""Atoms in an offset's formula, above which simpler placements are tried."""
+IN_PLACE = "tw.in_place"
+"""Attribute of a kernel: pairs (output index, input index) that may be the same memory."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What planning decided. Bytes are at the symbols' upper bounds (`NOMINAL` for those without)."""
+
+    arena: Dim  # bytes, over the function's symbols
+    arena_bytes: int
+    unplanned_bytes: int  # all intermediate buffers side by side
+    live_bytes: int  # the most that is alive at one time: no plan needs less
+    buffers: int
+    in_place: int  # buffers that took over the memory of a dying one
+    weights: tuple[tuple[int, Constant], ...]  # (offset, data), each once
+    weights_size: int
+
+    def to_metadata(self) -> dict[str, int | str]:
+        """The report, for an artifact's metadata."""
+        return {
+            "arena": self.arena if isinstance(self.arena, int) else str(self.arena),
+            "arena_bytes": self.arena_bytes,
+            "unplanned_bytes": self.unplanned_bytes,
+            "live_bytes": self.live_bytes,
+            "buffers": self.buffers,
+            "in_place": self.in_place,
+            "weights_bytes": self.weights_size,
+        }
+
+
+@dataclass(eq=False)
+class _Storage:
+    """Memory of one or, in place, several buffers; alive from launch `first` through launch `last`."""
+
+    allocs: list[host.Alloc]
+    size: Dim
+    first: int
+    last: int
+    nominal: int = 0
+    offset: Dim = 0
+    below: list[_Storage] = field(default_factory=list)
+
+    def meets(self, other: _Storage) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def plan_memory(module: Module) -> MemoryPlan:
+    """Give every `host.alloc` and `host.constant` of the host function "main" its offset.
+
+    Raises:
+        IRError: the function is no host program, or a size cannot be told from its symbols.
+    """
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
+    weights, weights_size = _place_weights(main)
+    allocs = [op for op in main.body.ops if isinstance(op, host.Alloc)]
+    storages, in_place = _storages(main, kernels)
+    values = _nominal_values(storages)
+    for s in storages:
+        s.nominal = int(evaluate(s.size, values))
+    arena = _place(storages)
+    for s in storages:
+        for alloc in s.allocs:
+            alloc.offset = s.offset
+    main.attributes[host.ARENA_SIZE] = arena
+    return MemoryPlan(
+        arena=arena,
+        arena_bytes=int(evaluate(arena, values)),
+        unplanned_bytes=sum(int(evaluate(_aligned_bytes(a), values)) for a in allocs),
+        live_bytes=_most_alive(storages),
+        buffers=len(allocs),
+        in_place=in_place,
+        weights=weights,
+        weights_size=weights_size,
+    )
+
+
+def root(value: Value) -> Value:
+    """The buffer behind a chain of views."""
+    while isinstance(op := value.defining_op, host.View):
+        value = op.source
+    return value
+
+
+def _aligned_bytes(alloc: host.Alloc) -> Dim:
+    size = alloc.buffer.size * alloc.buffer.dtype.itemsize
+    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+
+def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], int]:
+    """Offsets of all constants, equal ones sharing theirs; returns them and the size of the whole."""
+    seen: dict[Constant, int] = {}
+    end = 0
+    for op in main.body.ops:
+        if not isinstance(op, host.Constant):
+            continue
+        if op.value not in seen:
+            seen[op.value] = end
+            end += -(-op.value.array.nbytes // ALIGNMENT) * ALIGNMENT
+        op.offset = seen[op.value]
+    return tuple((offset, value) for value, offset in seen.items()), end
+
+
+# -- Liveness ----------------------------------------------------------------------------------------------------------------
+
+
+def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_Storage], int]:
+    """The memory blocks that the program needs, and how many buffers were put in place of others."""
+    steps = [op for op in main.body.ops if isinstance(op, (host.Launch, host.Copy))]
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for index, op in enumerate(steps):
+        for operand in op.operands:
+            buffer = root(operand)
+            first.setdefault(buffer, index)
+            last[buffer] = index
+    home: dict[Value, _Storage] = {}
+    storages: list[_Storage] = []
+    in_place = 0
+    for index, op in enumerate(steps):
+        taken = _taken_over(op, kernels, index, home)
+        for operand in op.operands:
+            buffer = root(operand)
+            alloc = buffer.defining_op
+            if buffer in home or not isinstance(alloc, host.Alloc):
+                continue
+            old = taken.get(buffer)
+            if old is None:
+                storage = _Storage([alloc], _aligned_bytes(alloc), first[buffer], last[buffer])
+                storages.append(storage)
+            else:
+                storage = old
+                storage.allocs.append(alloc)
+                storage.last = last[buffer]
+                in_place += 1
+            home[buffer] = storage
+    unused = [op for op in main.body.ops if isinstance(op, host.Alloc) and op.result not in home]
+    for alloc in unused:
+        alloc.offset = 0
+        if alloc.result.has_uses:
+            raise IRError("is viewed but never written", alloc)
+        alloc.erase()
+    return storages, in_place
+
+
+def _taken_over(
+    op: Operation, kernels: dict[str, loop.Kernel], index: int, home: dict[Value, _Storage]
+) -> dict[Value, _Storage]:
+    """For outputs of a launch that may be written in place: the storage of the input that dies there."""
+    if not isinstance(op, host.Launch) or op.kernel not in kernels:
+        return {}
+    pairs = kernels[op.kernel].attributes.get(IN_PLACE, ())
+    if pairs and isinstance(pairs[0], int):
+        pairs = (pairs,)
+    roots = [root(v) for v in op.buffers]
+    taken: dict[Value, _Storage] = {}
+    for output, source in pairs:
+        target = root(op.outputs[output])
+        old = home.get(roots[source])
+        if old is None or old in taken.values() or target in taken or target in home:
+            continue
+        alloc = target.defining_op
+        # The input must die here, and this launch must not read the same memory through another argument.
+        if old.last != index or sum(home.get(r) is old for r in roots) > 1 or not isinstance(alloc, host.Alloc):
+            continue
+        if prove_le(_aligned_bytes(alloc), old.size):
+            taken[target] = old
+    return taken
+
+
+def _most_alive(storages: Sequence[_Storage]) -> int:
+    return max((sum(t.nominal for t in storages if t.first <= s.first <= t.last) for s in storages), default=0)
+
+
+# -- Placement ---------------------------------------------------------------------------------------------------------------
+
+
+def _nominal_values(storages: Sequence[_Storage]) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for s in storages:
+        for symbol in free_symbols(s.size):
+            low, high = bounds(symbol)
+            value = high if high is not None else max(low or 0, NOMINAL)
+            values[symbol.name] = value // symbol.multiple_of * symbol.multiple_of
+    return values
+
+
+def _place(storages: Sequence[_Storage]) -> Dim:
+    """Give every storage its offset; returns the arena's size."""
+    offsets = _greedy_by_size(storages, [s.nominal for s in storages])
+    if all(isinstance(s.size, int) for s in storages):
+        return _fix(storages, offsets, [s.nominal for s in storages])
+    if _place_in_order(storages, offsets):
+        tops = set(storages).difference(*(s.below for s in storages))
+        arena: Dim = 0
+        for s in storages:
+            if s in tops:
+                arena = smax(arena, s.offset + s.size)
+        return arena
+    largest = [bounds(s.size)[1] for s in storages]
+    known = [size for size in largest if size is not None]
+    if len(known) == len(storages):
+        return _fix(storages, _greedy_by_size(storages, known), known)
+    return _place_by_class(storages)
+
+
+def _fix(storages: Sequence[_Storage], offsets: Sequence[int], sizes: Sequence[int]) -> int:
+    for s, offset in zip(storages, offsets, strict=True):
+        s.offset = offset
+    return max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
+
+
+def _greedy_by_size(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[int]:
+    """Offsets such that storages alive at the same time do not overlap."""
+    offsets = [0] * len(storages)
+    placed: list[int] = []
+    for k in sorted(range(len(storages)), key=lambda k: (-sizes[k], storages[k].first)):
+        if sizes[k] == 0:
+            continue
+        others = sorted((offsets[p], offsets[p] + sizes[p]) for p in placed if storages[p].meets(storages[k]))
+        best, smallest, end = None, math.inf, 0
+        for start, stop in others:
+            gap = start - end
+            if sizes[k] <= gap < smallest:
+                best, smallest = end, gap
+            end = max(end, stop)
+        offsets[k] = end if best is None else best
+        placed.append(k)
+    return offsets
+
+
+def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> bool:
+    """Offsets as formulas that keep the vertical order of `offsets`; False when one grows too large."""
+    order = sorted(zip(offsets, range(len(storages)), strict=True), key=lambda item: (item[0], storages[item[1]].nominal))
+    done: list[_Storage] = []
+    costs: dict[Expr, int] = {}
+    for _, k in order:
+        s = storages[k]
+        s.below = [t for t in done if t.meets(s)]
+        covered = {u for t in s.below for u in t.below}
+        s.offset = 0
+        for t in s.below:
+            # Whoever lies below one of those directly below is passed by it already.
+            if t not in covered:
+                s.offset = smax(s.offset, t.offset + t.size)
+                if _formula_size(s.offset, costs) > LARGEST_FORMULA:
+                    return False
+        done.append(s)
+    return True
+
+
+def _formula_size(e: Dim, costs: dict[Expr, int]) -> int:
+    if isinstance(e, int):
+        return 1
+    if e not in costs:
+        costs[e] = sum(
+            1 + (_formula_size(a.a, costs) + _formula_size(a.b, costs) if isinstance(a, Binary) else 0)
+            for _, atoms in e.terms
+            for a in atoms
+        )
+    return costs[e]
+
+
+def _place_by_class(storages: Sequence[_Storage]) -> Dim:
+    """Sizes that are multiples of the same formula share a region, in which that formula is the unit of a static plan."""
+    classes: dict[Dim, list[tuple[_Storage, int]]] = {}
+    for s in storages:
+        factor = abs(s.size) if isinstance(s.size, int) else math.gcd(*(c for c, _ in s.size.terms))
+        unit = s.size // factor if factor else 1
+        classes.setdefault(unit, []).append((s, factor))
+    base: Dim = 0
+    for unit, members in classes.items():
+        group, factors = [s for s, _ in members], [f for _, f in members]
+        offsets = _greedy_by_size(group, factors)
+        for s, offset in zip(group, offsets, strict=True):
+            s.offset = base + offset * unit
+        base = base + max(o + f for o, f in zip(offsets, factors, strict=True)) * unit
+    return base
