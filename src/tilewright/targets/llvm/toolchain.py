@@ -1,0 +1,233 @@
+"""From LLVM IR text to relocatable objects and assembly, through llvmlite; objects are cached on disk.
+
+llvmlite lets one thread at a time into LLVM, so many modules are divided between this process and helper processes, which run
+this file as a program: requests come in on standard input, objects go out on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from ... import disk_cache
+from ...errors import InternalError
+from .isa import Isa
+
+PIPELINE = "speed2-novec-1"
+"""Names the optimization below in cache keys: change it with them."""
+_ALONE = 200_000
+"""Characters of IR that one process compiles faster than a helper starts (about 0.4 s)."""
+_KIND = "objects"
+
+
+def compile_object(text: str, isa: Isa) -> bytes:
+    """The relocatable, position-independent object of a module.
+
+    Raises:
+        InternalError: LLVM refuses the text; the message shows the line.
+    """
+    return compile_objects([text], isa)[0]
+
+
+def compile_objects(texts: Sequence[str], isa: Isa, processes: int | None = None) -> list[bytes]:
+    """The objects of several modules, in order; `processes` (all cores) bounds the processes at work.
+
+    Raises:
+        InternalError: as `compile_object`.
+    """
+    keys = [_key(text, isa) for text in texts]
+    found: dict[str, bytes] = {}
+    missing: dict[str, str] = {}
+    for key, text in zip(keys, texts, strict=True):
+        if key in found or key in missing:
+            continue
+        cached = disk_cache.read(_KIND, key)
+        if cached is None:
+            missing[key] = text
+        else:
+            found[key] = cached
+    shares = _divide(missing, processes or _cores())
+    helpers = [_Helper(share, isa) for share in shares[1:]]
+    try:
+        for key, text in shares[0]:
+            found[key] = _compile(text, isa)
+            disk_cache.write(_KIND, key, found[key])
+        for helper in helpers:
+            # What a helper could not do (it may have been killed) is done here, where errors have a place.
+            for (key, text), data in zip(helper.share, helper.results(), strict=True):
+                found[key] = data if data is not None else _compile(text, isa)
+                disk_cache.write(_KIND, key, found[key])
+    finally:
+        for helper in helpers:
+            helper.stop()
+    return [found[key] for key in keys]
+
+
+def assembly(text: str, isa: Isa) -> str:
+    """The target's assembly of a module, as compiled for its object."""
+    machine, module = _optimized(text, isa)
+    return str(machine.emit_assembly(module))
+
+
+def optimized_ir(text: str, isa: Isa) -> str:
+    """The module's text after optimization."""
+    return str(_optimized(text, isa)[1])
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _key(text: str, isa: Isa) -> str:
+    import llvmlite
+
+    return disk_cache.digest(PIPELINE, llvmlite.__version__, isa.triple, isa.cpu, ",".join(isa.features), text)
+
+
+def _divide(missing: dict[str, str], processes: int) -> list[list[tuple[str, str]]]:
+    """Shares of about equal size; the first is this process's."""
+    total = sum(map(len, missing.values()))
+    count = max(1, min(processes, len(missing), 1 + total // _ALONE))
+    shares: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for key, text in sorted(missing.items(), key=lambda item: (-len(item[1]), item[0])):
+        least = sizes.index(min(sizes))
+        shares[least].append((key, text))
+        sizes[least] += len(text)
+    return shares
+
+
+_initialized = False
+
+
+def _llvm() -> Any:
+    """llvmlite's binding with all targets ready."""
+    import llvmlite.binding as llvm
+
+    global _initialized
+    if not _initialized:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        _initialized = True
+    return llvm
+
+
+def _machine(llvm: Any, isa: Isa) -> Any:
+    features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.features)
+    try:
+        target = llvm.Target.from_triple(isa.triple)
+        return target.create_target_machine(
+            cpu=isa.cpu, features=features, opt=2, reloc="pic", codemodel="default", abiname=_abi(isa.triple)
+        )
+    except RuntimeError as error:
+        raise InternalError(f"LLVM cannot generate code for {isa.triple} ({isa.cpu}): {error}") from error
+
+
+def _abi(triple: str) -> str:
+    return "lp64d" if triple.startswith("riscv64") else ""
+
+
+def _optimized(text: str, isa: Isa) -> tuple[Any, Any]:
+    """The target machine, and the module parsed, verified and optimized."""
+    llvm = _llvm()
+    machine = _machine(llvm, isa)
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"generated LLVM IR is not valid: {error}") from error
+    module.triple = isa.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # Vectors and tiles are the schedule's business. Loops that it leaves are unrolled by its own wish (metadata) only.
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine, module
+
+
+def _compile(text: str, isa: Isa) -> bytes:
+    machine, module = _optimized(text, isa)
+    return bytes(machine.emit_object(module))
+
+
+# -- Helper processes --------------------------------------------------------------------------------------------------------
+# A request is a list of texts, a reply a list of objects: each u64 length, then the bytes. A process that ends early leaves
+# a short list.
+
+_LENGTH = struct.Struct("<Q")
+
+
+def _pack(items: Sequence[bytes]) -> bytes:
+    return b"".join(part for item in items for part in (_LENGTH.pack(len(item)), item))
+
+
+def _unpack(data: bytes) -> list[bytes]:
+    items, at = [], 0
+    while at + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if at + length > len(data):
+            break
+        items.append(data[at : at + length])
+        at += length
+    return items
+
+
+class _Helper:
+    """A process that compiles `share`, (key, text) pairs."""
+
+    def __init__(self, share: list[tuple[str, str]], isa: Isa) -> None:
+        self.share = share
+        self._output = b""
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        head = "\n".join([isa.triple, isa.cpu, ",".join(isa.features)])
+        request = _pack([head.encode(), *(text.encode() for _, text in share)])
+        self._reader = threading.Thread(target=self._talk, args=(request,), daemon=True)
+        self._reader.start()
+
+    def _talk(self, request: bytes) -> None:
+        self._output, _ = self._process.communicate(request)
+
+    def results(self) -> list[bytes | None]:
+        """An object for each text, None where the process gave none."""
+        self._reader.join()
+        done = _unpack(self._output)
+        return [*done, *[None] * (len(self.share) - len(done))]
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._reader.join()
+
+
+def _serve() -> None:
+    head, *texts = (item.decode() for item in _unpack(sys.stdin.buffer.read()))
+    triple, cpu, features = head.split("\n")
+    isa = Isa(
+        name="", triple=triple, cpu=cpu, features=tuple(f for f in features.split(",") if f), vector_bits=0,
+        vector_registers=0, masked=False, fma=False,
+    )  # fmt: skip
+    for text in texts:
+        sys.stdout.buffer.write(_pack([_compile(text, isa)]))
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _serve()
