@@ -11,7 +11,7 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
 from ..ir.core import Module, Value
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim
+from ..ir.symbolic import Dim, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
 from ..transforms.index_maps import product
@@ -96,7 +96,9 @@ def group_flops(group: tensor.Group) -> Dim:
         if not isinstance(m, (tensor.Compute, tensor.Scatter)):
             continue
         reduce_axes = getattr(m, "reduce_axes", ())
-        points = product(extent(a) for a in (*m.axes, *(a if isinstance(a.upper, int) else a for a in reduce_axes)))
+        points = product(extent(a) for a in (*m.axes, *reduce_axes))
+        if not isinstance(points, int):  # a reduce axis may be bounded by a parallel one: count the longest
+            points = substitute(points, {a: a.upper for a in m.axes})
         per_point = sum(isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select)) and x.result.type.is_float for x in m.body.ops)
         total = total + points * (per_point + (1 if reduce_axes else 0))
     return total

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tilewright.errors import ArtifactError, InternalError, ShapeError, TilewrightError
+from tilewright.runtime.expressions import evaluate, solve_symbols
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
 
 
@@ -29,6 +31,23 @@ class KernelTime:
     name: str
     calls: int
     nanoseconds: int
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """One kernel in one run: launches, seconds, bytes moved and arithmetic operations (all launches together), places in the model."""
+
+    name: str
+    calls: int
+    seconds: float
+    bytes: int
+    flops: int
+    locations: tuple[str, ...] = ()
+
+    def roofline_share(self, flops_per_second: float, bytes_per_second: float) -> float:
+        """The floor time of the machine's roofline divided by the measured time."""
+        floor = max(self.flops / flops_per_second, self.bytes / bytes_per_second)
+        return floor / self.seconds if self.seconds else 0.0
 
 
 _EXCEPTIONS: dict[int, type[TilewrightError]] = {
@@ -73,6 +92,61 @@ class CompiledModel(ABC):
         self._names = tuple(spec.name for spec in self.inputs)
         self._dtypes = tuple(dtype_named(spec.dtype) for spec in self.inputs)
         self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
+
+    origin: Any = None
+    """What compiled the model in this process, with ``ir(level, library)``; None for a loaded artifact."""
+    report: Any = None
+    """The compiler's report: seconds per stage, kernels and bytes before and after fusion; None for a loaded artifact."""
+
+    def ir(self, level: str = "graph") -> str:
+        """The model's text at a level: "graph", "tensor", "loop", "host", the target's code ("llvm", "wgsl"), or "asm".
+
+        Raises ArtifactError: the model was loaded from a file, which carries no IR; CompileError: no such level.
+        """
+        if self.origin is None:
+            raise ArtifactError("an artifact carries no IR: compile the model with tilewright.compile to look at it")
+        text: str = self.origin.ir(level, self)
+        return text
+
+    def code_text(self, level: str) -> str | None:
+        """The target's code at `level`, None when there is no such level."""
+        return None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model as a self-contained artifact; nothing half-written is left when that fails.
+
+        Raises ArtifactError: the file cannot be written.
+        """
+        raise ArtifactError(f"{path}: this kind of library cannot be saved")
+
+    def symbols_of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+        """Values of the symbolic dimensions for inputs of these shapes."""
+        return solve_symbols(self.metadata.get("solver", ()), self._names, shapes)
+
+    def profile(self, *args: Any, repeat: int = 10, **kwargs: Any) -> list[KernelProfile]:
+        """Time every kernel over `repeat` runs on these arguments: rows of seconds, bytes and flops of one run, slowest first.
+
+        Raises TilewrightError: the target's runtime does not measure kernels.
+        """
+        values = self._bind(args, kwargs) if kwargs or len(args) != len(self._names) else args
+        arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
+        symbols = self.symbols_of([a.shape for a in arrays])
+        self(*arrays)  # the first run takes memory and threads
+        total: dict[str, KernelTime] = {}
+        for _ in range(repeat):
+            for row in self.profile_raw(*arrays):
+                known = total.get(row.name, KernelTime(row.name, 0, 0))
+                total[row.name] = KernelTime(row.name, row.calls, known.nanoseconds + row.nanoseconds)
+        rows = []
+        for kernel in self.metadata.get("kernels", []):
+            row = total[kernel["name"]]
+            flops, moved = (evaluate(kernel[k], symbols) * row.calls for k in ("flops", "bytes"))
+            rows.append(KernelProfile(row.name, row.calls, row.nanoseconds * 1e-9 / repeat, moved, flops, tuple(kernel["locations"])))
+        return sorted(rows, key=lambda row: -row.seconds)
+
+    def profile_raw(self, *args: Any, **kwargs: Any) -> list[KernelTime]:
+        """Run once with the kernels' clocks on."""
+        raise TilewrightError("this target's runtime does not measure kernels")
 
     @abstractmethod
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:

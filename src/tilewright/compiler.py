@@ -1,0 +1,355 @@
+"""`tilewright.compile`: from a model in its framework to a library that runs without it; and `tilewright.load`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import __version__
+from .errors import ArtifactError, CompileError, InternalError, TilewrightError
+
+if TYPE_CHECKING:
+    from .ir.core import Module
+    from .lowering.pipeline import Lowered
+    from .runtime.model import CompiledModel
+    from .targets.base import Target
+
+Dims = Mapping[str, Mapping[int, str]]
+"""Names and bounds of dynamic dimensions: ``{"input_ids": {0: "batch<=8", 1: "seq<=512"}}``."""
+
+
+@dataclass
+class Report:
+    """What compilation did: seconds per stage and pass, kernels and bytes moved before and after fusion, memory.
+
+    Bytes are at the upper bounds of the symbolic dimensions.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    kernels_before: int = 0
+    kernels_after: int = 0
+    distinct_kernels: int = 0
+    bytes_before: int | str = 0
+    bytes_after: int | str = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+    cached: bool = False
+
+    def __str__(self) -> str:
+        lines = [
+            f"kernels: {self.kernels_before} before fusion, {self.kernels_after} after, {self.distinct_kernels} distinct",
+            f"bytes moved per run: {self.bytes_before} before fusion, {self.bytes_after} after",
+            "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
+            "seconds: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
+        ]
+        return "\n".join(lines)
+
+
+def compile(
+    model: Any,
+    args: Sequence[Any] | None = None,
+    *,
+    target: str = "cpu",
+    precision: str | None = None,
+    dims: Dims | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    cache: bool = True,
+    progress: Callable[[str], None] | None = None,
+    disable: Sequence[str] = (),
+    check: bool = False,
+    dump: str | Path | None = None,
+) -> CompiledModel:
+    """Compile a model for a target and load it.
+
+    `model` is a path (``.onnx``, ``.pt2``), a `torch.nn.Module`, a `torch.export.ExportedProgram`, an `onnx.ModelProto`, or a
+    `tilewright.ir` module; `args` and `kwargs` are example inputs where the model does not state its shapes. `dims` names dynamic
+    dimensions and their bounds. `precision` None keeps the model's own arithmetic. `threads` limits the worker threads at run time
+    (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models.
+
+    For those who work on the compiler: `disable` names passes to leave out, `check` runs the module before and after each pass
+    through the interpreter and compares, `dump` is a folder for the module after each pass.
+
+    Raises:
+        UnsupportedOperatorError: lists every operator that has no translation, with its places.
+        CompileError: the model or an option is wrong; the message names it.
+    """
+    from .targets.base import resolve
+
+    if precision is not None:
+        raise CompileError(f"precision={precision!r} is not available yet; the model's own arithmetic is kept with precision=None")
+    chosen = resolve(target)
+    say = progress or (lambda stage: None)
+    key = None
+    if cache and not (disable or check or dump):
+        from .cache import artifact_key, find_artifact
+
+        key = artifact_key(model, chosen, dims)
+        if key is not None and (found := find_artifact(key)) is not None:
+            say("loading from the cache")
+            library = load(found, threads=threads)
+            library.report = Report(cached=True)  # type: ignore[attr-defined]
+            return library
+    compilation = Compilation(chosen, say, disable=frozenset(disable), check=check, dump=dump)
+    with _inside_errors():
+        library = compilation.run(model, args, dict(kwargs or {}), dims, threads)
+    if key is not None:
+        from .cache import store_artifact
+
+        store_artifact(key, library)
+    return library
+
+
+class Compilation:
+    """One run of the compiler; keeps what `lib.ir` shows."""
+
+    def __init__(
+        self,
+        target: Target,
+        progress: Callable[[str], None],
+        *,
+        disable: frozenset[str] = frozenset(),
+        check: bool = False,
+        dump: str | Path | None = None,
+    ) -> None:
+        self.target = target
+        self.progress = progress
+        self.disable, self.check, self.dump = disable, check, dump
+        self.report = Report()
+        self.graph: Module | None = None
+
+    def run(self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None) -> CompiledModel:
+        """Import, optimize, lower, generate code, link, load."""
+        from .ir.symbolic import bounds
+        from .lowering.memory_plan import plan_memory
+
+        module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
+        self._stage("optimize", lambda: self._optimize(module))
+        self.graph = module.clone()
+        lowered = self._stage("lower", lambda: self._lower(module))
+        plan = self._stage("plan", lambda: plan_memory(lowered.module))
+        self.report.kernels_before, before = lowered.unfused
+        self.report.kernels_after, after = lowered.fused
+        self.report.distinct_kernels = len(lowered.kernels)
+        self.report.bytes_before, self.report.bytes_after = (
+            str(b) if (top := bounds(b)[1]) is None else top for b in (before, after)
+        )
+        self.report.memory = plan.to_metadata()
+        metadata = self._metadata(lowered, plan)
+        start = time.perf_counter()
+        library: CompiledModel = self.target.build(lowered, plan, metadata, self.progress, threads)
+        self.report.seconds["build"] = time.perf_counter() - start
+        library.report = self.report  # type: ignore[attr-defined]
+        library.compilation = self  # type: ignore[attr-defined]
+        return library
+
+    def _stage(self, name: str, work: Callable[[], Any]) -> Any:
+        self.progress(name)
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.report.seconds[name] = time.perf_counter() - start
+
+    def _passes(self, passes: Sequence[Callable[[Module], object]], module: Module) -> None:
+        from .ir.passes import CheckOptions, Pipeline
+
+        timing: dict[str, float] = {}
+        options: dict[str, Any] = {"disabled": self.disable, "timing": timing}
+        if self.dump is not None:
+            options.update(dump_after="all", dump_to=Path(self.dump))
+        if self.check:
+            options["check"] = CheckOptions()
+        Pipeline(list(passes)).run(module, **options)
+        for name, seconds in timing.items():
+            self.report.seconds[name] = self.report.seconds.get(name, 0.0) + seconds
+
+    def _optimize(self, module: Module) -> None:
+        from .transforms.pipeline import GRAPH_PASSES
+
+        self._passes(GRAPH_PASSES, module)
+
+    def _lower(self, module: Module) -> Lowered:
+        from .lowering.pipeline import lower
+
+        return lower(module, self.target.lowering, lambda step, m: self._passes([step], m))
+
+    def _metadata(self, lowered: Lowered, plan: Any) -> dict[str, Any]:
+        from .artifact.sources import ABI_VERSION
+        from .dialects import func
+        from .ir.symbolic import bounds, free_symbols
+        from .ir.types import Shape
+
+        assert self.graph is not None
+        main = self.graph.symbol("main")
+        assert isinstance(main, func.Func)
+        symbols: dict[str, Any] = {}
+
+        def shape_of(shape: Shape) -> list[int | str]:
+            for d in shape:
+                if not isinstance(d, int):
+                    for s in free_symbols(d):
+                        symbols[s.name] = list(bounds(s))
+            return [d if isinstance(d, int) else str(d) for d in shape]
+
+        def tensors(names: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
+            return [
+                {"name": n, "dtype": v.type.dtype.label, "shape": shape_of(v.type.shape)} for n, v in zip(names, values, strict=True)
+            ]
+
+        kernels = [
+            {
+                "name": k.name,
+                "kind": k.kind,
+                "launches": k.launches,
+                "flops": k.flops if isinstance(k.flops, int) else str(k.flops),
+                "bytes": k.bytes if isinstance(k.bytes, int) else str(k.bytes),
+                "operators": list(k.origins),
+                "locations": [str(part) for part in (k.location, *k.location.fused) if str(part) != "unknown place"][:4],
+            }
+            for k in lowered.kernels.values()
+        ]
+        return {
+            "format": 1,
+            "abi": ABI_VERSION,
+            "compiler": f"tilewright {__version__}",
+            "source": getattr(self, "source", ""),
+            "inputs": tensors(main.arg_names, main.inputs),
+            "outputs": tensors(main.result_names, main.outputs),
+            "symbols": symbols,
+            "solver": _solver_steps(main),
+            "target": self.target.describe(),
+            "kernels": kernels,
+            "memory": plan.to_metadata(),
+            "fusion": {
+                "kernels_before": self.report.kernels_before,
+                "kernels_after": self.report.kernels_after,
+                "bytes_before": self.report.bytes_before,
+                "bytes_after": self.report.bytes_after,
+            },
+        }
+
+    def ir(self, level: str, library: Any) -> str:
+        """The text of a level: ``graph``, ``tensor``, ``loop``, ``host``, the target's code, ``asm``.
+
+        Raises:
+            CompileError: no such level.
+        """
+        from .ir.printer import print_op
+        from .lowering.pipeline import lower, tensor_passes
+
+        assert self.graph is not None
+        if level == "graph":
+            return print_op(self.graph)
+        if level == "tensor":
+            module = self.graph.clone()
+            for step in tensor_passes(self.target.lowering):
+                step(module)
+            return print_op(module)
+        if level in ("loop", "host"):
+            return print_op(lower(self.graph.clone(), self.target.lowering, lambda step, m: step(m)).module)
+        text: str | None = library.code_text(level)
+        if text is None:
+            raise CompileError(f"no level {level!r}; known: graph, tensor, loop, {self.target.code_level}, asm")
+        return text
+
+
+def _solver_steps(main: Any) -> list[dict[str, Any]]:
+    """How symbols follow from input shapes, for `runtime.expressions.solve_symbols`."""
+    from .ir.shape_solver import Define, ShapeSolver
+    from .ir.symbolic import bounds
+
+    def text(d: Any) -> int | str:
+        return d if isinstance(d, int) else str(d)
+
+    steps: list[dict[str, Any]] = []
+    for step in ShapeSolver([(n, v.type.shape) for n, v in zip(main.arg_names, main.inputs, strict=True)]).steps:
+        where: dict[str, Any] = {"input": step.input, "dim": step.dim}
+        if isinstance(step, Define):
+            lower, upper = bounds(step.symbol)
+            where.update(symbol=step.symbol.name, coefficient=text(step.coefficient), offset=text(step.offset), lower=lower, upper=upper)
+        else:
+            where["expr"] = text(step.expr)
+        steps.append(where)
+    return steps
+
+
+def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None) -> Module:
+    """The graph-level module of a model of any kind.
+
+    Raises:
+        CompileError: nothing reads this kind of model; names what it is and what is read.
+    """
+    from .ir.core import Module
+
+    if isinstance(model, Module):
+        return model.clone()
+    if isinstance(model, (str, Path)):
+        return _import_path(Path(model), args, kwargs, dims)
+    origin = type(model).__module__.partition(".")[0]
+    bases = {base.__module__.partition(".")[0] + "." + base.__name__ for base in type(model).__mro__}
+    if origin == "onnx" and type(model).__name__ == "ModelProto":
+        from .frontends.onnx import import_onnx
+
+        return import_onnx(model, dims)
+    if "torch.Module" in bases or type(model).__name__ == "ExportedProgram":
+        from .frontends.torch import import_torch
+
+        return import_torch(model, args, dims, kwargs)
+    raise CompileError(
+        f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2), a torch.nn.Module, a torch.export.ExportedProgram, "
+        "an onnx.ModelProto or a tilewright.ir Module"
+    )
+
+
+def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None) -> Module:
+    if not path.exists():
+        raise CompileError(f"{path}: no such file")
+    if path.is_dir():
+        raise CompileError(f"{path}: is a folder; give the model file in it (.onnx or .pt2)")
+    if path.suffix == ".onnx":
+        from .frontends.onnx import import_onnx
+
+        return import_onnx(path, dims)
+    if path.suffix == ".pt2":
+        from .frontends.torch import import_torch
+
+        return import_torch(path, args, dims, kwargs)
+    raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2")
+
+
+class _inside_errors:  # noqa: N801  (used as a statement)
+    """Turns mistakes of the compiler itself into `InternalError` that name the operation and its place in the user's model."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if error is None or isinstance(error, (TilewrightError, KeyboardInterrupt, MemoryError, SystemExit, GeneratorExit)):
+            return False
+        if isinstance(error, Exception):
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+        return False
+
+
+def load(path: str | Path, *, threads: int | None = None) -> CompiledModel:
+    """Load a compiled artifact (``.so``, ``.dylib``, ``.dll``, ``.wasm``).
+
+    Raises:
+        ArtifactError: not there, damaged, of another ABI version, or for a processor with other features.
+    """
+    path = Path(path)
+    if path.suffix == ".wasm":
+        from .runtime.wasm import WasmLibrary
+
+        return WasmLibrary(path)
+    if path.suffix == ".tar":
+        raise ArtifactError(f"{path}: holds objects and sources to link yourself; only .so, .dylib, .dll and .wasm can be loaded")
+    from .runtime.library import Library
+
+    return Library(path, num_threads=threads or 0)
+
+
+__all__ = ["Compilation", "Report", "compile", "import_model", "load"]

@@ -1,0 +1,86 @@
+"""The way down from the graph level: a table of contents.
+
+graph (after `transforms.pipeline`) -> tensor: `TENSOR_PASSES` -> loop: one scheduled kernel per distinct group -> host program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..dialects import func
+from ..ir.cleanup import cse, dce
+from ..ir.core import Module
+from ..ir.symbolic import Dim
+from ..transforms.collapse_axes import collapse_axes
+from ..transforms.compose import absorb_permutations, compose
+from ..transforms.form_groups import form_groups
+from ..transforms.pack_operands import pack_operands
+from .bufferize import bufferize
+from .graph_to_tensor import lower_to_tensor
+from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, moved_bytes
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """What a target asks of lowering: columns of a packed panel (0: operands are not packed) and its schedule rule."""
+
+    panel: int
+    rule: ScheduleRule
+
+
+@dataclass
+class Lowered:
+    """The host program with its kernels (in `module`), and what fusion achieved."""
+
+    module: Module
+    kernels: dict[str, KernelInfo]
+    unfused: tuple[int, Dim]
+    fused: tuple[int, Dim]
+
+
+def eliminate(module: Module) -> None:
+    """Common subexpressions and dead code."""
+    cse(module)
+    dce(module)
+
+
+def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
+    """The passes from the graph level to fused groups, in order."""
+
+    def pack(module: Module) -> None:
+        pack_operands(module, options.panel)
+
+    return [
+        lower_to_tensor,
+        eliminate,
+        compose,
+        absorb_permutations,
+        eliminate,
+        *([pack] if options.panel else []),
+        form_groups,
+        collapse_axes,
+    ]
+
+
+def lower(module: Module, options: LoweringOptions, run_pass: Callable[[Callable[[Module], object], Module], None]) -> Lowered:
+    """Lower a graph-level module in place to its host program and scheduled kernels.
+
+    Raises:
+        UnsupportedOperatorError: operators without a lowering.
+    """
+    unfused: tuple[int, Dim] = (0, 0)
+    for step in tensor_passes(options):
+        run_pass(step, module)
+        if step is lower_to_tensor:
+            unfused = _moved(module)
+    fused = _moved(module)
+    names, kernels = groups_to_kernels(module, options.rule)
+    bufferize(module, lambda group: [names[group]])
+    return Lowered(module, kernels, unfused, fused)
+
+
+def _moved(module: Module) -> tuple[int, Dim]:
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    return moved_bytes(main)

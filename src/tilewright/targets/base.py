@@ -1,0 +1,59 @@
+"""What the compiler asks of a target: how it wants groups lowered, and how its code becomes a library."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CompileError
+from ..lowering.pipeline import Lowered, LoweringOptions
+
+Progress = Callable[[str], None]
+"""Called with the name of each stage as it begins."""
+
+
+class Target(ABC):
+    """One kind of device. Everything known about it stands in its own folder."""
+
+    name: str
+    """As the user may write it: ``cpu:x86-64-v4``."""
+    code_level: str = "llvm"
+    """Name of the level of its code text, for ``lib.ir``."""
+
+    @property
+    @abstractmethod
+    def lowering(self) -> LoweringOptions:
+        """Packing and schedule rules."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What the metadata says of the target: name, triple, features."""
+
+    @abstractmethod
+    def build(self, lowered: Lowered, metadata: dict[str, Any], progress: Progress, threads: int | None) -> Any:
+        """Generate code and return the loaded library, a `runtime.model.CompiledModel` with ``ir_text(level)`` and ``save(path)``."""
+
+
+def resolve(name: str) -> Target:
+    """The target called `name`.
+
+    Raises:
+        CompileError: unknown target; lists the known ones.
+    """
+    kind, _, variant = name.partition(":")
+    if kind in ("cpu", "aarch64-linux"):
+        from .cpu.target import cpu_target
+
+        return cpu_target(name)
+    if kind == "wasm32" and not variant:
+        from .wasm.target import WasmTarget
+
+        return WasmTarget()
+    if kind == "webgpu" and not variant:
+        from .webgpu.target import WebgpuTarget
+
+        return WebgpuTarget()
+    raise CompileError(
+        f"unknown target {name!r}; known: cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, aarch64-linux, wasm32, webgpu"
+    )
