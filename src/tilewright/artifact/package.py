@@ -14,7 +14,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -132,9 +132,14 @@ def save_tar(path: str | Path, objects: Sequence[bytes], weights: np.ndarray, me
         ("tw_blob_weights.bin", blob(weights, checksum)),
         ("tw_blob_metadata.bin", blob(text + b"\0")),
     ]
-    with _written_whole(path, sum(len(data) for _, data in files) + _OVERHEAD) as partial:
+    return save_files(path, dict(files))
+
+
+def save_files(path: Path, files: Mapping[str, bytes | bytearray]) -> Path:
+    """Write a signed ``.tar`` of named files, whole or not at all."""
+    with _written_whole(path, sum(map(len, files.values())) + _OVERHEAD) as partial:
         with tarfile.open(partial, "w") as archive:
-            for name, data in files:
+            for name, data in files.items():
                 entry = tarfile.TarInfo(name)
                 entry.size = len(data)
                 archive.addfile(entry, io.BytesIO(data))

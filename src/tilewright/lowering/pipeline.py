@@ -23,10 +23,12 @@ from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, move
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a target asks of lowering: columns of a packed panel (0: operands are not packed) and its schedule rule."""
+    """What a target asks of lowering: columns of a packed panel (0: operands are not packed), its schedule rule, and whether one
+    worker can compute whole rows, so that reductions share a kernel with their neighbours."""
 
     panel: int
     rule: ScheduleRule
+    row_groups: bool = True
 
 
 @dataclass
@@ -51,6 +53,11 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
     def pack(module: Module) -> None:
         pack_operands(module, options.panel)
 
+    def group(module: Module) -> None:
+        form_groups(module, row_groups=options.row_groups)
+
+    pack.__name__, group.__name__ = "pack_operands", "form_groups"
+
     return [
         lower_to_tensor,
         eliminate,
@@ -58,7 +65,7 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
         absorb_permutations,
         eliminate,
         *([pack] if options.panel else []),
-        form_groups,
+        group,
         collapse_axes,
     ]
 

@@ -35,10 +35,10 @@ class _Draft:
     closed: bool = False
 
 
-def form_groups(module: Module) -> None:
-    """Enclose every computation of every function in a group."""
+def form_groups(module: Module, *, row_groups: bool = True) -> None:
+    """Enclose every computation of every function in a group; without `row_groups` a reduction takes an epilogue at most."""
     for function in module.functions(func.Func):
-        drafts = _draft(function)
+        drafts = _draft(function, row_groups)
         for draft in drafts:
             _enclose(draft)
         sort_block(function.body)
@@ -63,7 +63,7 @@ def _producers(op: Computation) -> list[Operation]:
     return list(dict.fromkeys(p for v in values if (p := _source_of(v)) is not None))
 
 
-def _draft(function: func.Func) -> list[_Draft]:
+def _draft(function: func.Func, row_groups: bool) -> list[_Draft]:
     drafts: list[_Draft] = []
     home: dict[Operation, _Draft] = {}
     # Everything a draft depends on, directly or not: a merge must not make a cycle.
@@ -72,7 +72,7 @@ def _draft(function: func.Func) -> list[_Draft]:
         if not isinstance(op, (tensor.Compute, tensor.Scatter)):
             continue
         sources = [home[p] for p in _producers(op)]
-        target = _home_for(op, sources, needs)
+        target = _home_for(op, sources, needs, row_groups)
         if target is None:
             target = _new_draft(op)
             drafts.append(target)
@@ -98,7 +98,9 @@ def _new_draft(op: Computation) -> _Draft:
     return _Draft([op], "rows", tuple(op.result.type.shape))
 
 
-def _home_for(op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]]) -> _Draft | None:
+def _home_for(
+    op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], row_groups: bool
+) -> _Draft | None:
     """A draft among the producers' that can take the operation."""
     if isinstance(op, tensor.Scatter) or CONTRACTION in op.attributes:
         return None
@@ -109,6 +111,11 @@ def _home_for(op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_D
             continue  # another source depends on this draft
         if draft.kind == "contraction":
             if _is_epilogue(draft, op):
+                draft.closed = True
+                return draft
+            continue
+        if not row_groups and (draft.members[0].is_reduction or op.is_reduction):
+            if len(draft.members) == 1 and draft.members[0].is_reduction and _is_epilogue(draft, op):
                 draft.closed = True
                 return draft
             continue

@@ -1,0 +1,210 @@
+"""`WebgpuLibrary`: a compiled model run on a GPU through wgpu, with the interface of `Library`.
+
+The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.bin``. On the device every element
+takes 32 bits (see `tilewright.targets.webgpu.wgsl`): integers and booleans are converted at the border.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArtifactError, TilewrightError
+from tilewright.runtime.expressions import evaluate
+from tilewright.runtime.model import CompiledModel
+
+_INFINITY = 0x7F800000
+_GROUPS_PER_ROW = 32768
+
+
+class WebgpuLibrary(CompiledModel):
+    """A compiled model of WGSL kernels and a host program as data.
+
+    Raises:
+        ArtifactError: wgpu is not installed, or there is no adapter (GPU or software Vulkan driver).
+    """
+
+    def __init__(
+        self, metadata: dict[str, Any], program: dict[str, Any], kernels: dict[str, str], weights: Sequence[np.ndarray]
+    ) -> None:
+        self._program, self._kernels, self._weights = program, kernels, list(weights)
+        self._describe(metadata, "webgpu")
+        self._lock = threading.Lock()
+        self._device: Any = _open_device()
+        self._pipelines: dict[str, Any] = {}
+        self._constants = [self._upload(w) for w in self._weights]
+
+    def code_text(self, level: str) -> str | None:
+        if level not in ("wgsl", "asm"):
+            return None
+        return "\n".join(f"// kernel {name}\n{text}" for name, text in self._kernels.items())
+
+    def _buffer(self, elements: int) -> Any:
+        import wgpu
+
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        return self._device.create_buffer(size=max(4 * elements, 16), usage=usage)
+
+    def _upload(self, array: np.ndarray) -> Any:
+        data = _on_device(array)
+        buffer = self._buffer(data.size)
+        if data.size:
+            self._device.queue.write_buffer(buffer, 0, data)
+        return buffer
+
+    def _pipeline(self, name: str) -> Any:
+        found = self._pipelines.get(name)
+        if found is None:
+            module = self._device.create_shader_module(code=self._kernels[name])
+            found = self._pipelines[name] = self._device.create_compute_pipeline(
+                layout="auto", compute={"module": module, "entry_point": "main"}
+            )
+        return found
+
+    def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        with self._lock:
+            return self._run(arrays, out)
+
+    def _run(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        for array, spec, dtype in zip(arrays, self.inputs, self._dtypes, strict=True):
+            if array.dtype != dtype or array.ndim != len(spec.shape):
+                self._refuse(array, spec)
+        symbols = self.symbols_of([a.shape for a in arrays])
+        shapes = [tuple(evaluate(d, symbols) for d in spec.shape) for spec in self.outputs]
+        memory: dict[str, list[Any]] = {
+            "input": [self._upload(a) for a in arrays],
+            "output": [self._buffer(int(np.prod(s, dtype=np.int64))) for s in shapes],
+            "constant": self._constants,
+            "slot": [self._buffer(max(evaluate(f, symbols) for f in sizes)) for sizes in self._program["slots"]],
+        }
+        encoder = self._device.create_command_encoder()
+        for step in self._program["steps"]:
+            if "copy" in step:
+                (a, i), (b, j) = step["copy"]
+                size = 4 * evaluate(step["size"], symbols)
+                if size:
+                    encoder.copy_buffer_to_buffer(memory[a][i], 0, memory[b][j], 0, size)
+            else:
+                self._dispatch(encoder, step, memory, symbols)
+        self._device.queue.submit([encoder.finish()])
+        results = [
+            _from_device(self._device.queue.read_buffer(memory["output"][k]), shape, dtype)
+            for k, (shape, dtype) in enumerate(zip(shapes, self._output_dtypes, strict=True))
+        ]
+        if out is None:
+            return results
+        for target, result in zip(out, results, strict=True):
+            np.copyto(target, result)
+        return list(out)
+
+    def _refuse(self, array: np.ndarray, spec: Any) -> None:
+        from tilewright.errors import ShapeError
+
+        if array.ndim != len(spec.shape):
+            raise ShapeError(f"input '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
+        raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
+
+    def _dispatch(self, encoder: Any, step: dict[str, Any], memory: dict[str, list[Any]], symbols: dict[str, int]) -> None:
+        groups = evaluate(step["groups"], symbols)
+        if groups <= 0:
+            return
+        pipeline = self._pipeline(step["kernel"])
+        sizes = self._upload(np.array([_INFINITY, *(symbols[s] for s in step["dims"])], np.int32))
+        buffers = [memory[kind][k] for kind, k in step["buffers"]]
+        entries = [
+            {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}} for k, b in enumerate([*buffers, sizes])
+        ]
+        used = _bindings_used(self._kernels[step["kernel"]], len(buffers) + 1)
+        group = self._device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=[entries[k] for k in used])
+        work = encoder.begin_compute_pass()
+        work.set_pipeline(pipeline)
+        work.set_bind_group(0, group)
+        work.dispatch_workgroups(min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1)
+        work.end()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the artifact (a ``.tar``)."""
+        from tilewright.artifact.package import save_files
+
+        files = {
+            "metadata.json": json.dumps(self.metadata).encode(),
+            "program.json": json.dumps(self._program).encode(),
+            **{f"kernels/{name}.wgsl": text.encode() for name, text in self._kernels.items()},
+        }
+        stream = io.BytesIO()
+        np.savez(stream, *self._weights)
+        files["weights.npz"] = stream.getvalue()
+        return save_files(Path(path), files)
+
+    def close(self) -> None:
+        self._pipelines.clear()
+        self._constants = []
+
+
+def load_webgpu(path: str | Path) -> WebgpuLibrary:
+    """Load an artifact that `WebgpuLibrary.save` wrote.
+
+    Raises:
+        ArtifactError: not such an artifact, or damaged.
+    """
+    from tilewright.artifact.trailer import verify_file
+
+    verify_file(Path(path))
+    with tarfile.open(path) as archive:
+        files = {m.name: stream.read() for m in archive.getmembers() if (stream := archive.extractfile(m)) is not None}
+    if "program.json" not in files:
+        raise ArtifactError(f"{path}: holds objects and sources to link yourself; it cannot be loaded")
+    with np.load(io.BytesIO(files["weights.npz"])) as stored:
+        weights = [stored[f"arr_{k}"] for k in range(len(stored.files))]
+    kernels = {
+        name.removeprefix("kernels/").removesuffix(".wgsl"): data.decode()
+        for name, data in files.items()
+        if name.startswith("kernels/")
+    }
+    return WebgpuLibrary(json.loads(files["metadata.json"]), json.loads(files["program.json"]), kernels, weights)
+
+
+def _open_device() -> Any:
+    try:
+        import wgpu
+    except ImportError:
+        raise ArtifactError("running a webgpu artifact needs wgpu: pip install 'tilewright[webgpu]'") from None
+    try:
+        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
+    except Exception as error:  # wgpu raises plain exceptions of several kinds here
+        raise ArtifactError(f"no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver ({error})") from error
+    if adapter is None:
+        raise ArtifactError("no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver")
+    wanted = ("max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size")
+    limits = {name: adapter.limits[name] for name in wanted if name in adapter.limits}
+    return adapter.request_device_sync(required_limits=limits)
+
+
+def _bindings_used(text: str, count: int) -> list[int]:
+    """Bindings that the shader really uses: an automatic layout has no others."""
+    body = text[text.index("fn main(") :]
+    used = [k for k in range(count - 1) if f"b{k}[" in body]
+    return [*used, count - 1] if "dims[" in body or "inf()" in body else used
+
+
+def _on_device(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.float32:
+        return np.ascontiguousarray(array)
+    if array.dtype.kind in "iub":
+        if array.dtype.itemsize == 8 and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+            array = np.clip(array, -(2**31), 2**31 - 1)  # bounds such as "to the end" are meant, no data
+        return np.ascontiguousarray(array.astype(np.int32))
+    raise TilewrightError(f"WebGPU kernels take no {array.dtype}")
+
+
+def _from_device(data: memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    count = int(np.prod(shape, dtype=np.int64))
+    stored = np.frombuffer(data, np.float32 if dtype == np.float32 else np.int32)[:count]
+    return stored.astype(dtype).reshape(shape)
