@@ -15,16 +15,18 @@ MAX_LINES = 840
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "machine": {"errors", "targets"},
+    "disk_cache": set(),
+    "samples": {"errors", "ir", "runtime"},
+    "machine": {"disk_cache"},
     "ir": {"errors"},
     "dialects": {"errors", "ir"},
     "frontends": {"errors", "ir", "dialects"},
     "transforms": {"errors", "ir", "dialects"},
-    "lowering": {"errors", "ir", "dialects", "transforms"},
+    "lowering": {"errors", "ir", "dialects", "transforms", "schedule"},
     "schedule": {"errors", "ir", "dialects", "transforms"},
-    "artifact": {"errors"},
+    "artifact": {"errors", "disk_cache"},
     "runtime": {"errors", "artifact"},
-    "targets": {"errors", "ir", "dialects", "transforms", "lowering", "schedule", "artifact", "runtime"},
+    "targets": {"errors", "ir", "dialects", "transforms", "lowering", "schedule", "artifact", "runtime", "disk_cache"},
 }
 """What each folder may import, beside itself; what is not listed here is the top (compiler, cli, ...) and may all."""
 TOP = ("compiler", "cli", "verify", "")

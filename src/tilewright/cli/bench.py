@@ -1,0 +1,248 @@
+"""`tilewright bench MODEL`: a compiled model against other engines, on the same inputs, in one process, interleaved."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from .common import compile_options, console, gather_inputs, input_options, is_artifact, obtain, progress_display
+
+ENGINES = ("torch", "onnxruntime")
+_PAUSE = 0.05  # seconds between two engines' turns: thread pools that spin after a run go to sleep
+
+
+class _Engines(click.ParamType):
+    name = "ENGINE,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        names = (
+            tuple(name.strip() for name in str(value).split(",") if name.strip()) if isinstance(value, str) else value
+        )
+        for name in names:
+            if name not in ENGINES:
+                self.fail(f"unknown engine '{name}'; known: {', '.join(ENGINES)}", param, ctx)
+        return names
+
+
+@click.command("bench")
+@click.argument("model")
+@compile_options
+@input_options
+@click.option(
+    "--against", type=_Engines(), default=",".join(ENGINES), show_default=True, help="Engines to compare with."
+)
+@click.option("--pt2", "pt2_path", help="The same model as .pt2, for torch when MODEL is .onnx.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Time to spend in all."
+)
+@click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
+def command(
+    model: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    files: tuple[tuple[str, str], ...],
+    sizes: tuple[tuple[str, int], ...],
+    seed: int,
+    against: tuple[str, ...],
+    pt2_path: str | None,
+    seconds: float,
+    json_path: str | None,
+) -> None:
+    """Time MODEL (.onnx or .pt2), compiled, against other engines on the same inputs.
+
+    The engines take turns; of each turn the first call is not counted. The result is each engine's median time, and its
+    ratio to Tilewright's: above 1 means slower than Tilewright.
+    """
+    if is_artifact(model):
+        raise click.UsageError("bench takes a model (.onnx or .pt2), so that the other engines can run it too")
+    from tilewright.machine import usable_cores
+
+    count = threads or usable_cores()
+    library = obtain(model, target, dims, count)
+    inputs = gather_inputs(library.metadata, files, sizes, seed)
+    with progress_display() as progress, tempfile.TemporaryDirectory() as folder:
+        calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(**inputs)}
+        for engine in against:
+            progress(f"loading {engine}")
+            calls[engine] = _engine(engine, model, pt2_path, inputs, count, Path(folder))
+        differences = _differences(calls)
+        times = interleaved(calls, seconds, progress)
+    result = _result(model, library, inputs, count, times, differences)
+    text = json.dumps(result, indent=2)
+    if json_path == "-":
+        click.echo(text)
+        return
+    if json_path:
+        Path(json_path).write_text(text + "\n")
+    _show(result)
+
+
+def _engine(
+    engine: str, model: str, pt2: str | None, inputs: dict[str, np.ndarray], threads: int, folder: Path
+) -> Callable[[], Any]:
+    from tilewright.verify import onnx_runner, torch_runner
+
+    is_pt2 = Path(model).suffix.lower() == ".pt2"
+    if engine == "torch":
+        path = model if is_pt2 else pt2
+        if path is None:
+            raise click.UsageError(
+                f"torch cannot run {model}: give the same model with --pt2, or leave torch out of --against"
+            )
+        import torch
+
+        torch.set_num_threads(threads)
+        _, run = torch_runner(torch.export.load(path), None, None)
+        return lambda: run(inputs)
+    if not is_pt2:
+        _, run = onnx_runner(model, threads)
+        return lambda: run(inputs)
+    path = _export_onnx(model, folder)
+    _, run = onnx_runner(path, threads)
+    renamed = dict(zip(_onnx_inputs(path), inputs.values(), strict=True))
+    return lambda: run(renamed)
+
+
+def _export_onnx(pt2: str, folder: Path) -> str:
+    import torch
+
+    path = folder / "model.onnx"
+    program = torch.onnx.export(torch.export.load(pt2), dynamo=True, verbose=False)
+    if program is None:
+        raise click.ClickException(f"{pt2}: torch.onnx.export made no model of it")
+    program.save(str(path))
+    return str(path)
+
+
+def _onnx_inputs(path: str) -> list[str]:
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value.name for value in graph.input if value.name not in weights]
+
+
+def _differences(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The largest absolute difference of any output from Tilewright's, by engine; also each engine's warm-up."""
+    results = {}
+    for name, call in calls.items():
+        outputs = call()
+        results[name] = [np.asarray(o) for o in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
+    own = results.pop("tilewright")
+    return {
+        name: max(
+            float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)) for a, b in zip(own, other)
+        )  # noqa: B905
+        for name, other in results.items()
+    }
+
+
+def interleaved(
+    calls: dict[str, Callable[[], Any]], seconds: float, progress: Callable[..., None] = lambda *_: None
+) -> dict[str, list[float]]:
+    """Seconds of single calls. The engines take turns of several calls until `seconds` have passed, at least 3 turns each.
+
+    The first call of a turn is not counted: it wakes the engine's threads and refills the caches.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    slowest = 0.0
+    for call in calls.values():
+        begin = time.perf_counter()
+        call()
+        slowest = max(slowest, time.perf_counter() - begin)
+    per_turn = max(1, min(20, int(seconds / (10 * len(calls) * slowest)))) if slowest > 0 else 20
+    begin = time.perf_counter()
+    turns = 0
+    while turns < 3 or time.perf_counter() - begin < seconds:
+        progress("measuring", min(int((time.perf_counter() - begin) * 10), int(seconds * 10)), int(seconds * 10))
+        for name, call in calls.items():
+            time.sleep(_PAUSE)
+            call()
+            for _ in range(per_turn):
+                start = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - start)
+        turns += 1
+    return times
+
+
+def _result(
+    model: str,
+    library: Any,
+    inputs: dict[str, np.ndarray],
+    threads: int,
+    times: dict[str, list[float]],
+    differences: dict[str, float],
+) -> dict[str, Any]:
+    own = statistics.median(times["tilewright"])
+    engines = {}
+    for name, values in times.items():
+        ordered = sorted(values)
+        median = statistics.median(ordered)
+        engines[name] = {
+            "median_ms": median * 1e3,
+            "p10_ms": ordered[len(ordered) // 10] * 1e3,
+            "p90_ms": ordered[len(ordered) * 9 // 10] * 1e3,
+            "runs": len(ordered),
+            "ratio": median / own,
+            **({"max_difference": differences[name]} if name in differences else {}),
+        }
+    return {
+        "model": str(model),
+        "threads": threads,
+        "inputs": {name: list(array.shape) for name, array in inputs.items()},
+        "engines": engines,
+        "roofline": _roofline(library, inputs, threads, own),
+    }
+
+
+def _roofline(library: Any, inputs: dict[str, np.ndarray], threads: int, seconds: float) -> dict[str, float]:
+    """Floor time of all kernels together and the measured time's share of it."""
+    from tilewright.machine import machine
+
+    rows = library.profile(**inputs)
+    here = machine(threads)
+    floor = sum(here.floor_seconds(row.flops, row.bytes) for row in rows)
+    return {
+        "peak_gflops": here.flops / 1e9,
+        "bandwidth_gbs": here.bandwidth / 1e9,
+        "gflop": sum(row.flops for row in rows) / 1e9,
+        "floor_ms": floor * 1e3,
+        "share": floor / seconds,
+    }
+
+
+def _show(result: dict[str, Any]) -> None:
+    out = console()
+    table = Table(box=None)
+    for column in ("engine", "median ms", "p10", "p90", "runs", "ratio", "max difference"):
+        table.add_column(column, justify="left" if column == "engine" else "right")
+    for name, row in result["engines"].items():
+        difference = row.get("max_difference")
+        table.add_row(
+            name,
+            f"{row['median_ms']:.3f}",
+            f"{row['p10_ms']:.3f}",
+            f"{row['p90_ms']:.3f}",
+            str(row["runs"]),
+            f"{row['ratio']:.2f}",
+            "" if difference is None else f"{difference:.1e}",
+        )
+    out.print(table)
+    roof = result["roofline"]
+    out.print(
+        f"{result['threads']} threads; floor {roof['floor_ms']:.3f} ms "
+        f"({roof['gflop']:.2f} GFLOP at {roof['peak_gflops']:.0f} GFLOP/s, {roof['bandwidth_gbs']:.0f} GB/s), "
+        f"reached {roof['share']:.0%} of the roofline",
+        highlight=False,
+    )

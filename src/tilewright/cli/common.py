@@ -1,0 +1,206 @@
+"""What several commands share: options, reading models and inputs, progress, printing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+ARTIFACT_SUFFIXES = (".so", ".dylib", ".dll", ".wasm", ".tar")
+MODEL_SUFFIXES = (".onnx", ".pt2")
+
+ProgressFunction = Callable[..., None]
+
+
+def console() -> Console:
+    """Where results go: stdout, unwrapped when it is no terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+class Dims(click.ParamType):
+    """`NAME:dim,dim,...` with one entry per dimension of the input; an empty entry leaves the dimension as it is."""
+
+    name = "INPUT:DIM,DIM,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, dict[int, str]]:
+        name, colon, rest = str(value).rpartition(":")
+        if not colon or not name:
+            self.fail(f"'{value}': write it as input_ids:batch<=8,seq<=512", param, ctx)
+        entries = {axis: text.strip() for axis, text in enumerate(rest.split(",")) if text.strip()}
+        return name.strip(), entries
+
+
+class Assignment(click.ParamType):
+    """`NAME=VALUE`."""
+
+    def __init__(self, what: str, kind: Callable[[str], Any] = str) -> None:
+        self.name = f"NAME={what}"
+        self.kind = kind
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, Any]:
+        name, equals, text = str(value).partition("=")
+        try:
+            if not equals or not name:
+                raise ValueError
+            return name.strip(), self.kind(text.strip())
+        except ValueError:
+            self.fail(f"'{value}' is not {self.name}", param, ctx)
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that may compile: --target, --dims, --threads."""
+    for decorate in (
+        click.option("--threads", type=click.IntRange(min=1), help="Threads to run on (default: all cores)."),
+        click.option(
+            "--dims",
+            type=Dims(),
+            multiple=True,
+            help='Dynamic dimensions and their bounds, e.g. "input_ids:batch<=8,seq<=512". May be repeated.',
+        ),
+        click.option("--target", default="cpu", show_default=True, help="cpu, cpu:x86-64-v3, wasm32, webgpu, ..."),
+    ):
+        command = decorate(command)
+    return command
+
+
+def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that runs a model: --input, --dim, --seed."""
+    for decorate in (
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
+        click.option(
+            "--dim",
+            "sizes",
+            type=Assignment("SIZE", int),
+            multiple=True,
+            help="Size of a dynamic dimension in random inputs, e.g. seq=128 (default: its lower bound).",
+        ),
+        click.option(
+            "--input",
+            "files",
+            type=Assignment("FILE"),
+            multiple=True,
+            help="An input from a .npy file (default: random). Without NAME=, a .npz file of several.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def is_artifact(path: str) -> bool:
+    """Whether a path names an artifact rather than a model; decided by its suffix."""
+    return Path(path).suffix.lower() in ARTIFACT_SUFFIXES
+
+
+def dims_argument(dims: tuple[tuple[str, dict[int, str]], ...]) -> dict[str, dict[int, str]] | None:
+    """The `dims` of `tilewright.compile` from the --dims options."""
+    result: dict[str, dict[int, str]] = {}
+    for name, entries in dims:
+        result.setdefault(name, {}).update(entries)
+    return result or None
+
+
+def obtain(model: str, target: str, dims: tuple[Any, ...], threads: int | None) -> Any:
+    """The compiled model at a path: an artifact is loaded, anything else is compiled, with its progress shown."""
+    import tilewright as tw
+
+    if is_artifact(model):
+        if dims:
+            raise click.UsageError("--dims is for compiling; an artifact's dimensions are fixed")
+        return tw.load(model, threads=threads)
+    require_file(model)
+    with progress_display() as progress:
+        return tw.compile(model, target=target, dims=dims_argument(dims), threads=threads, progress=progress)
+
+
+def require_file(path: str) -> None:
+    """Raises click.ClickException unless `path` is a file."""
+    if not Path(path).exists():
+        raise click.ClickException(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise click.ClickException(f"{path}: is a folder, not a model")
+
+
+def gather_inputs(
+    metadata: Mapping[str, Any], files: tuple[tuple[str, str], ...], sizes: tuple[tuple[str, int], ...], seed: int
+) -> dict[str, np.ndarray]:
+    """The inputs from --input files; those not given are random, of the --dim sizes or the sizes the files imply."""
+    from tilewright.errors import ShapeError
+    from tilewright.samples import default_sizes, random_inputs
+
+    given = {name: _read_array(path) for name, path in files}
+    entries = {entry["name"]: entry for entry in metadata["inputs"]}
+    known = dict(sizes)
+    for name, array in given.items():
+        if name not in entries:
+            raise ShapeError(f"the model has no input '{name}'; its inputs are {', '.join(entries)}")
+        for dim, size in zip(entries[name]["shape"], array.shape, strict=False):
+            if isinstance(dim, str) and dim.isidentifier():
+                known.setdefault(dim, size)
+    missing = set(entries) - set(given)
+    if not missing:
+        return given
+    generated = random_inputs(metadata, default_sizes(metadata, known), seed)
+    return {name: given.get(name, generated[name]) for name in entries}
+
+
+def _read_array(path: str) -> np.ndarray:
+    require_file(path)
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise click.ClickException(f"{path}: not a .npy file: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise click.ClickException(f"{path}: holds several arrays; give each input a .npy file")
+    return array
+
+
+@contextmanager
+def progress_display() -> Iterator[ProgressFunction]:
+    """A function `progress(stage, done=0, total=0)` that shows on stderr what is going on.
+
+    A terminal gets a bar that vanishes at the end; anything else one line per stage that took more than two seconds.
+    """
+    if not sys.stderr.isatty():
+        begin, current = time.perf_counter(), [""]
+        started = [begin]
+
+        def lines(stage: str, done: int = 0, total: int = 0) -> None:
+            now = time.perf_counter()
+            if stage != current[0]:
+                if current[0] and now - started[0] > 2:
+                    print(f"{current[0]}: {now - started[0]:.1f} s", file=sys.stderr)
+                current[0], started[0] = stage, now
+
+        yield lines
+        lines("")
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, count="")
+
+        def show(stage: str, done: int = 0, total: int = 0) -> None:
+            count = f"{done}/{total}" if total else ""
+            bar.update(task, description=stage, completed=done, total=total or None, count=count)
+
+        yield show
+
+
+def shape_text(shape: Any) -> str:
+    """`[batch, seq, 384]`."""
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def number(value: float, unit: str) -> str:
+    """A number with three digits and a decimal prefix: ``1.25 M``, ``340 k``."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

@@ -1,0 +1,68 @@
+"""`tilewright compile MODEL -o OUT`: a model in, an artifact out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .common import (
+    ARTIFACT_SUFFIXES,
+    compile_options,
+    console,
+    dims_argument,
+    is_artifact,
+    number,
+    progress_display,
+    require_file,
+)
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option("-o", "--output", required=True, help=f"The artifact: {', '.join(ARTIFACT_SUFFIXES)}.")
+@compile_options
+@click.option("--precision", help="Arithmetic to use instead of the model's own: bf16, f16, ...")
+@click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
+def command(
+    model: str,
+    output: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    precision: str | None,
+    verify: bool,
+) -> int:
+    """Compile MODEL (.onnx or .pt2) to an artifact."""
+    import tilewright as tw
+
+    if is_artifact(model):
+        raise click.UsageError(f"{model} is an artifact already; compile takes a model")
+    require_file(model)
+    if Path(output).suffix.lower() not in ARTIFACT_SUFFIXES:
+        raise click.UsageError(f"--output {output}: the name must end in one of {', '.join(ARTIFACT_SUFFIXES)}")
+    if not Path(output).resolve().parent.is_dir():
+        raise click.ClickException(f"{output}: its folder does not exist")
+    begin = time.perf_counter()
+    with progress_display() as progress:
+        library = tw.compile(
+            model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, progress=progress
+        )
+        progress("writing")
+        library.save(output)
+    seconds = time.perf_counter() - begin
+    out = console()
+    kernels = len(library.metadata.get("kernels", []))
+    size = number(Path(output).stat().st_size, "B")
+    out.print(f"{output}: {size}, {kernels} kernels, compiled in {seconds:.1f} s", highlight=False)
+    if not verify:
+        return 0
+    from tilewright.verify import verify as compare
+
+    # What was written is what is compared.
+    with progress_display() as progress:
+        report = compare(tw.load(output), model, progress=progress)
+    out.print(report.text(), highlight=False, markup=False)
+    return 0 if report.passed else 1

@@ -1,0 +1,67 @@
+"""`tilewright profile MODEL`: time, bytes, arithmetic and share of the roofline, kernel by kernel."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import click
+from rich.table import Table
+
+from .common import compile_options, console, gather_inputs, input_options, number, obtain
+
+
+@click.command("profile")
+@click.argument("model")
+@compile_options
+@input_options
+@click.option("--top", type=click.IntRange(min=1), default=30, show_default=True, help="Show the slowest kernels only.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+def command(
+    model: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    files: tuple[tuple[str, str], ...],
+    sizes: tuple[tuple[str, int], ...],
+    seed: int,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Show where the time of MODEL goes (an artifact, or a model that is compiled first)."""
+    library = obtain(model, target, dims, threads)
+    inputs = gather_inputs(library.metadata, files, sizes, seed)
+    library(**inputs)  # the first call takes memory and threads
+    rows = [_row(row) for row in library.profile(**inputs)]
+    rows.sort(key=lambda row: -row["seconds"])
+    total = sum(row["seconds"] for row in rows)
+    if as_json:
+        click.echo(json.dumps({"seconds": total, "kernels": rows}, indent=2))
+        return
+    table = Table(box=None)
+    table.add_column("kernel", overflow="fold")
+    for column in ("calls", "ms", "share", "bytes", "flop", "GB/s", "GFLOP/s", "of roofline"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows[:top]:
+        seconds, size, flops = row["seconds"], row.get("bytes"), row.get("flops")
+        share = row.get("roofline")
+        table.add_row(
+            row["name"],
+            str(row["calls"]),
+            f"{seconds * 1e3:.3f}",
+            f"{seconds / total:.1%}" if total else "",
+            "" if size is None else number(size, "B"),
+            "" if flops is None else number(flops, ""),
+            "" if size is None or not seconds else f"{size / seconds / 1e9:.1f}",
+            "" if flops is None or not seconds else f"{flops / seconds / 1e9:.1f}",
+            "" if share is None else f"{share:.0%}",
+        )
+    out = console()
+    out.print(table)
+    more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
+    out.print(f"{total * 1e3:.3f} ms in kernels{more}", highlight=False)
+
+
+def _row(row: Any) -> dict[str, Any]:
+    return asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row)

@@ -1,0 +1,54 @@
+"""`tilewright run MODEL`: one run on given or random inputs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from .common import compile_options, console, gather_inputs, input_options, obtain, shape_text
+
+
+@click.command("run")
+@click.argument("model")
+@compile_options
+@input_options
+@click.option("-o", "--output", help="Write all outputs to this .npz file.")
+def command(
+    model: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    files: tuple[tuple[str, str], ...],
+    sizes: tuple[tuple[str, int], ...],
+    seed: int,
+    output: str | None,
+) -> None:
+    """Run MODEL (an artifact, or a model that is compiled first) and show its outputs."""
+    library = obtain(model, target, dims, threads)
+    inputs = gather_inputs(library.metadata, files, sizes, seed)
+    begin = time.perf_counter()
+    results = library(**inputs)
+    seconds = time.perf_counter() - begin
+    results = results if isinstance(results, tuple) else (results,)
+    named = {spec.name: np.asarray(result) for spec, result in zip(library.outputs, results, strict=True)}
+    table = Table("", "name", "dtype", "shape", "min", "mean", "max", box=None)
+    for kind, tensors in (("in", inputs), ("out", named)):
+        for name, array in tensors.items():
+            table.add_row(kind, name, str(array.dtype), shape_text(array.shape), *_summary(array))
+    out = console()
+    out.print(table)
+    out.print(f"{seconds * 1e3:.3f} ms (the first call, which also takes memory and threads)", highlight=False)
+    if output:
+        with open(output, "wb") as file:
+            np.savez(file, allow_pickle=False, **named)  # type: ignore[arg-type]
+
+
+def _summary(array: np.ndarray) -> tuple[str, str, str]:
+    if not array.size:
+        return "", "", ""
+    wide = array.astype(np.float64)
+    return f"{wide.min():.6g}", f"{wide.mean():.6g}", f"{wide.max():.6g}"

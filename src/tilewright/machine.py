@@ -1,0 +1,197 @@
+"""What this machine can do at best, measured: float32 arithmetic and memory bandwidth, the two roofs of the roofline.
+
+Both are measured by small loops in LLVM IR, vectors as wide as the processor's registers, on a given number of threads;
+the results are kept in the disk cache, keyed by processor and threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from tilewright import disk_cache
+
+_VERSION = 1
+_CHAINS = 12  # independent FMA chains: latency 4 x 2 units, and some
+_BUFFER = 256 << 20  # bytes read by all threads together; larger than any cache that we know
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Peak float32 flop/s (a fused multiply-add is two) and bytes/s read from memory, with `threads` threads."""
+
+    processor: str
+    threads: int
+    flops: float
+    bandwidth: float
+
+    def floor_seconds(self, flops: float, num_bytes: float) -> float:
+        """The roofline: no program that does `flops` operations and moves `num_bytes` is faster than this."""
+        return max(flops / self.flops, num_bytes / self.bandwidth)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+@cache
+def machine(threads: int | None = None) -> Machine:
+    """This machine with `threads` threads (default: all usable cores), from the cache or measured now (about 1 s)."""
+    count = threads or usable_cores()
+    processor = _processor()
+    key = disk_cache.digest(f"{_VERSION}|{processor}|{count}")
+    known = disk_cache.read("machine", key)
+    if known is not None:
+        try:
+            return Machine(**json.loads(known))
+        except (ValueError, TypeError):
+            pass  # an older or damaged entry is measured again
+    found = measure(count, processor)
+    disk_cache.write("machine", key, json.dumps(asdict(found)).encode())
+    return found
+
+
+def measure(threads: int, processor: str = "") -> Machine:
+    """Measure now: the best of several short runs of each loop."""
+    loops = _Loops()
+    iterations = 100_000
+    seconds = 0.0
+    while seconds < 0.03:  # long enough that starting threads does not matter
+        iterations *= 2
+        seconds = _timed([partial(loops.multiply_add, iterations)] * threads)
+    seconds = min(_timed([partial(loops.multiply_add, iterations)] * threads) for _ in range(5))
+    flops = 2.0 * loops.lanes * _CHAINS * iterations * threads / seconds
+    share = _BUFFER // threads // 4096 * 4096
+    buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
+    starts = [ctypes.addressof(b) + -ctypes.addressof(b) % 64 for b in buffers]
+    for start in starts:
+        ctypes.memset(start, 0, share)
+    seconds = min(_timed([partial(loops.read, start, share) for start in starts]) for _ in range(5))
+    return Machine(processor or _processor(), threads, flops, share * threads / seconds)
+
+
+def _timed(work: Sequence[Callable[[], Any]]) -> float:
+    """Seconds that all of `work` takes, each on a thread of its own, started together."""
+    gate = threading.Barrier(len(work) + 1)
+
+    def body(function: Callable[[], Any]) -> None:
+        gate.wait()
+        function()
+
+    threads = [threading.Thread(target=body, args=(function,)) for function in work]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - begin
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+class _Loops:
+    """The two loops as machine code of this process."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features()
+        self.lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
+        module = llvm.parse_assembly(self._text())
+        target = llvm.Target.from_default_triple()
+        self._machine = target.create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2, jit=True
+        )
+        self._engine = llvm.create_mcjit_compiler(module, self._machine)
+        self._engine.finalize_object()
+        self.multiply_add = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
+            self._engine.get_function_address("multiply_add")
+        )
+        self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
+            self._engine.get_function_address("read")
+        )
+
+    def _text(self) -> str:
+        """`multiply_add(n)`: n rounds of one FMA on each chain. `read(p, bytes)`: adds up a buffer, four vectors a round."""
+        vector = f"<{self.lanes} x float>"
+        size = self.lanes * 4
+        ways = 4
+
+        def loop(count: int, body: list[str]) -> list[str]:
+            # Every chain starts from another value, so that no pass can merge them.
+            first = [f"<{', '.join([f'float {float(k)}'] * self.lanes)}>" for k in range(count)]
+            start = [f"  %a{k} = phi {vector} [ {first[k]}, %entry ], [ %b{k}, %loop ]" for k in range(count)]
+            return ["  br label %loop", "loop:", "  %i = phi i64 [ 0, %entry ], [ %j, %loop ]", *start, *body]
+
+        def finish(count: int) -> list[str]:
+            sums = ["exit:"]
+            last = "%b0"
+            for k in range(1, count):
+                sums.append(f"  %s{k} = fadd fast {vector} {last}, %b{k}")
+                last = f"%s{k}"
+            reduce = f"  %r = call fast float @llvm.vector.reduce.fadd.v{self.lanes}f32(float 0.0, {vector} {last})"
+            return [*sums, reduce, "  ret float %r"]
+
+        fma = f"@llvm.fma.v{self.lanes}f32"
+        multiply = [f"  %b{k} = call {vector} {fma}({vector} %a{k}, {vector} %x, {vector} %y)" for k in range(_CHAINS)]
+        loads = []
+        for k in range(ways):
+            loads += [
+                f"  %o{k} = add i64 %i, {k * size}",
+                f"  %p{k} = getelementptr i8, ptr %p, i64 %o{k}",
+                f"  %v{k} = load {vector}, ptr %p{k}, align 64"
+                if size == 64
+                else f"  %v{k} = load {vector}, ptr %p{k}",
+                f"  %b{k} = fadd {vector} %a{k}, %v{k}",
+            ]
+        attributes = f'attributes #0 = {{ "prefer-vector-width"="{self.lanes * 32}" }}'
+        return "\n".join(
+            [
+                f"declare {vector} {fma}({vector}, {vector}, {vector})",
+                f"declare float @llvm.vector.reduce.fadd.v{self.lanes}f32(float, {vector})",
+                "define float @multiply_add(i64 %n) #0 {",
+                "entry:",
+                "  %f = sitofp i64 %n to float",
+                f"  %one = insertelement {vector} undef, float %f, i32 0",
+                f"  %x = shufflevector {vector} %one, {vector} undef, <{self.lanes} x i32> zeroinitializer",
+                f"  %y = fadd {vector} %x, %x",
+                *loop(_CHAINS, multiply),
+                "  %j = add i64 %i, 1",
+                "  %c = icmp slt i64 %j, %n",
+                "  br i1 %c, label %loop, label %exit",
+                *finish(_CHAINS),
+                "}",
+                "define float @read(ptr %p, i64 %n) #0 {",
+                "entry:",
+                *loop(ways, loads),
+                f"  %j = add i64 %i, {ways * size}",
+                "  %c = icmp slt i64 %j, %n",
+                "  br i1 %c, label %loop, label %exit",
+                *finish(ways),
+                "}",
+                attributes,
+            ]
+        )

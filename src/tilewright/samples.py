@@ -1,0 +1,117 @@
+"""Random inputs for a compiled model: sizes within its bounds, values that its operators accept.
+
+Comes in: an artifact's metadata (`inputs`, `symbols`). Goes out: NumPy arrays by input name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ShapeError
+from tilewright.runtime.tensors import dtype_named
+
+LARGEST_SIZE = 128
+"""Unbounded or very wide dimensions are sampled up to this size, so that samples stay quick to run."""
+DEFAULT_LIMIT = 100
+"""Integers whose meaning is not known lie below this: a valid index of most tables."""
+
+
+def symbol_bounds(metadata: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
+    """Lower and upper bound (inclusive; None: unbounded) of every symbolic dimension in an artifact's metadata."""
+    result: dict[str, tuple[int, int | None]] = {}
+    for name, bounds in metadata.get("symbols", {}).items():
+        low, high = (bounds.get("lower"), bounds.get("upper")) if isinstance(bounds, Mapping) else bounds[:2]
+        result[name] = (1 if low is None else int(low), None if high is None else int(high))
+    return result
+
+
+def sample_sizes(metadata: Mapping[str, Any], count: int = 3, seed: int = 0) -> list[dict[str, int]]:
+    """Up to `count` different assignments of sizes to symbols: the smallest, the largest, then random ones between.
+
+    The largest is capped at `LARGEST_SIZE`. One empty assignment when the model has no dynamic dimension.
+    """
+    bounds = symbol_bounds(metadata)
+    if not bounds:
+        return [{}]
+    capped = {n: (lo, max(lo, min(LARGEST_SIZE if hi is None else hi, LARGEST_SIZE))) for n, (lo, hi) in bounds.items()}
+    generator = np.random.default_rng(seed)
+    found = [{n: lo for n, (lo, _) in capped.items()}, {n: hi for n, (_, hi) in capped.items()}]
+    found += [{n: int(generator.integers(lo, hi + 1)) for n, (lo, hi) in capped.items()} for _ in range(count)]
+    unique = [sizes for k, sizes in enumerate(found) if sizes not in found[:k]]
+    return unique[:count]
+
+
+def concrete_shape(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with expressions such as "2 * seq" evaluated.
+
+    Raises:
+        ShapeError: `sizes` lacks a symbol of the shape.
+    """
+    from tilewright.ir.symbolic import evaluate, parse, symbol
+
+    result = []
+    for dim in shape:
+        if isinstance(dim, int):
+            result.append(dim)
+            continue
+        symbols = {name: symbol(name) for name in sizes}
+        try:
+            result.append(int(evaluate(parse(dim, symbols), dict(sizes))))
+        except (ValueError, KeyError) as error:
+            known = ", ".join(sizes) or "none"
+            raise ShapeError(f"the size of dimension '{dim}' is not known (given: {known}): {error}") from None
+    return tuple(result)
+
+
+def random_inputs(metadata: Mapping[str, Any], sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """One random array per input of the model, by name.
+
+    Floats are standard normal. Integers lie in [0, limit), where the limit is what the compiler found the model's tables
+    to allow (`limit` of the input's metadata). Masks, which by their name are for leaving positions out, are 0 and 1,
+    and the first position of each row is always kept.
+    """
+    generator = np.random.default_rng(seed)
+    return {
+        entry["name"]: _random_array(
+            entry["name"],
+            dtype_named(entry["dtype"]),
+            concrete_shape(entry["shape"], sizes),
+            entry.get("limit"),
+            generator,
+        )
+        for entry in metadata["inputs"]
+    }
+
+
+def _random_array(
+    name: str, dtype: np.dtype, shape: tuple[int, ...], limit: int | None, generator: np.random.Generator
+) -> np.ndarray:
+    if dtype.kind == "b" or (dtype.kind in "iu" and "mask" in name.lower()):
+        mask = generator.random(shape) < 0.8
+        if mask.ndim:
+            mask[..., 0] = True
+        return mask.astype(dtype)
+    if dtype.kind in "iu":
+        top = limit if limit is not None else 2 if "type" in name.lower() else DEFAULT_LIMIT
+        return generator.integers(0, min(top, int(np.iinfo(dtype).max)), shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def default_sizes(metadata: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:
+    """`given` sizes completed: the lower bound for every symbol not named.
+
+    Raises:
+        ShapeError: a name that is no symbol of the model, or a size outside its bounds.
+    """
+    bounds = symbol_bounds(metadata)
+    for name, size in given.items():
+        if name not in bounds:
+            known = ", ".join(bounds) or "none"
+            raise ShapeError(f"the model has no dynamic dimension '{name}'; it has: {known}")
+        low, high = bounds[name]
+        if size < low or (high is not None and size > high):
+            raise ShapeError(f"dimension '{name}' = {size} is outside its bounds {low}..{'' if high is None else high}")
+    return {name: given.get(name, low) for name, (low, _) in bounds.items()}
