@@ -1,0 +1,202 @@
+"""Writing the body of one LLVM IR function as text: fresh names, blocks, structured loops with carried values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+Carried = list[tuple[str, str]]
+"""(type, value) pairs that a loop hands from one iteration to the next."""
+
+
+class Emitter:
+    """Appends instructions to a function's body. Integer helpers take and return ``i64`` operands and fold numbers."""
+
+    def __init__(self) -> None:
+        self._entry: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+        self._block = "entry"
+
+    def text(self, result: str = "void") -> str:
+        """The body, from the entry label to the final ``ret`` of `result` (``i64 %v3``)."""
+        return "\n".join(["entry:", *self._entry, *self._lines, f"  ret {result}", ""])
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def line(self, text: str) -> None:
+        self._lines.append(f"  {text}")
+
+    def op(self, text: str) -> str:
+        """Append the instruction `text` and return its value."""
+        name = f"%{self.fresh()}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def label(self, name: str) -> None:
+        self._lines.append(f"{name}:")
+        self._block = name
+
+    def alloca(self, kind: str, align: int) -> str:
+        """Stack memory, reserved once per call of the function."""
+        name = f"%{self.fresh('stack')}"
+        self._entry.append(f"  {name} = alloca {kind}, align {align}")
+        return name
+
+    # -- Integers and addresses ----------------------------------------------------------------------------------------------
+
+    def add(self, a: str, b: str) -> str:
+        if _known(a, b):
+            return str(int(a) + int(b))
+        if a == "0" or b == "0":
+            return b if a == "0" else a
+        return self.op(f"add nsw i64 {a}, {b}")
+
+    def sub(self, a: str, b: str) -> str:
+        if _known(a, b):
+            return str(int(a) - int(b))
+        return a if b == "0" else self.op(f"sub nsw i64 {a}, {b}")
+
+    def mul(self, a: str, b: str) -> str:
+        if _known(a, b):
+            return str(int(a) * int(b))
+        if a == "0" or b == "0":
+            return "0"
+        if a == "1" or b == "1":
+            return b if a == "1" else a
+        return self.op(f"mul nsw i64 {a}, {b}")
+
+    def divide(self, a: str, by: int) -> str:
+        """``a // by`` for ``a >= 0``."""
+        if _known(a):
+            return str(int(a) // by)
+        return a if by == 1 else self.op(f"udiv i64 {a}, {by}")
+
+    def remainder(self, a: str, by: int) -> str:
+        """``a % by`` for ``a >= 0``."""
+        if _known(a):
+            return str(int(a) % by)
+        return "0" if by == 1 else self.op(f"urem i64 {a}, {by}")
+
+    def at(self, pointer: str, index: str, itemsize: int) -> str:
+        """`pointer` moved by `index` elements of `itemsize` bytes."""
+        if index == "0":
+            return pointer
+        if _known(index):
+            return self.op(f"getelementptr i8, ptr {pointer}, i64 {int(index) * itemsize}")
+        return self.op(f"getelementptr [{itemsize} x i8], ptr {pointer}, i64 {index}")
+
+    # -- Vectors -------------------------------------------------------------------------------------------------------------
+
+    def load(self, kind: str, pointer: str, align: int) -> str:
+        return self.op(f"load {kind}, ptr {pointer}, align {align}")
+
+    def splat(self, vector: str, scalar: str, value: str) -> str:
+        one = self.op(f"insertelement {vector} poison, {scalar} {value}, i64 0")
+        lanes = vector[1:].split(" ")[0]
+        return self.op(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
+
+    def fma(self, kind: str, a: str, b: str, c: str, fused: bool) -> str:
+        """``a * b + c``, in one rounding where `fused`."""
+        if fused:
+            return self.op(f"call {kind} @llvm.fma.{mangled(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
+        return self.op(f"fadd {kind} {self.op(f'fmul {kind} {a}, {b}')}, {c}")
+
+    def masked_load(self, kind: str, pointer: str, align: int, mask: str) -> str:
+        """Lanes of `kind` where `mask` holds, zero elsewhere; masked lanes are not touched in memory."""
+        lanes = kind[1:].split(" ")[0]
+        return self.op(
+            f"call {kind} @llvm.masked.load.{mangled(kind)}.p0(ptr align {align} {pointer}, <{lanes} x i1> {mask}, {kind} zeroinitializer)"
+        )
+
+    def masked_store(self, kind: str, value: str, pointer: str, align: int, mask: str) -> None:
+        lanes = kind[1:].split(" ")[0]
+        self.line(
+            f"call void @llvm.masked.store.{mangled(kind)}.p0({kind} {value}, ptr align {align} {pointer}, <{lanes} x i1> {mask})"
+        )
+
+    # -- Control -------------------------------------------------------------------------------------------------------------
+
+    def loop(
+        self, start: str, stop: str, step: str, carried: Carried, body: Callable[[str, Carried], list[str]]
+    ) -> list[str]:
+        """``for i in range(start, stop, step)``; returns what `carried` has become. A single known iteration is written straight."""
+        values = [v for _, v in carried]
+        if _known(start, stop, step):
+            trips = max(0, -(-(int(stop) - int(start)) // int(step)))
+            if trips == 0:
+                return values
+            if trips == 1:
+                return body(start, carried)
+        at_least_once = _known(start, stop)
+        name = self.fresh("for")
+        before = self._block
+        if at_least_once:
+            self.line(f"br label %{name}")
+        else:
+            enter = self.op(f"icmp slt i64 {start}, {stop}")
+            self.line(f"br i1 {enter}, label %{name}, label %{name}.end")
+        self.label(name)
+        i = f"%{name}.i"
+        inside = [(kind, f"%{name}.c{j}") for j, (kind, _) in enumerate(carried)]
+        # The incoming value of the back edge is known after the body: the lines are put in afterwards.
+        header = len(self._lines)
+        results = body(i, inside)
+        following = self.op(f"add nuw nsw i64 {i}, {step}")
+        again = self.op(f"icmp slt i64 {following}, {stop}")
+        after = self._block
+        self.line(f"br i1 {again}, label %{name}, label %{name}.end")
+        phis = [f"  {i} = phi i64 [ {start}, %{before} ], [ {following}, %{after} ]"]
+        phis += [
+            f"  {v} = phi {kind} [ {first}, %{before} ], [ {last}, %{after} ]"
+            for (kind, v), first, last in zip(inside, values, results, strict=True)
+        ]
+        self._lines[header:header] = phis
+        self.label(f"{name}.end")
+        if at_least_once:
+            return results
+        return [
+            self.op(f"phi {kind} [ {first}, %{before} ], [ {last}, %{after} ]")
+            for (kind, first), last in zip(carried, results, strict=True)
+        ]
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """The instructions written inside run only where `condition` (i1) holds."""
+        name = self.fresh("if")
+        self.line(f"br i1 {condition}, label %{name}, label %{name}.end")
+        self.label(name)
+        yield
+        self.line(f"br label %{name}.end")
+        self.label(f"{name}.end")
+
+    def switch(self, value: str, cases: Mapping[int, Callable[[], object]]) -> None:
+        """Run the case of `value` (i64), which is one of them."""
+        name = self.fresh("switch")
+        table = " ".join(f"i64 {n}, label %{name}.{n}" for n in cases)
+        self.line(f"switch i64 {value}, label %{name}.none [ {table} ]")
+        for n, write in cases.items():
+            self.label(f"{name}.{n}")
+            write()
+            self.line(f"br label %{name}.end")
+        self.label(f"{name}.none")
+        self.line("unreachable")
+        self.label(f"{name}.end")
+
+
+def mangled(kind: str) -> str:
+    """A type in the name of an intrinsic: ``<8 x float>`` is ``v8f32``."""
+    names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
+    if kind.startswith("<"):
+        lanes, element = kind[1:-1].split(" x ")
+        return f"v{lanes}{names.get(element, element)}"
+    return names.get(kind, kind)
+
+
+def _known(*values: str) -> bool:
+    return all(v.lstrip("-").isdigit() for v in values)
+
+
+__all__ = ["Carried", "Emitter", "mangled"]

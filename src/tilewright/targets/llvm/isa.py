@@ -1,0 +1,28 @@
+"""What the LLVM code generators need to know about an instruction set; the instances live in the targets' own folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction set, as the code generators see it.
+
+    `triple`, `cpu` and `features` (LLVM's spelling, ``+avx2``) select it in LLVM. A vector register has `vector_bits`, and there are
+    `vector_registers` of them. `masked`: masked loads and stores cost no more than plain ones (AVX-512). `fma`: fused multiply-add
+    is an instruction.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...]
+    vector_bits: int
+    vector_registers: int
+    masked: bool
+    fma: bool
+
+    def lanes(self, bits: int) -> int:
+        """How many elements of `bits` bits fill a vector register."""
+        return self.vector_bits // bits

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import simd
+from tilewright.ir.core import Block
+from tilewright.ir.symbolic import Dim, evaluate, smin, symbol
+from tilewright.ir.types import BufferType, DType, bf16, f16, f32, f64
+from tilewright.targets.llvm.brgemm import brgemm_function, tile_rows, tile_shape
+from tilewright.targets.llvm.isa import Isa
+
+from .jit import ISAS, MIDDLE, WIDE, exported
+
+RNG = np.random.default_rng(0)
+
+
+def make_op(a: DType = f32, c: DType = f32, **attributes: Any) -> simd.BatchReduceGemm:
+    block = Block([BufferType(a, (1,)), BufferType(a, (1,)), BufferType(c, (1,))])
+    return simd.BatchReduceGemm(*block.args, **attributes)
+
+
+def guarded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that ends where a page of memory ends that must not be touched."""
+    pages = -(-array.nbytes // mmap.PAGESIZE) + 1
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    whole = np.frombuffer(memory, np.uint8)
+    end = (pages - 1) * mmap.PAGESIZE
+    result = whole[end - array.nbytes : end].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    protected = ctypes.CDLL(None).mprotect(ctypes.c_void_p(whole.ctypes.data + end), mmap.PAGESIZE, 0)
+    assert protected == 0
+    return result
+
+
+def random(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(dtype.numpy)
+
+
+def packed(b: np.ndarray[Any, Any], nr: int) -> np.ndarray[Any, Any]:
+    k, n = b.shape
+    panels = -(-n // nr)
+    full = np.zeros((k, panels * nr), b.dtype)
+    full[:, :n] = b
+    return np.ascontiguousarray(full.reshape(k, panels, nr).transpose(1, 0, 2))
+
+
+def run(op: simd.BatchReduceGemm, isa: Isa, a: Any, b: Any, c: Any, values: dict[str, int] | None = None) -> None:
+    name, definitions, dims = brgemm_function(op, isa)
+    function = exported(definitions.values(), name, len(dims))
+    function(a.ctypes.data, b.ctypes.data, c.ctypes.data, *(int(evaluate(d, values or {})) for d in dims))
+
+
+def check(
+    isa: Isa, m: int, n: int, k: int, *, is_packed: bool, dtype: DType = f32, c_dtype: DType = f32,
+    accumulate: bool = False, symbolic: str = "", nr: int | None = None, rtol: float = 1e-4, atol: float = 1e-5,
+) -> None:  # fmt: skip
+    """One product against NumPy in float64; C has wider rows than n, whose other columns must stay."""
+    nr = nr or tile_shape(isa, c_dtype)[1]
+    a, b = random((m, k), dtype), random((k, n), dtype)
+    gap = 5
+    c = random((m, n + gap), c_dtype)
+    before = c.copy()
+    expected = a.astype(np.float64) @ b.astype(np.float64) + (c[:, :n].astype(np.float64) if accumulate else 0)
+    sizes: dict[str, Dim] = {"m": m, "n": n, "k": k}
+    for s in symbolic:
+        sizes[s] = symbol(s, 0)
+    layout = {"b_panel": sizes["k"] * nr, "b_k": nr} if is_packed else {"b_panel": nr, "b_k": sizes["n"]}
+    op = make_op(
+        dtype, c_dtype, **sizes, nr=nr, a_m=sizes["k"], c_m=n + gap, accumulate=accumulate, padded=is_packed, **layout
+    )  # fmt: skip
+    c = guarded(c)
+    run(op, isa, guarded(a), guarded(packed(b, nr) if is_packed else b), c, {"m": m, "n": n, "k": k})
+    np.testing.assert_allclose(c[:, :n].astype(np.float64), expected, rtol=rtol, atol=atol * max(1.0, k**0.5))
+    assert np.array_equal(c[:, n:], before[:, n:])
+
+
+@ISAS
+@pytest.mark.parametrize("is_packed", [True, False], ids=["packed", "rows"])
+@pytest.mark.parametrize("m,n,k", [(128, 64, 32), (1, 100, 37), (7, 33, 8), (19, 5, 3), (2, 1, 1), (32, 128, 64)])
+def test_static(isa: Isa, is_packed: bool, m: int, n: int, k: int) -> None:
+    check(isa, m, n, k, is_packed=is_packed)
+    check(isa, m, n, k, is_packed=is_packed, accumulate=True)
+
+
+@ISAS
+@pytest.mark.parametrize("is_packed", [True, False], ids=["packed", "rows"])
+@pytest.mark.parametrize("symbolic", ["m", "n", "k", "mnk"])
+def test_symbolic(isa: Isa, is_packed: bool, symbolic: str) -> None:
+    check(isa, 13, 45, 17, is_packed=is_packed, symbolic=symbolic)
+    check(isa, 6, 150, 4, is_packed=is_packed, symbolic=symbolic, accumulate=True)
+
+
+@ISAS
+def test_every_remainder_of_columns(isa: Isa) -> None:
+    n = symbol("n", 0)
+    nr = tile_shape(isa, f32)[1]
+    for is_packed in (True, False):
+        stride: Dim = 2 * nr + 1
+        op = make_op(
+            m=3, n=n, k=5, nr=nr, a_m=5, c_m=stride, padded=is_packed,
+            **({"b_panel": 5 * nr, "b_k": nr} if is_packed else {"b_panel": nr, "b_k": n}),
+        )  # fmt: skip
+        name, definitions, dims = brgemm_function(op, isa)
+        function = exported(definitions.values(), name, len(dims))
+        for columns in range(2 * nr + 1):
+            a, b = random((3, 5), f32), random((5, columns), f32)
+            c = np.full((3, stride), 7, np.float32)
+            where = guarded(packed(b, nr) if is_packed else b)
+            function(a.ctypes.data, where.ctypes.data, c.ctypes.data, *(int(evaluate(d, {"n": columns})) for d in dims))
+            np.testing.assert_allclose(c[:, :columns], a @ b, rtol=1e-4, atol=1e-5)
+            assert (c[:, columns:] == 7).all()
+
+
+@ISAS
+def test_every_number_of_rows(isa: Isa) -> None:
+    outer = symbol("outer", 0)
+    total = symbol("total", 1)
+    rows = smin(32, total - 32 * outer)
+    op = make_op(m=rows, n=16, k=9, nr=16, a_m=9, b_panel=9 * 16, b_k=16, c_m=16, padded=True)
+    name, definitions, dims = brgemm_function(op, isa)
+    assert dims == (rows,)
+    function = exported(definitions.values(), name, 1)
+    a, b = random((32, 9), f32), random((9, 16), f32)
+    for m in range(33):
+        c = np.full((32, 16), 7, np.float32)
+        function(a.ctypes.data, b.ctypes.data, c.ctypes.data, m)
+        np.testing.assert_allclose(c[:m], a[:m] @ b, rtol=1e-4, atol=1e-5)
+        assert (c[m:] == 7).all()
+
+
+@ISAS
+@pytest.mark.parametrize("channels", [3, 8])
+def test_convolution(isa: Isa, channels: int) -> None:
+    """3 x 5 taps over channels-last data, one row of pixels; against the sum over taps written out."""
+    height, width, out = 3, 5, 20
+    pixels, nr = 11, 16
+    image = random((height, pixels + width - 1, channels), f32)
+    weights = random((height, width, channels, out), f32)
+    b = packed(weights.reshape(-1, out), nr)
+    row = (pixels + width - 1) * channels
+    op = make_op(
+        m=pixels, n=out, k=channels, nr=nr, reductions=(height, width), a_m=channels, a_r=(row, channels),
+        b_panel=height * width * channels * nr, b_k=nr, b_r=(width * channels * nr, channels * nr), c_m=out, padded=True,
+    )  # fmt: skip
+    c = np.zeros((pixels, out), np.float32)
+    run(op, isa, image, b, c)
+    expected = sum(
+        image[y, x : x + pixels].astype(np.float64) @ weights[y, x] for y in range(height) for x in range(width)
+    )
+    np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-5)
+    # a dilated one cannot be merged into longer rows
+    spread = symbol("spread", 1)
+    op = make_op(
+        m=pixels - 4, n=out, k=channels, nr=nr, reductions=(height, width), a_m=channels, a_r=(row, channels * spread),
+        b_panel=height * width * channels * nr, b_k=nr, b_r=(width * channels * nr, channels * nr), c_m=out, padded=True,
+    )  # fmt: skip
+    c[:] = 7
+    run(op, isa, image, b, c, {"spread": 2})
+    expected = sum(
+        image[y, 2 * x : 2 * x + pixels - 4].astype(np.float64) @ weights[y, x]
+        for y in range(height)
+        for x in range(width)
+    )
+    np.testing.assert_allclose(c[: pixels - 4], expected, rtol=1e-4, atol=1e-5)
+    assert (c[pixels - 4 :] == 7).all()
+
+
+@ISAS
+@pytest.mark.parametrize("a,c,tolerance", [(f64, f64, 1e-12), (f16, f32, 1e-4), (bf16, f32, 1e-4), (f16, f16, 2e-3)])
+def test_dtypes(isa: Isa, a: DType, c: DType, tolerance: float) -> None:
+    for is_packed in (True, False):
+        check(
+            isa,
+            9,
+            45,
+            24,
+            is_packed=is_packed,
+            dtype=a,
+            c_dtype=c,
+            rtol=tolerance,
+            atol=tolerance,
+            nr=tile_shape(isa, c)[1],
+        )
+
+
+@ISAS
+@pytest.mark.parametrize("nr", [4, 8, 16, 32, 64, 128])
+def test_panel_widths(isa: Isa, nr: int) -> None:
+    check(isa, 10, 150, 6, is_packed=True, nr=nr)
+
+
+@ISAS
+def test_strided_k_and_empty(isa: Isa) -> None:
+    a, b = random((6, 12), f32), random((6, 16), f32)  # a is read transposed
+    c = np.zeros((12, 16), np.float32)
+    run(make_op(m=12, n=16, k=6, nr=16, a_m=1, a_k=12, b_panel=96, b_k=16, c_m=16), isa, a, b, c)
+    np.testing.assert_allclose(c, a.T @ b, rtol=1e-4, atol=1e-5)
+    run(make_op(m=12, n=16, k=symbol("k"), nr=16, a_m=1, a_k=12, b_panel=96, b_k=16, c_m=16), isa, a, b, c, {"k": 0})
+    assert (c == 0).all()
+
+
+def test_equal_tiles_share_their_functions() -> None:
+    common = {"k": 64, "nr": 16, "a_m": 64, "b_panel": 1024, "b_k": 16, "padded": True}
+    first = brgemm_function(make_op(m=12, n=32, c_m=32, **common), MIDDLE)
+    again = brgemm_function(make_op(m=12, n=32, c_m=32, a_offset=symbol("x"), **common), MIDDLE)
+    longer = brgemm_function(make_op(m=24, n=32, c_m=48, **common), MIDDLE)
+    assert first == again
+    assert longer[0] != first[0]
+    assert set(longer[1]) - {longer[0]} == set(first[1]) - {first[0]}
+
+
+def test_register_budget() -> None:
+    assert tile_shape(MIDDLE, f32) == (6, 16)
+    assert tile_shape(WIDE, f32) == (6, 64)
+    for isa in (WIDE, MIDDLE):
+        for vectors in (1, 2, 4):
+            rows = tile_rows(isa, vectors)
+            assert rows * vectors + vectors + 1 <= isa.vector_registers
+
+
+def test_unsupported_dtypes_are_named() -> None:
+    with pytest.raises(NotImplementedError, match="f64 and f64 into f32"):
+        brgemm_function(make_op(f64, f32, m=1, n=1, k=1, nr=1, a_m=1, b_panel=1, b_k=1, c_m=1), MIDDLE)
