@@ -101,7 +101,7 @@ def link_shared(objects: Sequence[bytes], path: Path, target: Any, exports: Sequ
 
 def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
     if _is_wasm(name):
-        return ["-nostdlib", "-O2", "-Wl,--no-entry", "-Wl,--strip-all", *(f"-Wl,--export={e}" for e in exports)]
+        return ["-nostdlib", "-lcompiler_rt", "-O2", "-Wl,--no-entry", "-Wl,--strip-all", *(f"-Wl,--export={e}" for e in exports)]
     if _is_apple(name):
         listing = folder / "exports.txt"
         listing.write_text("".join(f"_{e}\n" for e in exports))

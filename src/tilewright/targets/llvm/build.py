@@ -1,0 +1,172 @@
+"""From a host program and the codes of its kernels to a library file, used at once or saved whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...artifact import package
+from ...dialects import func
+from ...ir.core import Module
+from ...ir.symbolic import Dim, bounds
+from ...lowering.memory_plan import MemoryPlan, plan_memory
+from ...runtime.library import Library
+from ...runtime.wasm import WasmLibrary
+from .host import host_inputs, host_outputs, kernel_order, print_host, symbols_of
+from .isa import Isa
+from .toolchain import compile_objects
+
+if TYPE_CHECKING:
+    from .kernel import KernelCode
+
+CHUNK = 60_000
+"""Characters of kernels' IR in one module: small enough that a changed kernel costs little and processes share evenly."""
+
+
+@dataclass(eq=False)
+class BuiltLibrary:
+    """A linked library without its weights, and what is needed to save it with them.
+
+    `path` is the shared library (or WebAssembly module); it is removed with this object when it is a temporary one (what is loaded stays). `weights` are
+    the bytes (uint8, aligned to 64) to be given to a context.
+    """
+
+    path: Path
+    objects: list[bytes]
+    texts: list[str]
+    metadata: dict[str, Any]
+    isa: Isa
+    plan: MemoryPlan
+    weights: np.ndarray[Any, Any] = field(repr=False)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a self-contained artifact: `.tar` holds the unlinked parts, anything else is linked.
+
+        Raises ArtifactError when the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix == ".tar":
+            return package.save_tar(path, self.objects, self.weights, self.metadata)
+        parts = [(0, self.weights)] if self.weights.nbytes else []
+        return package.save_shared(path, self.objects, parts, self.weights.nbytes, self.metadata, self.isa)
+
+    def load(self, num_threads: int = 0) -> Library | WasmLibrary:
+        """Open the library with its weights, without looking at the file's checksum: it has just been written."""
+        weights = self.weights if self.weights.nbytes else None
+        if self.isa.triple.startswith("wasm"):
+            return WasmLibrary(self.path, weights=weights)
+        return Library(self.path, weights=weights, num_threads=num_threads, verify=False)
+
+    @property
+    def llvm_text(self) -> str:
+        """The LLVM IR of all modules, the host program's last."""
+        return "\n".join(self.texts)
+
+
+def build(
+    module: Module,
+    codes: Mapping[str, KernelCode],
+    isa: Isa,
+    metadata: Mapping[str, Any],
+    path: str | Path | None = None,
+    processes: int | None = None,
+) -> BuiltLibrary:
+    """Compile and link the host function "main" of `module` with its kernels.
+
+    `codes` are the kernels' by name. Memory is planned here, and the weights are those of the program's constants. `metadata` is completed with inputs, outputs,
+    symbols, kernels (those given under "kernels", by name, are put in launch order) and memory. `path`: where the library goes; by
+    default a temporary file.
+
+    Raises:
+        CompileError: a size follows from no input's shape.
+        ArtifactError: no linker, or the file cannot be written.
+        InternalError: LLVM refuses the generated code.
+    """
+    plan = plan_memory(module)
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    order = kernel_order(main)
+    host_text = print_host(module, codes, isa, plan.weights_size)
+    texts = [*kernel_modules([codes[name] for name in order]), host_text]
+    objects = compile_objects(texts, isa, processes)
+    full = {**metadata, **describe(main, plan, metadata.get("kernels"))}
+    arrays = [(offset, _bytes_of(constant.array)) for offset, constant in plan.weights]
+    weights = package.gather_weights(arrays, plan.weights_size)
+    temporary = path is None
+    if path is None:
+        handle, name = tempfile.mkstemp(prefix="tilewright-", suffix=".wasm" if isa.triple.startswith("wasm") else ".so")
+        os.close(handle)
+        path = name
+    package.link_library(path, objects, full, isa, weights=weights, embed=False)
+    built = BuiltLibrary(Path(path), objects, texts, full, isa, plan, weights)
+    if temporary:
+        weakref.finalize(built, Path(path).unlink, missing_ok=True)
+    return built
+
+
+def describe(main: func.Func, plan: MemoryPlan, kernels: Any = None) -> dict[str, Any]:
+    """What an artifact's metadata says of its interface: inputs, outputs, symbols with bounds, kernels in order, memory."""
+    known = {k["name"]: k for k in kernels or ()}
+    return {
+        "inputs": [_tensor(n, t) for n, t in host_inputs(main)],
+        "outputs": [_tensor(n, t) for n, t in host_outputs(main)],
+        "symbols": {s.name: list(bounds(s)) for s in symbols_of(main)},
+        "kernels": [known.get(name, {"name": name}) for name in kernel_order(main)],
+        "memory": plan.to_metadata(),
+    }
+
+
+def _tensor(name: str, type_: Any) -> dict[str, Any]:
+    return {"name": name, "dtype": type_.dtype.label, "shape": [_dim(d) for d in type_.shape]}
+
+
+def _dim(d: Dim) -> int | str:
+    return d if isinstance(d, int) else str(d)
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def kernel_modules(codes: Sequence[KernelCode], chunk: int = CHUNK) -> list[str]:
+    """LLVM modules of about `chunk` characters that hold the kernels, each with the helper functions it needs once."""
+    modules: list[str] = []
+    texts: list[str] = []
+    helpers: dict[str, str] = {}
+    size = 0
+    for code in codes:
+        new = {name: text for name, text in code.helpers.items() if name not in helpers}
+        added = len(code.text) + sum(map(len, new.values()))
+        if texts and size + added > chunk:
+            modules.append(_join(texts, helpers))
+            texts, helpers, size, new = [], {}, 0, dict(code.helpers)
+        texts.append(code.text)
+        helpers.update(new)
+        size += added
+    if texts:
+        modules.append(_join(texts, helpers))
+    return modules
+
+
+_DECLARATION = re.compile(r"^declare .*$", re.MULTILINE)
+
+
+def _join(texts: Sequence[str], helpers: Mapping[str, str]) -> str:
+    """One module of several parts: declarations are written once, and not where the module itself defines them."""
+    parts = [*helpers.values(), *texts]
+    declared = dict.fromkeys(line.rstrip() for part in parts for line in _DECLARATION.findall(part))
+    bodies = [_DECLARATION.sub("", part).strip() for part in parts]
+    return "\n".join([*(d for d in declared if _name(d) not in helpers), "", *bodies, ""])
+
+
+def _name(declaration: str) -> str:
+    found = re.search(r"@([\w.$-]+)", declaration)
+    return found.group(1) if found else ""

@@ -1,0 +1,394 @@
+"""The host program as LLVM IR: the module that defines `tw_module`, as the runtime's `runtime.h` describes it.
+
+Comes in: the planned host function "main" and, for each kernel it launches, what its code generator tells. Goes out: LLVM IR
+text that refers to the kernels by name. All structs are literal, so the target's data layout decides the size of pointers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...dialects import func, host, loop
+from ...errors import CompileError
+from ...ir.core import IRError, Module, Value
+from ...ir.shape_solver import Check, Define, ShapeSolver
+from ...ir.symbolic import Dim, Expr, FloorDiv, Max, Min, Mod, Symbol, bounds, free_symbols, is_symbol
+from ...ir.types import BufferType, DType
+from .emitter import Emitter
+from .isa import Isa
+
+if TYPE_CHECKING:
+    from .kernel import KernelCode
+
+ABI_VERSION = 1
+_UNBOUNDED = (1 << 63) - 1
+_FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
+_ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
+_TENSOR = "{ ptr, i32, i32, i32 }"
+_SYMBOL = "{ ptr, i64, i64 }"
+_MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
+_KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
+
+
+def host_inputs(main: func.Func) -> list[tuple[str, BufferType]]:
+    """Names and types of a host function's inputs."""
+    count = len(main.body.args) - len(main.result_names)
+    return [(n, a.type) for n, a in zip(main.arg_names[:count], main.body.args[:count], strict=True)]
+
+
+def host_outputs(main: func.Func) -> list[tuple[str, BufferType]]:
+    """Names and types of a host function's outputs."""
+    args = main.body.args[len(main.body.args) - len(main.result_names) :]
+    return [(n, a.type) for n, a in zip(main.result_names, args, strict=True)]
+
+
+def symbols_of(main: func.Func) -> list[Expr]:
+    """The shape symbols of a host function, in the order in which `solve` finds them."""
+    return [step.symbol for step in _solver(main).steps if isinstance(step, Define)]
+
+
+def kernel_order(main: func.Func) -> list[str]:
+    """The kernels that a host function launches, in order of first launch: their numbers at run time."""
+    return list(dict.fromkeys(op.kernel for op in main.body.ops if isinstance(op, host.Launch)))
+
+
+def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weights_size: int) -> str:
+    """The LLVM IR of the host program "main".
+
+    `codes` are the kernels' codes by name; `weights_size` is what memory planning found.
+
+    Raises:
+        CompileError: a dimension of an output, or one that a kernel needs, follows from no input's shape.
+        IRError: the program is not planned.
+    """
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    if host.ARENA_SIZE not in main.attributes:
+        raise IRError("memory has not been planned", main)
+    return _Printer(module, main, codes, isa).text(weights_size)
+
+
+def _solver(main: func.Func) -> ShapeSolver:
+    try:
+        return ShapeSolver([(name, type_.shape) for name, type_ in host_inputs(main)])
+    except ValueError as error:
+        raise CompileError(str(error)) from error
+
+
+class Exprs:
+    """Writes symbolic expressions as i64 instructions, each once; `values` are the symbols' by name."""
+
+    def __init__(self, emit: Emitter, values: dict[str, str]) -> None:
+        self.emit, self.values = emit, values
+        self._known: dict[Expr, str] = {}
+
+    def __call__(self, e: Dim) -> str:
+        if isinstance(e, int):
+            return str(e)
+        if e not in self._known:
+            total = "0"
+            for coefficient, atoms in e.terms:
+                term = str(coefficient)
+                for atom in atoms:
+                    term = self.emit.mul(term, self._atom(atom))
+                total = self.emit.add(total, term)
+            self._known[e] = total
+        return self._known[e]
+
+    def _atom(self, atom: Any) -> str:
+        if isinstance(atom, Symbol):
+            return self.values[atom.name]
+        a, b = self(atom.a), self(atom.b)
+        if isinstance(atom, (Min, Max)):
+            name = "smin" if isinstance(atom, Min) else "smax"
+            return self.emit.op(f"call i64 @llvm.{name}.i64(i64 {a}, i64 {b})")
+        low, divisor = bounds(atom.a)[0], bounds(atom.b)[0]
+        if low is not None and low >= 0 and divisor is not None and divisor > 0:
+            return self.emit.op(f"{'udiv' if isinstance(atom, FloorDiv) else 'urem'} i64 {a}, {b}")
+        # Floor instead of truncation: one less where a remainder and the divisor differ in sign.
+        rest = self.emit.op(f"srem i64 {a}, {b}")
+        signs = self.emit.op(f"xor i64 {rest}, {b}")
+        negative = self.emit.op(f"icmp slt i64 {signs}, 0")
+        inexact = self.emit.op(f"icmp ne i64 {rest}, 0")
+        adjust = self.emit.op(f"and i1 {negative}, {inexact}")
+        if isinstance(atom, Mod):
+            return self.emit.add(rest, self.emit.op(f"select i1 {adjust}, i64 {b}, i64 0"))
+        quotient = self.emit.op(f"sdiv i64 {a}, {b}")
+        return self.emit.add(quotient, self.emit.op(f"sext i1 {adjust} to i64"))
+
+
+class _Printer:
+    def __init__(self, module: Module, main: func.Func, codes: Mapping[str, KernelCode], isa: Isa) -> None:
+        self.main, self.codes, self.isa = main, codes, isa
+        self.solver = _solver(main)
+        self.symbols = symbols_of(main)
+        self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
+        self.order = kernel_order(main)
+        self.globals: list[str] = []
+        self._strings: dict[str, str] = {}
+        _check_known(main, self.symbols)
+
+    def text(self, weights_size: int) -> str:
+        inputs, outputs = host_inputs(self.main), host_outputs(self.main)
+        functions = [self._solve(), self._output_shapes(), self._arena_size(), self._scratch_size(), self._main()]
+        features = [f.lstrip("+") for f in self.isa.features if not f.startswith("-")]
+        names = [f"ptr {self._string(name)}" for name in self.order]
+        bounded = [f"{_SYMBOL} {{ ptr {self._string(s.name)}, {_limits(s)} }}" for s in self.symbols]
+        fields = [
+            *(f"i32 {n}" for n in (ABI_VERSION, len(inputs), len(outputs), len(self.symbols), len(self.order), 0)),
+            f"i64 {weights_size}",
+            f"ptr {self._array('inputs', _TENSOR, [self._tensor(n, t) for n, t in inputs])}",
+            f"ptr {self._array('outputs', _TENSOR, [self._tensor(n, t) for n, t in outputs])}",
+            f"ptr {self._array('symbols', _SYMBOL, bounded)}",
+            f"ptr {self._array('kernel_names', 'ptr', names)}",
+            f"ptr {self._string(','.join(features)) if features else 'null'}",
+            *(f"ptr @tw.{n}" for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")),
+        ]
+        declarations = [f"declare hidden void @{self.codes[name].symbol}(i64, i64, ptr, ptr, ptr)" for name in self.order]
+        return "\n".join(
+            [
+                *self.globals,
+                f"@tw_module = hidden constant {_MODULE} {{ {', '.join(fields)} }}, align 8",
+                "",
+                *declarations,
+                "declare i32 @tw_launch(ptr, i32, ptr, i64, i64, ptr, ptr)",
+                "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+                "declare i64 @llvm.smax.i64(i64, i64)",
+                "declare i64 @llvm.smin.i64(i64, i64)",
+                "",
+                *functions,
+            ]
+        )
+
+    # -- Tables ----------------------------------------------------------------------------------------------------------------
+
+    def _string(self, text: str) -> str:
+        if text not in self._strings:
+            name = f"@tw.string{len(self._strings)}"
+            data = text.encode() + b"\0"
+            shown = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
+            self.globals.append(f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}"')
+            self._strings[text] = name
+        return self._strings[text]
+
+    def _array(self, name: str, kind: str, items: Sequence[str]) -> str:
+        if not items:
+            return "null"
+        self.globals.append(f"@tw.{name} = private constant [{len(items)} x {kind}] [{', '.join(items)}], align 8")
+        return f"@tw.{name}"
+
+    def _tensor(self, name: str, type_: BufferType) -> str:
+        code, bits = dlpack_type(type_.dtype)
+        return f"{_TENSOR} {{ ptr {self._string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank} }}"
+
+    # -- Functions over the symbols ------------------------------------------------------------------------------------------
+
+    def _symbol_values(self, emit: Emitter, pointer: str, used: Iterable[Dim]) -> Exprs:
+        """Loads the symbols that occur in `used`; the result writes expressions over them."""
+        needed = {s.name for e in used for s in free_symbols(e)}
+        values = {}
+        for index, symbol in enumerate(self.symbols):
+            if symbol.name in needed:
+                values[symbol.name] = emit.load("i64", emit.at(pointer, str(index), 8), 8)
+        return Exprs(emit, values)
+
+    def _size_function(self, name: str, sizes: Sequence[Dim]) -> str:
+        """A function that returns the largest of `sizes`."""
+        emit = Emitter()
+        exprs = self._symbol_values(emit, "%symbols", sizes)
+        result = "0"
+        for value in dict.fromkeys(exprs(size) for size in sizes):
+            result = value if result == "0" else emit.op(f"call i64 @llvm.smax.i64(i64 {result}, i64 {value})")
+        return _function(f"i64 @tw.{name}(ptr %symbols)", emit, f"i64 {result}")
+
+    def _arena_size(self) -> str:
+        return self._size_function("arena_size", [self.main.attributes[host.ARENA_SIZE]])
+
+    def _scratch_size(self) -> str:
+        return self._size_function("scratch_size", [self.codes[name].scratch for name in self.order])
+
+    def _output_shapes(self) -> str:
+        emit = Emitter()
+        outputs = host_outputs(self.main)
+        exprs = self._symbol_values(emit, "%symbols", [d for _, t in outputs for d in t.shape])
+        for index, (_, type_) in enumerate(outputs):
+            if type_.rank:
+                shape = emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', index)}")
+                for k, dim in enumerate(type_.shape):
+                    emit.line(f"store i64 {exprs(dim)}, ptr {emit.at(shape, str(k), 8)}, align 8")
+        return _function("void @tw.output_shapes(ptr %symbols, ptr %shapes)", emit, "void")
+
+    @staticmethod
+    def _slot(emit: Emitter, pointer: str, index: int) -> str:
+        """The address of element `index` of an array of pointers."""
+        return pointer if index == 0 else emit.op(f"getelementptr ptr, ptr {pointer}, i64 {index}")
+
+    # -- solve -----------------------------------------------------------------------------------------------------------------
+
+    def _solve(self) -> str:
+        emit = Emitter()
+        values: dict[str, str] = {}
+        exprs = Exprs(emit, values)
+        origin: dict[Expr, tuple[int, int]] = {}
+        rows = [self._row(emit, k) for k in range(len(self.solver.inputs))]
+        for step in self.solver.steps:
+            size = emit.load("i64", emit.at(rows[step.input], str(step.dim), 8), 8)
+            if isinstance(step, Check):
+                self._check(emit, exprs, step, size, origin)
+                continue
+            symbol, number = step.symbol, self.symbols.index(step.symbol)
+            value = self._solve_step(emit, exprs, step, size, number)
+            low, high = bounds(symbol)
+            wrong = [emit.op(f"icmp slt i64 {value}, {low}")] if low is not None else []
+            if high is not None:
+                wrong.append(emit.op(f"icmp sgt i64 {value}, {high}"))
+            if wrong:
+                outside = wrong[0] if len(wrong) == 1 else emit.op(f"or i1 {wrong[0]}, {wrong[1]}")
+                self._fail(emit, outside, (_BOUNDS, step.input, step.dim, number, value, size, -1, 0))
+            if symbol.multiple_of > 1:
+                rest = emit.op(f"srem i64 {value}, {symbol.multiple_of}")
+                kind = _MULTIPLE if step.expr is symbol else _UNSOLVED
+                self._fail_unless_zero(
+                    emit, rest, (kind, step.input, step.dim, number, symbol.multiple_of, size, -1, 0)
+                )
+            values[symbol.name] = value
+            origin[symbol] = (step.input, step.dim)
+            emit.line(f"store i64 {value}, ptr {emit.at('%symbols', str(number), 8)}, align 8")
+        return _function("i32 @tw.solve(ptr %shapes, ptr %symbols, ptr %error)", emit, "i32 0")
+
+    def _row(self, emit: Emitter, index: int) -> str:
+        if not self.solver.inputs[index][1]:
+            return "null"
+        return emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', index)}")
+
+    def _solve_step(self, emit: Emitter, exprs: Exprs, step: Define, size: str, number: int) -> str:
+        """The value of the step's symbol; fails where no whole number gives the size."""
+        shifted = emit.sub(size, exprs(step.offset))
+        if isinstance(step.coefficient, int) and step.coefficient == 1:
+            return shifted
+        factor = exprs(step.coefficient)
+        unsolved = (_UNSOLVED, step.input, step.dim, number, 0, size, -1, 0)
+        if not isinstance(step.coefficient, int):
+            self._fail(emit, emit.op(f"icmp eq i64 {factor}, 0"), unsolved)
+        self._fail_unless_zero(emit, emit.op(f"srem i64 {shifted}, {factor}"), unsolved)
+        return emit.op(f"sdiv i64 {shifted}, {factor}")
+
+    def _check(
+        self, emit: Emitter, exprs: Exprs, step: Check, size: str, origin: Mapping[Expr, tuple[int, int]]
+    ) -> None:
+        wanted = exprs(step.expr)
+        differs = emit.op(f"icmp ne i64 {size}, {wanted}")
+        if is_symbol(step.expr):
+            number = self.symbols.index(step.expr)
+            self._fail(emit, differs, (_CONFLICT, step.input, step.dim, number, wanted, size, *origin[step.expr]))
+        else:
+            self._fail(emit, differs, (_FIXED, step.input, step.dim, -1, wanted, size, -1, 0))
+
+    def _fail_unless_zero(self, emit: Emitter, value: str, error: tuple[object, ...]) -> None:
+        self._fail(emit, emit.op(f"icmp ne i64 {value}, 0"), error)
+
+    def _fail(self, emit: Emitter, condition: str, error: tuple[object, ...]) -> None:
+        """Where `condition` holds, fill in the tw_shape_error and return 1."""
+        name = emit.fresh("wrong")
+        emit.line(f"br i1 {condition}, label %{name}, label %{name}.not")
+        emit.label(name)
+        for index, (kind, value) in enumerate(zip(_ERROR[2:-2].split(", "), error, strict=True)):
+            field = emit.op(f"getelementptr {_ERROR}, ptr %error, i32 0, i32 {index}")
+            emit.line(f"store {kind} {value}, ptr {field}")
+        emit.line("ret i32 1")
+        emit.label(f"{name}.not")
+
+    # -- main ------------------------------------------------------------------------------------------------------------------
+
+    def _main(self) -> str:
+        emit = Emitter()
+        ops = list(self.main.body.ops)
+        launches = [op for op in ops if isinstance(op, host.Launch)]
+        used: list[Dim] = [op.offset for op in ops if isinstance(op, host.Alloc)]
+        used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
+        used += [d for name in self.order for d in (self.codes[name].extent, *self.kernels[name].dims)]
+        exprs = self._symbol_values(emit, "%symbols", used)
+        most = max((len(op.buffers) for op in launches), default=0)
+        buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
+        pass_dims = self._dims_arrays(emit, exprs)
+
+        places = self._argument_places(emit)
+        for op in ops:
+            if isinstance(op, host.Constant):
+                places[op.result] = emit.at("%weights", str(op.offset), 1)
+            elif isinstance(op, host.Alloc):
+                places[op.result] = emit.at("%arena", exprs(op.offset), 1)
+            elif isinstance(op, host.View):
+                places[op.result] = places[op.source]
+            elif isinstance(op, host.Copy):
+                size = exprs(op.source.type.size * op.source.type.dtype.itemsize)
+                where = f"ptr {places[op.target]}, ptr {places[op.source]}"
+                emit.line(f"call void @llvm.memcpy.p0.p0.i64({where}, i64 {size}, i1 false)")
+            elif isinstance(op, host.Launch):
+                for index, value in enumerate(op.buffers):
+                    emit.line(f"store ptr {places[value]}, ptr {self._slot(emit, buffers, index)}")
+                code = self.codes[op.kernel]
+                what = f"i32 {self.order.index(op.kernel)}, ptr @{code.symbol}"
+                items = f"i64 {exprs(code.extent)}, i64 {code.grain}"
+                data = f"ptr {buffers}, ptr {pass_dims(op.kernel)}"
+                emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, {data})")
+            elif not op.terminator:
+                raise IRError("is no operation of the host level", op)
+        signature = "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %arena, ptr %weights"
+        return _function(f"i32 @tw.main({signature})", emit, "i32 0")
+
+    def _argument_places(self, emit: Emitter) -> dict[Value, str]:
+        places: dict[Value, str] = {}
+        inputs = len(host_inputs(self.main))
+        for index, arg in enumerate(self.main.body.args):
+            if arg.has_uses:
+                array, slot = ("%inputs", index) if index < inputs else ("%outputs", index - inputs)
+                places[arg] = emit.op(f"load ptr, ptr {self._slot(emit, array, slot)}")
+        return places
+
+    def _dims_arrays(self, emit: Emitter, exprs: Exprs) -> Callable[[str], str]:
+        """Kernels that need the same symbols share one array of their values; returns a kernel's."""
+        arrays: dict[tuple[str, ...], str] = {(): "null"}
+        every = tuple(s.name for s in self.symbols)
+        if every:
+            arrays[every] = "%symbols"
+        for name in self.order:
+            dims = self.kernels[name].dims
+            key = tuple(s.name for s in dims)
+            if key not in arrays:
+                arrays[key] = emit.alloca(f"[{len(key)} x i64]", 16)
+                for k, symbol in enumerate(dims):
+                    emit.line(f"store i64 {exprs(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
+        return lambda name: arrays[tuple(s.name for s in self.kernels[name].dims)]
+
+
+def dlpack_type(dtype: DType) -> tuple[int, int]:
+    """DLPack's type code and bits of an element type."""
+    if dtype.name == "bf16":
+        return 4, 16
+    return _KINDS[dtype.kind], 8 if dtype.kind == "bool" else dtype.bits
+
+
+def _limits(symbol: Expr) -> str:
+    low, high = bounds(symbol)
+    return f"i64 {0 if low is None else low}, i64 {_UNBOUNDED if high is None else high}"
+
+
+def _function(signature: str, emit: Emitter, result: str) -> str:
+    return f"define internal {signature} {{\n{emit.text(result)}}}\n"
+
+
+def _check_known(main: func.Func, symbols: Sequence[Expr]) -> None:
+    """Every size must follow from the inputs' shapes."""
+    known = {s.name for s in symbols}
+    for name, type_ in host_outputs(main):
+        unknown = {s.name for d in type_.shape for s in free_symbols(d)} - known
+        if unknown:
+            raise CompileError(
+                f"output '{name}' has the shape ({', '.join(map(str, type_.shape))}), "
+                f"but no input's shape determines {', '.join(sorted(unknown))}"
+            )
+
+
+__all__ = ["dlpack_type", "host_inputs", "host_outputs", "kernel_order", "print_host", "symbols_of"]

@@ -1,0 +1,245 @@
+"""A host program with kernels written by hand in LLVM IR, all the way to numbers from a shared library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import func, host, loop
+from tilewright.errors import CompileError, InternalError, ShapeError
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Constant, Module
+from tilewright.ir.symbolic import Dim, Expr, smax, symbol
+from tilewright.ir.types import BufferType, f32
+from tilewright.runtime.library import Library
+from tilewright.targets.llvm.build import build, kernel_modules
+from tilewright.targets.llvm.isa import Isa
+from tilewright.targets.llvm.toolchain import assembly, compile_object, compile_objects
+
+
+@dataclass(frozen=True)
+class Code:
+    text: str
+    symbol: str
+    helpers: dict[str, str] = field(default_factory=dict)
+    extent: Dim = 1
+    grain: int = 1
+    scratch: Dim = 0
+
+
+def host_isa() -> Isa:
+    import llvmlite.binding as llvm
+
+    return Isa("test", llvm.get_default_triple(), "", (), 128, 16, False, False)
+
+
+def kernel(module: Module, name: str, shapes: list[tuple[Dim, ...]], dims: tuple[Expr, ...], outputs: int = 1) -> None:
+    made = module.body.append(loop.Kernel(sym_name=name, dims=dims, num_outputs=outputs))
+    for shape in shapes:
+        made.body.add_arg(BufferType(f32, shape))
+
+
+def begin(inputs: dict[str, tuple[Dim, ...]], outputs: dict[str, tuple[Dim, ...]]) -> tuple[Module, Builder, list]:
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=(*inputs, *outputs), result_names=tuple(outputs))
+    module.body.append(main)
+    args = [main.body.add_arg(BufferType(f32, shape)) for shape in (*inputs.values(), *outputs.values())]
+    return module, Builder(main.body), args
+
+
+ADD = """
+define void @k_add(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch) {
+entry:
+  %n = load i64, ptr %dims
+  %x = load ptr, ptr %buffers
+  %py = getelementptr ptr, ptr %buffers, i64 1
+  %y = load ptr, ptr %py
+  %pz = getelementptr ptr, ptr %buffers, i64 2
+  %z = load ptr, ptr %pz
+  br label %rows
+rows:
+  %i = phi i64 [ %begin, %entry ], [ %i2, %next ]
+  %row = mul i64 %i, %n
+  br label %cols
+cols:
+  %j = phi i64 [ 0, %rows ], [ %j2, %cols ]
+  %at = add i64 %row, %j
+  %ax = getelementptr float, ptr %x, i64 %at
+  %ay = getelementptr float, ptr %y, i64 %j
+  %az = getelementptr float, ptr %z, i64 %at
+  %vx = load float, ptr %ax
+  %vy = load float, ptr %ay
+  %s = call float @helper(float %vx, float %vy)
+  store float %s, ptr %az
+  %j2 = add i64 %j, 1
+  %more = icmp slt i64 %j2, %n
+  br i1 %more, label %cols, label %next
+next:
+  %i2 = add i64 %i, 1
+  %again = icmp slt i64 %i2, %end
+  br i1 %again, label %rows, label %done
+done:
+  ret void
+}
+"""
+HELPER = "define internal float @helper(float %a, float %b) {\n  %c = fadd float %a, %b\n  ret float %c\n}\n"
+
+m = symbol("m", 1, 64)
+n = symbol("n", 1, 512)
+
+
+def affine() -> tuple[Module, dict[str, Code]]:
+    """out = (x + y) + w reshaped, twice, of which one lands in the output through a view; last = a copy of x."""
+    inputs: dict[str, tuple[Dim, ...]] = {"x": (m, n), "y": (n,), "wide": (2 * n + 1,)}
+    module, b, (x, y, _, out, last) = begin(inputs, {"out": (m * n,), "last": (m, n)})
+    kernel(module, "add", [(m, n), (n,), (m, n)], (n,))
+    first = b(host.Alloc(buffer=BufferType(f32, (m, n))))
+    b(host.Launch([x, y, first], kernel="add"))
+    b(host.Launch([first, y, b(host.View(out, shape=(m, n)))], kernel="add"))
+    b(host.Copy(x, last))
+    b(func.Return(()))
+    return module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m, grain=2, scratch=8 * n)}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    module, codes = affine()
+    built = build(module, codes, host_isa(), {"name": "affine"})
+    assert built.plan.arena_bytes == 64 * 512 * 4
+    return Library(built.save(tmp_path_factory.mktemp("affine") / "affine.so"))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (64, 512)])
+def test_numbers(library: Library, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random(shape, np.float32), rng.random(shape[1], np.float32)
+    out, last = library(x, y, np.zeros(2 * shape[1] + 1, np.float32))
+    np.testing.assert_allclose(out, (x + 2 * y).reshape(-1), rtol=1e-6)
+    np.testing.assert_array_equal(last, x)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "wide", "sentence"),
+    [
+        ((3, 5), (4,), 11, "input 'y' has size 4 in dimension 0, but 'n' is 5 from dimension 1 of 'x'"),
+        ((65, 5), (5,), 11, "input 'x' has size 65 in dimension 0: 'm' must be between 1 and 64"),
+        ((0, 5), (5,), 11, "input 'x' has size 0 in dimension 0: 'm' must be between 1 and 64"),
+        ((3, 5), (5,), 12, "input 'wide' has size 12 in dimension 0, expected 11"),
+        ((3,), (5,), 11, "input 'x': expected 2 dimensions, got 1"),
+    ],
+)
+def test_wrong_shapes_say_so(library: Library, x: tuple[int, ...], y: tuple[int, ...], wide: int, sentence: str) -> None:
+    with pytest.raises(ShapeError) as error:
+        library(np.zeros(x, np.float32), np.zeros(y, np.float32), np.zeros(wide, np.float32))
+    assert str(error.value) == sentence
+
+
+def test_metadata(library: Library) -> None:
+    assert library.metadata["name"] == "affine"
+    assert library.metadata["outputs"] == [
+        {"name": "out", "dtype": "float32", "shape": ["m*n"]},
+        {"name": "last", "dtype": "float32", "shape": ["m", "n"]},
+    ]
+    assert library.metadata["symbols"] == {"m": [1, 64], "n": [1, 512]}
+    assert [t.calls for t in library.profile_raw(*map(np.float32, (np.ones((2, 2)), np.ones(2), np.ones(5))))] == [2]
+
+
+def test_interpreter_agrees() -> None:
+    """Host operations have a meaning of their own: here without kernels, on a program of copies and views."""
+    from tilewright.ir.interpreter import Interpreter
+
+    module, b, (x, out, again) = begin({"x": (m, n)}, {"out": (n, m), "again": (m, n)})
+    between = b(host.Alloc(buffer=BufferType(f32, (m * n,))))
+    b(host.Copy(x, between))
+    b(host.Copy(b(host.View(between, shape=(n, m))), out))
+    b(host.Copy(between, again))
+    b(func.Return(()))
+    built = build(module, {}, host_isa(), {})
+    data = np.random.default_rng(1).random((3, 4), np.float32)
+    results = [np.zeros((4, 3), np.float32), np.zeros((3, 4), np.float32)]
+    Interpreter(module).run("main", [data, *results])
+    for ours, theirs in zip(results, built.load()(data), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(results[1], data)
+
+
+def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
+    row = np.arange(8, dtype=np.float32)
+    module, b, (x, out) = begin({"x": (m, 8)}, {"out": (m, 8)})
+    kernel(module, "add", [(m, 8), (8,), (m, 8)], (m,))
+    # The kernel's first size is its number of columns; here it is given rows, so x is square.
+    weights = [b(host.Constant(value=Constant(row * k))) for k in (1, 2)]
+    middle = b(host.Alloc(buffer=BufferType(f32, (m, 8))))
+    b(host.Launch([x, weights[0], middle], kernel="add"))
+    b(host.Launch([middle, weights[1], out], kernel="add"))
+    b(func.Return(()))
+    built = build(module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m)}, host_isa(), {})
+    assert built.plan.weights_size == 128
+    data = np.random.default_rng(2).random((8, 8), np.float32)
+    for library in (built.load(), Library(built.save(tmp_path / "weights.so"))):
+        np.testing.assert_allclose(library(data), data + 3 * row, rtol=1e-6)
+    with pytest.raises(Exception, match="weights are not embedded"):
+        Library(built.path)
+
+
+def test_divisible_dimensions() -> None:
+    """Symbols that occur with a factor, or that have a known divisor."""
+    half, block = symbol("half", 1, 100), symbol("block", 8, 512, 8)
+    module, b, (x, y, out) = begin({"x": (2 * half,), "y": (block,)}, {"out": (2 * half,)})
+    b(host.Copy(x, out))
+    b(func.Return(()))
+    del y
+    library = build(module, {}, host_isa(), {}).load()
+    zeros = [np.zeros(k, np.float32) for k in (6, 16, 7, 12)]
+    assert library(zeros[0], zeros[1]).shape == (6,)
+    with pytest.raises(ShapeError, match="'x' has size 7 in dimension 0, which no value of 'half' allows"):
+        library(zeros[2], zeros[1])
+    with pytest.raises(ShapeError, match="'y' has size 12 in dimension 0, which must be a multiple of 8"):
+        library(zeros[0], zeros[3])
+
+
+def test_formulas() -> None:
+    """Floor division, remainder, minimum and maximum as shapes."""
+    a, c = symbol("a", 0, 1000), symbol("c", 1, 1000)
+    sizes = (a // 3, smax(a, c) - c % 7, (a * c + 5) % 11, smax(0, (a - c) // 4))
+    module, b, (_, _, out) = begin({"x": (a,), "y": (c,)}, {"out": tuple(sizes)})
+    b(func.Return(()))
+    del out
+    library = build(module, {}, host_isa(), {}).load()
+    for i, j in ((0, 1), (7, 3), (3, 7), (100, 13), (5, 999)):
+        wanted = (i // 3, max(i, j) - j % 7, (i * j + 5) % 11, max(0, (i - j) // 4))
+        assert library(np.zeros(i, np.float32), np.zeros(j, np.float32)).shape == wanted
+
+
+def test_unknown_output_dimension() -> None:
+    free = symbol("count", 0, 10)
+    module, b, _ = begin({"x": (m,)}, {"found": (free,)})
+    b(func.Return(()))
+    with pytest.raises(CompileError, match="output 'found' has the shape \\(count\\), but no input's shape determines count"):
+        build(module, {}, host_isa(), {})
+
+
+def test_bad_ir_is_an_internal_error() -> None:
+    with pytest.raises(InternalError, match="not valid"):
+        compile_object("define i32 @f() { ret i64 0 }", host_isa())
+
+
+def test_helper_processes_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "one"))
+    texts = [f"define i64 @f{k}(i64 %x) {{\n  %y = mul i64 %x, {k + 3}\n  ret i64 %y\n}}\n" for k in range(4)]
+    texts = [text + "; " + "x" * 120_000 + "\n" for text in texts]
+    alone = compile_objects(texts, host_isa(), 1)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "two"))
+    assert compile_objects(texts, host_isa(), 2) == alone
+    assert "f0" in assembly(texts[0], host_isa())
+
+
+def test_modules_share_helpers() -> None:
+    codes = [Code(f"declare float @llvm.fabs.f32(float)\ndefine void @k{k}() {{ ret void }}", f"k{k}", {"h": HELPER}) for k in range(4)]
+    (whole,) = kernel_modules(codes)
+    assert whole.count("define internal float @helper") == 1
+    assert whole.count("declare") == 1
+    assert len(kernel_modules(codes, chunk=1)) == 4
