@@ -100,7 +100,9 @@ class ZooModel:
         shapes = None
         if dynamic:
             made: dict[str, Any] = {}
-            shapes = {name: {d: _torch_dim(text, made) for d, text in self.dims.get(name, {}).items()} for name in inputs}
+            shapes = {
+                name: {d: _torch_dim(text, made) for d, text in self.dims.get(name, {}).items()} for name in inputs
+            }
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -240,7 +242,15 @@ def _roberta(size: str) -> Any:
 def _gpt2(size: str) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    tiny = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 0, "eos_token_id": 0}
+    tiny = {
+        "vocab_size": 128,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 128,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     return GPT2LMHeadModel(GPT2Config(**(tiny if size == "tiny" else {})))
 
 
@@ -303,7 +313,9 @@ def _t5_encoder(size: str) -> Any:
 
     tiny = {"vocab_size": 128, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
     config = T5Config(**(tiny if size == "tiny" else {}))
-    config._attn_implementation = "eager"  # torch 2.13 cannot decompose its fused attention with a strided position bias
+    config._attn_implementation = (
+        "eager"  # torch 2.13 cannot decompose its fused attention with a strided position bias
+    )
     return T5EncoderModel(config)
 
 
@@ -396,7 +408,9 @@ _ALL = [
     ZooModel("resnet50", _resnet50, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("mobilenet_v2", _mobilenet_v2, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("convnext", _convnext, "image", "logits", IMAGE_DIMS, _IMAGE),
-    ZooModel("whisper-encoder", _whisper_encoder, "speech", "last_hidden_state", SPEECH_DIMS, {"tiny": 100, "full": 3000}),
+    ZooModel(
+        "whisper-encoder", _whisper_encoder, "speech", "last_hidden_state", SPEECH_DIMS, {"tiny": 100, "full": 3000}
+    ),
 ]
 MODELS: dict[str, ZooModel] = {m.name: m for m in _ALL}
 """The twelve architectures by name."""

@@ -1,0 +1,165 @@
+"""What users say about dynamic dimensions: ``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, or ``4*n`` and whole numbers.
+
+A text is ``[low <=] expression [<= high]`` over named symbols. One name is one symbol everywhere: bounds given in several places are
+intersected. A symbol that nobody bounds lies in ``[1, infinity)``: memory for it is planned at run time, and any place where
+the model needs a limit (a table of positions, say) asks for one.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CompileError
+from ..ir.symbolic import Dim, Expr, evaluate, linear_in, parse, symbol
+
+DimsArgument = Mapping[str, Any]
+DEFAULT_LOWER = 1
+DEFAULT_UPPER: int | None = None
+
+
+@dataclass(frozen=True)
+class DimText:
+    """One parsed dimension: `low <= expression <= high`; `names` are the symbols in it."""
+
+    expression: str
+    low: int | None
+    high: int | None
+    names: tuple[str, ...]
+
+
+def parse_dim(text: str | int, where: str) -> DimText:
+    """Read ``seq``, ``seq<=512``, ``16<=seq<=512``, ``4*n``, ``8`` or 8.
+
+    Raises:
+        CompileError: the text is none of these; `where` tells whose dimension it is.
+    """
+    if isinstance(text, bool) or not isinstance(text, (int, str)):
+        raise CompileError(f"{where}: a dimension is a number or a text such as 'seq<=512', not {text!r}")
+    source = str(text)
+    parts = [p.strip() for p in re.split(r"<=", source)]
+    numbers = [int(p) if re.fullmatch(r"\d+", p) else None for p in parts]
+    low = high = None
+    if len(parts) == 1:
+        expression = parts[0]
+    elif len(parts) == 2 and numbers[0] is None and numbers[1] is not None:
+        expression, high = parts[0], numbers[1]
+    elif len(parts) == 2 and numbers[0] is not None and numbers[1] is None:
+        low, expression = numbers[0], parts[1]
+    elif len(parts) == 3 and numbers[0] is not None and numbers[1] is None and numbers[2] is not None:
+        low, expression, high = numbers[0], parts[1], numbers[2]
+    else:
+        raise CompileError(
+            f"{where}: cannot read {source!r}; write 'seq', 'seq<=512', '16<=seq<=512', '4*n' or a number"
+        )
+    try:
+        tree = ast.parse(expression, mode="eval")
+        names = tuple(
+            dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in ("min", "max"))
+        )
+        parse(expression, {n: symbol(n) for n in names})
+    except (SyntaxError, ValueError) as error:
+        raise CompileError(f"{where}: cannot read {source!r} as a dimension ({error})") from None
+    if low is not None and high is not None and low > high:
+        raise CompileError(f"{where}: {source!r} leaves no value (lower bound {low} is above {high})")
+    return DimText(expression, low, high, names)
+
+
+class DimTable:
+    """Collects every dimension that is spelled out, then makes the symbols, each with the bounds of all its places."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[str, tuple[int | None, int | None]] = {}
+        self._symbols: dict[str, Expr] = {}
+
+    def add(self, dim: DimText, where: str) -> None:
+        """Take note of a dimension's names and bounds.
+
+        Raises:
+            CompileError: bounds are given for an expression that is not linear in one symbol, or leave no value.
+        """
+        for name in dim.names:
+            self._bounds.setdefault(name, (None, None))
+        if dim.low is None and dim.high is None:
+            return
+        if len(dim.names) != 1:
+            raise CompileError(f"{where}: bounds need an expression of one symbol, not '{dim.expression}'")
+        name = dim.names[0]
+        plain = symbol(name)
+        parts = linear_in(parse(dim.expression, {name: plain}), plain)
+        if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or parts[0] <= 0:
+            raise CompileError(f"{where}: bounds need an expression such as '4*{name}+1', not '{dim.expression}'")
+        coefficient, offset = parts
+        low, high = self._bounds[name]
+        if dim.low is not None:
+            limit = max(0, math.ceil((dim.low - offset) / coefficient))
+            low = limit if low is None else max(low, limit)
+        if dim.high is not None:
+            limit = (dim.high - offset) // coefficient
+            high = limit if high is None else min(high, limit)
+        if high is not None and (DEFAULT_LOWER if low is None else low) > high:
+            raise CompileError(
+                f"{where}: the bounds given for '{name}' leave no value (lower {low or DEFAULT_LOWER}, upper {high})"
+            )
+        self._bounds[name] = (low, high)
+
+    def resolve(self, dim: DimText) -> Dim:
+        """The dimension as an expression over the symbols made from all bounds."""
+        for name in dim.names:
+            if name not in self._symbols:
+                low, high = self._bounds.get(name, (None, None))
+                self._symbols[name] = symbol(
+                    name, DEFAULT_LOWER if low is None else low, DEFAULT_UPPER if high is None else high
+                )
+        return parse(dim.expression, self._symbols)
+
+    def smallest(self, e: Dim) -> int:
+        """The value of an expression with every symbol at its lower bound (for example inputs)."""
+        return int(evaluate(e, {n: s.lower for n, s in self._symbols.items()}))
+
+
+def describe_inputs(inputs: Sequence[tuple[str, Sequence[Any]]]) -> str:
+    """``input_ids (batch, seq), mask (batch, seq)`` for messages."""
+    return ", ".join(f"{name} ({', '.join(map(str, shape))})" for name, shape in inputs)
+
+
+def check_dims_argument(
+    dims: DimsArgument | None, inputs: Sequence[tuple[str, Sequence[Any]]]
+) -> dict[str, dict[int, Any]]:
+    """`dims` with axes counted from the front; sequences stand for all dimensions of an input, None leaves one as it is.
+
+    Raises:
+        CompileError: an unknown input or axis; lists the inputs and their dimensions.
+    """
+    result: dict[str, dict[int, Any]] = {}
+    shapes = dict(inputs)
+    known = f"inputs: {describe_inputs(inputs)}"
+    if dims is not None and not isinstance(dims, Mapping):
+        raise CompileError(
+            f"dims is a dictionary such as {{'input_ids': {{1: 'seq<=512'}}}}, not {type(dims).__name__}; {known}"
+        )
+    for name, given in (dims or {}).items():
+        if name not in shapes:
+            raise CompileError(f"dims names {name!r}, which is no input of the model; {known}")
+        entries = (
+            given.items()
+            if isinstance(given, Mapping)
+            else enumerate(given)
+            if isinstance(given, (list, tuple))
+            else None
+        )
+        if entries is None:
+            raise CompileError(f"dims[{name!r}] is a dictionary such as {{1: 'seq<=512'}}, not {given!r}; {known}")
+        rank = len(shapes[name])
+        for axis, text in entries:
+            if not isinstance(axis, int) or not -rank <= axis < rank:
+                raise CompileError(
+                    f"dims[{name!r}] names dimension {axis!r}, but '{name}' has {rank} dimensions; {known}"
+                )
+            if text is not None:
+                result.setdefault(name, {})[axis % rank] = text
+    return result

@@ -1,0 +1,30 @@
+"""ONNX front end: a model file to a module at the graph level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..dims import DimsArgument
+
+if TYPE_CHECKING:
+    from ...ir.core import Module
+
+__all__ = ["import_onnx"]
+
+
+def import_onnx(model_or_path: Any, dims: DimsArgument | None = None) -> Module:
+    """Translate an ONNX model (a path, bytes or an ``onnx.ModelProto``) to a module with one function ``main`` of graph operators.
+
+    Arguments and results keep the model's names. Dynamic dimensions become symbols, named by the model's ``dim_param`` unless `dims`
+    (``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, also ``"4*n"``) names and bounds them; a symbol lies in ``[1, infinity)``
+    unless bounded. Weights are kept by reference; external data is mapped, not read. Shape computations are evaluated here; none
+    reaches the graph. Every operation's location is the node's name (or ``Type(first output)``).
+
+    Raises:
+        CompileError: the file cannot be read, `dims` do not fit, or shapes contradict each other; names the node.
+        UnsupportedOperatorError: lists every operator that cannot be translated, and where.
+    """
+    from .importer import Importer
+    from .model import read_model
+
+    return Importer(read_model(model_or_path), dims).run()

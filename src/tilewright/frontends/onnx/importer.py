@@ -1,0 +1,448 @@
+"""Walking an ONNX graph and building the module: names, types, functions, constants, errors.
+
+The meaning of each operator stands in the tables of `ops/`; shape computations are evaluated in `shape_values.py`. This file finds out
+what each node is, hands it a `Node`, and binds its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...dialects import graph as g
+from ...dialects.func import Func, Return
+from ...errors import CompileError, UnsupportedOperator, UnsupportedOperatorError
+from ...ir.builder import Builder
+from ...ir.cleanup import dce
+from ...ir.constant import Constant
+from ...ir.core import IRError, Module, Operation, Value
+from ...ir.location import Location
+from ...ir.symbolic import Dim, Expr, bounds, free_symbols
+from ...ir.types import DType, TensorType, i64
+from ..dims import DimsArgument
+from .inputs import input_types
+from .model import OnnxFile, dtype_of
+from .ops import IMPORTERS, Unsupported
+from .shape_values import evaluate_content
+from .values import Content, Tensor, is_concrete
+
+FOLD_LIMIT = 1024
+"""Elements up to which an operator on constants is computed at once, so that tables of sizes stay out of the graph."""
+
+Binding = Tensor | None  # None: the result of an unsupported node
+
+
+class Node:
+    """One ONNX node as an operator importer sees it: inputs, attributes, and building of graph operators."""
+
+    def __init__(
+        self,
+        importer: Importer,
+        proto: Any,
+        inputs: list[Any],
+        attributes: dict[str, Any],
+        opset: int,
+        location: Location,
+    ) -> None:
+        self.importer = importer
+        self.proto = proto
+        self.op_type: str = proto.op_type
+        self.inputs = inputs
+        self.attributes = attributes
+        self.opset = opset
+        self.location = location
+
+    # -- Inputs ------------------------------------------------------------------------------------------------------------------
+
+    def has(self, index: int) -> bool:
+        """Whether an optional input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def tensor(self, index: int) -> Tensor:
+        """A required input."""
+        if not self.has(index):
+            raise CompileError(f"node {self.location} ({self.op_type}) needs input {index}, which is missing")
+        found: Tensor = self.inputs[index]
+        return found
+
+    def value(self, index: int) -> Value:
+        """A required input as an SSA value."""
+        return self.tensor(index).value
+
+    def optional(self, index: int) -> Value | None:
+        """An optional input as an SSA value."""
+        return self.inputs[index].value if self.has(index) else None
+
+    def dims(self, index: int) -> list[Dim]:
+        """The elements of an input that must be known when the model is compiled, up to symbols."""
+        content = self.tensor(index).content
+        if content is None:
+            name = self.proto.input[index]
+            raise Unsupported(f"input {index} ('{name}') depends on data; it must follow from shapes and constants")
+        return list(content.reshape(-1))
+
+    def numbers(self, index: int) -> list[int]:
+        """The elements of an input that must be plain integers when the model is compiled."""
+        found = self.dims(index)
+        if any(isinstance(e, Expr) for e in found):
+            raise Unsupported(f"input {index} ('{self.proto.input[index]}') depends on dynamic dimensions: {found}")
+        return [int(e) for e in found]
+
+    def array(self, index: int) -> np.ndarray[Any, Any]:
+        """The elements of an input that must be constant."""
+        found = self.tensor(index).array
+        if found is None:
+            raise Unsupported(f"input {index} ('{self.proto.input[index]}') must be constant")
+        return found
+
+    # -- Attributes --------------------------------------------------------------------------------------------------------------
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute as int, float, str, list, ``TensorProto`` or ``GraphProto``."""
+        return self.attributes.get(name, default)
+
+    def dtype_attr(self, name: str) -> DType:
+        return dtype_of(self.attributes[name], f"attribute '{name}' of node {self.location}")
+
+    def tensor_attr(self, name: str) -> np.ndarray[Any, Any] | None:
+        """A tensor attribute as an array."""
+        proto = self.attributes.get(name)
+        return None if proto is None else self.importer.file.array(proto, f"attribute '{name}' of node {self.location}")
+
+    def split_sizes(self, total: Dim) -> list[Dim]:
+        """The lengths of the parts that a Split node makes of `total` elements."""
+        if self.has(1):
+            return self.dims(1)
+        parts = self.attr("num_outputs", len(self.proto.output))
+        size = -((-total) // parts)
+        last = total - size * (parts - 1)
+        return [size] * (parts - 1) + [last]
+
+    # -- Building ----------------------------------------------------------------------------------------------------------------
+
+    def emit(self, op: Operation) -> Any:
+        """Insert an operator; its result (a tuple when there are several). Small constant results are computed at once."""
+        return self.importer.emit(op)
+
+    def constant(self, value: Any, dtype: DType) -> Value:
+        """A constant of any shape."""
+        return self.importer.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))  # type: ignore[no-any-return]
+
+    def dims_value(self, dims: Sequence[Dim] | Dim, dtype: DType = i64) -> Value:
+        """Symbolic dimensions as data: rank 1 for a sequence, else a scalar."""
+        content = np.empty(len(dims) if isinstance(dims, Sequence) else (), object)
+        content[...] = dims
+        return self.importer.content_tensor(dtype, content).value
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs; an empty name is an output that nobody wants."""
+        return list(self.proto.output)
+
+    def wants(self, index: int) -> bool:
+        """Whether an output is used."""
+        return index < len(self.proto.output) and bool(self.proto.output[index])
+
+
+class Scope:
+    """Names of one graph or function body; those of the enclosing graph are visible."""
+
+    def __init__(self, outer: Scope | None = None, opsets: Mapping[str, int] | None = None, path: str = "") -> None:
+        self.names: dict[str, Binding] = {}
+        self.outer = outer
+        self.path = path or (outer.path if outer is not None else "")
+        self.opsets: Mapping[str, int] = opsets if opsets is not None else outer.opsets if outer is not None else {}
+
+    def find(self, name: str, user: str) -> Binding:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.outer
+        raise CompileError(f"node {user} uses '{name}', which no input, initializer or earlier node defines")
+
+
+class Importer:
+    """Builds one module from one model."""
+
+    def __init__(self, file: OnnxFile, dims: DimsArgument | None) -> None:
+        self.file = file
+        self.dims = dims
+        self.functions = {(f.domain, f.name, f.overload): f for f in file.model.functions}
+        self.opsets = {_domain(e.domain): e.version for e in file.model.opset_import}
+        self.problems: dict[str, list[tuple[str, str]]] = {}
+        self.builder: Builder
+
+    def run(self) -> Module:
+        proto = self.file.model.graph
+        scope = Scope(opsets=self.opsets)
+        self._initializers(proto, scope)
+        inputs = input_types(proto, self.dims, set(scope.names))
+        module = Module()
+        func = module.body.append(
+            Func(
+                sym_name="main",
+                arg_names=tuple(name for name, _ in inputs),
+                result_names=tuple(o.name for o in proto.output),
+            )
+        )
+        self.builder = Builder(func.body)
+        for name, type in inputs:
+            scope.names[name] = Tensor(type, value=func.body.add_arg(type, name))
+        self._nodes(proto.node, scope, {})
+        outputs = [scope.find(o.name, "outputs of the graph") for o in proto.output]
+        if self.problems:
+            raise UnsupportedOperatorError(
+                [
+                    UnsupportedOperator(
+                        operator,
+                        len(places),
+                        tuple(where for where, _ in places),
+                        next((h for _, h in places if h), ""),
+                    )
+                    for operator, places in self.problems.items()
+                ]
+            )
+        self.builder.location = Location("outputs")
+        self.builder.insert(Return([t.value for t in outputs if t is not None]))
+        dce(module)
+        return module
+
+    # -- Values ------------------------------------------------------------------------------------------------------------------
+
+    def data_tensor(self, array: Any, name: str = "") -> Tensor:
+        """A tensor of constant data, kept by reference."""
+        data = Constant(array, name)
+        return Tensor(data.type, data=data, make=self._make)
+
+    def content_tensor(self, dtype: DType, content: Content) -> Tensor:
+        """A tensor known as symbolic integers."""
+        return Tensor(TensorType(dtype, content.shape), content=content, make=self._make)
+
+    def _make(self, tensor: Tensor) -> Value:
+        if tensor.data is not None:
+            return self.builder(g.Constant(value=tensor.data))  # type: ignore[no-any-return]
+        content = tensor.content
+        assert content is not None
+        if is_concrete(content):
+            return self.builder(g.Constant(value=Constant(content.astype(tensor.dtype.numpy))))  # type: ignore[no-any-return]
+        value: Value = self.builder(g.Symbolic(values=tuple(content.reshape(-1)), shape=content.shape))
+        return value if tensor.dtype is i64 else self.builder(g.Cast(value, dtype=tensor.dtype))  # type: ignore[no-any-return]
+
+    def emit(self, op: Operation) -> Any:
+        """Insert an operator, computing it at once when its operands and result are small constants."""
+        if len(op.results) == 1 and op.operands and not isinstance(op, g.Constant):
+            sources = [v.defining_op for v in op.operands]
+            type = op.results[0].type
+            if (
+                type.is_static
+                and type.max_size <= FOLD_LIMIT
+                and all(isinstance(s, g.Constant) and s.value.array.size <= FOLD_LIMIT for s in sources)
+            ):
+                from ...ir.interpreter import Frame
+
+                values = {s.results[0]: s.value.array for s in sources if s is not None}
+                frame = Frame(op, {}, dict(values))
+                frame.run(op)
+                array = frame.values[op.results[0]]
+                op.drop_operands()
+                return self.builder(g.Constant(value=Constant(array)))
+        return self.builder(op)
+
+    def tensor_of(self, result: Any) -> Tensor:
+        """What an importer returned (a `Tensor` or an SSA value) as a tensor."""
+        if isinstance(result, Tensor):
+            return result
+        op = result.defining_op
+        return Tensor(result.type, value=result, data=op.value if isinstance(op, g.Constant) else None)
+
+    def _initializers(self, proto: Any, scope: Scope) -> None:
+        for tensor in proto.initializer:
+            scope.names[tensor.name] = self.data_tensor(
+                self.file.array(tensor, f"initializer '{tensor.name}'"), tensor.name
+            )
+        for sparse in proto.sparse_initializer:
+            name = sparse.values.name
+            values = self.file.array(sparse.values, f"sparse initializer '{name}'")
+            indices = self.file.array(sparse.indices, f"indices of sparse initializer '{name}'")
+            dense = np.zeros(tuple(sparse.dims), values.dtype)
+            where = tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, dense.shape)
+            dense[where] = values
+            scope.names[name] = self.data_tensor(dense, name)
+
+    # -- Nodes -------------------------------------------------------------------------------------------------------------------
+
+    def _nodes(self, nodes: Sequence[Any], scope: Scope, references: Mapping[str, Any]) -> None:
+        for proto in nodes:
+            label = proto.name or f"{proto.op_type}({next((o for o in proto.output if o), '')})"
+            location = Location(f"{scope.path}{label}")
+            inputs = [scope.find(name, label) if name else None for name in proto.input]
+            if any(name and x is None for name, x in zip(proto.input, inputs, strict=True)):
+                results: Sequence[Binding] = [None] * len(proto.output)  # an unsupported node is above
+            else:
+                results = self._node(proto, inputs, scope, _attributes(proto, references), location)
+            for name, result in zip(proto.output, results, strict=False):
+                if name:
+                    scope.names[name] = result
+
+    def _node(
+        self, proto: Any, inputs: list[Any], scope: Scope, attributes: dict[str, Any], location: Location
+    ) -> Sequence[Binding]:
+        domain = _domain(proto.domain)
+        operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        opset = scope.opsets.get(domain, self.opsets.get(domain, 1))
+        node = Node(self, proto, inputs, attributes, opset, location)
+        try:
+            with self.builder.at(location):
+                function = self.functions.get((proto.domain, proto.op_type, proto.overload))
+                if function is not None:
+                    return self._call(function, inputs, attributes, location)
+                if domain == "" and proto.op_type == "If":
+                    return self._if(node, scope)
+                if domain == "":
+                    found = evaluate_content(node)
+                    if found is not None:
+                        return [self.content_tensor(found[0], c) for c in found[1]]
+                importer = IMPORTERS.get((domain, proto.op_type))
+                if importer is None:
+                    return self._expand(node, "")
+                try:
+                    result = importer(node)
+                except Unsupported as problem:
+                    return self._expand(node, str(problem))
+                return [
+                    None if r is None else self.tensor_of(r)
+                    for r in (result if isinstance(result, (tuple, list)) else (result,))
+                ]
+        except Unsupported as problem:
+            self.problems.setdefault(operator, []).append((str(location), str(problem)))
+            return [None] * len(proto.output)
+        except (IRError, ValueError, ZeroDivisionError) as error:
+            raise CompileError(
+                f"node {location} ({operator}): {_without_location(error)}{_bound_hint(inputs)}"
+            ) from error
+
+    def _call(
+        self, function: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], location: Location
+    ) -> Sequence[Binding]:
+        """Inline a model-local function."""
+        opsets = {_domain(e.domain): e.version for e in function.opset_import}
+        scope = Scope(opsets=opsets, path=f"{location}/")
+        for name, x in zip(function.input, [*inputs, *[None] * len(function.input)], strict=False):
+            scope.names[name] = x
+        references = {a.name: _attribute_value(a) for a in function.attribute_proto}
+        references.update(attributes)
+        self._body(function, scope, references)
+        return [scope.find(name, str(location)) for name in function.output]
+
+    def _body(self, function: Any, scope: Scope, references: Mapping[str, Any]) -> None:
+        """The nodes of a function; an input that the call left out reads as an absent optional input."""
+        absent = {name for name in function.input if scope.names.get(name) is None}
+        nodes = function.node
+        if absent:
+            nodes = [type(n).FromString(n.SerializeToString()) for n in nodes]
+            for n in nodes:
+                for k, name in enumerate(n.input):
+                    if name in absent:
+                        n.input[k] = ""
+        self._nodes(nodes, scope, references)
+
+    def _if(self, node: Node, scope: Scope) -> Sequence[Binding]:
+        """A branch whose condition is known."""
+        condition = node.tensor(0).content
+        if condition is None or condition.size != 1 or not is_concrete(condition):
+            raise Unsupported(
+                "the condition depends on data; only conditions that follow from shapes and constants can be compiled"
+            )
+        branch = node.attr("then_branch" if condition.reshape(-1)[0] else "else_branch")
+        inner = Scope(scope)
+        self._initializers(branch, inner)
+        self._nodes(branch.node, inner, {})
+        return [inner.find(o.name, str(node.location)) for o in branch.output]
+
+    def _expand(self, node: Node, hint: str) -> Sequence[Binding]:
+        """Import an operator through the function body that the ONNX standard gives for it.
+
+        Raises:
+            Unsupported: the standard gives none.
+        """
+        import onnx
+
+        domain = _domain(node.proto.domain)
+        try:
+            schema = onnx.defs.get_schema(node.op_type, node.opset, domain)
+        except onnx.defs.SchemaError:
+            if domain in ("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"):
+                raise Unsupported(hint or f"ONNX has no such operator in opset {node.opset}") from None
+            raise Unsupported(hint or f"the domain '{domain}' is not known") from None
+        function = None
+        if schema.has_function:
+            function = schema.function_body
+        elif schema.has_context_dependent_function:
+            types = [b"" if x is None else _type_proto(x).SerializeToString() for x in node.inputs]
+            body = schema.get_context_dependent_function(node.proto.SerializeToString(), types)
+            function = onnx.FunctionProto.FromString(body) if body else None
+        if function is None or not function.node:
+            raise Unsupported(hint)
+        defaults = {
+            name: _attribute_value(a.default_value) for name, a in schema.attributes.items() if a.default_value.name
+        }
+        return self._call(function, node.inputs, {**defaults, **node.attributes}, node.location)
+
+
+def _type_proto(tensor: Tensor) -> Any:
+    import onnx
+
+    from .model import DTYPES
+
+    code = next(k for k, d in DTYPES.items() if d is tensor.dtype)
+    return onnx.helper.make_tensor_type_proto(code, [d if isinstance(d, int) else None for d in tensor.shape])
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _attribute_value(attribute: Any) -> Any:
+    import onnx
+
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.type == onnx.AttributeProto.STRING:
+        return value.decode("utf-8", "replace")
+    if attribute.type == onnx.AttributeProto.STRINGS:
+        return [v.decode("utf-8", "replace") for v in value]
+    return list(value) if attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS) else value
+
+
+def _attributes(proto: Any, references: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's attributes by name; references to the enclosing function's attributes are looked up."""
+    found = {}
+    for a in proto.attribute:
+        if a.ref_attr_name:
+            if a.ref_attr_name in references:
+                found[a.name] = references[a.ref_attr_name]
+        else:
+            found[a.name] = _attribute_value(a)
+    return found
+
+
+def _without_location(error: Exception) -> str:
+    text = str(error)
+    return text.rsplit(" (at ", 1)[0] if isinstance(error, IRError) else text
+
+
+def _bound_hint(inputs: Sequence[Any]) -> str:
+    """Advice when a dimension without an upper bound takes part."""
+    open_symbols: dict[str, Callable[..., Any] | None] = {}
+    for x in inputs:
+        for d in x.shape if x is not None else ():
+            for s in free_symbols(d):
+                if bounds(s)[1] is None:
+                    open_symbols[s.name] = None
+    if not open_symbols:
+        return ""
+    names = ", ".join(f"'{n}'" for n in sorted(open_symbols))
+    example = min(open_symbols)
+    return f"; {names} has no upper bound: giving one may help, such as dims={{'<input>': {{<dimension>: '{example}<=512'}}}}"

@@ -1,0 +1,50 @@
+"""Attention as one operator (opset 23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import prove_eq
+from .shape import reshape
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+def split_heads(n: Node, x: Value, heads: int) -> Value:
+    """(B, S, H*D) as (B, H, S, D)."""
+    batch, rows, width = x.type.shape
+    return n.emit(g.Transpose(reshape(n, x, (batch, rows, heads, width // heads)), permutation=(0, 2, 1, 3)))  # type: ignore[no-any-return]
+
+
+def join_heads(n: Node, x: Value) -> Value:
+    """(B, H, S, D) as (B, S, H*D)."""
+    batch, heads, rows, depth = x.type.shape
+    return reshape(n, n.emit(g.Transpose(x, permutation=(0, 2, 1, 3))), (batch, rows, heads * depth))
+
+
+@importer("Attention")
+def _attention(n: Node) -> Any:
+    if n.attr("softcap", 0.0) or n.wants(3) or n.has(6):
+        raise Unsupported("")  # the standard's own expansion covers these
+    q, k, v = (n.value(i) for i in range(3))
+    flat = q.type.rank == 3
+    if flat:
+        heads, groups = n.attr("q_num_heads"), n.attr("kv_num_heads")
+        q, k, v = split_heads(n, q, heads), split_heads(n, k, groups), split_heads(n, v, groups)
+    causal = bool(n.attr("is_causal", 0))
+    if n.has(4):
+        if causal:
+            raise Unsupported("")
+        k, v = n.emit(g.Concat((n.value(4), k), axis=2)), n.emit(g.Concat((n.value(5), v), axis=2))
+    mask = n.optional(3)
+    if mask is not None:
+        keys = mask.type.shape[-1]
+        if not (isinstance(keys, int) and keys == 1) and not prove_eq(keys, k.type.shape[2]):
+            raise Unsupported("")
+    y = n.emit(g.Attention(q, k, v, mask, scale=n.attr("scale"), causal=causal))
+    y = join_heads(n, y) if flat else y
+    return (y, k, v)[: len(n.outputs)] if len(n.outputs) > 1 else y

@@ -1,0 +1,132 @@
+"""Convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import Dim, ceildiv, smax
+from ....ir.types import i32
+from .elementwise import cast
+from .shape import is_static
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+Padding = tuple[tuple[Dim, Dim], ...]
+
+
+def _window(n: Node, x: Value, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Padding]:
+    """Strides, dilations and (low, high) padding of a node with a sliding window."""
+    rank = len(kernel)
+    strides = tuple(n.attr("strides") or [1] * rank)
+    dilations = tuple(n.attr("dilations") or [1] * rank)
+    auto = n.attr("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        padding = []
+        for size, k, s, d in zip(x.type.shape[2:], kernel, strides, dilations, strict=True):
+            total = smax(0, (ceildiv(size, s) - 1) * s + d * (k - 1) + 1 - size)
+            half = total // 2
+            padding.append((half, total - half) if auto == "SAME_UPPER" else (total - half, half))
+        return strides, dilations, tuple(padding)
+    pads = n.attr("pads") or [0] * (2 * rank)
+    if auto == "VALID":
+        pads = [0] * (2 * rank)
+    return strides, dilations, tuple(zip(pads[:rank], pads[rank:], strict=True))
+
+
+def _static_padding(n: Node, x: Value, padding: Padding) -> tuple[Value, Padding]:
+    """Padding that depends on dynamic sizes as an operator of its own."""
+    if is_static([p for pair in padding for p in pair]):
+        return x, padding
+    low, high = zip(*padding, strict=True)
+    x = n.emit(g.Pad(x, low=(0, 0, *low), high=(0, 0, *high)))
+    return x, ((0, 0),) * len(padding)
+
+
+def _conv_of(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    strides, dilations, padding = _window(n, x, w.type.shape[2:])
+    x, padding = _static_padding(n, x, padding)
+    groups = n.attr("group", 1)
+    return n.emit(g.Conv(x, w, bias, strides=strides, padding=padding, dilations=dilations, groups=groups))  # type: ignore[no-any-return]
+
+
+@importer("Conv")
+def _conv(n: Node) -> Value:
+    return _conv_of(n, n.value(0), n.value(1), n.optional(2))
+
+
+@importer("ConvInteger")
+def _conv_integer(n: Node) -> Value:
+    x, w = (cast(n, n.value(k), i32) for k in (0, 1))
+    if n.has(2):
+        x = n.emit(g.Sub(x, cast(n, n.value(2), i32)))
+    if n.has(3):
+        zero = cast(n, n.value(3), i32)
+        if zero.type.rank == 1:
+            zero = n.emit(g.Reshape(zero, shape=(*zero.type.shape, *[1] * (w.type.rank - 1))))
+        w = n.emit(g.Sub(w, zero))
+    return _conv_of(n, x, w, None)
+
+
+@importer("ConvTranspose")
+def _conv_transpose(n: Node) -> Value:
+    x, w = n.value(0), n.value(1)
+    kernel = w.type.shape[2:]
+    rank = len(kernel)
+    strides, dilations = tuple(n.attr("strides") or [1] * rank), tuple(n.attr("dilations") or [1] * rank)
+    extra = list(n.attr("output_padding") or [0] * rank)
+    pads = list(n.attr("pads") or [0] * (2 * rank))
+    auto, wanted = n.attr("auto_pad", "NOTSET"), n.attr("output_shape")
+    if wanted is not None or auto in ("SAME_UPPER", "SAME_LOWER"):
+        for k in range(rank):
+            size = x.type.shape[2 + k]
+            target = wanted[-rank:][k] if wanted is not None else size * strides[k]
+            total = strides[k] * (size - 1) + extra[k] + (kernel[k] - 1) * dilations[k] + 1 - target
+            if not isinstance(total, int):
+                raise Unsupported("a padding that depends on dynamic sizes")
+            if total < 0:
+                extra[k], total = extra[k] - total, 0
+            low = total // 2 if auto != "SAME_LOWER" else total - total // 2
+            if wanted is not None and auto != "SAME_UPPER":
+                low = total - total // 2
+            pads[k], pads[rank + k] = low, total - low
+    elif auto == "VALID":
+        pads = [0] * (2 * rank)
+    padding = tuple(zip(pads[:rank], pads[rank:], strict=True))
+    attributes = {
+        "strides": strides,
+        "dilations": dilations,
+        "output_padding": tuple(extra),
+        "groups": n.attr("group", 1),
+    }
+    return n.emit(g.ConvTranspose(x, w, n.optional(2), padding=padding, **attributes))  # type: ignore[no-any-return]
+
+
+@importer("MaxPool", "AveragePool")
+def _pool(n: Node) -> Value:
+    if n.wants(1):
+        raise Unsupported("the second output (indices of the maxima)")
+    x = n.value(0)
+    kernel = tuple(n.attr("kernel_shape"))
+    strides, dilations, padding = _window(n, x, kernel)
+    options: dict[str, Any] = {
+        "kernel": kernel,
+        "strides": strides,
+        "dilations": dilations,
+        "ceil_mode": bool(n.attr("ceil_mode", 0)),
+    }
+    if not is_static([p for pair in padding for p in pair]):
+        raise Unsupported("a padding that depends on dynamic sizes")
+    if n.op_type == "MaxPool":
+        return n.emit(g.MaxPool(x, padding=padding, **options))  # type: ignore[no-any-return]
+    return n.emit(g.AvgPool(x, padding=padding, count_include_pad=bool(n.attr("count_include_pad", 0)), **options))  # type: ignore[no-any-return]
+
+
+@importer("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(n: Node) -> Value:
+    operator = g.ReduceMean if n.op_type == "GlobalAveragePool" else g.ReduceMax
+    return n.emit(operator(n.value(0), axes=tuple(range(2, n.tensor(0).rank)), keepdims=True))  # type: ignore[no-any-return]

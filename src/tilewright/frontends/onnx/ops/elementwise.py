@@ -1,0 +1,260 @@
+"""Elementwise operators: arithmetic, comparison, logic, activations, conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import DType, boolean
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+_UNARY = {
+    "Abs": g.Abs,
+    "Acos": g.Acos,
+    "Acosh": g.Acosh,
+    "Asin": g.Asin,
+    "Asinh": g.Asinh,
+    "Atan": g.Atan,
+    "Atanh": g.Atanh,
+    "BitwiseNot": g.Not,
+    "Ceil": g.Ceil,
+    "Cos": g.Cos,
+    "Cosh": g.Cosh,
+    "Erf": g.Erf,
+    "Exp": g.Exp,
+    "Floor": g.Floor,
+    "HardSwish": g.HardSwish,
+    "IsNaN": g.Isnan,
+    "Log": g.Log,
+    "Mish": g.Mish,
+    "Neg": g.Neg,
+    "Not": g.Not,
+    "Reciprocal": g.Reciprocal,
+    "Relu": g.Relu,
+    "Round": g.Round,
+    "Sigmoid": g.Sigmoid,
+    "Sign": g.Sign,
+    "Sin": g.Sin,
+    "Sinh": g.Sinh,
+    "Softsign": g.Softsign,
+    "Sqrt": g.Sqrt,
+    "Tan": g.Tan,
+    "Tanh": g.Tanh,
+}
+
+_BINARY = {
+    "Add": g.Add,
+    "And": g.And,
+    "BitwiseAnd": g.And,
+    "BitwiseOr": g.Or,
+    "BitwiseXor": g.Xor,
+    "Div": g.Div,
+    "Equal": g.Eq,
+    "Greater": g.Gt,
+    "GreaterOrEqual": g.Ge,
+    "Less": g.Lt,
+    "LessOrEqual": g.Le,
+    "Mul": g.Mul,
+    "Or": g.Or,
+    "Sub": g.Sub,
+    "Xor": g.Xor,
+}
+
+
+@importer(*_UNARY)
+def _unary(n: Node) -> Value:
+    return n.emit(_UNARY[n.op_type](n.value(0)))  # type: ignore[no-any-return]
+
+
+@importer(*_BINARY)
+def _binary(n: Node) -> Value:
+    return n.emit(_BINARY[n.op_type](n.value(0), n.value(1)))  # type: ignore[no-any-return]
+
+
+def scalar(n: Node, value: Any, like: Value) -> Value:
+    """A rank-0 constant of the element type of `like`."""
+    return n.constant(value, like.type.dtype)
+
+
+def cast(n: Node, x: Value, dtype: DType) -> Value:
+    """`x` converted, or itself."""
+    return x if x.type.dtype is dtype else n.emit(g.Cast(x, dtype=dtype))
+
+
+def _joined(n: Node, combine: Callable[[Value, Value], Any]) -> Value:
+    total = n.value(0)
+    for k in range(1, len(n.inputs)):
+        total = n.emit(combine(total, n.value(k)))
+    return total
+
+
+@importer("Min")
+def _min(n: Node) -> Value:
+    return _joined(n, g.Min)
+
+
+@importer("Max")
+def _max(n: Node) -> Value:
+    return _joined(n, g.Max)
+
+
+@importer("Sum")
+def _sum(n: Node) -> Value:
+    return _joined(n, g.Add)
+
+
+@importer("Mean")
+def _mean(n: Node) -> Value:
+    total = _joined(n, g.Add)
+    return n.emit(g.Div(total, scalar(n, len(n.inputs), total)))  # type: ignore[no-any-return]
+
+
+@importer("Mod")
+def _mod(n: Node) -> Value:
+    return n.emit((g.Rem if n.attr("fmod", 0) else g.Mod)(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+
+
+@importer("Pow")
+def _pow(n: Node) -> Value:
+    base, exponent = n.value(0), n.value(1)
+    dtype = base.type.dtype
+    wide = exponent.type.dtype if exponent.type.dtype.is_float and not dtype.is_float else dtype
+    return cast(n, n.emit(g.Pow(cast(n, base, wide), cast(n, exponent, wide))), dtype)
+
+
+@importer("BitShift")
+def _bit_shift(n: Node) -> Value:
+    return n.emit((g.Shl if n.attr("direction") == "LEFT" else g.Shr)(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+
+
+@importer("Where")
+def _where(n: Node) -> Value:
+    return n.emit(g.Select(n.value(0), n.value(1), n.value(2)))  # type: ignore[no-any-return]
+
+
+@importer("IsInf")
+def _isinf(n: Node) -> Value:
+    x = n.value(0)
+    found: Value = n.emit(g.Isinf(x))
+    for attribute, operator in (("detect_negative", g.Gt), ("detect_positive", g.Lt)):
+        if not n.attr(attribute, 1):
+            found = n.emit(g.And(found, n.emit(operator(x, scalar(n, 0, x)))))
+    return found
+
+
+@importer("Cast")
+def _cast(n: Node) -> Value:
+    return cast(n, n.value(0), n.dtype_attr("to"))
+
+
+@importer("CastLike")
+def _cast_like(n: Node) -> Value:
+    return cast(n, n.value(0), n.tensor(1).dtype)
+
+
+@importer("Clip")
+def _clip(n: Node) -> Value:
+    x = n.value(0)
+    limits: list[Any] = []
+    for k in (1, 2):
+        limit = n.inputs[k].array if n.has(k) else None
+        if n.has(k) and limit is None:
+            limits = []
+            break
+        limits.append(None if limit is None else limit.reshape(-1)[0].item())
+    else:
+        return n.emit(g.Clamp(x, minimum=limits[0], maximum=limits[1]))  # type: ignore[no-any-return]
+    x = n.emit(g.Max(x, n.value(1))) if n.has(1) else x
+    return n.emit(g.Min(x, n.value(2))) if n.has(2) else x
+
+
+@importer("Elu")
+def _elu(n: Node) -> Value:
+    return n.emit(g.Elu(n.value(0), alpha=n.attr("alpha", 1.0)))  # type: ignore[no-any-return]
+
+
+@importer("Celu")
+def _celu(n: Node) -> Value:
+    return n.emit(g.Celu(n.value(0), alpha=n.attr("alpha", 1.0)))  # type: ignore[no-any-return]
+
+
+@importer("Selu")
+def _selu(n: Node) -> Value:
+    alpha, gamma = n.attr("alpha", 1.67326319217681884765625), n.attr("gamma", 1.05070102214813232421875)
+    return n.emit(g.Elu(n.value(0), alpha=alpha, scale=gamma))  # type: ignore[no-any-return]
+
+
+@importer("LeakyRelu")
+def _leaky_relu(n: Node) -> Value:
+    return n.emit(g.LeakyRelu(n.value(0), slope=n.attr("alpha", 0.01)))  # type: ignore[no-any-return]
+
+
+@importer("PRelu")
+def _prelu(n: Node) -> Value:
+    x, slope = n.value(0), n.value(1)
+    return n.emit(g.Select(n.emit(g.Lt(x, scalar(n, 0, x))), n.emit(g.Mul(x, slope)), x))  # type: ignore[no-any-return]
+
+
+@importer("ThresholdedRelu")
+def _thresholded_relu(n: Node) -> Value:
+    x = n.value(0)
+    above = n.emit(g.Gt(x, scalar(n, n.attr("alpha", 1.0), x)))
+    return n.emit(g.Select(above, x, scalar(n, 0, x)))  # type: ignore[no-any-return]
+
+
+@importer("Shrink")
+def _shrink(n: Node) -> Value:
+    x = n.value(0)
+    limit, bias = n.attr("lambd", 0.5), scalar(n, n.attr("bias", 0.0), x)
+    low, high = n.emit(g.Lt(x, scalar(n, -limit, x))), n.emit(g.Gt(x, scalar(n, limit, x)))
+    inner = n.emit(g.Select(high, n.emit(g.Sub(x, bias)), scalar(n, 0, x)))
+    return n.emit(g.Select(low, n.emit(g.Add(x, bias)), inner))  # type: ignore[no-any-return]
+
+
+@importer("HardSigmoid")
+def _hard_sigmoid(n: Node) -> Value:
+    return n.emit(g.HardSigmoid(n.value(0), alpha=n.attr("alpha", 0.2), beta=n.attr("beta", 0.5)))  # type: ignore[no-any-return]
+
+
+@importer("Softplus")
+def _softplus(n: Node) -> Value:
+    # ONNX has no threshold; above the default of 20 the identity is exact in float32.
+    threshold = 20.0 if n.tensor(0).dtype.bits <= 32 else 40.0
+    return n.emit(g.Softplus(n.value(0), threshold=threshold))  # type: ignore[no-any-return]
+
+
+@importer("Gelu")
+def _gelu(n: Node) -> Value:
+    return n.emit(g.Gelu(n.value(0), approximate=n.attr("approximate", "none")))  # type: ignore[no-any-return]
+
+
+@importer("Swish")
+def _swish(n: Node) -> Value:
+    x, alpha = n.value(0), n.attr("alpha", 1.0)
+    if alpha == 1.0:
+        return n.emit(g.Silu(x))  # type: ignore[no-any-return]
+    return n.emit(g.Mul(x, n.emit(g.Sigmoid(n.emit(g.Mul(x, scalar(n, alpha, x)))))))  # type: ignore[no-any-return]
+
+
+@importer("Identity")
+def _identity(n: Node) -> Any:
+    return n.tensor(0)
+
+
+@importer("Dropout")
+def _dropout(n: Node) -> Any:
+    training = n.inputs[2].array if n.has(2) else np.zeros(1, bool)
+    ratio = n.inputs[1].array if n.has(1) else None
+    if training is None or (training.any() and (ratio is None or ratio.any())):
+        raise Unsupported("dropout in training mode; export the model in evaluation mode")
+    x = n.tensor(0)
+    if not n.wants(1):
+        return x
+    return x, n.emit(g.BroadcastTo(n.constant(True, boolean), shape=x.shape))

@@ -1,0 +1,68 @@
+"""Operators that make tensors from nothing but shapes and constants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....dialects import graph as g
+from ....ir.symbolic import Dim, ceildiv, smax
+from ....ir.types import DType, i64
+from .elementwise import cast
+from .shape import broadcast
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+@importer("Constant")
+def _constant(n: Node) -> Any:
+    for name, value in n.attributes.items():
+        if name == "value":
+            return n.importer.data_tensor(n.tensor_attr("value"), n.outputs[0])
+        if name in ("value_int", "value_ints"):
+            return n.importer.data_tensor(np.array(value, np.int64))
+        if name in ("value_float", "value_floats"):
+            return n.importer.data_tensor(np.array(value, np.float32))
+    raise Unsupported(f"constants given as {', '.join(n.attributes) or 'nothing'}")
+
+
+@importer("ConstantOfShape")
+def _constant_of_shape(n: Node) -> Any:
+    fill = n.tensor_attr("value")
+    fill = np.zeros(1, np.float32) if fill is None else fill
+    return broadcast(n, n.constant(fill.reshape(-1)[0], DType.of(fill)), n.dims(0))
+
+
+@importer("Range")
+def _range(n: Node) -> Any:
+    dtype = n.tensor(0).dtype
+    if not dtype.is_integer:
+        start, limit, step = (n.array(k).reshape(-1)[0] for k in range(3))
+        return n.constant(start + np.arange(max(0, int(np.ceil((limit - start) / step)))) * step, dtype)
+    first, end = n.dims(0)[0], n.dims(1)[0]
+    (stride,) = n.numbers(2)
+    length: Dim = smax(0, ceildiv(end - first, stride) if stride > 0 else ceildiv(first - end, -stride))
+    return n.emit(g.Iota(shape=(length,), start=first, step=stride, dtype=dtype))
+
+
+@importer("EyeLike")
+def _eye_like(n: Node) -> Any:
+    x = n.tensor(0)
+    dtype = n.dtype_attr("dtype") if n.attr("dtype") is not None else x.dtype
+    row, column = (n.emit(g.Iota(shape=x.shape, axis=a)) for a in (0, 1))
+    diagonal = n.emit(g.Sub(column, n.constant(n.attr("k", 0), i64)))
+    return cast(n, n.emit(g.Eq(row, diagonal)), dtype)
+
+
+@importer("Shape")
+def _shape(n: Node) -> Any:
+    shape = list(n.tensor(0).shape)
+    return n.dims_value(shape[slice(n.attr("start", 0), n.attr("end", len(shape)))])
+
+
+@importer("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+def _random(n: Node) -> Any:
+    raise Unsupported("random numbers; make them outside of the model and pass them as an input")

@@ -1,0 +1,116 @@
+"""Operators with data-dependent positions: gather, scatter, top-k, arg-reductions, prefix sums."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....dialects.graph.base import normalize_axis
+from ....ir.core import Value
+from ....ir.symbolic import Expr, prove_le, prove_lt
+from ....ir.types import boolean, i64
+from .elementwise import cast
+from .shape import broadcast, reshape, slice_
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+@importer("Gather")
+def _gather(n: Node) -> Value:
+    x, indices = n.tensor(0), n.tensor(1)
+    axis = normalize_axis(n.attr("axis", 0), x.rank)
+    d = x.shape[axis]
+    known = list(indices.content.reshape(-1)) if indices.content is not None and indices.rank <= 1 else []
+    if known and all(prove_lt(e, 0) or prove_le(0, e) for e in known):
+        known = [e + d if prove_lt(e, 0) else e for e in known]
+        consecutive = all(b == a + 1 for a, b in zip(known, known[1:], strict=False))
+        if consecutive and prove_lt(known[-1], d) and prove_le(0, known[0]):
+            # A fixed place is a slice: no index reaches the generated code.
+            y = slice_(n, x.value, axis, known[0], known[0] + len(known))
+            return y if indices.rank else reshape(n, y, (*x.shape[:axis], *x.shape[axis + 1 :]))
+    return n.emit(g.Gather(x.value, indices.value, axis=axis))  # type: ignore[no-any-return]
+
+
+@importer("GatherElements")
+def _gather_elements(n: Node) -> Value:
+    return n.emit(g.GatherElements(n.value(0), n.value(1), axis=n.attr("axis", 0)))  # type: ignore[no-any-return]
+
+
+@importer("GatherND")
+def _gather_nd(n: Node) -> Value:
+    return n.emit(g.GatherNd(n.value(0), n.value(1), batch_dims=n.attr("batch_dims", 0)))  # type: ignore[no-any-return]
+
+
+_COMBINERS = {"none": None, "add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+@importer("ScatterElements", "Scatter")
+def _scatter_elements(n: Node) -> Value:
+    combiner = _COMBINERS[n.attr("reduction", "none")]
+    return n.emit(g.ScatterElements(n.value(0), n.value(1), n.value(2), axis=n.attr("axis", 0), combiner=combiner))  # type: ignore[no-any-return]
+
+
+@importer("ScatterND")
+def _scatter_nd(n: Node) -> Value:
+    return n.emit(g.ScatterNd(n.value(0), n.value(1), n.value(2), combiner=_COMBINERS[n.attr("reduction", "none")]))  # type: ignore[no-any-return]
+
+
+@importer("TopK")
+def _topk(n: Node) -> Any:
+    k = n.dims(1)[0]
+    return n.emit(g.Topk(n.value(0), k=k, axis=n.attr("axis", -1), largest=bool(n.attr("largest", 1))))
+
+
+@importer("ArgMax", "ArgMin")
+def _arg(n: Node) -> Value:
+    operator = g.Argmax if n.op_type == "ArgMax" else g.Argmin
+    keep, last = bool(n.attr("keepdims", 1)), bool(n.attr("select_last_index", 0))
+    return n.emit(operator(n.value(0), axis=n.attr("axis", 0), keepdims=keep, last=last))  # type: ignore[no-any-return]
+
+
+@importer("CumSum", "CumProd")
+def _prefix(n: Node) -> Value:
+    operator = g.Cumsum if n.op_type == "CumSum" else g.Cumprod
+    options = {"exclusive": bool(n.attr("exclusive", 0)), "reverse": bool(n.attr("reverse", 0))}
+    return n.emit(operator(n.value(0), axis=n.numbers(1)[0], **options))  # type: ignore[no-any-return]
+
+
+@importer("OneHot")
+def _one_hot(n: Node) -> Value:
+    indices = cast(n, n.value(0), i64)
+    content = n.tensor(1).content
+    if content is None:
+        array = n.array(1)  # the depth may be a float
+        depth: Any = int(array.reshape(-1)[0])
+    else:
+        depth = content.reshape(-1)[0]
+    hot = n.emit(g.OneHot(indices, depth=depth, axis=n.attr("axis", -1), dtype=boolean))
+    values = n.value(2)
+    off, on = (reshape(n, slice_(n, values, 0, k, k + 1), ()) for k in (0, 1))
+    return n.emit(g.Select(hot, on, off))  # type: ignore[no-any-return]
+
+
+@importer("ReverseSequence")
+def _reverse_sequence(n: Node) -> Value:
+    x, lengths = n.value(0), cast(n, n.value(1), i64)
+    batch, time = n.attr("batch_axis", 1), n.attr("time_axis", 0)
+    shape = x.type.shape
+    view = [shape[k] if k == batch else 1 for k in range(len(shape))]
+    lengths = reshape(n, lengths, view)
+    line = [shape[k] if k == time else 1 for k in range(len(shape))]
+    position = n.emit(g.Iota(shape=tuple(line), axis=time))
+    turned = n.emit(g.Sub(n.emit(g.Sub(lengths, position)), n.constant(1, i64)))
+    where = n.emit(g.Select(n.emit(g.Lt(position, lengths)), turned, position))
+    return n.emit(g.GatherElements(x, broadcast(n, where, shape), axis=time))  # type: ignore[no-any-return]
+
+
+@importer("Hardmax")
+def _hardmax(n: Node) -> Value:
+    x = n.value(0)
+    axis = normalize_axis(n.attr("axis", -1), x.type.rank)
+    depth = x.type.shape[axis]
+    if isinstance(depth, Expr):
+        raise Unsupported("the axis has a dynamic size")
+    return n.emit(g.OneHot(n.emit(g.Argmax(x, axis=axis)), depth=depth, axis=axis, dtype=x.type.dtype))  # type: ignore[no-any-return]

@@ -1,0 +1,95 @@
+"""Normalizations and softmax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....dialects.graph.base import normalize_axis
+from ....ir.core import Value
+from .elementwise import scalar
+from .shape import slice_
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+@importer("Softmax", "LogSoftmax")
+def _softmax(n: Node) -> Value:
+    operator = g.Softmax if n.op_type == "Softmax" else g.LogSoftmax
+    return n.emit(operator(n.value(0), axis=n.attr("axis", -1)))  # type: ignore[no-any-return]
+
+
+@importer("LayerNormalization")
+def _layer_norm(n: Node) -> Value:
+    if n.wants(1) or n.wants(2):
+        raise Unsupported("the second and third output (mean and deviation)")
+    return layer_norm(n, n.value(0), n.value(1), n.optional(2), n.attr("axis", -1), n.attr("epsilon", 1e-5))
+
+
+def layer_norm(n: Node, x: Value, scale: Value | None, bias: Value | None, axis: int, epsilon: float) -> Value:
+    """Layer normalization from `axis` on."""
+    rank = x.type.rank
+    axes = tuple(range(normalize_axis(axis, rank), rank))
+    return n.emit(g.LayerNorm(x, scale, bias, axes=axes, epsilon=epsilon))  # type: ignore[no-any-return]
+
+
+@importer("RMSNormalization", "SimplifiedLayerNormalization")
+def _rms_norm(n: Node) -> Value:
+    if n.wants(1):
+        raise Unsupported("the second output (deviation)")
+    rank = n.tensor(0).rank
+    axes = tuple(range(normalize_axis(n.attr("axis", -1), rank), rank))
+    return n.emit(g.RmsNorm(n.value(0), n.value(1), axes=axes, epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+
+
+@importer("GroupNormalization")
+def _group_norm(n: Node) -> Value:
+    x, scale = n.value(0), n.value(1)
+    groups = n.attr("num_groups")
+    if n.opset < 21 and scale.type.shape[0] != x.type.shape[1]:
+        raise Unsupported("")  # opset 18 scales groups, not channels; the standard's own expansion says how
+    return n.emit(g.GroupNorm(x, scale, n.value(2), groups=groups, epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+
+
+@importer("InstanceNormalization")
+def _instance_norm(n: Node) -> Value:
+    x = n.value(0)
+    return n.emit(g.GroupNorm(x, n.value(1), n.value(2), groups=x.type.shape[1], epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+
+
+@importer("BatchNormalization")
+def _batch_norm(n: Node) -> Value:
+    if n.attr("training_mode", 0) or n.wants(1):
+        raise Unsupported("training mode; export the model in evaluation mode")
+    return n.emit(g.BatchNorm(*(n.value(k) for k in range(5)), epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+
+
+@importer("LpNormalization")
+def _lp_norm(n: Node) -> Value:
+    x, axis = n.value(0), n.attr("axis", -1)
+    if n.attr("p", 2) == 1:
+        norm = n.emit(g.ReduceSum(n.emit(g.Abs(x)), axes=(axis,), keepdims=True))
+    else:
+        norm = n.emit(g.Sqrt(n.emit(g.ReduceSum(n.emit(g.Mul(x, x)), axes=(axis,), keepdims=True))))
+    # A zero vector stays zero.
+    zero = n.emit(g.Eq(norm, scalar(n, 0, norm)))
+    return n.emit(g.Div(x, n.emit(g.Select(zero, scalar(n, 1, norm), norm))))  # type: ignore[no-any-return]
+
+
+@importer("LRN")
+def _local_response_norm(n: Node) -> Any:
+    """Krizhevsky et al., 2012: each element over a power of the sum of squares across `size` neighbouring channels."""
+    x = n.value(0)
+    size, channels, rank = n.attr("size"), x.type.shape[1], x.type.rank
+    low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
+    square = n.emit(g.Mul(x, x))
+    rest = (0,) * (rank - 2)
+    padded = n.emit(g.Pad(square, low=(0, low, *rest), high=(0, high, *rest)))
+    total = slice_(n, padded, 1, 0, channels)
+    for k in range(1, size):
+        total = n.emit(g.Add(total, slice_(n, padded, 1, k, channels + k)))
+    scaled = n.emit(g.Mul(total, scalar(n, n.attr("alpha", 1e-4) / size, x)))
+    base = n.emit(g.Add(scaled, scalar(n, n.attr("bias", 1.0), x)))
+    return n.emit(g.Div(x, n.emit(g.Pow(base, scalar(n, n.attr("beta", 0.75), x)))))

@@ -1,0 +1,57 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import boolean
+from .table import importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+def _axes(n: Node) -> tuple[int, ...] | None:
+    """The axes of a reduction, from the attribute or (later opsets) the input; None: nothing is reduced."""
+    given = n.attr("axes")
+    if given is None and n.has(1):
+        given = n.numbers(1)
+    if not given:
+        return None if n.attr("noop_with_empty_axes", 0) else tuple(range(n.tensor(0).rank))
+    return tuple(given)
+
+
+def _square(n: Node, x: Value) -> Value:
+    return n.emit(g.Mul(x, x))  # type: ignore[no-any-return]
+
+
+# What happens to each element before, the reduction, and what happens to the result.
+_Step = Callable[[Any, Value], Value]
+_REDUCTIONS: dict[str, tuple[_Step | None, Any, _Step | None]] = {
+    "ReduceSum": (None, g.ReduceSum, None),
+    "ReduceMean": (None, g.ReduceMean, None),
+    "ReduceMax": (None, g.ReduceMax, None),
+    "ReduceMin": (None, g.ReduceMin, None),
+    "ReduceProd": (None, g.ReduceProd, None),
+    "ReduceLogSumExp": (None, g.LogSumExp, None),
+    "ReduceL1": (lambda n, x: n.emit(g.Abs(x)), g.ReduceSum, None),
+    "ReduceL2": (_square, g.ReduceSum, lambda n, x: n.emit(g.Sqrt(x))),
+    "ReduceSumSquare": (_square, g.ReduceSum, None),
+    "ReduceLogSum": (None, g.ReduceSum, lambda n, x: n.emit(g.Log(x))),
+}
+
+
+@importer(*_REDUCTIONS)
+def _reduce(n: Node) -> Any:
+    before, operator, after = _REDUCTIONS[n.op_type]
+    axes = _axes(n)
+    x = n.value(0)
+    if x.type.dtype is boolean:
+        operator = {g.ReduceMax: g.ReduceAny, g.ReduceMin: g.ReduceAll}.get(operator, operator)
+    x = x if before is None else before(n, x)
+    if axes is not None:
+        x = n.emit(operator(x, axes=axes, keepdims=bool(n.attr("keepdims", 1))))
+    return x if after is None else after(n, x)

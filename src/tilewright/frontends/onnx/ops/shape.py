@@ -1,0 +1,236 @@
+"""Operators that move elements: reshaping, transposing, slicing, joining, padding. Bounds come from symbolic shape values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....dialects import graph as g
+from ....dialects.graph.base import broadcast_shapes, normalize_axis
+from ....errors import CompileError
+from ....ir.core import Value
+from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` under another shape; itself where nothing changes."""
+    return x if tuple(x.type.shape) == tuple(shape) else n.emit(g.Reshape(x, shape=tuple(shape)))
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    total: Dim = 1
+    for d in dims:
+        total = total * d
+    return total
+
+
+def _reshape_target(n: Node, old: Sequence[Dim], wanted: list[Dim], allow_zero: bool) -> list[Dim]:
+    if not allow_zero:
+        wanted = [old[k] if isinstance(d, int) and d == 0 else d for k, d in enumerate(wanted)]
+    unknown = [k for k, d in enumerate(wanted) if isinstance(d, int) and d == -1]
+    if not unknown:
+        return wanted
+    size, rest = product(old), product([d for k, d in enumerate(wanted) if k != unknown[0]])
+    if isinstance(rest, int) and rest == 0:
+        raise CompileError(f"node {n.location} (Reshape): -1 beside a dimension of 0 is ambiguous")
+    quotient = size // rest
+    if not prove_eq(quotient * rest, size):
+        raise CompileError(
+            f"node {n.location} (Reshape): {size} elements of {tuple(old)} do not provably divide by {rest} for {tuple(wanted)}"
+        )
+    wanted[unknown[0]] = quotient
+    return wanted
+
+
+@importer("Reshape")
+def _reshape(n: Node) -> Value:
+    return reshape(n, n.value(0), _reshape_target(n, n.tensor(0).shape, n.dims(1), bool(n.attr("allowzero", 0))))
+
+
+@importer("Flatten")
+def _flatten(n: Node) -> Value:
+    shape = n.tensor(0).shape
+    axis = n.attr("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    return reshape(n, n.value(0), (product(shape[:axis]), product(shape[axis:])))
+
+
+@importer("Squeeze")
+def _squeeze(n: Node) -> Value:
+    shape = n.tensor(0).shape
+    axes = (
+        {normalize_axis(a, len(shape)) for a in n.numbers(1)}
+        if n.has(1)
+        else {k for k, d in enumerate(shape) if isinstance(d, int) and d == 1}
+    )
+    return reshape(n, n.value(0), [d for k, d in enumerate(shape) if k not in axes])
+
+
+@importer("Unsqueeze")
+def _unsqueeze(n: Node) -> Value:
+    shape = list(n.tensor(0).shape)
+    axes = n.numbers(1)
+    for a in sorted(normalize_axis(a, len(shape) + len(axes)) for a in axes):
+        shape.insert(a, 1)
+    return reshape(n, n.value(0), shape)
+
+
+@importer("Transpose")
+def _transpose(n: Node) -> Value:
+    rank = n.tensor(0).rank
+    return n.emit(g.Transpose(n.value(0), permutation=tuple(n.attr("perm") or range(rank - 1, -1, -1))))  # type: ignore[no-any-return]
+
+
+@importer("Concat")
+def _concat(n: Node) -> Value:
+    axis = normalize_axis(n.attr("axis"), n.tensor(0).rank)
+    parts = [n.value(k) for k in range(len(n.inputs)) if not _is_zero(n.tensor(k).shape[axis])]
+    return n.emit(g.Concat(parts or [n.value(0)], axis=axis)) if len(parts) != 1 else parts[0]
+
+
+def _is_zero(d: Dim) -> bool:
+    return isinstance(d, int) and d == 0
+
+
+def slice_(n: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
+    """``x[..., start:stop, ...]`` with bounds that lie within the dimension."""
+    shape = x.type.shape
+    starts, stops = [0] * len(shape), list(shape)
+    starts[axis], stops[axis] = start, stop
+    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape)))  # type: ignore[no-any-return]
+
+
+@importer("Split")
+def _split(n: Node) -> list[Value]:
+    x = n.value(0)
+    axis = normalize_axis(n.attr("axis", 0), x.type.rank)
+    results, start = [], 0
+    for size in n.split_sizes(x.type.shape[axis]):
+        results.append(slice_(n, x, axis, start, start + size))
+        start = start + size
+    return results
+
+
+def _bound(n: Node, e: Dim, d: Dim, low: int, high: Dim) -> Dim:
+    """A slice bound counted from the front (negative ones count from the end) and clamped to ``[low, high]``."""
+    if prove_lt(e, 0):
+        e = e + d
+    elif not prove_le(0, e):
+        raise CompileError(
+            f"node {n.location} (Slice): whether the bound '{e}' is negative is not known; give its symbols lower bounds with dims="
+        )
+    return smax(low, smin(e, high))
+
+
+@importer("Slice")
+def _slice(n: Node) -> Value:
+    x = n.value(0)
+    shape, rank = x.type.shape, x.type.rank
+    given_starts, given_stops = n.dims(1), n.dims(2)
+    axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(len(given_starts)))
+    given_steps = n.numbers(4) if n.has(4) else [1] * len(given_starts)
+    starts: list[Dim] = [0] * rank
+    stops: list[Dim] = list(shape)
+    steps = [1] * rank
+    for axis, start, stop, step in zip(axes, given_starts, given_stops, given_steps, strict=True):
+        d = shape[axis]
+        if step == 0:
+            raise CompileError(f"node {n.location} (Slice): the step of dimension {axis} is 0")
+        if step > 0:
+            start, stop = _bound(n, start, d, 0, d), _bound(n, stop, d, 0, d)
+            stop = smax(stop, start)
+        else:
+            start, stop = _bound(n, start, d, -1, d - 1), _bound(n, stop, d, -1, d - 1)
+            stop = smin(stop, start)
+        starts[axis], stops[axis], steps[axis] = start, stop, step
+    if (
+        all(isinstance(s, int) and s == 0 for s in starts)
+        and all(s == 1 for s in steps)
+        and tuple(stops) == tuple(shape)
+    ):
+        return x
+    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))  # type: ignore[no-any-return]
+
+
+@importer("Expand")
+def _expand(n: Node) -> Value:
+    x = n.value(0)
+    return broadcast(n, x, broadcast_shapes(x.type.shape, n.dims(1)))
+
+
+def broadcast(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` repeated to `shape`; itself where nothing changes."""
+    return x if tuple(x.type.shape) == tuple(shape) else n.emit(g.BroadcastTo(x, shape=tuple(shape)))
+
+
+@importer("Tile")
+def _tile(n: Node) -> Value:
+    return n.emit(g.Tile(n.value(0), repeats=tuple(n.dims(1))))  # type: ignore[no-any-return]
+
+
+@importer("Pad")
+def _pad(n: Node) -> Value:
+    x = n.value(0)
+    rank = x.type.rank
+    pads = n.dims(1)
+    axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(rank))
+    low: list[Dim] = [0] * rank
+    high: list[Dim] = [0] * rank
+    for k, axis in enumerate(axes):
+        low[axis], high[axis] = pads[k], pads[k + len(axes)]
+    value: Any = n.array(2).reshape(-1)[0].item() if n.has(2) else 0
+    return n.emit(g.Pad(x, low=tuple(low), high=tuple(high), mode=n.attr("mode", "constant"), value=value))  # type: ignore[no-any-return]
+
+
+@importer("DepthToSpace")
+def _depth_to_space(n: Node) -> Value:
+    x = n.value(0)
+    batch, c, h, w = x.type.shape
+    s = n.attr("blocksize")
+    if n.attr("mode", "DCR") == "DCR":
+        split, order = (batch, s, s, c // (s * s), h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, order = (batch, c // (s * s), s, s, h, w), (0, 1, 4, 2, 5, 3)
+    x = n.emit(g.Transpose(reshape(n, x, split), permutation=order))
+    return reshape(n, x, (batch, c // (s * s), h * s, w * s))
+
+
+@importer("SpaceToDepth")
+def _space_to_depth(n: Node) -> Value:
+    x = n.value(0)
+    batch, c, h, w = x.type.shape
+    s = n.attr("blocksize")
+    x = n.emit(g.Transpose(reshape(n, x, (batch, c, h // s, s, w // s, s)), permutation=(0, 3, 5, 1, 2, 4)))
+    return reshape(n, x, (batch, c * s * s, h // s, w // s))
+
+
+@importer("Trilu")
+def _trilu(n: Node) -> Value:
+    diagonal = n.dims(1)[0] if n.has(1) else 0
+    return n.emit(g.Triangular(n.value(0), upper=bool(n.attr("upper", 1)), diagonal=diagonal))  # type: ignore[no-any-return]
+
+
+@importer("Compress")
+def _compress(n: Node) -> Value:
+    keep = np.flatnonzero(n.array(0))
+    axis = n.attr("axis")
+    x = n.value(1) if axis is not None else reshape(n, n.value(1), (n.tensor(1).type.size,))
+    from ....ir.types import i64
+
+    return n.emit(g.Gather(x, n.constant(keep, i64), axis=0 if axis is None else axis))  # type: ignore[no-any-return]
+
+
+@importer("NonZero", "Unique")
+def _data_dependent(n: Node) -> Value:
+    raise Unsupported("the size of its result depends on data")
+
+
+def is_static(dims: Sequence[Dim]) -> bool:
+    """Whether no dimension is symbolic."""
+    return not any(isinstance(d, Expr) for d in dims)
