@@ -131,7 +131,9 @@ def test_numbers(library: Library, shape: tuple[int, int]) -> None:
         ((3,), (5,), 11, "input 'x': expected 2 dimensions, got 1"),
     ],
 )
-def test_wrong_shapes_say_so(library: Library, x: tuple[int, ...], y: tuple[int, ...], wide: int, sentence: str) -> None:
+def test_wrong_shapes_say_so(
+    library: Library, x: tuple[int, ...], y: tuple[int, ...], wide: int, sentence: str
+) -> None:
     with pytest.raises(ShapeError) as error:
         library(np.zeros(x, np.float32), np.zeros(y, np.float32), np.zeros(wide, np.float32))
     assert str(error.value) == sentence
@@ -218,7 +220,9 @@ def test_unknown_output_dimension() -> None:
     free = symbol("count", 0, 10)
     module, b, _ = begin({"x": (m,)}, {"found": (free,)})
     b(func.Return(()))
-    with pytest.raises(CompileError, match="output 'found' has the shape \\(count\\), but no input's shape determines count"):
+    with pytest.raises(
+        CompileError, match="output 'found' has the shape \\(count\\), but no input's shape determines count"
+    ):
         build(module, {}, host_isa(), {})
 
 
@@ -238,7 +242,10 @@ def test_helper_processes_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_modules_share_helpers() -> None:
-    codes = [Code(f"declare float @llvm.fabs.f32(float)\ndefine void @k{k}() {{ ret void }}", f"k{k}", {"h": HELPER}) for k in range(4)]
+    codes = [
+        Code(f"declare float @llvm.fabs.f32(float)\ndefine void @k{k}() {{ ret void }}", f"k{k}", {"h": HELPER})
+        for k in range(4)
+    ]
     (whole,) = kernel_modules(codes)
     assert whole.count("define internal float @helper") == 1
     assert whole.count("declare") == 1

@@ -29,7 +29,8 @@ LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double"}
 MIN_CHAINS = 8
 """Independent accumulators that keep two multiply-add pipes of latency four busy."""
 MAX_ROWS = 14
-UNROLL = 4
+MAX_UNROLL = 4
+"""Steps of k in one turn of the inner loop of small tiles; large ones have work enough in half as many."""
 
 
 def tile_rows(isa: Isa, vectors: int) -> int:
@@ -290,7 +291,9 @@ class _Driver:
 
                 e.loop("0", str(number), "1", [], body)
             return
+        # Any height may occur, each with a tile function of its own: no more of them than keep the multipliers busy.
         most = bounds(p.m)[1]
+        limit = min(limit, max(tile_rows(self.isa, p.width // p.lanes), -(-MIN_CHAINS // vectors)))
         limit = limit if most is None else max(1, min(limit, most))
         m = self.dims(p.m)
         with e.when(e.op(f"icmp sgt i64 {m}, 0")):
@@ -367,9 +370,9 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             value = e.load(narrow, where, itemsize)
         return value if element == scalar else e.op(f"fpext {narrow} {value} to {vector}")
 
-    chains = max(1, MIN_CHAINS // (t.rows * t.vectors))
-    chains = min(UNROLL, 1 << (chains.bit_length() - 1))
     size = t.rows * t.vectors
+    unroll = MAX_UNROLL if size <= MIN_CHAINS else MAX_UNROLL // 2
+    chains = min(unroll, 1 << ((MIN_CHAINS // size or 1).bit_length() - 1))
 
     def step(a: str, b: str, acc: list[str]) -> list[str]:
         """One step of k: ``acc += a[:, None] * b``."""
@@ -405,10 +408,10 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
 
         carried = [("ptr", a), ("ptr", b), *((vector, v) for v in acc)]
         k = dims(t.k)
-        main = e.loop("0", e.divide(k, UNROLL), "1", carried, steps(UNROLL))
+        main = e.loop("0", e.divide(k, unroll), "1", carried, steps(unroll))
         carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
-        if not (isinstance(t.k, int) and t.k % UNROLL == 0):
-            rest = str(t.k % UNROLL) if isinstance(t.k, int) else e.op(f"and i64 {k}, {UNROLL - 1}")
+        if not (isinstance(t.k, int) and t.k % unroll == 0):
+            rest = str(t.k % unroll) if isinstance(t.k, int) else e.op(f"and i64 {k}, {unroll - 1}")
             main = e.loop("0", rest, "1", carried, steps(1))
         return main[2:]
 
