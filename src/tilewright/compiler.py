@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .errors import ArtifactError, CompileError, InternalError, TilewrightError
+from .errors import CompileError, InternalError, TilewrightError
 
 if TYPE_CHECKING:
     from .ir.core import Module
@@ -82,24 +82,47 @@ def compile(
         raise CompileError(f"precision={precision!r} is not available yet; the model's own arithmetic is kept with precision=None")
     chosen = resolve(target)
     say = progress or (lambda stage: None)
-    key = None
-    if cache and not (disable or check or dump):
-        from .cache import artifact_key, find_artifact
+    use_cache = cache and not (disable or check or dump)
 
-        key = artifact_key(model, chosen, dims)
-        if key is not None and (found := find_artifact(key)) is not None:
-            say("loading from the cache")
-            library = load(found, threads=threads)
-            library.report = Report(cached=True)  # type: ignore[attr-defined]
-            return library
-    compilation = Compilation(chosen, say, disable=frozenset(disable), check=check, dump=dump)
-    with _inside_errors():
-        library = compilation.run(model, args, dict(kwargs or {}), dims, threads)
-    if key is not None:
-        from .cache import store_artifact
+    def anew(lookup: bool) -> CompiledModel:
+        compilation = Compilation(chosen, say, disable=frozenset(disable), check=check, dump=dump, cache=lookup)
+        with _inside_errors():
+            return compilation.run(model, args, dict(kwargs or {}), dims, threads)
 
-        store_artifact(key, library)
+    if not use_cache:
+        return anew(False)
+    from . import artifact_cache
+
+    key = artifact_cache.key_of_file(model, chosen, dims)
+    if key is None:
+        return anew(True)
+    found = artifact_cache.find(key, chosen.suffix)
+    if found is not None:
+        return _from_cache(found, threads, lambda: anew(False))
+    library = anew(False)
+    artifact_cache.store(key, chosen.suffix, library)
     return library
+
+
+def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], CompiledModel]) -> CompiledModel:
+    """A kept artifact that behaves like a library just compiled."""
+    library = load(path, threads=threads)
+    library.report = Report(cached=True)
+    library.origin = _Kept(compile_anew)
+    return library
+
+
+class _Kept:
+    """Stands for the compilation of a model found in the cache: runs it when someone wants to look inside."""
+
+    def __init__(self, compile_anew: Callable[[], CompiledModel]) -> None:
+        self.compile_anew = compile_anew
+        self.library: CompiledModel | None = None
+
+    def ir(self, level: str, library: CompiledModel) -> str:
+        if self.library is None:
+            self.library = self.compile_anew()
+        return self.library.ir(level)
 
 
 class Compilation:
@@ -113,8 +136,10 @@ class Compilation:
         disable: frozenset[str] = frozenset(),
         check: bool = False,
         dump: str | Path | None = None,
+        cache: bool = False,
     ) -> None:
         self.target = target
+        self.cache = cache
         self.progress = progress
         self.disable, self.check, self.dump = disable, check, dump
         self.report = Report()
@@ -122,10 +147,23 @@ class Compilation:
 
     def run(self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None) -> CompiledModel:
         """Import, optimize, lower, generate code, link, load."""
+        module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
+        if not self.cache:
+            return self._compile(module, threads)
+        from . import artifact_cache
+
+        key = artifact_cache.key_of_module(module, self.target)
+        found = artifact_cache.find(key, self.target.suffix)
+        if found is not None:
+            return _from_cache(found, threads, lambda: self._compile(module, threads))
+        library = self._compile(module, threads)
+        artifact_cache.store(key, self.target.suffix, library)
+        return library
+
+    def _compile(self, module: Module, threads: int | None) -> CompiledModel:
         from .ir.symbolic import bounds
         from .lowering.memory_plan import plan_memory
 
-        module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
         self._stage("optimize", lambda: self._optimize(module))
         self.graph = module.clone()
         lowered = self._stage("lower", lambda: self._lower(module))
@@ -141,8 +179,8 @@ class Compilation:
         start = time.perf_counter()
         library: CompiledModel = self.target.build(lowered, plan, metadata, self.progress, threads)
         self.report.seconds["build"] = time.perf_counter() - start
-        library.report = self.report  # type: ignore[attr-defined]
-        library.compilation = self  # type: ignore[attr-defined]
+        library.report = self.report
+        library.origin = self
         return library
 
     def _stage(self, name: str, work: Callable[[], Any]) -> Any:
@@ -335,7 +373,7 @@ class _inside_errors:  # noqa: N801  (used as a statement)
 
 
 def load(path: str | Path, *, threads: int | None = None) -> CompiledModel:
-    """Load a compiled artifact (``.so``, ``.dylib``, ``.dll``, ``.wasm``).
+    """Load a compiled artifact (``.so``, ``.dylib``, ``.dll``, ``.wasm``, or a WebGPU ``.tar``).
 
     Raises:
         ArtifactError: not there, damaged, of another ABI version, or for a processor with other features.
@@ -346,7 +384,9 @@ def load(path: str | Path, *, threads: int | None = None) -> CompiledModel:
 
         return WasmLibrary(path)
     if path.suffix == ".tar":
-        raise ArtifactError(f"{path}: holds objects and sources to link yourself; only .so, .dylib, .dll and .wasm can be loaded")
+        from .runtime.webgpu import load_webgpu
+
+        return load_webgpu(path)
     from .runtime.library import Library
 
     return Library(path, num_threads=threads or 0)

@@ -38,13 +38,14 @@ def digest(*parts: str | bytes) -> str:
     return h.hexdigest()
 
 
-def _path(kind: str, key: str) -> Path:
+def path_of(kind: str, key: str) -> Path:
+    """Where an entry lies, whether or not it is there."""
     return cache_folder() / kind / key[:2] / key[2:]
 
 
 def read(kind: str, key: str) -> bytes | None:
     """The entry, or None. Reading keeps it from being pruned."""
-    path = _path(kind, key)
+    path = path_of(kind, key)
     try:
         data = path.read_bytes()
         if path.stat().st_mtime < time.time() - 3600:
@@ -57,7 +58,7 @@ def read(kind: str, key: str) -> bytes | None:
 def write(kind: str, key: str, data: bytes) -> None:
     """Keep an entry, and now and then remove those unused longest, down to $TILEWRIGHT_CACHE_BYTES (2 GiB)."""
     global _writes
-    path = _path(kind, key)
+    path = path_of(kind, key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)

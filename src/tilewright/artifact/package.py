@@ -113,10 +113,14 @@ def save_shared(
     """Write a self-contained artifact: `link_library` with the weights inside, and tilewright.h beside it."""
     path = Path(path)
     link_library(path, module_objects, metadata, target, weights=gather_weights(weights, weights_size))
-    header = path.with_name(HEADER.name)
-    with _written_whole(header, HEADER.stat().st_size) as partial:
-        shutil.copyfile(HEADER, partial)
+    copy_whole(HEADER, path.with_name(HEADER.name))
     return path
+
+
+def copy_whole(source: Path, path: Path) -> None:
+    """Copy a file, whole or not at all."""
+    with _written_whole(path, source.stat().st_size) as partial:
+        shutil.copyfile(source, partial)
 
 
 def save_tar(path: str | Path, objects: Sequence[bytes], weights: np.ndarray, metadata: dict[str, Any]) -> Path:

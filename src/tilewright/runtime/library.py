@@ -183,6 +183,16 @@ class Library(CompiledModel):
             context.native.tw_profile_enable(context.handle, 0)
         return [KernelTime(*row) for row in zip(names, calls, nanoseconds, strict=True)]
 
+    def save(self, path: str | Path) -> Path:
+        """Copy the artifact, with the C header beside it."""
+        from tilewright.artifact.package import copy_whole
+        from tilewright.artifact.sources import HEADER
+
+        path = Path(path)
+        copy_whole(self.path, path)
+        copy_whole(HEADER, path.with_name(HEADER.name))
+        return path
+
     def close(self) -> None:
         """Free all contexts. No other thread may be in a call. The code itself stays mapped until the process ends."""
         with self._lock:

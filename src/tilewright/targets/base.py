@@ -21,6 +21,9 @@ class Target(ABC):
     code_level: str = "llvm"
     """Name of the level of its code text, for ``lib.ir``."""
 
+    suffix: str = ".so"
+    """Of the artifact's file."""
+
     @property
     @abstractmethod
     def lowering(self) -> LoweringOptions:

@@ -78,6 +78,7 @@ def build(
     metadata: Mapping[str, Any],
     path: str | Path | None = None,
     processes: int | None = None,
+    plan: MemoryPlan | None = None,
 ) -> BuiltLibrary:
     """Compile and link the host function "main" of `module` with its kernels.
 
@@ -90,7 +91,7 @@ def build(
         ArtifactError: no linker, or the file cannot be written.
         InternalError: LLVM refuses the generated code.
     """
-    plan = plan_memory(module)
+    plan = plan or plan_memory(module)
     main = module.symbol("main")
     assert isinstance(main, func.Func)
     order = kernel_order(main)

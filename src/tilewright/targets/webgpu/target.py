@@ -17,6 +17,7 @@ from .wgsl import print_shader
 class WebgpuTarget(Target):
     name = "webgpu"
     code_level = "wgsl"
+    suffix = ".tar"
 
     @property
     def lowering(self) -> LoweringOptions:

@@ -1,4 +1,4 @@
-"""Default schedules for CPUs: one rule for each kind of group, made of schedule primitives only.
+"""Default schedules for machines with vectors and caches (CPUs, wasm): one rule for each kind of group, made of schedule primitives only.
 
 - contraction: the result is cut into tiles that are spread over the threads; a tile is computed by one `simd.brgemm`, written to where
   the result goes, and the epilogue runs over it while it is in the first-level cache;
@@ -22,7 +22,7 @@ from ...transforms.pack_operands import CONTRACTION, Roles
 
 @dataclass(frozen=True)
 class Machine:
-    """What the rules know of a CPU: the contraction tile in registers (rows, columns), vector lanes of 32 bits, and cache sizes in bytes."""
+    """What the rules know of a machine: the contraction tile in registers (rows, columns), vector lanes of 32 bits, and cache sizes in bytes."""
 
     mr: int
     nr: int

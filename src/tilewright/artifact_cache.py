@@ -1,0 +1,92 @@
+"""Compiled models kept across processes, found by what they were compiled from: model, target, options, and this compiler.
+
+A model in a file is known by the file's contents, before anything is imported; any other model by its imported graph and weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import disk_cache
+
+if TYPE_CHECKING:
+    from .ir.core import Module
+    from .targets.base import Target
+
+KIND = "artifacts"
+LARGEST = 1 << 30
+"""Bytes of weights above which a model is not kept: writing it would cost more than it saves."""
+
+
+@lru_cache(maxsize=1)
+def compiler_fingerprint() -> str:
+    """Changes with every file of this package."""
+    root = Path(__file__).parent
+    parts = []
+    for file in sorted(root.rglob("*")):
+        if file.suffix in (".py", ".c", ".h"):
+            info = file.stat()
+            parts.append(f"{file.relative_to(root)}:{info.st_size}:{info.st_mtime_ns}")
+    return disk_cache.digest(*parts)
+
+
+def _options(target: Target, dims: Mapping[str, Mapping[int, str]] | None) -> str:
+    return repr((target.describe(), sorted((k, sorted(v.items())) for k, v in (dims or {}).items())))
+
+
+def key_of_file(model: Any, target: Target, dims: Mapping[str, Mapping[int, str]] | None) -> str | None:
+    """The key of a model given as a path; None for anything else."""
+    if not isinstance(model, (str, Path)) or not Path(model).is_file():
+        return None
+    path = Path(model)
+    h = _hash_file(path)
+    # Weights may lie in files beside it: they are known by name, size and time.
+    for file in sorted(path.parent.iterdir()):
+        if file.is_file() and file != path and file.suffix not in (".so", ".wasm", ".tar", ".h", ".py", ".json"):
+            info = file.stat()
+            h += f";{file.name}:{info.st_size}:{info.st_mtime_ns}"
+    return disk_cache.digest(compiler_fingerprint(), _options(target, dims), h)
+
+
+def _hash_file(path: Path) -> str:
+    import xxhash
+
+    h = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 24):
+            h.update(chunk)
+    return h.hexdigest()
+
+
+def key_of_module(module: Module, target: Target) -> str:
+    """The key of an imported model: its text and the contents of its weights."""
+    from .dialects import graph
+    from .ir.printer import print_op
+
+    digests = [op.value.digest() for op in module.walk() if isinstance(op, graph.Constant)]  # type: ignore[attr-defined]
+    return disk_cache.digest(compiler_fingerprint(), _options(target, None), print_op(module), *digests)
+
+
+def find(key: str, suffix: str) -> Path | None:
+    """The kept artifact, or None."""
+    path = disk_cache.path_of(KIND, key + suffix)
+    return path if path.is_file() else None
+
+
+def store(key: str, suffix: str, library: Any) -> None:
+    """Keep a library that can be saved; failing to is no error."""
+    if library.metadata.get("memory", {}).get("weights_bytes", 0) > LARGEST:
+        return
+    path = disk_cache.path_of(KIND, key + suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        library.save(path)
+        disk_cache.prune()
+    except Exception:  # a full disk or an unwritable home: the model is compiled anew next time
+        path.unlink(missing_ok=True)
+
+
+__all__ = ["compiler_fingerprint", "find", "key_of_file", "key_of_module", "store"]
