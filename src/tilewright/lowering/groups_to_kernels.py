@@ -11,11 +11,12 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
 from ..ir.core import Module, Value
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim, substitute
+from ..ir.symbolic import Dim, prove_eq, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
-from ..transforms.index_maps import product
+from ..transforms.index_maps import flatten_index, product
 from ..transforms.pack_operands import CONTRACTION
+from .memory_plan import IN_PLACE
 from .tensor_to_loop import kernel_of_group
 
 ScheduleRule = Callable[[loop.Kernel, str, int], Schedule]
@@ -50,6 +51,8 @@ def groups_to_kernels(module: Module, rule: ScheduleRule) -> tuple[dict[tensor.G
             if info is None:
                 name = _name(op, taken)
                 kernel = kernel_of_group(op, name)
+                if pairs := in_place_pairs(op):
+                    kernel.attributes[IN_PLACE] = pairs
                 schedule = rule(kernel, op.kind, int(op.attributes.get("tw.rows", 0)))
                 trace = schedule.show()
                 module.body.append(finalize(schedule))
@@ -71,6 +74,38 @@ def group_key(group: tensor.Group) -> Any:
         for result in op.results:
             numbering[result] = len(numbering)
     return group.kind, group.attributes.get("tw.rows"), tuple(a.type for a in group.body.args), tuple(body)
+
+
+def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
+    """(output, input) numbers that may be the same memory: the input is last read exactly where, and when, the output is written."""
+    if group.kind != "rows":
+        return ()
+    members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
+    rows = int(group.attributes["tw.rows"])
+    pairs = []
+    for k, value in enumerate(group.body.terminator.operands):
+        writer = members.index(value.defining_op)
+        for n, arg in enumerate(group.body.args):
+            if arg.type.dtype is value.type.dtype and prove_eq(arg.type.size, value.type.size) and _may_overwrite(members, writer, arg, rows):
+                pairs.append((k, n))
+    return tuple(pairs)
+
+
+def _may_overwrite(members: list[tensor.Compute], writer: int, arg: Value, rows: int) -> bool:
+    for position, m in enumerate(members):
+        reads = [x for x in m.body.ops if isinstance(x, tensor.Read) and x.source is arg]
+        if not reads:
+            continue
+        if position > writer or any(r.guard or r.dynamic for r in reads):
+            return False
+        for r in reads:
+            address = flatten_index(r.indices, arg.type.shape)
+            if position == writer:
+                if not prove_eq(address, flatten_index(m.axes, m.result.type.shape)):
+                    return False
+            elif tuple(r.indices[:rows]) != tuple(m.axes[:rows]) or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]:
+                return False
+    return True
 
 
 def _origins(group: tensor.Group) -> tuple[str, ...]:
