@@ -11,7 +11,8 @@ class Isa:
 
     `triple`, `cpu` and `features` (LLVM's spelling, ``+avx2``) select it in LLVM. A vector register has `vector_bits`, and there are
     `vector_registers` of them. `masked`: masked loads and stores cost no more than plain ones (AVX-512). `fma`: fused multiply-add
-    is an instruction.
+    is an instruction. `half`: conversions between f16 and f32 are instructions. `nan_minmax`: the minimum and maximum
+    instructions propagate NaN.
     """
 
     name: str
@@ -22,6 +23,8 @@ class Isa:
     vector_registers: int
     masked: bool
     fma: bool
+    half: bool = False
+    nan_minmax: bool = False
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` bits fill a vector register."""
