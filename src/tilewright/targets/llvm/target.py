@@ -27,7 +27,9 @@ class LlvmTarget(Target):
         from .kernel import print_kernel
 
         progress("generating code")
-        codes = [print_kernel(k, self.isa, k.sym_name) for k in lowered.module.functions(loop.Kernel)]
+        # The prefix keeps a kernel called "exp" or "floor" apart from the C library's function.
+        kernels = lowered.module.functions(loop.Kernel)
+        codes = {k.sym_name: print_kernel(k, self.isa, f"kernel_{k.sym_name}") for k in kernels}
         progress("compiling")
         built = build(lowered.module, codes, self.isa, metadata, plan=plan)
         return self.load(built, threads)
