@@ -208,10 +208,6 @@ def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine
     rows = machine.mr * 4
     while rows > machine.mr and rows * depth * 4 > machine.l2 // 2:
         rows -= machine.mr
-    extent = s.loop(m).extent if m else 1
-    if isinstance(extent, int):
-        count = -(-extent // rows)
-        rows = -(-extent // count)  # tiles of equal size
     return (None if total_m <= rows else rows), (None if total_n <= columns else columns)
 
 

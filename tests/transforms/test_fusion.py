@@ -1,0 +1,166 @@
+"""Tensor-level passes: what becomes one kernel, that nothing changes in value, and what fusion saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import func, graph, tensor
+from tilewright.ir.builder import Builder
+from tilewright.ir.constant import Constant
+from tilewright.ir.core import Module, Value
+from tilewright.ir.interpreter import Interpreter
+from tilewright.ir.symbolic import bounds, symbol
+from tilewright.ir.types import TensorType, f32
+from tilewright.ir.verifier import verify
+from tilewright.lowering.groups_to_kernels import moved_bytes
+from tilewright.lowering.pipeline import LoweringOptions, lower, tensor_passes
+from tilewright.targets.llvm.rules import Machine, schedule_kernel
+
+OPTIONS = LoweringOptions(panel=32, rule=lambda k, kind, rows: schedule_kernel(k, kind, rows, Machine(6, 32, 8)))
+BATCH, SEQ = symbol("batch", 1, 8), symbol("seq", 1, 40)
+
+
+def build(inputs: dict[str, tuple[Any, ...]], body: Callable[..., Value | list[Value]]) -> Module:
+    module = Module()
+    names = tuple(inputs)
+    f = func.Func(sym_name="main", arg_names=names)
+    module.body.append(f)
+    args = [f.body.add_arg(TensorType(f32, shape), name) for name, shape in inputs.items()]
+    b = Builder(f.body)
+    result = body(b, *args)
+    results = result if isinstance(result, list) else [result]
+    f.result_names = tuple(f"y{k}" for k in range(len(results)))
+    b(func.Return(results))
+    verify(module)
+    return module
+
+
+def weight(b: Builder, *shape: int, seed: int = 0) -> Value:
+    data = np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(np.float32) * 0.3
+    value: Value = b(graph.Constant(value=Constant(data)))
+    return value
+
+
+def arrays(module: Module, **sizes: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    found = []
+    for arg in module.symbol("main").body.args:
+        shape = [d if isinstance(d, int) else sizes[d.name] for d in arg.type.shape]
+        found.append(rng.standard_normal(shape).astype(np.float32))
+    return found
+
+
+def check_passes(module: Module, **sizes: int) -> list[tensor.Group]:
+    """Run every pass, comparing the interpreter's results after each; returns the groups."""
+    inputs = arrays(module, **sizes)
+    wanted = Interpreter(module).run("main", inputs)
+    for step in tensor_passes(OPTIONS):
+        step(module)
+        verify(module)
+        for y, z in zip(Interpreter(module).run("main", inputs), wanted, strict=True):
+            np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-5, err_msg=f"after {step.__name__}")
+    return [op for op in module.walk() if isinstance(op, tensor.Group)]
+
+
+def linear_relu(b: Builder, x: Value) -> Value:
+    y = b(graph.Add(b(graph.Matmul(x, weight(b, 24, 48))), weight(b, 48)))
+    return b(graph.Relu(y))
+
+
+def test_bias_and_activation_are_the_epilogue_of_a_matmul() -> None:
+    groups = check_passes(build({"x": (BATCH, SEQ, 24)}, linear_relu), batch=3, seq=7)
+    assert [g.kind for g in groups] == ["contraction"]
+
+
+def test_matmul_bias_relu_moves_memory_once() -> None:
+    module = build({"x": (64, 24)}, linear_relu)
+    lowered = lower(module, OPTIONS, lambda step, m: step(m))
+    assert (lowered.unfused[0], lowered.fused[0]) == (3, 1)
+    x, w, y = 64 * 24 * 4, 24 * 64 * 4 + 48 * 4, 64 * 48 * 4  # the weight is padded to whole panels
+    assert lowered.fused[1] == x + w + y
+    assert lowered.unfused[1] > x + w + 4 * y
+
+
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_softmax_is_one_kernel(axis: int) -> None:
+    groups = check_passes(build({"x": (BATCH, 4, SEQ)}, lambda b, x: b(graph.Softmax(x, axis=axis))), batch=2, seq=9)
+    assert len(groups) == 1
+
+
+def test_residual_and_layer_norm_are_one_kernel_with_two_results() -> None:
+    def body(b: Builder, x: Value, y: Value) -> list[Value]:
+        s = b(graph.Add(x, y))
+        return [s, b(graph.LayerNorm(s, weight(b, 32), weight(b, 32, seed=1)))]
+
+    groups = check_passes(build({"x": (BATCH, SEQ, 32), "y": (BATCH, SEQ, 32)}, body), batch=2, seq=5)
+    assert len(groups) == 1
+    assert len(groups[0].results) == 2
+
+
+def test_elementwise_siblings_share_a_kernel() -> None:
+    def body(b: Builder, x: Value) -> list[Value]:
+        e = b(graph.Exp(x))
+        return [e, b(graph.Add(e, x))]
+
+    groups = check_passes(build({"x": (SEQ, 6)}, body), seq=11)
+    assert len(groups) == 1
+
+
+def attention(b: Builder, x: Value) -> Value:
+    def heads(seed: int) -> Value:
+        y = b(graph.Add(b(graph.Matmul(x, weight(b, 32, 32, seed=seed))), weight(b, 32, seed=seed)))
+        return b(graph.Transpose(b(graph.Reshape(y, shape=(BATCH, SEQ, 4, 8))), permutation=(0, 2, 1, 3)))
+
+    y = b(graph.Attention(heads(1), heads(2), heads(3), None))
+    y = b(graph.Reshape(b(graph.Transpose(y, permutation=(0, 2, 1, 3))), shape=(BATCH, SEQ, 32)))
+    return b(graph.Matmul(y, weight(b, 32, 32, seed=4)))
+
+
+def test_no_transposition_is_left_in_attention() -> None:
+    groups = check_passes(build({"x": (BATCH, SEQ, 32)}, attention), batch=2, seq=9)
+    # Three projections, the packed keys, scores, softmax, weighted values, output projection.
+    assert [g.kind for g in groups] == ["contraction"] * 3 + ["rows"] + ["contraction", "rows", "contraction", "contraction"]
+
+
+def test_equal_layers_share_kernels() -> None:
+    def layers(b: Builder, x: Value) -> Value:
+        for seed in range(6):
+            y = b(graph.Gelu(b(graph.Matmul(x, weight(b, 32, 32, seed=seed)))))
+            x = b(graph.LayerNorm(b(graph.Add(x, y)), weight(b, 32, seed=seed), None))
+        return x
+
+    module = build({"x": (BATCH, SEQ, 32)}, layers)
+    lowered = lower(module, OPTIONS, lambda step, m: step(m))
+    assert len(lowered.kernels) == 2
+    assert sum(k.launches for k in lowered.kernels.values()) == 12
+
+
+def test_a_row_too_long_for_the_cache_is_not_kept() -> None:
+    groups = check_passes(build({"x": (2, 200_000)}, lambda b, x: b(graph.Softmax(x, axis=-1))))
+    assert len(groups) > 1
+
+
+def test_pad_concat_and_slice_melt_into_their_reader() -> None:
+    def body(b: Builder, x: Value) -> Value:
+        y = b(graph.Concat((x, x), axis=1))
+        y = b(graph.Pad(y, low=(0, 2), high=(0, 1)))
+        y = b(graph.Slice(y, starts=(0, 1), stops=(SEQ, 9), steps=(1, 2)))
+        return b(graph.Mul(y, y))
+
+    groups = check_passes(build({"x": (SEQ, 5)}, body), seq=6)
+    assert len(groups) == 1
+
+
+def test_moved_bytes_of_a_function_without_computations() -> None:
+    module = build({"x": (4, 4)}, lambda b, x: x)
+    assert moved_bytes(module.symbol("main")) == (0, 0)  # type: ignore[arg-type]
+
+
+def test_flops_of_a_triangular_reduction_have_a_bound() -> None:
+    module = build({"x": (SEQ, 4)}, lambda b, x: b(graph.Cumsum(x, axis=0)))
+    lowered = lower(module, OPTIONS, lambda step, m: step(m))
+    assert all(bounds(k.flops)[1] is not None for k in lowered.kernels.values())
