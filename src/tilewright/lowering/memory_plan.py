@@ -24,7 +24,7 @@ from ..ir.symbolic import Binary, Dim, Expr, bounds, evaluate, free_symbols, pro
 ALIGNMENT = 64
 NOMINAL = 1024
 """Stands for a symbol without an upper bound when buffers are ordered and memory is reported."""
-LARGEST_FORMULA = 64
+LARGEST_FORMULA = 256
 """Atoms in an offset's formula, above which simpler placements are tried."""
 IN_PLACE = "tw.in_place"
 """Attribute of a kernel: pairs (output index, input index) that may be the same memory."""

@@ -1,0 +1,198 @@
+"""Buffers alive at the same time never overlap, at any sizes; and little memory is wasted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import func, host, loop
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Constant, Module, Value
+from tilewright.ir.symbolic import Dim, evaluate, free_symbols, symbol
+from tilewright.ir.types import BufferType, f32, i8
+from tilewright.lowering.memory_plan import IN_PLACE, MemoryPlan, plan_memory, root
+
+batch = symbol("batch", 1, 8)
+seq = symbol("seq", 1, 512)
+free = symbol("free", 1, None)
+wide = symbol("wide", 0, None)
+
+
+class Program:
+    """A host program under construction: every launch makes one buffer from others."""
+
+    def __init__(self, *inputs: Sequence[Dim], output: Sequence[Dim] = (1,)) -> None:
+        self.module = Module()
+        names = (*(f"x{k}" for k in range(len(inputs))), "y")
+        main = func.Func(sym_name="main", arg_names=names, result_names=("y",))
+        self.module.body.append(main)
+        self.args = [main.body.add_arg(BufferType(f32, tuple(s))) for s in (*inputs, output)]
+        self.builder = Builder(main.body)
+        self.kernels = 0
+
+    def launch(self, sources: Sequence[Value], shape: Sequence[Dim] | Value, in_place: Any = ()) -> Value:
+        target = shape if isinstance(shape, Value) else self.alloc(shape)
+        kernel = loop.Kernel(sym_name=f"k{self.kernels}")
+        self.kernels += 1
+        if in_place:
+            kernel.attributes[IN_PLACE] = in_place
+        self.module.body.append(kernel)
+        for v in (*sources, target):
+            kernel.body.add_arg(v.type)
+        self.builder(host.Launch([*sources, target], kernel=kernel.sym_name))
+        return target
+
+    def alloc(self, shape: Sequence[Dim]) -> Value:
+        made: Value = self.builder(host.Alloc(buffer=BufferType(f32, tuple(shape))))
+        return made
+
+    def plan(self) -> MemoryPlan:
+        self.builder(func.Return(()))
+        return plan_memory(self.module)
+
+    @property
+    def ops(self) -> list[Any]:
+        return list(self.module.symbol("main").body.ops)
+
+
+def check(program: Program, plan: MemoryPlan, values: dict[str, int]) -> None:
+    """No two buffers that hold data at the same time share a byte, but where one takes the other's place."""
+    lives: dict[Value, list[int]] = {}
+    for index, op in enumerate(program.ops):
+        if isinstance(op, (host.Launch, host.Copy)):
+            for v in op.operands:
+                lives.setdefault(root(v), []).append(index)
+    kernels = {k.sym_name: k for k in program.module.functions(loop.Kernel)}
+    allowed = set()
+    for op in program.ops:
+        if isinstance(op, host.Launch):
+            for out, source in kernels[op.kernel].attributes.get(IN_PLACE, ()):
+                allowed.add((root(op.inputs[source]), root(op.outputs[out])))
+    arena = evaluate(plan.arena, values)
+    rows = []
+    for buffer, uses in lives.items():
+        if isinstance(buffer.defining_op, host.Alloc):
+            start = evaluate(buffer.defining_op.offset, values)
+            size = evaluate(buffer.type.size, values) * 4
+            assert start % 64 == 0
+            assert start >= 0
+            assert start + size <= arena
+            rows.append((buffer, start, start + size, min(uses), max(uses)))
+    for k, (a, a0, a1, af, al) in enumerate(rows):
+        for b, b0, b1, bf, bl in rows[:k]:
+            if af <= bl and bf <= al and a0 < b1 and b0 < a1:
+                assert ((b, a) in allowed and bl == af) or ((a, b) in allowed and al == bf), (a, b)
+
+
+SHAPES: list[tuple[Dim, ...]] = [
+    (3,), (1000,), (batch, 64), (batch, seq, 32), (batch, 4, seq, seq), (seq + 1,), (batch * seq // 2, 3), (5000,)
+]  # fmt: skip
+UNBOUNDED: list[tuple[Dim, ...]] = [*SHAPES, (free, 16), (free, seq), (wide, 3), (free * wide,)]
+
+
+@pytest.mark.parametrize("shapes", [SHAPES[:2] + SHAPES[-1:], SHAPES, UNBOUNDED], ids=["static", "bounded", "unbounded"])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
+    plan = random_program(shapes, seed)
+    assert plan.arena_bytes <= 1.35 * plan.live_bytes
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, UNBOUNDED], ids=["bounded", "unbounded"])
+@pytest.mark.parametrize("seed", range(4))
+def test_simpler_placements(shapes: list[tuple[Dim, ...]], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done where the formulas would grow too large."""
+    monkeypatch.setattr("tilewright.lowering.memory_plan.LARGEST_FORMULA", 4)
+    random_program(shapes, seed)
+
+
+def random_program(shapes: list[tuple[Dim, ...]], seed: int) -> MemoryPlan:
+    """Plan and check a program of 41 launches."""
+    rng = random.Random(seed)
+    program = Program((batch, seq), (free, wide), output=(1,))
+    live = list(program.args[:2])
+    for _ in range(40):
+        sources = rng.sample(live, min(len(live), rng.choice([1, 1, 2, 3])))
+        in_place = tuple((0, k) for k in range(len(sources)) if rng.random() < 0.5)
+        live.append(program.launch(sources, rng.choice(shapes), in_place))
+        if len(live) > 5:
+            live.pop(rng.randrange(len(live)))
+    program.launch(live, program.args[-1])
+    plan = program.plan()
+    for _ in range(20):
+        values = {"batch": rng.randint(1, 8), "seq": rng.randint(1, 512)}
+        values |= {"free": rng.choice([1, 7, 4000]), "wide": rng.choice([0, 5, 9000])}
+        check(program, plan, values)
+    assert plan.live_bytes <= plan.arena_bytes <= plan.unplanned_bytes
+    return plan
+
+
+def test_arena_shrinks_with_the_sizes() -> None:
+    program = Program((batch, seq, 64))
+    x: Value = program.args[0]
+    for k in range(12):
+        x = program.launch([x], (batch, seq, 64 * (1 + 3 * (k % 2))))
+    program.launch([x], program.args[-1])
+    plan = program.plan()
+    assert str(plan.arena) == "1280*batch*seq"
+    assert plan.arena_bytes == 1280 * 8 * 512 == plan.live_bytes
+    assert plan.unplanned_bytes == 6 * 1280 * 8 * 512
+
+
+def test_unbounded_sizes_are_formulas() -> None:
+    program = Program((free,))
+    a = program.launch(program.args[:1], (free, 4))
+    b = program.launch([a], (free, 4))
+    c = program.launch([b], (free, 4))
+    program.launch([c], program.args[-1])
+    plan = program.plan()
+    assert {s.name for s in free_symbols(plan.arena)} == {"free"}
+    assert evaluate(plan.arena, {"free": 4}) == 128
+    assert plan.to_metadata()["arena"] == str(plan.arena)
+
+
+def test_in_place_only_where_it_is_sound() -> None:
+    program = Program((100,), output=(100,))
+    x, y = program.args
+    a = program.launch([x], (100,), ((0, 0),))  # the input is the caller's
+    b = program.launch([a], (100,), ((0, 0),))  # a dies: in place
+    c = program.launch([b, x], (100,), ((0, 0),))  # b lives on
+    d = program.launch([b, b], (100,), ((0, 0),))  # read through two arguments
+    e = program.launch([c], (50,), ((0, 0),))  # smaller: fits
+    f = program.launch([e], (400,), ((0, 0),))  # larger: does not
+    program.launch([d, f], y)
+    plan = program.plan()
+    offset = {v: v.defining_op.offset for v in (a, b, c, d, e, f)}
+    assert plan.in_place == 2
+    assert offset[a] == offset[b]
+    assert offset[c] == offset[e]
+    assert offset[b] != offset[c]
+    assert offset[b] != offset[d]
+    assert offset[e] != offset[f]
+    check(program, plan, {})
+
+
+def test_views_keep_memory_alive() -> None:
+    program = Program((100,), output=(10, 10))
+    a = program.launch(program.args[:1], (100,))
+    view = program.builder(host.View(a, shape=(10, 10)))
+    b = program.launch(program.args[:1], (100,))
+    program.launch([view, b], program.args[1])
+    program.plan()
+    assert a.defining_op.offset != b.defining_op.offset
+
+
+def test_weights_are_placed_once() -> None:
+    program = Program((4,), output=(4,))
+    data = np.arange(100, dtype=np.int8)
+    values = [Constant(data, "a"), Constant(data, "b"), Constant(np.ones(4, np.float32)), Constant(np.array(data))]
+    constants = [program.builder(host.Constant(value=v)) for v in values]
+    program.launch(constants, program.args[1])
+    plan = program.plan()
+    assert [c.defining_op.offset for c in constants] == [0, 0, 128, 0]
+    assert [offset for offset, _ in plan.weights] == [0, 128]
+    assert plan.weights_size == 192
+    assert constants[0].type is BufferType(i8, (100,))
