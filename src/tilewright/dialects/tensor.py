@@ -207,7 +207,8 @@ def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
         "and": np.bitwise_and,
         "or": np.bitwise_or,
     }[combiner]
-    return function.reduce(x, axis=axis)
+    # The result keeps the data type: NumPy's own product widens small integers.
+    return function.reduce(x, axis=axis, dtype=x.dtype)
 
 
 @operation

@@ -1,0 +1,147 @@
+"""Comparing a program's compiled form with the interpreter, and narrowing a failure down to one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.dialects import func
+from tilewright.ir.core import Module
+from tilewright.ir.interpreter import Interpreter
+from tilewright.ir.verifier import verify
+
+from .generator import Program, agrees, generate
+
+Run = Callable[[Module, list[list[np.ndarray]]], list[list[np.ndarray]]]
+"""Runs "main" of a module on each set of inputs; must leave the module as it is."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that came out wrong: its seed, what went wrong, and the smallest part of it that still does."""
+
+    seed: int
+    reason: str
+    program: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.reason}\n{self.program}"
+
+
+def compiled_for(target: str, threads: int = 2) -> Run:
+    """Runs by compiling for a target."""
+    import tilewright as tw
+
+    def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+        with tw.compile(module.clone(), target=target, threads=threads, cache=False) as library:
+            results = [library(*arrays) for arrays in inputs]
+        return [list(r) if isinstance(r, tuple) else [r] for r in results]
+
+    return run
+
+
+def lowered_to_tensor(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Runs by lowering to the tensor level and interpreting that: needs no target."""
+    from tilewright.lowering.graph_to_tensor import lower_to_tensor
+
+    lowered = module.clone()
+    lower_to_tensor(lowered)
+    return [Interpreter(lowered).run("main", arrays) for arrays in inputs]
+
+
+def fused(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Runs by lowering to fused groups as for the cpu target and interpreting the tensor level."""
+    from tilewright.lowering.pipeline import tensor_passes
+    from tilewright.targets.base import resolve
+
+    lowered = module.clone()
+    for step in tensor_passes(resolve("cpu").lowering):
+        step(lowered)
+    return [Interpreter(lowered).run("main", arrays) for arrays in inputs]
+
+
+def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Runs by lowering to the host program and scheduled kernels of the cpu target and interpreting them."""
+    from tilewright.lowering.pipeline import lower
+    from tilewright.targets.base import resolve
+
+    lowered = lower(module.clone(), resolve("cpu").lowering, lambda step, m: step(m)).module
+    return [Interpreter(lowered).run("main", arrays) for arrays in inputs]
+
+
+LEVELS: dict[str, Run] = {"tensor": lowered_to_tensor, "fused": fused, "loop": scheduled}
+"""Levels that can be interpreted, so that they need no target to run on."""
+
+
+def check(seed: int, run: Run, max_steps: int = 14) -> Failure | None:
+    """Generate the program of `seed`, run it both ways, and compare every output."""
+    program = generate(seed, max_steps)
+    verify(program.module)
+    reason = _compare(program, run)
+    if reason is None:
+        return None
+    smallest, reason = _narrow(program, run, reason)
+    return Failure(seed, reason, _listing(smallest.main))
+
+
+def _listing(main: func.Func) -> str:
+    """One line per operator: short enough to read, unlike the text of constants."""
+    names = {arg: f"%{name}" for arg, name in zip(main.body.args, main.arg_names, strict=True)}
+    lines = [f"  {names[arg]}: {arg.type}" for arg in main.body.args]
+    for op in main.body.ops:
+        for result in op.results:
+            names[result] = f"%{len(names)}"
+        attributes = ", ".join(f"{k}={v}" for k, v in op.attributes.items())
+        operands = ", ".join(names[v] for v in op.operands)
+        results = ", ".join(f"{names[r]}: {r.type}" for r in op.results)
+        lines.append(f"  {results}{' = ' if results else ''}{op.name}({operands}) {{{attributes}}}")
+    return "\n".join(lines)
+
+
+def _compare(program: Program, run: Run) -> str | None:
+    try:
+        actual = run(program.module, program.inputs)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:2000]}"
+    for arrays, outputs in zip(program.inputs, actual, strict=True):
+        with np.errstate(all="ignore"):
+            expected = Interpreter(program.module).run("main", arrays)
+        for k, (a, e, value) in enumerate(zip(outputs, expected, program.main.outputs, strict=True)):
+            a, e = np.asarray(a), np.asarray(e)
+            if not agrees(a, e, value.type.dtype):
+                sizes = [x.shape for x in arrays]
+                return f"output {k} ({value.type}) differs for inputs of shapes {sizes}: {_difference(a, e)}"
+    return None
+
+
+def _difference(a: np.ndarray, e: np.ndarray) -> str:
+    if a.shape != e.shape or a.dtype != e.dtype:
+        return f"{a.dtype}{list(a.shape)}, expected {e.dtype}{list(e.shape)}"
+    error = np.abs(a.astype(np.float64) - e.astype(np.float64))
+    error = np.where(np.isnan(error), np.inf, error)
+    at = np.unravel_index(int(error.argmax()), error.shape) if error.ndim else ()
+    where = [int(i) for i in at]
+    return f"{int((error > 0).sum())} of {error.size} elements, the worst at {where}: {a[at]}, expected {e[at]}"
+
+
+def _narrow(program: Program, run: Run, reason: str) -> tuple[Program, str]:
+    """The first value of the program that is wrong on its own, as a program that returns just that."""
+    from tilewright.ir.cleanup import dce
+
+    count = len([op for op in program.main.body.ops if op.results])
+    for k in range(count):
+        module = program.module.clone()
+        main: Any = module.symbol("main")
+        value = [op for op in main.body.ops if op.results][k].results[0]
+        main.body.terminator.erase()
+        main.body.append(func.Return([value]))
+        main.result_names = ("y",)
+        dce(module)
+        candidate = Program(module, program.inputs, program.seed)
+        found = _compare(candidate, run)
+        if found is not None:
+            return candidate, found
+    return program, reason

@@ -1,0 +1,699 @@
+"""Random graphs, from a seed: operators, shapes, data types, broadcasting, dynamic dimensions.
+
+A program is grown one operator at a time, and every operator is run at once, by the interpreter, on several sets of inputs. An
+operator stays only if its results are well conditioned: finite, of moderate size, and hardly changed when all arithmetic
+before it is disturbed by a few units in the last place. So whatever a correct compiler makes of the program agrees with the
+interpreter to a small tolerance, discontinuous operators (comparisons, rounding, argmax) included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.dialects import func, graph
+from tilewright.dialects.graph.base import tensor_type
+from tilewright.ir.builder import Builder
+from tilewright.ir.constant import Constant
+from tilewright.ir.core import IRError, Module, Operation, Value
+from tilewright.ir.interpreter import Frame
+from tilewright.ir.symbolic import Dim, Expr, bounds, evaluate, symbol
+from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
+
+G: Any = graph
+
+ULP = {f64: 1e-6, f32: 1e-6, f16: 1e-3, bf16: 8e-3}
+"""Relative disturbance of arithmetic results: a few times the rounding error (float64: of functions good to float32)."""
+TOLERANCE = {f64: 1e-4, f32: 1e-4, f16: 2e-2, bf16: 1e-1}
+"""By how much a float output may differ, relative to its own and to the tensor's largest magnitude."""
+LARGEST_ELEMENTS = 20_000
+LARGEST_VALUE = 1e4
+
+EXACT = frozenset(
+    "reshape transpose slice concat pad tile flip broadcast_to gather gather_elements scatter_elements select identity relu "
+    "neg abs max min eq ne lt le gt ge and or xor not reduce_max reduce_min reduce_all reduce_any argmax argmin topk "
+    "triangular max_pool sign isnan one_hot iota symbolic constant floor ceil round trunc".split()
+)
+"""Operators that do no rounding: their results are as good as their operands, so nothing is disturbed."""
+
+
+@dataclass
+class Program:
+    """A module with one function "main", several sets of inputs for it, and how it came about."""
+
+    module: Module
+    inputs: list[list[np.ndarray]]
+    seed: int
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def main(self) -> func.Func:
+        found = self.module.symbol("main")
+        assert isinstance(found, func.Func)
+        return found
+
+
+class _Run:
+    """One set of inputs: the true value of everything built so far, and disturbed values."""
+
+    def __init__(self, module: Module, dims: dict[str, int], rng: np.random.Generator, copies: int = 2) -> None:
+        self.module, self.dims, self.rng = module, dims, rng
+        self.true: dict[Value, np.ndarray] = {}
+        self.noisy: list[dict[Value, np.ndarray]] = [{} for _ in range(copies)]
+
+    def evaluate(self, op: Operation, values: dict[Value, np.ndarray], disturb: bool) -> list[np.ndarray]:
+        operands = {v: values[v] for v in op.operands}
+        if disturb:
+            operands = {v: self._disturbed(a, v.type.dtype) for v, a in operands.items()}
+        frame = Frame(self.module, dict(self.dims), dict(operands))
+        frame.run(op)
+        results = [np.asarray(frame.values[r]) for r in op.results]
+        if disturb:
+            results = [self._disturbed(a, r.type.dtype) for a, r in zip(results, op.results, strict=True)]
+        return results
+
+    def _disturbed(self, array: np.ndarray, dtype: DType) -> np.ndarray:
+        if dtype not in ULP:
+            return array
+        noise = 1.0 + ULP[dtype] * self.rng.uniform(-1, 1, array.shape)
+        with np.errstate(all="ignore"):
+            return np.asarray((array.astype(np.float64) * noise).astype(array.dtype))
+
+
+class Generator:
+    """Grows one program. All choices come from `seed`."""
+
+    def __init__(self, seed: int, max_steps: int = 14) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.steps = int(self.rng.integers(2, max_steps + 1))
+        self.module = Module()
+        self.function = func.Func(sym_name="main")
+        self.log: list[str] = []
+        self.values: list[Value] = []
+
+    # Choices.
+
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def integer(self, low: int, high: int) -> int:
+        """Low and high included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def value(self, *kinds: str, rank: int = 0) -> Value | None:
+        """A value built so far whose dtype is of one of `kinds` and whose rank is at least `rank`; recent ones more often."""
+        fitting = [v for v in self.values if (not kinds or v.type.dtype.kind in kinds) and v.type.rank >= rank]
+        if not fitting:
+            return None
+        return self.pick(fitting[-4:] if self.chance(0.6) else fitting)
+
+    # Growing.
+
+    def program(self) -> Program:
+        """The finished program."""
+        dynamic = self.integer(0, 2)
+        names = ["n", "m"][:dynamic]
+        self.symbols = [symbol(name, 1, self.integer(2, 12)) for name in names]
+        types = [self._input_type() for _ in range(self.integer(1, 3))]
+        # Every symbol must be known from some input.
+        used = {s for t in types for d in t.shape if isinstance(d, Expr) for s in self.symbols if d is s}
+        types += [TensorType(f32, (s, self.integer(1, 5))) for s in self.symbols if s not in used]
+        self.function = _function(types)
+        self.module.body.append(self.function)
+        self.builder = Builder(self.function.body)
+        self.runs = [_Run(self.module, self._sizes(k), self.rng) for k in range(2 if dynamic else 1)]
+        inputs: list[list[np.ndarray]] = []
+        for run in self.runs:
+            arrays = [self._array(t, run.dims) for t in types]
+            inputs.append(arrays)
+            for arg, array in zip(self.function.body.args, arrays, strict=True):
+                for values in (run.true, *run.noisy):
+                    values[arg] = array
+        self.values = list(self.function.body.args)
+        made = tried = 0
+        while made < self.steps and tried < 40 * self.steps:
+            tried += 1
+            made += self._grow()
+        self._finish()
+        return Program(self.module, inputs, self.seed, self.log)
+
+    def _grow(self) -> bool:
+        name, make = self.pick(_MAKERS)
+        before = list(self.function.body.ops)
+        try:
+            result = make(self)
+        except IRError:
+            result = None
+        new = list(self.function.body.ops)[len(before) :]
+        if result is None or not all(self._accept(op) for op in new):
+            for op in reversed(new):
+                op.erase()
+            return False
+        results = result if isinstance(result, tuple) else (result,)
+        self.values += results
+        self.log.append(f"{name}: {', '.join(str(r.type) for r in results)}")
+        return True
+
+    def _accept(self, op: Operation) -> bool:
+        """Run an operator on all inputs; whether its results are well conditioned."""
+        short = op.name.removeprefix("graph.")
+        exact = short in EXACT
+        for result in op.results:
+            for d in result.type.shape:
+                low, _ = bounds(d)
+                if low is None or low < 1:
+                    return False
+        for run in self.runs:
+            true = run.evaluate(op, run.true, False)
+            if any(not _moderate(a) for a in true):
+                return False
+            for values in run.noisy:
+                noisy = run.evaluate(op, values, not exact)
+                for a, b, r in zip(true, noisy, op.results, strict=True):
+                    if not agrees(b, a, r.type.dtype, 0.25):
+                        return False
+                    values[r] = b
+            run.true.update(zip(op.results, true, strict=True))
+        return True
+
+    def _finish(self) -> None:
+        """Return what nothing else uses, and now and then something that is used too."""
+        made = [v for v in self.values if v.defining_op is not None] or self.values[:1]
+        unused = [v for v in made if not v.uses][-4:]
+        extra = [v for v in made if v.uses and self.chance(0.15)][:2]
+        outputs = [*unused, *extra] or made[-1:]
+        self.builder(func.Return(outputs))
+        self.function.result_names = tuple(f"y{k}" for k in range(len(outputs)))
+
+    # Types and data.
+
+    def dtype(self) -> DType:
+        return self.pick([f32] * 14 + [i64] * 3 + [i32] * 2 + [boolean] * 2 + [f64, f16, bf16, i8, u8])
+
+    def _dim(self) -> Dim:
+        if self.symbols and self.chance(0.4):
+            return self.pick(self.symbols)
+        return self.pick([1, 2, 3, 4, 5, 7, 8, 8, 16, 17, 33])
+
+    def _input_type(self) -> TensorType:
+        rank = self.pick([0, 1, 2, 2, 3, 3, 4])
+        while True:
+            shape = tuple(self._dim() for _ in range(rank))
+            if np.prod([bounds(d)[1] for d in shape], initial=1) <= LARGEST_ELEMENTS:
+                return TensorType(self.dtype(), shape)
+
+    def _sizes(self, index: int) -> dict[str, int]:
+        sizes = {}
+        for s in self.symbols:
+            low, high = bounds(s)
+            assert low is not None and high is not None
+            sizes[s.name] = self.pick([low, high]) if index == 0 else self.integer(low, high)
+        return sizes
+
+    def _array(self, type_: TensorType, dims: dict[str, int]) -> np.ndarray:
+        shape = tuple(int(evaluate(d, dims)) for d in type_.shape)
+        return self.data(type_.dtype, shape)
+
+    def data(self, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+        """Random elements: floats around zero, small integers, booleans."""
+        if dtype.kind == "bool":
+            return self.rng.random(shape) < 0.5
+        if dtype.is_integer:
+            return self.rng.integers(0 if dtype.kind == "uint" else -9, 10, shape).astype(dtype.numpy)
+        return self.rng.standard_normal(shape).astype(dtype.numpy)
+
+    def constant(self, dtype: DType, shape: tuple[int, ...]) -> Value:
+        result: Value = self.builder(G.Constant(value=Constant(self.data(dtype, shape), "w")))
+        return result
+
+
+def _function(types: Sequence[TensorType]) -> func.Func:
+    from tilewright.ir.core import Block, Region
+
+    names = tuple(f"x{k}" for k in range(len(types)))
+    return func.Func(sym_name="main", arg_names=names, regions=[Region([Block(types)])])
+
+
+def _moderate(array: np.ndarray) -> bool:
+    if array.size > LARGEST_ELEMENTS:
+        return False
+    if array.dtype.kind in "iub":
+        return array.dtype.itemsize < 4 or not array.size or abs(int(array.max())) + abs(int(array.min())) < 1 << 20
+    wide = array.astype(np.float64)
+    return bool(np.isfinite(wide).all() and (not wide.size or np.abs(wide).max() < LARGEST_VALUE))
+
+
+def agrees(actual: np.ndarray, expected: np.ndarray, dtype: DType, share: float = 1.0) -> bool:
+    """Whether a result is as good as `TOLERANCE` (times `share`) asks; what is not a float must be equal."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    if dtype not in TOLERANCE:
+        return bool(np.array_equal(actual, expected))
+    if not expected.size:
+        return True
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    scale = max(float(np.abs(e).max()), 1e-3)
+    limit = TOLERANCE[dtype] * share * (np.abs(e) + scale)
+    return bool(np.isfinite(a).all() and (np.abs(a - e) <= limit).all())
+
+
+# The operators. Each maker builds one random operator (or a few) and returns its value, or None when nothing fits.
+
+Maker = Callable[[Generator], Any]
+_MAKERS: list[tuple[str, Maker]] = []
+
+
+def _maker(weight: int) -> Callable[[Maker], Maker]:
+    def register(function: Maker) -> Maker:
+        _MAKERS.extend([(function.__name__, function)] * weight)
+        return function
+
+    return register
+
+
+_UNARY = (
+    "neg abs sign exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan tanh asin acos atan sinh cosh asinh erf sigmoid "
+    "floor ceil round trunc isnan"
+).split()
+
+
+@_maker(8)
+def unary(g: Generator) -> Any:
+    x = g.value("float")
+    return None if x is None else g.builder(G.OPERATORS[_class(g.pick(_UNARY))](x))
+
+
+@_maker(3)
+def activation(g: Generator) -> Any:
+    x = g.value("float")
+    if x is None:
+        return None
+    name = g.pick(["Relu", "Silu", "Gelu", "Softplus", "Elu", "Celu", "LeakyRelu", "HardSigmoid", "Reciprocal"])
+    options = {"approximate": g.pick(["none", "tanh"])} if name == "Gelu" else {}
+    return g.builder(G.OPERATORS[name](x, **options))
+
+
+@_maker(1)
+def integer_unary(g: Generator) -> Any:
+    x = g.value("int")
+    return None if x is None else g.builder(G.OPERATORS[_class(g.pick(["neg", "abs", "sign", "relu"]))](x))
+
+
+@_maker(1)
+def logical_not(g: Generator) -> Any:
+    x = g.value("bool")
+    return None if x is None else g.builder(G.OPERATORS["Not"](x))
+
+
+def _class(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+def _partner(g: Generator, x: Value) -> Value:
+    """A value of the dtype of `x` that broadcasts with it: one there is, or a constant of a suitable shape."""
+    dtype, shape = x.type.dtype, x.type.shape
+    known = [v for v in g.values if v.type.dtype is dtype and _broadcasts(v.type.shape, shape)]
+    if known and g.chance(0.7):
+        return g.pick(known)
+    tail = shape[g.integer(0, len(shape)) :] if shape else ()
+    return g.constant(dtype, tuple(d if isinstance(d, int) and g.chance(0.7) else 1 for d in tail))
+
+
+def _broadcasts(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    return all(x == 1 or y == 1 or x == y for x, y in zip(a[::-1], b[::-1], strict=False))
+
+
+@_maker(12)
+def binary(g: Generator) -> Any:
+    x = g.value("float", "int", "uint")
+    if x is None:
+        return None
+    names = ["add", "sub", "mul", "min", "max"] * 2
+    names += ["div", "pow", "mod", "atan2"] if x.type.dtype.is_float else ["floordiv", "mod"]
+    y, name = _partner(g, x), g.pick(names)
+    if name in ("div", "floordiv", "mod", "pow"):
+        # Kept away from zero, so that division and powers are well defined.
+        one = g.builder(G.Constant(value=Constant(np.ones((), x.type.dtype.numpy))))
+        if name == "pow":
+            x = g.builder(G.OPERATORS["Add"](g.builder(G.OPERATORS["Abs"](x)), one))
+        elif x.type.dtype.kind == "uint":
+            y = g.builder(G.OPERATORS["Max"](y, one))
+        else:
+            y = g.builder(G.OPERATORS["Add"](g.builder(G.OPERATORS["Abs"](y)), one))
+    pair = (y, x) if name not in ("div", "floordiv", "mod", "pow") and g.chance(0.3) else (x, y)
+    return g.builder(G.OPERATORS[_class(name)](*pair))
+
+
+@_maker(3)
+def comparison(g: Generator) -> Any:
+    x = g.value("float", "int", "uint")
+    if x is None:
+        return None
+    return g.builder(G.OPERATORS[_class(g.pick(["eq", "ne", "lt", "le", "gt", "ge"]))](x, _partner(g, x)))
+
+
+@_maker(1)
+def logical(g: Generator) -> Any:
+    x = g.value("bool")
+    return None if x is None else g.builder(G.OPERATORS[_class(g.pick(["and", "or", "xor"]))](x, _partner(g, x)))
+
+
+@_maker(3)
+def select(g: Generator) -> Any:
+    x = g.value()
+    if x is None:
+        return None
+    y = _partner(g, x)
+    conditions = [v for v in g.values if v.type.dtype is boolean and _broadcasts(v.type.shape, x.type.shape)]
+    condition = g.pick(conditions) if conditions else g.constant(boolean, ())
+    return g.builder(G.Select(condition, x, y))
+
+
+@_maker(3)
+def cast(g: Generator) -> Any:
+    x = g.value()
+    return None if x is None else g.builder(G.Cast(x, dtype=g.dtype()))
+
+
+def _axes(g: Generator, rank: int) -> tuple[int, ...]:
+    return tuple(sorted(int(a) for a in g.rng.choice(rank, g.integer(1, rank), replace=False)))
+
+
+@_maker(6)
+def reduction(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None:
+        return None
+    names = ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"]
+    if x.type.dtype.is_float:
+        names += ["ReduceMean", "ReduceMean", "Variance", "LogSumExp"]
+    return g.builder(G.OPERATORS[g.pick(names)](x, axes=_axes(g, x.type.rank), keepdims=g.chance(0.5)))
+
+
+@_maker(1)
+def bool_reduction(g: Generator) -> Any:
+    x = g.value("bool", rank=1)
+    if x is None:
+        return None
+    return g.builder(
+        G.OPERATORS[g.pick(["ReduceAll", "ReduceAny"])](x, axes=_axes(g, x.type.rank), keepdims=g.chance(0.5))
+    )
+
+
+@_maker(2)
+def arg_reduction(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None:
+        return None
+    axis = g.integer(0, x.type.rank - 1)
+    return g.builder(
+        G.OPERATORS[g.pick(["Argmax", "Argmin"])](x, axis=axis, keepdims=g.chance(0.5), last=g.chance(0.3))
+    )
+
+
+@_maker(2)
+def topk(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None:
+        return None
+    axis = g.integer(0, x.type.rank - 1)
+    n = x.type.shape[axis]
+    k = g.integer(1, min(n, 5)) if isinstance(n, int) else n
+    return g.builder(G.Topk(x, k=k, axis=axis, largest=g.chance(0.5)))
+
+
+@_maker(2)
+def prefix(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None:
+        return None
+    options = {"axis": g.integer(0, x.type.rank - 1), "exclusive": g.chance(0.3), "reverse": g.chance(0.3)}
+    return g.builder(G.OPERATORS[g.pick(["Cumsum", "Cumsum", "Cumprod"])](x, **options))
+
+
+@_maker(5)
+def softmax_or_norm(g: Generator) -> Any:
+    x = g.value("float", rank=1)
+    if x is None:
+        return None
+    name = g.pick(["Softmax", "Softmax", "LogSoftmax", "LayerNorm", "LayerNorm", "RmsNorm"])
+    if "Softmax" in name:
+        return g.builder(G.OPERATORS[name](x, axis=g.integer(0, x.type.rank - 1)))
+    n = x.type.shape[-1]
+    shape = (n,) if isinstance(n, int) else (1,)
+    scale = g.constant(x.type.dtype, shape)
+    if name == "RmsNorm":
+        return g.builder(G.RmsNorm(x, scale, axes=(-1,), epsilon=0.1))
+    return g.builder(G.LayerNorm(x, scale, g.constant(x.type.dtype, shape), axes=(-1,), epsilon=0.1))
+
+
+@_maker(8)
+def matmul(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None:
+        return None
+    dtype, k = x.type.dtype, x.type.shape[-1]
+    fitting = [v for v in g.values if v.type.dtype is dtype and v.type.rank >= 2 and v.type.shape[-2] == k]
+    if fitting and g.chance(0.6):
+        return g.builder(G.Matmul(x, g.pick(fitting)))
+    if isinstance(k, int):
+        return g.builder(G.Matmul(x, g.constant(dtype, (k, g.pick([1, 3, 8, 16, 19, 32])))))
+    if x.type.rank < 2:
+        return None
+    order = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
+    return g.builder(G.Matmul(x, g.builder(G.Transpose(x, permutation=order))))
+
+
+@_maker(2)
+def einsum(g: Generator) -> Any:
+    x = g.value("float", rank=2)
+    if x is None:
+        return None
+    y = g.pick([v for v in g.values if v.type.dtype is x.type.dtype])
+    letters = "abcdefgh"
+    left = letters[: x.type.rank]
+    sizes = dict(zip(left, x.type.shape, strict=True))
+    right = ""
+    for d in y.type.shape:
+        same = [c for c, n in sizes.items() if n == d and c not in right]
+        c = g.pick(same) if same and g.chance(0.7) else letters[len(sizes)] if len(sizes) < len(letters) else ""
+        if not c:
+            return None
+        sizes.setdefault(c, d)
+        right += c
+    kept = [c for c in sizes if g.chance(0.6)]
+    g.rng.shuffle(kept)
+    return g.builder(G.Einsum((x, y), equation=f"{left},{right}->{''.join(kept)}"))
+
+
+@_maker(4)
+def convolution(g: Generator) -> Any:
+    x = g.value("float", rank=3)
+    if x is None or x.type.rank > 4:
+        return None
+    layout = g.pick(["channels_first", "channels_first", "channels_last"])
+    spatial = x.type.rank - 2
+    channels = x.type.shape[1 if layout == "channels_first" else -1]
+    if not isinstance(channels, int):
+        return None
+    groups = g.pick([1, 1, 1, channels, *(d for d in (2, 4) if channels % d == 0)])
+    outputs = groups * g.pick([1, 2, 3, 8])
+    kernel = tuple(g.integer(1, 3) for _ in range(spatial))
+    w = g.constant(x.type.dtype, (outputs, channels // groups, *kernel))
+    bias = g.constant(x.type.dtype, (outputs,)) if g.chance(0.5) else None
+    return g.builder(
+        G.Conv(
+            x,
+            w,
+            bias,
+            strides=tuple(g.integer(1, 2) for _ in range(spatial)),
+            padding=tuple((g.integer(0, 2), g.integer(0, 2)) for _ in range(spatial)),
+            dilations=tuple(g.pick([1, 1, 2]) for _ in range(spatial)),
+            groups=groups,
+            layout=layout,
+        )
+    )
+
+
+@_maker(2)
+def pooling(g: Generator) -> Any:
+    x = g.value("float", rank=3)
+    if x is None or x.type.rank > 4:
+        return None
+    spatial = x.type.rank - 2
+    kernel = tuple(g.integer(1, 3) for _ in range(spatial))
+    options: dict[str, Any] = {
+        "kernel": kernel,
+        "strides": tuple(g.integer(1, 2) for _ in range(spatial)),
+        "padding": tuple((g.integer(0, k // 2), g.integer(0, k // 2)) for k in kernel),
+        "layout": g.pick(["channels_first", "channels_last"]),
+    }
+    return g.builder(G.MaxPool(x, **options) if g.chance(0.5) else G.AvgPool(x, **options))
+
+
+@_maker(4)
+def reshape(g: Generator) -> Any:
+    x = g.value(rank=1)
+    if x is None:
+        return None
+    shape = list(x.type.shape)
+    for _ in range(g.integer(1, 2)):
+        kind, at = g.integer(0, 2), g.integer(0, len(shape) - 1)
+        if kind == 0 and len(shape) > 1:
+            at = min(at, len(shape) - 2)
+            shape[at : at + 2] = [shape[at] * shape[at + 1]]
+        elif kind == 1 and isinstance(shape[at], int):
+            factors = [f for f in range(1, shape[at] + 1) if shape[at] % f == 0]
+            f = g.pick(factors)
+            shape[at : at + 1] = [f, shape[at] // f]
+        else:
+            shape.insert(at, 1)
+    return g.builder(G.Reshape(x, shape=tuple(shape)))
+
+
+@_maker(4)
+def transpose(g: Generator) -> Any:
+    x = g.value(rank=2)
+    if x is None:
+        return None
+    return g.builder(G.Transpose(x, permutation=tuple(int(p) for p in g.rng.permutation(x.type.rank))))
+
+
+@_maker(4)
+def slice_(g: Generator) -> Any:
+    x = g.value(rank=1)
+    if x is None:
+        return None
+    starts, stops, steps = [], [], []
+    for n in x.type.shape:
+        if isinstance(n, int) and g.chance(0.6):
+            low = g.integer(0, n - 1)
+            high = g.integer(low + 1, n)
+            if g.chance(0.2):
+                starts, stops, steps = [*starts, high - 1], [*stops, low - 1], [*steps, -g.integer(1, 2)]
+            else:
+                starts, stops, steps = [*starts, low], [*stops, high], [*steps, g.pick([1, 1, 2, 3])]
+        elif g.chance(0.2):
+            # A dynamic dimension backwards, or every second element of it.
+            back = g.chance(0.5)
+            starts, stops = [*starts, n - 1 if back else 0], [*stops, -1 if back else n]
+            steps.append(-1 if back else 2)
+        else:
+            starts, stops, steps = [*starts, 0], [*stops, n], [*steps, 1]
+    return g.builder(G.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))
+
+
+@_maker(3)
+def concat(g: Generator) -> Any:
+    x = g.value(rank=1)
+    if x is None:
+        return None
+    axis = g.integer(0, x.type.rank - 1)
+    rest = [*x.type.shape[:axis], *x.type.shape[axis + 1 :]]
+    fitting = [
+        v
+        for v in g.values
+        if v.type.dtype is x.type.dtype
+        and v.type.rank == x.type.rank
+        and [*v.type.shape[:axis], *v.type.shape[axis + 1 :]] == rest
+    ]
+    return g.builder(G.Concat([x, *(g.pick(fitting) for _ in range(g.integer(1, 2)))], axis=axis))
+
+
+@_maker(2)
+def pad(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None:
+        return None
+    mode = g.pick(["constant", "constant", "edge", "reflect", "wrap"])
+    low, high = [], []
+    for n in x.type.shape:
+        least, _ = bounds(n)
+        assert least is not None
+        most = 2 if mode in ("constant", "edge") else min(2, least - 1)
+        low.append(g.integer(0, max(most, 0)))
+        high.append(g.integer(0, max(most, 0)))
+    options = {"value": g.pick([0, 1, -2])} if mode == "constant" else {}
+    return g.builder(G.Pad(x, low=tuple(low), high=tuple(high), mode=mode, **options))
+
+
+@_maker(1)
+def flip_or_tile(g: Generator) -> Any:
+    x = g.value(rank=1)
+    if x is None:
+        return None
+    if g.chance(0.5):
+        return g.builder(G.Flip(x, axes=_axes(g, x.type.rank)))
+    return g.builder(G.Tile(x, repeats=tuple(g.pick([1, 1, 2, 3]) for _ in range(x.type.rank))))
+
+
+@_maker(2)
+def broadcast(g: Generator) -> Any:
+    x = g.value()
+    if x is None:
+        return None
+    shape = [g.pick([d, 3, *g.symbols]) if d == 1 else d for d in x.type.shape]
+    if g.chance(0.4):
+        shape.insert(0, g.pick([1, 2, *g.symbols]))
+    return g.builder(G.BroadcastTo(x, shape=tuple(shape)))
+
+
+@_maker(3)
+def gather(g: Generator) -> Any:
+    x = g.value(rank=1)
+    if x is None:
+        return None
+    indices = g.value("int")
+    if indices is None or g.chance(0.4):
+        indices = g.constant(g.pick([i32, i64]), tuple(g.integer(1, 4) for _ in range(g.integer(0, 2))))
+    return g.builder(G.Gather(x, indices, axis=g.integer(0, x.type.rank - 1)))
+
+
+@_maker(1)
+def scatter(g: Generator) -> Any:
+    x = g.value("float", "int", rank=1)
+    if x is None or not all(isinstance(d, int) for d in x.type.shape):
+        return None
+    axis = g.integer(0, x.type.rank - 1)
+    n = x.type.shape[axis]
+    count = g.integer(1, min(n, 3))
+    shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
+    positions = g.rng.permutation(n)[:count].reshape([-1 if d == axis else 1 for d in range(x.type.rank)])
+    indices = g.builder(G.Constant(value=Constant(np.broadcast_to(positions, shape).astype(np.int64).copy())))
+    updates = g.constant(x.type.dtype, shape)
+    combiner = g.pick([None, "sum", "max", "min"])
+    return g.builder(G.ScatterElements(x, indices, updates, axis=axis, combiner=combiner))
+
+
+@_maker(1)
+def pattern(g: Generator) -> Any:
+    """Data made from positions: iota, one-hot, triangles, sizes."""
+    kind = g.integer(0, 3)
+    if kind == 0:
+        shape = tuple(g._dim() for _ in range(g.integer(1, 2)))
+        return g.builder(
+            G.Iota(shape=shape, axis=g.integer(0, len(shape) - 1), start=g.integer(-3, 3), step=g.integer(1, 3))
+        )
+    if kind == 1 and (x := g.value("int")) is not None:
+        return g.builder(G.OneHot(x, depth=g.integer(1, 6), axis=-1))
+    if kind == 2 and (x := g.value("float", "int", rank=2)) is not None:
+        return g.builder(G.Triangular(x, upper=g.chance(0.5), diagonal=g.integer(-1, 1)))
+    if kind == 3 and g.symbols:
+        return g.builder(G.Symbolic(values=(g.pick(g.symbols) + g.integer(0, 3),)))
+    return None
+
+
+def generate(seed: int, max_steps: int = 14) -> Program:
+    """The program of a seed: always the same one."""
+    with np.errstate(all="ignore"):
+        return Generator(seed, max_steps).program()
+
+
+__all__ = ["Program", "agrees", "generate", "tensor_type"]
