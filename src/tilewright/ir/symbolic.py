@@ -11,12 +11,16 @@ dimension of ``seq`` elements), so that simplification needs no environment.
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Union
 
 Monomial = tuple["Atom", ...]
+
+RESERVED = frozenset({"dense", "dense_resource", "false", "inf", "max", "min", "nan", "none", "true", "unit"})
+"""Words of the textual form, which no symbol can be called."""
 
 
 class Atom:
@@ -294,8 +298,11 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
     key = (name, lower, upper, multiple_of)
     found = Symbol._interned.get(key)
     if found is None:
-        if not name.isidentifier():
-            raise ValueError(f"{name!r} is not a name for a symbolic dimension (letters, digits and _)")
+        if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
+            raise ValueError(
+                f"{name!r} is not a name for a symbolic dimension (letters, digits and _; no word of Python, "
+                f"none of {', '.join(sorted(RESERVED))})"
+            )
         found = object.__new__(Symbol)
         found.name, found.lower, found.upper, found.multiple_of = name, lower, upper, multiple_of
         found.key = (0, name, str(lower), str(upper), multiple_of)
@@ -411,9 +418,11 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
         g = math.gcd(b, *(c for c, m in r.terms if m))
         if g > 1:  # (4*i + 3) // 6 == (2*i + 1) // 3
             return _floordiv(_make({m: (c // g) for c, m in r.terms}), b // g)
-        atom = r.atom
-        if isinstance(atom, FloorDiv) and isinstance(atom.b, int) and atom.b > 0:
-            return _floordiv(atom.a, atom.b * b)
+        for c, monomial in r.terms:  # (e + y//n) // b == (n*e + y) // (n*b)
+            if c == 1 and len(monomial) == 1 and isinstance(atom := monomial[0], FloorDiv):
+                if isinstance(atom.b, int) and atom.b > 0:
+                    rest = _add(r, _scale(_atom_expr(atom), -1))
+                    return _floordiv(_add(_scale(rest, atom.b), atom.a), atom.b * b)
         low, high = bounds(r)
         if low is not None and high is not None and low // b == high // b:
             return low // b
