@@ -16,6 +16,7 @@ from .base import GraphOp, tensor_type
 from .contract import Einsum
 from .elementwise import BINARY, UNARY, Cast, Select, constant
 from .norm import Softmax, narrow, widen
+from .reduce import ReduceMax
 from .shape import Concat, Iota, Reshape, Slice
 
 
@@ -25,7 +26,7 @@ class Attention(GraphOp):
 
     Shapes: q (B, H, S, D), k (B, G, T, D), v (B, G, T, E), result (B, H, S, E); H is a multiple of G (grouped queries; Ainslie
     et al., 2023). `mask` broadcasts to (B, H, S, T): boolean (True attends) or added to the scores. `causal` hides keys j > i.
-    `scale` None is ``1 / sqrt(D)``. A row with every key hidden gives NaN, as the plain formula does.
+    `scale` None is ``1 / sqrt(D)``. A row with every key hidden gives zeros, as in PyTorch and ONNX.
     """
 
     name = "graph.attention"
@@ -65,8 +66,10 @@ class Attention(GraphOp):
         if self.causal:
             scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
         with np.errstate(invalid="ignore"):
-            e = np.exp(scores - scores.max(-1, keepdims=True))
-            return (e / e.sum(-1, keepdims=True) @ v).astype(q.dtype)
+            top = scores.max(-1, keepdims=True)
+            e = np.exp(scores - top)
+            weights = np.where(np.isneginf(top), 0.0, e / e.sum(-1, keepdims=True))
+            return (weights @ v).astype(q.dtype)
 
     def decompose(self, b: Builder) -> Value:
         q, k, v = widen(b, self.q), widen(b, self.k), widen(b, self.v)
@@ -97,6 +100,10 @@ class Attention(GraphOp):
             row, column = (b(Iota(shape=(rows, keys), axis=a)) for a in (0, 1))
             scores = b(Select(b(BINARY["le"](column, row)), scores, constant(b, -np.inf, scores)))
         weights = b(Softmax(scores, axis=-1))
+        if self.mask is not None:
+            # Only a mask can hide a whole row. This maximum is the one that softmax decomposes to, so it is computed once.
+            hidden = b(BINARY["eq"](b(ReduceMax(scores, axes=(3,), keepdims=True)), constant(b, -np.inf, scores)))
+            weights = b(Select(hidden, constant(b, 0, scores), weights))
         if repeat > 1:
             weights = b(Reshape(weights, shape=(batch, groups, repeat, rows, keys)))
             y = b(Einsum((weights, v), equation="bgrst,bgte->bgrse"))
