@@ -207,8 +207,10 @@ def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
         "and": np.bitwise_and,
         "or": np.bitwise_or,
     }[combiner]
+    # NumPy's maximum and minimum know no neutral element, which nothing to combine needs.
+    empty = {} if x.size else {"initial": combiner_identity(combiner, DType.of(x))}
     # The result keeps the data type: NumPy's own product widens small integers.
-    return function.reduce(x, axis=axis, dtype=x.dtype)
+    return function.reduce(x, axis=axis, dtype=x.dtype, **empty)
 
 
 @operation
