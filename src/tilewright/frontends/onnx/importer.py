@@ -31,6 +31,18 @@ from .values import Content, Tensor, is_concrete
 FOLD_LIMIT = 1024
 """Elements up to which an operator on constants is computed at once, so that tables of sizes stay out of the graph."""
 
+_WITHOUT_EFFECT = (
+    "stash_type",
+    "saturate",
+    "storage_order",
+    "momentum",
+    "seed",
+    "softmax_precision",
+    "precision",
+    "sorted",
+)
+"""Attributes that an importer may leave unread: they concern outputs, training or rounding that do not arise here."""
+
 Binding = Tensor | None  # None: the result of an unsupported node
 
 
@@ -53,6 +65,7 @@ class Node:
         self.attributes = attributes
         self.opset = opset
         self.location = location
+        self.read: set[str] = set(_WITHOUT_EFFECT)
 
     # -- Inputs ------------------------------------------------------------------------------------------------------------------
 
@@ -101,14 +114,16 @@ class Node:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as int, float, str, list, ``TensorProto`` or ``GraphProto``."""
+        self.read.add(name)
         return self.attributes.get(name, default)
 
     def dtype_attr(self, name: str) -> DType:
-        return dtype_of(self.attributes[name], f"attribute '{name}' of node {self.location}")
+        """An attribute that is a ``TensorProto.DataType``."""
+        return dtype_of(self.attr(name), f"attribute '{name}' of node {self.location}")
 
     def tensor_attr(self, name: str) -> np.ndarray[Any, Any] | None:
         """A tensor attribute as an array."""
-        proto = self.attributes.get(name)
+        proto = self.attr(name)
         return None if proto is None else self.importer.file.array(proto, f"attribute '{name}' of node {self.location}")
 
     def split_sizes(self, total: Dim) -> list[Dim]:
@@ -298,7 +313,7 @@ class Importer:
             with self.builder.at(location):
                 function = self.functions.get((proto.domain, proto.op_type, proto.overload))
                 if function is not None:
-                    return self._call(function, inputs, attributes, location)
+                    return self._call(function, node)
                 if domain == "" and proto.op_type == "If":
                     return self._if(node, scope)
                 if domain == "":
@@ -310,6 +325,9 @@ class Importer:
                     return self._expand(node, "")
                 try:
                     result = importer(node)
+                    ignored = sorted(set(attributes) - node.read)
+                    if ignored:
+                        raise Unsupported(f"attribute {', '.join(ignored)}")
                 except Unsupported as problem:
                     return self._expand(node, str(problem))
                 return [
@@ -324,18 +342,17 @@ class Importer:
                 f"node {location} ({operator}): {_without_location(error)}{_bound_hint(inputs)}"
             ) from error
 
-    def _call(
-        self, function: Any, inputs: Sequence[Any], attributes: Mapping[str, Any], location: Location
-    ) -> Sequence[Binding]:
+    def _call(self, function: Any, node: Node) -> Sequence[Binding]:
         """Inline a model-local function."""
         opsets = {_domain(e.domain): e.version for e in function.opset_import}
-        scope = Scope(opsets=opsets, path=f"{location}/")
-        for name, x in zip(function.input, [*inputs, *[None] * len(function.input)], strict=False):
+        scope = Scope(opsets=opsets, path=f"{node.location}/")
+        for name, x in zip(function.input, [*node.inputs, *[None] * len(function.input)], strict=False):
             scope.names[name] = x
         references = {a.name: _attribute_value(a) for a in function.attribute_proto}
-        references.update(attributes)
+        references.update(node.attributes)
         self._body(function, scope, references)
-        return [scope.find(name, str(location)) for name in function.output]
+        wanted = zip(function.output, node.outputs, strict=False)
+        return [scope.find(name, str(node.location)) if used else None for name, used in wanted]
 
     def _body(self, function: Any, scope: Scope, references: Mapping[str, Any]) -> None:
         """The nodes of a function; an input that the call left out reads as an absent optional input."""
@@ -382,14 +399,28 @@ class Importer:
             function = schema.function_body
         elif schema.has_context_dependent_function:
             types = [b"" if x is None else _type_proto(x).SerializeToString() for x in node.inputs]
-            body = schema.get_context_dependent_function(node.proto.SerializeToString(), types)
+            body = schema.get_context_dependent_function(_resolved(node).SerializeToString(), types)
             function = onnx.FunctionProto.FromString(body) if body else None
         if function is None or not function.node:
             raise Unsupported(hint)
         defaults = {
             name: _attribute_value(a.default_value) for name, a in schema.attributes.items() if a.default_value.name
         }
-        return self._call(function, node.inputs, {**defaults, **node.attributes}, node.location)
+        node.attributes = {**defaults, **node.attributes}
+        return self._call(function, node)
+
+
+def _resolved(node: Node) -> Any:
+    """The node's protobuf with references to attributes of an enclosing function replaced by their values."""
+    import onnx
+
+    proto = onnx.NodeProto()
+    proto.CopyFrom(node.proto)
+    del proto.attribute[:]
+    proto.attribute.extend(
+        onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value is not None
+    )
+    return proto
 
 
 def _type_proto(tensor: Tensor) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
+from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, ceildiv, smax
 from ....ir.types import i32
@@ -47,7 +48,17 @@ def _static_padding(n: Node, x: Value, padding: Padding) -> tuple[Value, Padding
     return x, ((0, 0),) * len(padding)
 
 
+def _check_kernel(n: Node, w: Value) -> None:
+    """`kernel_shape` says again what the weight's shape says."""
+    given = n.attr("kernel_shape")
+    if given is not None and tuple(given) != tuple(w.type.shape[2:]):
+        raise CompileError(
+            f"node {n.location} ({n.op_type}): kernel_shape {given} contradicts the weight's shape {w.type.shape}"
+        )
+
+
 def _conv_of(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    _check_kernel(n, w)
     strides, dilations, padding = _window(n, x, w.type.shape[2:])
     x, padding = _static_padding(n, x, padding)
     groups = n.attr("group", 1)
@@ -75,6 +86,7 @@ def _conv_integer(n: Node) -> Value:
 @importer("ConvTranspose")
 def _conv_transpose(n: Node) -> Value:
     x, w = n.value(0), n.value(1)
+    _check_kernel(n, w)
     kernel = w.type.shape[2:]
     rank = len(kernel)
     strides, dilations = tuple(n.attr("strides") or [1] * rank), tuple(n.attr("dilations") or [1] * rank)

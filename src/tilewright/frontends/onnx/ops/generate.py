@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 @importer("Constant")
 def _constant(n: Node) -> Any:
-    for name, value in n.attributes.items():
-        if name == "value":
-            return n.importer.data_tensor(n.tensor_attr("value"), n.outputs[0])
-        if name in ("value_int", "value_ints"):
-            return n.importer.data_tensor(np.array(value, np.int64))
-        if name in ("value_float", "value_floats"):
-            return n.importer.data_tensor(np.array(value, np.float32))
+    if n.attr("value") is not None:
+        return n.importer.data_tensor(n.tensor_attr("value"), n.outputs[0])
+    for name, dtype in (
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+    ):
+        value = n.attr(name)
+        if value is not None:
+            return n.importer.data_tensor(np.array(value, dtype))
     raise Unsupported(f"constants given as {', '.join(n.attributes) or 'nothing'}")
 
 

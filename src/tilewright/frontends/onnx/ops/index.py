@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
@@ -25,7 +26,7 @@ def _gather(n: Node) -> Value:
     known = list(indices.content.reshape(-1)) if indices.content is not None and indices.rank <= 1 else []
     if known and all(prove_lt(e, 0) or prove_le(0, e) for e in known):
         known = [e + d if prove_lt(e, 0) else e for e in known]
-        consecutive = all(b == a + 1 for a, b in zip(known, known[1:], strict=False))
+        consecutive = all(b == a + 1 for a, b in itertools.pairwise(known))
         if consecutive and prove_lt(known[-1], d) and prove_le(0, known[0]):
             # A fixed place is a slice: no index reaches the generated code.
             y = slice_(n, x.value, axis, known[0], known[0] + len(known))

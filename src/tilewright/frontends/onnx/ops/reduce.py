@@ -19,8 +19,9 @@ def _axes(n: Node) -> tuple[int, ...] | None:
     given = n.attr("axes")
     if given is None and n.has(1):
         given = n.numbers(1)
+    noop = n.attr("noop_with_empty_axes", 0)
     if not given:
-        return None if n.attr("noop_with_empty_axes", 0) else tuple(range(n.tensor(0).rank))
+        return None if noop else tuple(range(n.tensor(0).rank))
     return tuple(given)
 
 
@@ -47,11 +48,11 @@ _REDUCTIONS: dict[str, tuple[_Step | None, Any, _Step | None]] = {
 @importer(*_REDUCTIONS)
 def _reduce(n: Node) -> Any:
     before, operator, after = _REDUCTIONS[n.op_type]
-    axes = _axes(n)
+    axes, keep = _axes(n), bool(n.attr("keepdims", 1))
     x = n.value(0)
     if x.type.dtype is boolean:
         operator = {g.ReduceMax: g.ReduceAny, g.ReduceMin: g.ReduceAll}.get(operator, operator)
     x = x if before is None else before(n, x)
     if axes is not None:
-        x = n.emit(operator(x, axes=axes, keepdims=bool(n.attr("keepdims", 1))))
+        x = n.emit(operator(x, axes=axes, keepdims=keep))
     return x if after is None else after(n, x)

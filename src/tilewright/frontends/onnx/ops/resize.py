@@ -25,7 +25,8 @@ def _positions(mode: str, count: int, size: int, scale: float) -> np.ndarray[Any
     if mode == "pytorch_half_pixel":
         return (i + 0.5) / scale - 0.5 if count > 1 else np.zeros(1)
     if mode == "align_corners":
-        return i * (size - 1) / (count - 1) if count > 1 else np.zeros(1)
+        length = scale * size  # not rounded, by the standard
+        return i * (size - 1) / (length - 1) if count > 1 else np.zeros(1)
     if mode == "asymmetric":
         return i / scale
     if mode == "half_pixel_symmetric":
