@@ -11,6 +11,8 @@ import numpy as np
 from tilewright.dialects import func
 from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
+from tilewright.ir.shape_solver import ShapeSolver
+from tilewright.ir.symbolic import evaluate
 from tilewright.ir.verifier import verify
 
 from .generator import Program, agrees, generate
@@ -69,7 +71,18 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
     from tilewright.targets.base import resolve
 
     lowered = lower(module.clone(), resolve("cpu").lowering, lambda step, m: step(m)).module
-    return [Interpreter(lowered).run("main", arrays) for arrays in inputs]
+    main: Any = module.symbol("main")
+    results = []
+    for arrays in inputs:
+        # A host program fills tensors that its caller gives.
+        types = [value.type for value in main.outputs]
+        dims = ShapeSolver([(n, a.type.shape) for n, a in zip(main.arg_names, main.inputs, strict=True)]).solve(
+            {n: x.shape for n, x in zip(main.arg_names, arrays, strict=True)}
+        )
+        outputs = [np.zeros([int(evaluate(d, dims)) for d in t.shape], t.dtype.numpy) for t in types]
+        Interpreter(lowered).run("main", [*(x.copy() for x in arrays), *outputs], symbols=dims)
+        results.append(outputs)
+    return results
 
 
 LEVELS: dict[str, Run] = {"tensor": lowered_to_tensor, "fused": fused, "loop": scheduled}

@@ -130,7 +130,10 @@ def _merge(members: Sequence[tensor.Compute], d: int) -> None:
             renamed = symbol(f"i{k}", 0, axis.upper)
             mapping[axis] = renamed
             axes.append(renamed)
-        _rename(op, mapping, {r: merged for r in results}, d)
+        for axis in op.reduce_axes:  # of a prefix sum, say, the extent depends on an axis that got another name
+            if not isinstance(axis.upper, int) and not free_symbols(axis.upper).isdisjoint(mapping):
+                mapping[axis] = symbol(axis.name, axis.lower, substitute(axis.upper, mapping))
+        _rename(op, mapping, dict.fromkeys(results, merged), d)
         op.axes = tuple(axes)
         _set_shape(op)
         _shift_roles(op, d)
@@ -146,14 +149,7 @@ def _rename(op: tensor.Compute, mapping: dict[Expr, Dim], internal: dict[Value, 
             x.guard = substitute_all(x.guard, mapping)
         elif isinstance(x, scalar.Index):
             x.expr = substitute(x.expr, mapping)
-    op.reduce_axes = tuple(_renewed(axis, mapping) for axis in op.reduce_axes)
-
-
-def _renewed(axis: Expr, mapping: dict[Expr, Dim]) -> Expr:
-    upper = axis.upper
-    if isinstance(upper, int) or free_symbols(upper).isdisjoint(mapping):
-        return axis
-    raise AssertionError("axes that bound a reduce axis are not merged or renamed")
+    op.reduce_axes = tuple(substitute(axis, mapping) for axis in op.reduce_axes)  # type: ignore[misc]
 
 
 def _set_shape(op: tensor.Compute) -> None:
