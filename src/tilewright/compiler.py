@@ -219,11 +219,13 @@ class Compilation:
         from .dialects import func
         from .ir.symbolic import bounds, free_symbols
         from .ir.types import Shape
+        from .transforms.index_limits import index_limits
 
         assert self.graph is not None
         main = self.graph.symbol("main")
         assert isinstance(main, func.Func)
         symbols: dict[str, Any] = {}
+        limits = index_limits(self.graph)
 
         def shape_of(shape: Shape) -> list[int | str]:
             for d in shape:
@@ -254,7 +256,10 @@ class Compilation:
             "abi": ABI_VERSION,
             "compiler": f"tilewright {__version__}",
             "source": getattr(self, "source", ""),
-            "inputs": tensors(main.arg_names, main.inputs),
+            "inputs": [
+                {**entry, "limit": limits[entry["name"]]} if entry["name"] in limits else entry
+                for entry in tensors(main.arg_names, main.inputs)
+            ],
             "outputs": tensors(main.result_names, main.outputs),
             "symbols": symbols,
             "solver": _solver_steps(main),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ShapeError
+from tilewright.runtime.expressions import evaluate
 from tilewright.runtime.tensors import dtype_named
 
 LARGEST_SIZE = 128
@@ -48,22 +49,9 @@ def concrete_shape(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tupl
     """A shape with expressions such as "2 * seq" evaluated.
 
     Raises:
-        ShapeError: `sizes` lacks a symbol of the shape.
+        ArtifactError: `sizes` lacks a symbol of the shape.
     """
-    from tilewright.ir.symbolic import evaluate, parse, symbol
-
-    result = []
-    for dim in shape:
-        if isinstance(dim, int):
-            result.append(dim)
-            continue
-        symbols = {name: symbol(name) for name in sizes}
-        try:
-            result.append(int(evaluate(parse(dim, symbols), dict(sizes))))
-        except (ValueError, KeyError) as error:
-            known = ", ".join(sizes) or "none"
-            raise ShapeError(f"the size of dimension '{dim}' is not known (given: {known}): {error}") from None
-    return tuple(result)
+    return tuple(evaluate(dim, sizes) for dim in shape)
 
 
 def random_inputs(metadata: Mapping[str, Any], sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:

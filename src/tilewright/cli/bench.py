@@ -141,8 +141,9 @@ def _differences(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     own = results.pop("tilewright")
     return {
         name: max(
-            float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0)) for a, b in zip(own, other)
-        )  # noqa: B905
+            float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0))
+            for a, b in zip(own, other, strict=True)
+        )
         for name, other in results.items()
     }
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
 from rich.table import Table
 
-from .common import compile_options, console, gather_inputs, input_options, number, obtain
+from .common import compile_options, console, gather_inputs, input_options, number, obtain, progress_display
 
 
 @click.command("profile")
@@ -30,38 +30,42 @@ def command(
     as_json: bool,
 ) -> None:
     """Show where the time of MODEL goes (an artifact, or a model that is compiled first)."""
+    from tilewright.machine import machine
+
     library = obtain(model, target, dims, threads)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
-    library(**inputs)  # the first call takes memory and threads
-    rows = [_row(row) for row in library.profile(**inputs)]
-    rows.sort(key=lambda row: -row["seconds"])
+    with progress_display() as progress:
+        progress("measuring this machine")
+        here = machine(threads)
+        progress("profiling")
+        profiled = library.profile(**inputs)
+    rows = [{**asdict(row), "roofline": row.roofline_share(here.flops, here.bandwidth)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
     if as_json:
-        click.echo(json.dumps({"seconds": total, "kernels": rows}, indent=2))
+        click.echo(json.dumps({"seconds": total, "machine": asdict(here), "kernels": rows}, indent=2))
         return
     table = Table(box=None)
     table.add_column("kernel", overflow="fold")
     for column in ("calls", "ms", "share", "bytes", "flop", "GB/s", "GFLOP/s", "of roofline"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:top]:
-        seconds, size, flops = row["seconds"], row.get("bytes"), row.get("flops")
-        share = row.get("roofline")
+        seconds, size, flops = row["seconds"], row["bytes"], row["flops"]
         table.add_row(
             row["name"],
             str(row["calls"]),
             f"{seconds * 1e3:.3f}",
             f"{seconds / total:.1%}" if total else "",
-            "" if size is None else number(size, "B"),
-            "" if flops is None else number(flops, ""),
-            "" if size is None or not seconds else f"{size / seconds / 1e9:.1f}",
-            "" if flops is None or not seconds else f"{flops / seconds / 1e9:.1f}",
-            "" if share is None else f"{share:.0%}",
+            number(size, "B"),
+            number(flops, ""),
+            f"{size / seconds / 1e9:.1f}" if seconds else "",
+            f"{flops / seconds / 1e9:.1f}" if seconds else "",
+            f"{row['roofline']:.0%}",
         )
     out = console()
     out.print(table)
     more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
-    out.print(f"{total * 1e3:.3f} ms in kernels{more}", highlight=False)
-
-
-def _row(row: Any) -> dict[str, Any]:
-    return asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row)
+    out.print(
+        f"{total * 1e3:.3f} ms in kernels{more}; the roofline of {here.threads} threads: "
+        f"{here.flops / 1e9:.0f} GFLOP/s, {here.bandwidth / 1e9:.0f} GB/s",
+        highlight=False,
+    )

@@ -1,0 +1,58 @@
+"""What the integer inputs of a model may be at most, found from the tables that they index. An analysis: nothing is changed."""
+
+from __future__ import annotations
+
+from ..dialects import func, graph
+from ..ir.core import Module, Value
+from ..ir.symbolic import bounds
+
+_KEEPS_VALUES = frozenset(
+    f"graph.{name}"
+    for name in (
+        "cast",
+        "reshape",
+        "transpose",
+        "broadcast_to",
+        "slice",
+        "concat",
+        "identity",
+        "flip",
+        "tile",
+        "gather",
+    )
+)
+"""Operators whose result holds (some of) the elements of their operands, unchanged."""
+
+
+def index_limits(module: Module) -> dict[str, int]:
+    """For each integer input of "main" that is used as an index: the size of the smallest dimension it indexes.
+
+    A dimension of unknown size counts with its lower bound. Inputs that index nothing, or only after arithmetic, are left out.
+    """
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    limits = {}
+    for name, arg in zip(main.arg_names, main.inputs, strict=True):
+        if arg.type.dtype.is_integer:
+            found = _sizes_indexed(arg, set())
+            if found:
+                limits[name] = min(found)
+    return limits
+
+
+def _sizes_indexed(value: Value, seen: set[Value]) -> list[int]:
+    if value in seen:
+        return []
+    seen.add(value)
+    sizes: list[int] = []
+    for op, operand in value.uses:
+        if op.name in ("graph.gather", "graph.gather_elements", "graph.scatter_elements") and operand == 1:
+            assert isinstance(op, graph.Gather | graph.GatherElements | graph.ScatterElements)
+            lower, _ = bounds(op.operands[0].type.shape[op.axis])
+            sizes.append(lower or 1)
+        elif op.name in _KEEPS_VALUES and op.results[0].type.dtype.is_integer:
+            sizes += _sizes_indexed(op.results[0], seen)
+    return sizes
+
+
+__all__ = ["index_limits"]
