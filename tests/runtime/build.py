@@ -58,7 +58,7 @@ def build(path: Path, *, embed: bool = True, wasm: bool = False, defines: tuple[
     zig = [sys.executable, "-m", "ziglang", "cc"]
     if wasm:
         exports = [f"-Wl,--export={name}" for name in WASM_EXPORTS]
-        how = [*zig, "-target", "wasm32-freestanding", "-nostdlib", "-Wl,--no-entry", *exports]
+        how = [*zig, "-target", "wasm32-freestanding", "-nostdlib", "-lcompiler_rt", "-Wl,--no-entry", *exports]
     else:
         how = [*(["cc"] if shutil.which("cc") else zig), "-shared", "-fPIC", "-pthread"]
     command = [*how, *common, *(f"-D{d}" for d in defines), *map(str, sources), "-o", str(path)]

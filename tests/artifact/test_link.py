@@ -1,0 +1,150 @@
+"""Objects, linking and packing for this machine and others, with the system's compiler and with zig."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from tilewright.artifact import link, package, trailer
+from tilewright.artifact.sources import COMPILE_FLAGS, EXPORTS, INCLUDE_DIR
+from tilewright.errors import ArtifactError
+from tilewright.runtime.library import Library
+
+SOURCES = Path(__file__).parents[1] / "runtime" / "c"
+WEIGHTS = np.concatenate([np.arange(1, 9) * 0.5, np.arange(1, 9) * 10.0]).astype(np.float32).view(np.uint8)
+METADATA = {
+    "inputs": [
+        {"name": "x", "dtype": "float32", "shape": ["batch", 8]},
+        {"name": "z", "dtype": "float32", "shape": ["batch"]},
+    ],
+    "outputs": [
+        {"name": "y", "dtype": "float32", "shape": ["batch", 8]},
+        {"name": "pairs", "dtype": "float32", "shape": ["2 * batch"]},
+    ],
+    "kernels": ["scale", "shift"],
+}
+
+
+def host_triple() -> str:
+    import llvmlite.binding as llvm
+
+    return str(llvm.get_default_triple())
+
+
+def model(triple: str) -> list[bytes]:
+    return link.compile_c([SOURCES / "affine_module.c"], [INCLUDE_DIR], triple, list(COMPILE_FLAGS))
+
+
+def check(library: Library) -> None:
+    x, z = np.random.default_rng(0).random((5, 8), np.float32), np.arange(5, dtype=np.float32)
+    y, pairs = library(x, z)
+    w, b = WEIGHTS.view(np.float32)[:8], WEIGHTS.view(np.float32)[8:]
+    np.testing.assert_allclose(y, x * w + b + z[:, None], rtol=1e-6)
+    np.testing.assert_array_equal(pairs, np.concatenate([z, z]))
+
+
+@pytest.mark.parametrize("compiler", ["", "zig"])
+def test_a_library_for_this_machine(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CC", compiler)
+    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    target = host_triple()
+    whole = package.link_library(tmp_path / "whole.so", model(target), METADATA, target, weights=weights)
+    check(Library(whole))
+    bare = package.link_library(tmp_path / "bare.so", model(target), METADATA, target, weights=weights, embed=False)
+    check(Library(bare, weights=weights))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bare.so", "whole.so"]
+
+
+def test_no_compiler_is_needed_but_zig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TILEWRIGHT_CC", raising=False)
+    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    target = host_triple()
+    check(Library(package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)))
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
+def test_only_the_interface_is_exported(tmp_path: Path) -> None:
+    target = host_triple()
+    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    path = package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)
+    listing = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    assert {line.split()[-1] for line in listing.splitlines()} == set(EXPORTS)
+
+
+@pytest.mark.parametrize(
+    ("target", "magic"),
+    [
+        ("aarch64-unknown-linux-gnu", b"\x7fELF\x02"),
+        ("riscv64-unknown-linux-musl", b"\x7fELF\x02"),
+        ("x86_64-pc-windows-gnu", b"MZ"),
+        ("aarch64-apple-darwin", b"\xcf\xfa\xed\xfe"),
+        ("wasm32-unknown-unknown", b"\0asm"),
+    ],
+)
+def test_other_machines(target: str, magic: bytes, tmp_path: Path) -> None:
+    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    path = package.link_library(tmp_path / "model", model(target), METADATA, target, weights=weights)
+    data = path.read_bytes()
+    assert data.startswith(magic)
+    assert bytes(package.blob(WEIGHTS, xxhash.xxh64_intdigest(WEIGHTS)))[8:] in data
+    trailer.verify_file(path)
+
+
+def test_blob_object_is_aligned_data(tmp_path: Path) -> None:
+    parts = {"first": b"x" * 65, "second": bytes(range(256)), "nothing": b""}
+    objects = [link.blob_object(data, name, host_triple()) for name, data in parts.items()]
+    link.link_shared(objects, tmp_path / "data.so", host_triple(), list(parts))
+    native = ctypes.CDLL(str(tmp_path / "data.so"))
+    for name, data in parts.items():
+        symbol = ctypes.c_char.in_dll(native, name)
+        assert ctypes.addressof(symbol) % 64 == 0
+        assert ctypes.string_at(ctypes.addressof(symbol), len(data)) == data
+
+
+def test_errors_show_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "broken.c"
+    source.write_text("int f(void) { return undeclared; }\n")
+    with pytest.raises(ArtifactError, match=r"compiling broken\.c failed[\s\S]*undeclared"):
+        link.compile_c([source], [], host_triple(), [])
+    source.write_text("void missing(void);\nvoid f(void) { missing(); }\n")
+    with pytest.raises(ArtifactError, match="cannot be written|linking"):
+        link.link_shared([b"not an object"], tmp_path / "x.so", host_triple(), [])
+    monkeypatch.setenv("TILEWRIGHT_CC", "no-such-compiler")
+    with pytest.raises(ArtifactError, match="TILEWRIGHT_CC names 'no-such-compiler'"):
+        link.compile_c([source], [], host_triple(), [])
+
+
+def test_compiled_sources_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    source, header = tmp_path / "f.c", tmp_path / "value.h"
+    source.write_text('#include "value.h"\nint f(void) { return VALUE; }\n')
+    header.write_text("#define VALUE 1\n")
+    runs: list[list[str]] = []
+    original = link._run
+    monkeypatch.setattr(link, "_run", lambda command, what: (runs.append(command), original(command, what)))
+    for _ in range(2):
+        first = link.compile_c([source], [tmp_path], host_triple(), [])
+    assert len(runs) == 1
+    header.write_text("#define VALUE 2\n")
+    assert link.compile_c([source], [tmp_path], host_triple(), []) != first
+    assert len(runs) == 2
+
+
+def test_tar_holds_the_parts(tmp_path: Path) -> None:
+    path = package.save_tar(tmp_path / "model.tar", [b"object"], WEIGHTS, METADATA)
+    trailer.verify_file(path)
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+        text = archive.extractfile("metadata.json")
+        assert text is not None
+        assert json.load(text) == METADATA
+    assert {"objects/0.o", "runtime/pool.c", "runtime/runtime.h", "tilewright.h", "tw_blob_weights.bin"} <= set(names)
