@@ -137,9 +137,27 @@ OptionalOperand = Value | None
 VariadicOperand = tuple[Value, ...]
 Attr = Any
 
+_ANNOTATIONS = {"Operand": "one", "OptionalOperand": "optional", "VariadicOperand": "variadic", "Attr": "attribute"}
+
+
+def _annotation_kind(annotation: Any) -> str | None:
+    """What an annotation declares: a name when the defining module postpones annotations, else the object itself."""
+    if isinstance(annotation, str):
+        return _ANNOTATIONS.get(annotation.rpartition(".")[2])
+    if annotation is Operand:
+        return "one"
+    if annotation is Attr:
+        return "attribute"
+    # Unions and tuples are made anew by every subscription, so these two are compared by value.
+    if annotation == OptionalOperand:
+        return "optional"
+    return "variadic" if annotation == VariadicOperand else None
+
+
 _MISSING = object()
 _registry: dict[str, type[Operation]] = {}
 OpT = TypeVar("OpT", bound="type[Operation]")
+OperationT = TypeVar("OperationT", bound="Operation")
 
 
 def operation(cls: OpT) -> OpT:
@@ -173,6 +191,7 @@ class Operation:
     effects: ClassVar[Effect] = None  # type: ignore[assignment]
     terminator: ClassVar[bool] = False
     num_regions: ClassVar[int] = 0
+    binds: ClassVar[tuple[str, ...]] = ()  # attributes that hold the symbols this operation defines for its regions
     _operand_fields: ClassVar[tuple[tuple[str, str], ...]] = ()  # (name, "one" | "optional" | "variadic")
     _attr_fields: ClassVar[dict[str, Any]] = {}
     _flexible: ClassVar[int] = 0
@@ -182,18 +201,14 @@ class Operation:
         operands = list(cls._operand_fields)
         attrs = dict(cls._attr_fields)
         for field, annotation in cls.__dict__.get("__annotations__", {}).items():
-            kind = {
-                "Operand": "one",
-                "OptionalOperand": "optional",
-                "VariadicOperand": "variadic",
-            }.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
-            if kind is not None:
+            kind = _annotation_kind(annotation)
+            if kind == "attribute":
+                attrs[field] = cls.__dict__.get(field, _MISSING)
+                setattr(cls, field, _attribute_property(field))
+            elif kind is not None:
                 index = len(operands)
                 operands.append((field, kind))
                 setattr(cls, field, _operand_property(index, field))
-            elif annotation == "Attr":
-                attrs[field] = cls.__dict__.get(field, _MISSING)
-                setattr(cls, field, _attribute_property(field))
         cls._operand_fields = tuple(operands)
         cls._attr_fields = attrs
         cls._flexible = sum(kind != "one" for _, kind in operands)
@@ -414,6 +429,29 @@ class Operation:
             result.replace_by(value)
         self.erase()
 
+    @classmethod
+    def assemble(
+        cls: type[OperationT],
+        operands: Sequence[Value],
+        result_types: Sequence[Type],
+        attributes: dict[str, Any],
+        regions: Sequence[Region] = (),
+        location: Location = UNKNOWN,
+    ) -> OperationT:
+        """An operation of exactly these parts: operands flat, nothing filled in, inferred or checked (see `verify`)."""
+        self = object.__new__(cls)
+        self.parent = self._prev = self._next = None
+        self.location = location
+        self.attributes = attributes
+        self._operands = list(operands)
+        for index, value in enumerate(operands):
+            value._uses[(self, index)] = None
+        self.results = [OpResult(t, self, i) for i, t in enumerate(result_types)]
+        self.regions = []
+        for region in regions:
+            self.add_region(region)
+        return self
+
     def clone(self, mapping: dict[Value, Value] | None = None) -> Operation:
         """A deep copy; operands found in `mapping` are replaced, and results and block arguments are added to it."""
         mapping = {} if mapping is None else mapping
@@ -555,9 +593,6 @@ class Block:
         else:
             op._next._prev = op._prev
         op.parent = op._prev = op._next = None
-
-
-OperationT = TypeVar("OperationT", bound=Operation)
 
 
 class Region:
