@@ -79,13 +79,12 @@ def build(
     plan: MemoryPlan | None = None,
     path: str | Path | None = None,
     processes: int | None = None,
-    plan: MemoryPlan | None = None,
 ) -> BuiltLibrary:
     """Compile and link the host function "main" of `module` with its kernels.
 
-    `codes` are the kernels' by name. `plan` is what `plan_memory` found, if it has run. The weights are those of the program's constants. `metadata` is completed with inputs, outputs,
-    symbols, kernels (those given under "kernels", by name, are put in launch order) and memory. `path`: where the library goes; by
-    default a temporary file.
+    `codes` are the kernels' by name; `plan` is what `plan_memory` found, if it has run. The weights are those of the program's
+    constants. `metadata` is completed with inputs, outputs, symbols, kernels (those given under "kernels", by name, are put in
+    launch order) and memory. `path`: where the library goes; by default a temporary file.
 
     Raises:
         CompileError: a size follows from no input's shape.
