@@ -327,7 +327,7 @@ class Importer:
                     result = importer(node)
                     ignored = sorted(set(attributes) - node.read)
                     if ignored:
-                        raise Unsupported(f"attribute {', '.join(ignored)}")
+                        raise Unsupported(f"the attribute {', '.join(ignored)}")
                 except Unsupported as problem:
                     return self._expand(node, str(problem))
                 return [
@@ -395,6 +395,8 @@ class Importer:
                 raise Unsupported(hint or f"ONNX has no such operator in opset {node.opset}") from None
             raise Unsupported(hint or f"the domain '{domain}' is not known") from None
         function = None
+        if not set(node.attributes) <= set(schema.attributes):
+            raise Unsupported(hint)
         if schema.has_function:
             function = schema.function_body
         elif schema.has_context_dependent_function:
