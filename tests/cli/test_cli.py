@@ -1,0 +1,207 @@
+"""The command line: exit codes, one-line errors, and every command on a small model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.cli import main, one_line
+
+
+def run(*arguments: str) -> int:
+    """The exit code of a command line run in this process."""
+    with pytest.raises(SystemExit) as exit_:
+        main(list(arguments))
+    code = exit_.value.code
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX model: softmax(x @ w + b) with a dynamic batch."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (16, 8)), ("b", (8,)))
+    ]
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="/proj"),
+            helper.make_node("Add", ["h", "b"], ["z"], name="/bias"),
+            helper.make_node("Softmax", ["z"], ["y"], name="/softmax", axis=-1),
+        ],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])],
+        weights,
+    )
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def artifact(model: Path) -> Path:
+    path = model.with_suffix(".so")
+    assert run("compile", str(model), "-o", str(path), "--dims", "x:batch<=32") == 0
+    return path
+
+
+def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"")
+    for arguments in (
+        ("compile", "m.onnx"),
+        ("frobnicate",),
+        ("compile", str(model), "-o", "m.txt"),
+        ("compile", "m.onnx", "-o", "m.so", "--dims", "nonsense"),
+        ("run", "m.onnx", "--dim", "batch=many"),
+        ("bench", str(model), "--against", "abacus"),
+        ("inspect", "m.so", "--ir", "graph"),
+    ):
+        assert run(*arguments) == 2, arguments
+        error = capsys.readouterr().err
+        assert error.startswith("tilewright: error: ")
+        assert error.count("\n") == 1
+
+
+def test_user_errors_exit_with_1_and_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"this is not a model")
+    cases = {
+        ("compile", "nowhere.onnx", "-o", "m.so"): "nowhere.onnx: no such file",
+        ("compile", str(tmp_path), "-o", "m.so"): "is a folder",
+        ("compile", str(broken), "-o", str(tmp_path / "none" / "m.so")): "folder does not exist",
+        ("compile", str(broken), "-o", str(tmp_path / "m.so")): "broken.onnx",
+        ("run", str(tmp_path / "nowhere.so")): "nowhere.so",
+        ("doctor", str(broken)): "broken.onnx",
+    }
+    for arguments, expected in cases.items():
+        assert run(*arguments) == 1, arguments
+        error = capsys.readouterr().err
+        assert expected in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "m.so").exists()
+
+
+def test_internal_errors_exit_with_70(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
+    import tilewright as tw
+
+    def breaks(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(tw, "compile", breaks)
+    assert run("inspect", str(model)) == 70
+    error = capsys.readouterr().err
+    assert "ZeroDivisionError: a mistake of ours" in error
+    assert error.count("\n") == 1
+
+
+def test_unknown_target(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
+    assert run("compile", str(model), "-o", str(tmp_path / "m.so"), "--target", "abacus") == 1
+    assert "unknown target 'abacus'; known: cpu" in capsys.readouterr().err
+
+
+def test_one_line() -> None:
+    assert one_line("it is wrong:\n  - first\n  - second\n      hint") == "it is wrong: first; second hint"
+
+
+def test_compile_with_verification(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.so"
+    assert run("compile", str(model), "-o", str(path), "--dims", "x:batch<=32", "--verify") == 0
+    out = capsys.readouterr().out
+    assert path.exists()
+    assert (tmp_path / "tilewright.h").exists()
+    assert "all outputs agree" in out
+    assert "batch=32" in out
+
+
+def test_run_writes_outputs(capsys: pytest.CaptureFixture[str], artifact: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    outputs = tmp_path / "y.npz"
+    assert run("run", str(artifact), "--input", f"x={tmp_path / 'x.npy'}", "-o", str(outputs)) == 0
+    assert "[5, 8]" in capsys.readouterr().out
+    y = np.load(outputs)["y"]
+    np.testing.assert_allclose(y.sum(-1), 1, rtol=1e-5)
+
+
+def test_run_with_random_inputs(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    assert run("run", str(artifact), "--dim", "batch=7") == 0
+    assert "[7, 16]" in capsys.readouterr().out
+    assert run("run", str(artifact), "--dim", "batch=33") == 1
+    assert "outside its bounds 1..32" in capsys.readouterr().err
+    assert run("run", str(artifact), "--dim", "seq=3") == 1
+    assert "no dynamic dimension 'seq'; it has: batch" in capsys.readouterr().err
+
+
+def test_inspect(capsys: pytest.CaptureFixture[str], artifact: Path, model: Path) -> None:
+    assert run("inspect", str(artifact)) == 0
+    out = capsys.readouterr().out
+    for expected in ("x", "[batch, 16]", "1 <= batch <= 32", "kernels", "memory"):
+        assert expected in out
+    assert run("inspect", str(artifact), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["symbols"] == {"batch": [1, 32]}
+    assert run("inspect", str(model), "--dims", "x:batch<=32", "--ir", "graph") == 0
+    assert "graph.matmul" in capsys.readouterr().out
+
+
+def test_profile(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:
+    assert run("profile", str(artifact), "--dim", "batch=32", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert sum(row["flops"] for row in result["kernels"]) >= 2 * 32 * 16 * 8
+    assert all(row["calls"] >= 1 and row["roofline"] >= 0 for row in result["kernels"])
+    assert run("profile", str(artifact)) == 0
+    assert "of roofline" in capsys.readouterr().out
+
+
+def test_bench(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    options = ("--against", "onnxruntime", "--threads", "1", "--seconds", "0.3", "--json", "-")
+    assert run("bench", str(model), "--dims", "x:batch<=32", "--dim", "batch=8", *options) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result["engines"]) == {"tilewright", "onnxruntime"}
+    assert result["engines"]["tilewright"]["ratio"] == 1
+    assert result["engines"]["onnxruntime"]["max_difference"] < 1e-5
+    assert result["inputs"] == {"x": [8, 16]}
+
+
+def test_doctor_lists_every_unsupported_operator(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["a"], name="/first", domain="made.up"),
+        helper.make_node("Transmogrify", ["a"], ["y"], name="/second", domain="made.up"),
+    ]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph(nodes, "odd", info[:1], info[1:])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("made.up", 1)]
+    path = tmp_path / "odd.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    assert run("doctor", str(path)) == 1
+    out = capsys.readouterr().out
+    for expected in ("Frobnicate", "/first", "Transmogrify", "/second", "2 operators are not supported"):
+        assert expected in out
+
+
+def test_as_a_process(model: Path) -> None:
+    environment = {**os.environ, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "tilewright"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout.startswith("tilewright, version ")) == (0, True)
+    done = subprocess.run([*command, "run", "nowhere.so"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("tilewright: error: nowhere.so")

@@ -1,0 +1,81 @@
+"""A few random programs at every level and on every target; `python -m tests.differential` runs many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .check import LEVELS, check, compiled_for
+from .generator import agrees, generate
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels(level: str) -> None:
+    failures = [failure for seed in range(60) if (failure := check(seed, LEVELS[level])) is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("target, count", [("cpu", 25), ("wasm32", 6)])
+def test_targets(target: str, count: int) -> None:
+    if target == "wasm32":
+        pytest.importorskip("wasmtime")
+    run = compiled_for(target)
+    failures = [failure for seed in range(1000, 1000 + count) if (failure := check(seed, run)) is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target, count", [("cpu", 1000), ("wasm32", 100)])
+def test_many(target: str, count: int) -> None:
+    run = compiled_for(target)
+    failures = [failure for seed in range(count) if (failure := check(seed, run)) is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+def test_generation_is_deterministic() -> None:
+    for seed in (1, 2, 3):
+        first, second = generate(seed), generate(seed)
+        assert first.steps == second.steps
+        for a, b in zip(first.inputs, second.inputs, strict=True):
+            for x, y in zip(a, b, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_programs_vary() -> None:
+    names = {op.name for seed in range(150) for op in generate(seed).main.body.ops}
+    assert len(names) > 60
+
+
+def test_a_wrong_compiler_is_caught_and_narrowed_down() -> None:
+    """A "compiler" that returns maximum for minimum is found, and the report ends at that operator."""
+    from tilewright.dialects import graph
+    from tilewright.ir.interpreter import Interpreter
+
+    def wrong(module, inputs):  # type: ignore[no-untyped-def]
+        broken = module.clone()
+        for op in list(broken.walk()):
+            if isinstance(op, graph.Min):
+                op.results[0].replace_by(_inserted_before(op, graph.Max(*op.operands)))
+                op.erase()
+        return [Interpreter(broken).run("main", arrays) for arrays in inputs]
+
+    failures = [failure for seed in range(80) if (failure := check(seed, wrong)) is not None]
+    assert failures
+    assert all("graph.min" in failure.program.splitlines()[-2] for failure in failures)
+
+
+def _inserted_before(anchor, op):  # type: ignore[no-untyped-def]
+    from tilewright.ir.builder import Builder
+
+    return Builder.before(anchor)(op)
+
+
+def test_agreement() -> None:
+    from tilewright.ir.types import f32, i64
+
+    one = np.ones(3, np.float32)
+    assert agrees(one * np.float32(1.00005), one, f32)
+    assert not agrees(one * np.float32(1.001), one, f32)
+    assert not agrees(one * np.float32(np.nan), one, f32)
+    assert not agrees(np.array([1]), np.array([2]), i64)
+    assert not agrees(one, one[:2], f32)
