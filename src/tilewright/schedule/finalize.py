@@ -10,10 +10,10 @@ from ..dialects import loop, scalar
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
-from ..ir.types import BufferType
 from .blocks import decompose_reduction
+from .compact import compact_buffers
 from .schedule import Schedule
-from .tree import accesses_of, enclosing_loops, inside, region_of, substitute_tree
+from .tree import enclosing_loops, inside, substitute_tree
 
 
 def finalize(schedule: Schedule) -> loop.Kernel:
@@ -53,36 +53,6 @@ def inline_blocks(kernel: loop.Kernel) -> None:
             for child in list(op.body.ops):
                 op.parent.insert_before(op, child)
             op.erase()
-
-
-def compact_buffers(kernel: loop.Kernel) -> None:
-    """Move every local buffer into the innermost loop around all its accesses and shrink it to what one iteration touches."""
-    for alloc in [op for op in kernel.walk() if isinstance(op, loop.Alloc)]:
-        users = alloc.result.users
-        if not users:
-            alloc.erase()
-            continue
-        accesses = accesses_of(alloc.result)
-        if len(accesses) != len(users):
-            continue  # hardware-shaped statements address the whole buffer
-        common = enclosing_loops(accesses[0])
-        for op in accesses[1:]:
-            around = set(enclosing_loops(op))
-            common = [f for f in common if f in around]
-        scope: Operation | None = common[-1] if common else None
-        # A buffer must outlive a vectorized or reduce loop that only fills a part of it: stay outside vector loops.
-        while isinstance(scope, loop.For) and scope.kind == "vectorize":
-            common.pop()
-            scope = common[-1] if common else None
-        if scope is None:
-            continue
-        region = region_of(accesses, scope, alloc.buffer.shape)
-        for op in accesses:
-            op.indices = tuple(e - r.lower for e, r in zip(op.indices, region, strict=True))
-        shape = tuple(r.extent for r in region)
-        alloc.buffer = BufferType(alloc.buffer.dtype, shape, alloc.buffer.space)
-        alloc.result.type = alloc.buffer
-        scope.body.insert_before(scope.body.first, alloc)
 
 
 def promote_accumulators(kernel: loop.Kernel) -> None:

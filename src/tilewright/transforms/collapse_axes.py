@@ -27,7 +27,7 @@ def collapse_axes(module: Module) -> None:
 
 def _collapse(group: tensor.Group) -> None:
     members = [op for op in group.body.ops if isinstance(op, tensor.Compute)]
-    if group.kind == "scatter" or len(members) + 1 != len(group.body):
+    if group.kind in ("scatter", "chain") or len(members) + 1 != len(group.body):
         return
     shapes = {m.result: m.result.type.shape for m in members}
     rows = group.attributes.get("tw.rows", len(members[0].axes))

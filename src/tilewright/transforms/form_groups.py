@@ -1,8 +1,10 @@
 """Deciding kernels: computations that run together are enclosed in a `tensor.group`.
 
-Two forms of fusion that substitution cannot do:
+Three forms of fusion that substitution cannot do:
 
 - a contraction with the elementwise computation that is its only reader (its epilogue);
+- a *chain*: a contraction, computations on its rows, and the contraction that takes those rows as its left operand (attention:
+  scores, softmax, weighted values), so that a few rows of the intermediate matrix at a time stay in the cache;
 - *row groups*: computations that agree on their leading axes (the rows) and only exchange values of the same row, such as the
   maxima, sums and maps of a softmax or a layer norm. One kernel computes them row by row, in one pass over memory.
 """
@@ -39,6 +41,8 @@ def form_groups(module: Module, *, row_groups: bool = True) -> None:
     """Enclose every computation of every function in a group; without `row_groups` a reduction takes an epilogue at most."""
     for function in module.functions(func.Func):
         drafts = _draft(function, row_groups)
+        if row_groups:
+            drafts = _chain_contractions(drafts)
         for draft in drafts:
             _enclose(draft)
         sort_block(function.body)
@@ -178,6 +182,72 @@ def _is_unit(d: Dim) -> bool:
 
 def _all_unit(dims: tuple[Dim, ...]) -> bool:
     return all(_is_unit(d) for d in dims)
+
+
+CHAIN_COLUMNS = 8192
+"""Longest row of the intermediate matrix of a chain."""
+
+
+def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
+    """Join drafts (contraction, rows, contraction) that pass rows of one matrix on."""
+    home = {m: d for d in drafts for m in d.members}
+    gone: set[_Draft] = set()
+    for last in drafts:
+        middle = _rows_before(last, home)
+        first = _contraction_before(middle, home) if middle is not None else None
+        if middle is None or first is None or {first, middle, last} & gone:
+            continue
+        last.members = [*first.members, *middle.members, *last.members]
+        last.kind = "chain"
+        gone |= {first, middle}
+    return [d for d in drafts if d not in gone]
+
+
+def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
+    """The row group whose only result is the left operand of a draft's contraction, row for row."""
+    op = last.members[0]
+    if last.kind != "contraction" or not isinstance(op, tensor.Compute) or len(op.reduce_axes) != 1:
+        return None
+    for read in _reads(op):
+        middle = home.get(read.source.defining_op) if read.source.defining_op is not None else None
+        *rows, column = read.indices
+        if middle is None or middle.kind != "rows" or column is not op.reduce_axes[0] or op.axes[-1] in rows:
+            continue
+        if len(set(rows)) != len(rows) or not set(rows) <= set(op.axes) or len(middle.rows) != len(rows):
+            continue
+        limit = bounds(extent(column))[1]
+        if limit is None or limit > CHAIN_COLUMNS:
+            continue
+        inside = set(middle.members)
+        if all(user is read or _computation_around(user) in inside for m in middle.members for user in m.result.users):
+            return middle
+    return None
+
+
+def _contraction_before(middle: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
+    """The contraction whose result only a row group reads, each row in the same row."""
+    found = None
+    for m in middle.members:
+        for p in _producers(m):
+            draft = home[p]
+            if draft is not middle and draft.kind == "contraction":
+                if found is not None and draft is not found:
+                    return None
+                found = draft
+    if found is None:
+        return None
+    result = found.members[-1].result
+    rows = len(middle.rows)
+    if len(result.type.shape) != rows + 1:
+        return None
+    inside = set(middle.members)
+    for user in result.users:
+        around = _computation_around(user)
+        if around not in inside or not isinstance(user, tensor.Read) or user.guard or user.dynamic:
+            return None
+        if tuple(user.indices[:rows]) != tuple(around.axes[:rows]):  # type: ignore[attr-defined]
+            return None
+    return found
 
 
 def _enclose(draft: _Draft) -> None:

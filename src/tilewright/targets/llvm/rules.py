@@ -43,6 +43,8 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine)
     s = Schedule(kernel)
     if kind == "contraction":
         _contraction(s, machine)
+    elif kind == "chain":
+        _chain(s, machine)
     elif kind == "rows":
         _rows(s, rows, machine)
     else:
@@ -123,6 +125,68 @@ def _contraction(s: Schedule, machine: Machine) -> None:
         return
     m_loop, n_loop, k_loops = found
     s.tensorize(main.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded)
+
+
+def _chain(s: Schedule, machine: Machine) -> None:
+    """Contraction, computations on its rows, contraction: a tile of rows goes through all of them before the next."""
+    blocks = _blocks(s)
+    position = [k for k, b in enumerate(blocks) if CONTRACTION in b.attributes]
+    first, second = blocks[position[0]], blocks[position[1]]
+    before, root = blocks[: position[1]], blocks[-1]
+    roles = Roles.of(second)
+    first_roles = Roles.of(first)
+    assert roles is not None and first_roles is not None
+    rank = len(second.axes)
+    outer = [x for p in (*roles.batch, *roles.m[:-1], *roles.n[:-1]) if (x := _loop_of(s, root, p))]
+    m = _loop_of(s, root, roles.m[-1]) if roles.m else None
+    n = _loop_of(s, root, roles.n[-1])
+    k = [x for p in roles.k if (x := _loop_of(s, root, rank + p))] if root is second else []
+    s.reorder(*outer, *([m] if m else []), *([n] if n else []), *k)
+    tiles = list(outer)
+    m_inner = m
+    if m and _limit(s.loop(m).extent) > machine.mr * 4:
+        m_outer, m_inner = s.split(m, machine.mr * 4)
+        tiles.append(m_outer)
+    if not tiles or n is None:
+        for b in blocks:
+            _vectorize_inner(s, b, enclosing_loops(b))
+        return
+    at = _fuse_all(s, tiles)
+    s.parallel(at)
+    inner = [x for x in (m_inner, n) if x]
+    if root is not second:
+        s.compute_at(second.sym_name, at)
+        s.vectorize(n)
+        if _same_place(second, root):
+            s.write_into(second.sym_name, root.sym_name)
+    else:
+        s.reorder(*inner, *k)
+    for b in reversed(before):
+        s.compute_at(b.sym_name, at)
+    s.compact()
+    rows = [b for b in before if b is not first]
+    for b in rows:
+        own = [f for f in enclosing_loops(b) if f.kind == "serial"]
+        _vectorize_inner(s, b, own)
+    for b, r in ((first, first_roles), (second, roles)):
+        found = _tile_loops(s, b, r)
+        if found is not None:
+            m_loop, n_loop, k_loops = found
+            s.tensorize(b.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], r.nr, r.padded)
+    if len(rows) > 1:
+        _merge_rows(s, rows)
+
+
+def _merge_rows(s: Schedule, blocks: list[loop.Block]) -> None:
+    """Let neighbouring blocks share their row loop where they run over the same rows."""
+    lead: list[str] = []
+    for b in blocks:
+        around = [f for f in enclosing_loops(b) if f.kind != "parallel"]
+        if len(around) < 2:
+            return
+        lead.append(around[0].iv.name)
+    for name in lead[1:]:
+        s.merge(lead[0], name)
 
 
 def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
