@@ -83,8 +83,8 @@ def build(
     """Compile and link the host function "main" of `module` with its kernels.
 
     `codes` are the kernels' by name; `plan` is what `plan_memory` found, if it has run. The weights are those of the program's
-    constants. `metadata` is completed with inputs, outputs, symbols, kernels (those given under "kernels", by name, are put in
-    launch order) and memory. `path`: where the library goes; by default a temporary file.
+    constants. `metadata` is completed with what it lacks of inputs, outputs, symbols, kernels (put in launch order) and
+    memory. `path`: where the library goes; by default a temporary file.
 
     Raises:
         CompileError: a size follows from no input's shape.
@@ -98,7 +98,8 @@ def build(
     host_text = print_host(module, codes, isa, plan.weights_size)
     texts = [*kernel_modules([codes[name] for name in order]), host_text]
     objects = compile_objects(texts, isa, processes)
-    full = {**metadata, **describe(main, plan, metadata.get("kernels"))}
+    described = describe(main, plan, metadata.get("kernels"))
+    full = {**described, **metadata, "kernels": described["kernels"]}
     arrays = [(offset, _bytes_of(constant.array)) for offset, constant in plan.weights]
     weights = package.gather_weights(arrays, plan.weights_size)
     temporary = path is None

@@ -6,12 +6,14 @@ this file as a program: requests come in on standard input, objects go out on st
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ... import disk_cache
@@ -197,8 +199,7 @@ class _Helper:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
-        head = "\n".join([isa.triple, isa.cpu, ",".join(isa.features)])
-        request = _pack([head.encode(), *(text.encode() for _, text in share)])
+        request = _pack([json.dumps(asdict(isa)).encode(), *(text.encode() for _, text in share)])
         self._reader = threading.Thread(target=self._talk, args=(request,), daemon=True)
         self._reader.start()
 
@@ -219,11 +220,8 @@ class _Helper:
 
 def _serve() -> None:
     head, *texts = (item.decode() for item in _unpack(sys.stdin.buffer.read()))
-    triple, cpu, features = head.split("\n")
-    isa = Isa(
-        name="", triple=triple, cpu=cpu, features=tuple(f for f in features.split(",") if f), vector_bits=0,
-        vector_registers=0, masked=False, fma=False,
-    )  # fmt: skip
+    fields = json.loads(head)
+    isa = Isa(**{**fields, "features": tuple(fields["features"])})
     for text in texts:
         sys.stdout.buffer.write(_pack([_compile(text, isa)]))
         sys.stdout.buffer.flush()
