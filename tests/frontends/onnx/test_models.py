@@ -41,10 +41,10 @@ def test_dynamic(name):
     compare(zoo, module, 3, 20)
 
 
-def test_opset_23_keeps_attention_and_norms_whole():
+def test_opset_23_keeps_attention_rotary_and_norms_whole():
     zoo = MODELS["llama"]
     module = import_onnx(zoo.onnx_model("tiny", dynamic=True, opset=23), dims=zoo.dims)
     verify(module)
     names = [op.name for op in module.walk()]
-    assert names.count("graph.attention") == 2
+    assert [names.count(f"graph.{n}") for n in ("attention", "rotary", "rms_norm")] == [2, 4, 5]
     compare(zoo, module, 2, 11)

@@ -40,6 +40,7 @@ _WITHOUT_EFFECT = (
     "softmax_precision",
     "precision",
     "sorted",
+    "qk_matmul_output_mode",
 )
 """Attributes that an importer may leave unread: they concern outputs, training or rounding that do not arise here."""
 

@@ -1,4 +1,4 @@
-"""Attention as one operator (opset 23)."""
+"""Attention and rotary embedding as one operator each (opset 23)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import prove_eq
-from .shape import reshape
+from .shape import reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def _attention(n: Node) -> Any:
         raise Unsupported("")  # the standard's own expansion covers these
     q, k, v = (n.value(i) for i in range(3))
     flat = q.type.rank == 3
+    heads, groups = n.attr("q_num_heads"), n.attr("kv_num_heads")
     if flat:
-        heads, groups = n.attr("q_num_heads"), n.attr("kv_num_heads")
         q, k, v = split_heads(n, q, heads), split_heads(n, k, groups), split_heads(n, v, groups)
     causal = bool(n.attr("is_causal", 0))
     if n.has(4):
@@ -48,3 +48,30 @@ def _attention(n: Node) -> Any:
     y = n.emit(g.Attention(q, k, v, mask, scale=n.attr("scale"), causal=causal))
     y = join_heads(n, y) if flat else y
     return (y, k, v)[: len(n.outputs)] if len(n.outputs) > 1 else y
+
+
+@importer("RotaryEmbedding")
+def _rotary(n: Node) -> Value:
+    x = n.value(0)
+    flat = x.type.rank == 3
+    heads, interleaved = n.attr("num_heads", 0), bool(n.attr("interleaved", 0))
+    x = split_heads(n, x, heads) if flat else x
+    lead, depth = x.type.shape[:-1], x.type.shape[-1]
+    turned = n.attr("rotary_embedding_dim", 0) or depth
+    tables = []
+    for index in (1, 2):
+        table = n.value(index)
+        if n.has(3):
+            table = n.emit(g.Gather(table, n.value(3), axis=0))
+        batch, rows, half = table.type.shape
+        if interleaved:  # each factor stands for two neighbours
+            pair = reshape(n, table, (batch, 1, rows, half, 1))
+            table = reshape(n, n.emit(g.Concat((pair, pair), axis=-1)), (batch, 1, rows, 2 * half))
+        else:
+            table = reshape(n, n.emit(g.Concat((table, table), axis=-1)), (batch, 1, rows, 2 * half))
+        tables.append(table)
+    part = x if turned == depth else slice_(n, x, len(lead), 0, turned)
+    y = n.emit(g.Rotary(part, *tables, interleaved=interleaved))
+    if turned != depth:
+        y = n.emit(g.Concat((y, slice_(n, x, len(lead), turned, depth)), axis=-1))
+    return join_heads(n, y) if flat else y  # type: ignore[no-any-return]
