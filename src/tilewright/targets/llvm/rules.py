@@ -97,15 +97,13 @@ def _contraction(s: Schedule, machine: Machine) -> None:
     if n is None or depth[-1] is None:
         _degenerate(s, machine, len(blocks))
         return
-    outer = [x for x in (*batch, *outer_n, *outer_m) if x is not None]
     inner_k = [x for x in depth if x is not None] if root is main else []
-    s.reorder(*outer, *([m] if m else []), n, *inner_k)
     rows, columns = _tile(s, m, n, main, machine)
-    tiles = list(outer)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
     inner = [x for x in (m_inner, n_inner) if x]
-    tiles += [x for x in (n_outer, m_outer) if x]
+    # Columns outside rows: a thread goes through all rows with the same packed columns before it takes the next ones.
+    tiles = [x for x in (*batch, *outer_n, n_outer, *outer_m, m_outer) if x is not None]
     s.reorder(*tiles, *inner, *inner_k)
     at = None
     if tiles:
@@ -267,8 +265,8 @@ def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine
     columns = 2 * machine.nr
     while columns > machine.nr and columns * depth * 4 > machine.l2 // 2:
         columns -= machine.nr
-    if total_m <= machine.mr:  # a few rows: the packed operand is read once, in long runs
-        columns = max(columns, machine.nr * 4)
+    if total_m <= machine.mr and total_n < 16 * columns:
+        columns = machine.nr  # a few rows: only the columns can be divided among the threads
     rows = machine.mr * 4
     while rows > machine.mr and rows * depth * 4 > machine.l2 // 2:
         rows -= machine.mr
