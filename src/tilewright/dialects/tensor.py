@@ -64,7 +64,7 @@ class Read(Operation):
                 index = tuple(np.clip(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True))
             return source[index] if index else source[()]
         if not all(source.shape):
-            return np.broadcast_to(rest[-1], np.shape(inside))
+            return rest[-1]
         safe = tuple(np.clip(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True))
         return np.where(inside, source[safe] if safe else source[()], rest[-1])
 

@@ -123,7 +123,7 @@ class Conv(GraphOp):
         n, _, *rest = windows.shape
         windows = windows.reshape(n, g, per, *rest)
         weight = w.astype(np.float64).reshape(g, w.shape[0] // g, *w.shape[1:])
-        out_axes, k_axes = "xyz"[:rank], "abc"[:rank]
+        out_axes, k_axes = "xyz"[:rank], "uvw"[:rank]
         y = np.einsum(f"ngc{out_axes}{k_axes},goc{k_axes}->ngo{out_axes}", windows, weight, optimize=True)
         y = y.reshape(n, w.shape[0], *y.shape[3:])
         if bias is not None:

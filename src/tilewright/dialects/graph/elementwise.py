@@ -57,10 +57,13 @@ class Symbolic(GraphOp):
         if not self.shape:
             return t.compute((), lambda: t.index(self.values[0]))
 
-        def element(i: Any) -> Scalar:
+        def element(*i: Any) -> Scalar:
+            position = 0
+            for k, n in zip(i, self.shape, strict=True):
+                position = position * n + k
             result = t.index(self.values[-1])
             for k in range(len(self.values) - 2, -1, -1):
-                result = t.index(i).equals(k).select(t.index(self.values[k]), result)
+                result = t.index(position).equals(k).select(t.index(self.values[k]), result)
             return result
 
         return t.compute(self.shape, element)

@@ -11,7 +11,7 @@ from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.symbolic import Dim
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64
-from .. import tensor
+from .. import scalar, tensor
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, Clamp, Select, Symbolic, constant
@@ -71,6 +71,8 @@ def reduce_axes(
             )
         return element(x[tuple(where)])  # type: ignore[no-any-return]
 
+    if not axes:
+        return t.compute(shape, body)
     return t.reduce(combiner, shape, [x.shape[a] for a in axes], body)
 
 
@@ -114,17 +116,16 @@ def count(b: Builder, x: Value, axes: Sequence[int], dtype: DType) -> Value:
 
 @operation
 class ReduceMean(Reduction):
-    """Arithmetic mean."""
+    """Arithmetic mean; of integers truncated toward zero."""
 
     name = "graph.reduce_mean"
     combiner = "sum"
 
     def reference(self, x: Any) -> Any:
         if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
-            return (
-                x.sum(axis=self.normalized, keepdims=self.keepdims)
-                // max(1, np.prod([x.shape[a] for a in self.normalized]))
-            ).astype(x.dtype)
+            count = max(1, int(np.prod([x.shape[a] for a in self.normalized])))
+            total = x.sum(axis=self.normalized, keepdims=self.keepdims)
+            return scalar.BINARY["div"].function(total, np.asarray(count, total.dtype)).astype(x.dtype)
         return x.astype(np.float64).mean(axis=self.normalized, keepdims=self.keepdims).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:

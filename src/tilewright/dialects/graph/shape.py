@@ -291,7 +291,7 @@ class Tile(GraphOp):
             self.result.type.shape,
             lambda *i: x[
                 tuple(
-                    k if isinstance(r, int) and r == 1 else 0 if isinstance(n, int) and n == 1 else k % n
+                    k if isinstance(r, int) and r == 1 else 0 if isinstance(n, int) and n <= 1 else k % n
                     for k, n, r in zip(i, x.shape, self.repeats, strict=True)
                 )
             ],
