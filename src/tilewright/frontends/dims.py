@@ -91,9 +91,9 @@ class DimTable:
         name = dim.names[0]
         plain = symbol(name)
         parts = linear_in(parse(dim.expression, {name: plain}), plain)
-        if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or parts[0] <= 0:
+        coefficient, offset = parts if parts is not None else (0, 0)
+        if not isinstance(coefficient, int) or not isinstance(offset, int) or coefficient <= 0:
             raise CompileError(f"{where}: bounds need an expression such as '4*{name}+1', not '{dim.expression}'")
-        coefficient, offset = parts
         low, high = self._bounds[name]
         if dim.low is not None:
             limit = max(0, math.ceil((dim.low - offset) / coefficient))

@@ -18,6 +18,7 @@ from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
+from ...ir.interpreter import Frame
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols
 from ...ir.types import DType, TensorType, i64
@@ -102,7 +103,7 @@ class Node:
         found = self.dims(index)
         if any(isinstance(e, Expr) for e in found):
             raise Unsupported(f"input {index} ('{self.proto.input[index]}') depends on dynamic dimensions: {found}")
-        return [int(e) for e in found]
+        return [e for e in found if isinstance(e, int)]
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """The elements of an input that must be constant."""
@@ -168,7 +169,7 @@ class Scope:
     def __init__(self, outer: Scope | None = None, opsets: Mapping[str, int] | None = None, path: str = "") -> None:
         self.names: dict[str, Binding] = {}
         self.outer = outer
-        self.path = path or (outer.path if outer is not None else "")
+        self.path: str = path or (outer.path if outer is not None else "")
         self.opsets: Mapping[str, int] = opsets if opsets is not None else outer.opsets if outer is not None else {}
 
     def find(self, name: str, user: str) -> Binding:
@@ -250,21 +251,16 @@ class Importer:
     def emit(self, op: Operation) -> Any:
         """Insert an operator, computing it at once when its operands and result are small constants."""
         if len(op.results) == 1 and op.operands and not isinstance(op, g.Constant):
-            sources = [v.defining_op for v in op.operands]
+            constants = {v: v.defining_op.value.array for v in op.operands if isinstance(v.defining_op, g.Constant)}
             type = op.results[0].type
-            if (
-                type.is_static
-                and type.max_size <= FOLD_LIMIT
-                and all(isinstance(s, g.Constant) and s.value.array.size <= FOLD_LIMIT for s in sources)
-            ):
-                from ...ir.interpreter import Frame
-
-                values = {s.results[0]: s.value.array for s in sources if s is not None}
-                frame = Frame(op, {}, dict(values))
+            small = (
+                type.is_static and type.max_size <= FOLD_LIMIT and all(a.size <= FOLD_LIMIT for a in constants.values())
+            )
+            if small and all(v in constants for v in op.operands):
+                frame = Frame(op, {}, constants)
                 frame.run(op)
-                array = frame.values[op.results[0]]
                 op.drop_operands()
-                return self.builder(g.Constant(value=Constant(array)))
+                return self.builder(g.Constant(value=Constant(frame.values[op.results[0]])))
         return self.builder(op)
 
     def tensor_of(self, result: Any) -> Tensor:

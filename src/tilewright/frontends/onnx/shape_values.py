@@ -398,7 +398,8 @@ def _split(node: Node) -> Any:
     sizes = node.split_sizes(x.shape[axis])
     if any(isinstance(n, Expr) for n in sizes):
         raise _Unknown
-    return node.inputs[0].dtype, np.split(x, np.cumsum(sizes)[:-1].tolist(), axis)
+    ends = np.cumsum([n for n in sizes if isinstance(n, int)])
+    return node.inputs[0].dtype, np.split(x, ends[:-1].tolist(), axis)
 
 
 @_rule("ScatterElements", "ScatterND")

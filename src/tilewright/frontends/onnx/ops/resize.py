@@ -121,13 +121,13 @@ def _resize(n: Node) -> Value:
         if scales is not None and _repeats(n, scales[k]):
             x = _repeat(n, x, axis, int(scales[k]))
             continue
-        if not isinstance(size, int) or (sizes is not None and not isinstance(sizes[k], int)):
+        wanted = 0 if sizes is None else sizes[k]
+        if not isinstance(size, int) or not isinstance(wanted, int):
             raise Unsupported(f"interpolation along a dynamic dimension ({size})")
         if scales is not None:
             scale, count = scales[k], int(np.floor(size * scales[k]))
         else:
-            assert sizes is not None
-            count = int(sizes[k])
+            count = wanted
             scale = ratios[k] if ratios is not None else count / size
         x = _interpolate(n, x, axis, *_taps(n, size, count, scale))
     return x

@@ -101,7 +101,8 @@ def _is_zero(d: Dim) -> bool:
 def slice_(n: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
     """``x[..., start:stop, ...]`` with bounds that lie within the dimension."""
     shape = x.type.shape
-    starts, stops = [0] * len(shape), list(shape)
+    starts: list[Dim] = [0] * len(shape)
+    stops: list[Dim] = list(shape)
     starts[axis], stops[axis] = start, stop
     return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape)))  # type: ignore[no-any-return]
 
@@ -110,7 +111,8 @@ def slice_(n: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
 def _split(n: Node) -> list[Value]:
     x = n.value(0)
     axis = normalize_axis(n.attr("axis", 0), x.type.rank)
-    results, start = [], 0
+    results: list[Value] = []
+    start: Dim = 0
     for size in n.split_sizes(x.type.shape[axis]):
         results.append(slice_(n, x, axis, start, start + size))
         start = start + size
