@@ -445,7 +445,7 @@ def _mod(a: Dim, b: Dim) -> Dim:
     if a is b:
         return 0
     _, r = _split_multiples(a, b)
-    if _in_range(r, b):
+    if (isinstance(r, int) and r == 0) or _in_range(r, b):
         return r
     if isinstance(r, Expr) and isinstance(b, int):
         atom = r.atom
