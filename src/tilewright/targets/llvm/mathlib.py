@@ -1,0 +1,446 @@
+"""Mathematical functions as LLVM IR text, on vectors of any width, without a C library.
+
+In: the name of a `scalar` function, the bits and lanes of its operands, an `Isa`. Out: an internal, always inlined LLVM function.
+All are free of branches; each lane is right at zeros, infinities, NaN and where the result overflows.
+
+float32: `exp`, `log`, `tanh`, `erf`, `sigmoid`, `sin`, `cos` (and `exp2`, `log2`, `expm1`, `log1p`) have formulas of their own, to about 2
+units in the last place; the others are computed in float64 and rounded. `exp` (and so `sigmoid`) flushes results below 1.7e-38 to zero:
+subnormal numbers are slow and, in a softmax, common. float64: to about 1e-13, mostly to 2e-16. Angles of `sin`, `cos` and `tan` may be as
+large as 1e15; beyond, the result lies in [-1, 1] but means nothing.
+
+Coefficients are minimax polynomials (Remez's algorithm) for the stated intervals, made for this file with 45 digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .emitter import Emitter
+from .isa import Isa
+from .vector_math import Formula, Kind, Value
+
+INF, NAN = math.inf, math.nan
+LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
+LN2_HIGH_32, LN2_LOW_32 = (
+    0.693145751953125,
+    1.42860682030941723212e-6,
+)  # multiples of the first by integers below 2**9 are exact
+LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # by integers below 2**20
+LOG2E_HIGH_64, LOG2E_LOW_64 = LOG2E, 2.0355273740931033e-17
+HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)  # pi / 2 in three parts
+PI, PI_LOW = 3.141592653589793, 1.2246467991473532e-16
+TAN_PI_8 = 0.4142135623730950
+
+# (exp(r) - 1 - r) / r**2 for |r| <= ln(2) / 2
+EXP_32 = (0.49999993412789285, 0.16666520105582839, 0.041668394134695182, 0.008368780617613561, 0.001381447160220097)
+EXP_64 = (
+    0.50000000000000107, 0.1666666666666641, 0.041666666666529199, 0.0083333333334956255, 0.0013888888943920197,
+    0.00019841269504751402, 2.4801492765139157e-5, 2.7557587359558697e-6, 2.7630377849647049e-7, 2.4999959137809775e-8,
+)  # fmt: skip
+# (2**r - 1) / r for |r| <= 1/2
+EXP2_32 = (
+    0.69314720298375867, 0.24022647896467353, 0.055503321640032758, 0.0096184386512097733, 0.0013399003261018223, 0.00015353244810092534,
+)  # fmt: skip
+EXP2_64 = (
+    0.69314718055994533, 0.24022650695910132, 0.055504108664820068, 0.0096181291075938457, 0.0013333558146777409,
+    0.00015403530457493874, 1.5252733491239943e-5, 1.3215435076608897e-6, 1.0178200035562729e-7, 7.0738209330338997e-9,
+    4.4347483509840557e-10,
+)  # fmt: skip
+# (log(1 + f) - f + f**2 / 2) / f**3 for sqrt(1/2) <= 1 + f <= sqrt(2)
+LOG_32 = (
+    0.33333312605269544, -0.25000009601641587, 0.20002118627506986, -0.16667995779906307, 0.14219552537238568,
+    -0.12405589600164546, 0.11888162885428051, -0.11675650702071909, 0.067466375562526174,
+)  # fmt: skip
+# 2 (atanh(s) - s) / s**3 in s**2, |s| <= 0.1717
+LOG_64 = (
+    0.66666666666667354, 0.399999999994075, 0.28571428744139809, 0.22222198378548707, 0.18183575165208117,
+    0.15313755701200282, 0.14799067198206017,
+)  # fmt: skip
+# (sin(r) / r - 1) / r**2 and (cos(r) - 1 + r**2 / 2) / r**4 in r**2, |r| <= pi/4
+SIN_32 = (-0.16666654873439891, 0.0083321735407263595, -0.00019516655491446739)
+COS_32 = (0.041666646747936789, -0.0013887361457520439, 2.443773085285615e-5)
+SIN_64 = (
+    -0.16666666666666632, 0.008333333333322315, -0.00019841269829725125, 2.7557313662036599e-6, -2.5050753261960512e-8,
+    1.5896504824330681e-10,
+)  # fmt: skip
+COS_64 = (
+    0.041666666666666599, -0.0013888888888873991, 2.4801587289394992e-5, -2.7557314326049335e-7, 2.0875719561116013e-9,
+    -1.135944879663586e-11,
+)  # fmt: skip
+# (atan(t) / t - 1) / t**2 in t**2, |t| <= tan(pi/8)
+ATAN_64 = (
+    -0.33333333333333196, 0.19999999999953241, -0.14285714280159253, 0.11111110781476134, -0.090908976972994969,
+    0.076920590800422926, -0.066630904680957361, 0.058477855501648565, -0.050388152682410712, 0.038051581245025441,
+    -0.017892416419235125,
+)  # fmt: skip
+# erf(x) / x - 1 in x**2, |x| <= 1; log(erfc(x)) / x for 1 <= x <= 3.925, where erf(x) is 1 in float32
+ERF_32 = (0.1283791657, -0.3761262582, 0.1128358515, -0.02685381199, 0.005188327729, -0.0008010193659, 7.853860632e-5)
+LOG_ERFC_32 = (-1.128475572, -0.6358464179, -0.1050966436, 0.02278606895, -0.00318311149, 0.0002101813042)
+# erf(x) / x in x**2, |x| <= 1.25; exp(x**2) erfc(x) in (x - 2) / (x + 2), 1.25 <= x <= 6
+ERF_64 = (
+    1.1283791670955126, -0.37612638903183727, 0.11283791670954088, -0.026866170644964008, 0.0052239776240303434,
+    -0.00085483269518193448, 0.00012055330619535837, -1.4925597291281727e-5, 1.6461280007839466e-6, -1.6356550268857386e-7,
+    1.4733916949667163e-8, -1.1888109471034696e-9, 7.9367981071961944e-11, -3.261873056503397e-12,
+)  # fmt: skip
+ERFC_64 = (
+    0.25539567631050574, -0.42718584741395836, 0.24165819424246589, -0.078978581015755264, 0.0037328924043189971,
+    0.0069974617420777075, -0.00084714324168627721, -0.00098197715485176454, 4.3555112812523947e-5, 0.00017436402661704113,
+    2.753525034265504e-5, -2.7618345729148232e-5, -1.4052749226518022e-5, 1.7045305401495981e-6, 4.0113206699543701e-6,
+)  # fmt: skip
+
+
+def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict[str, str]]:
+    """The LLVM function that computes ``scalar.<name>`` on `lanes` numbers (1: plain scalars) of 32 or 64 bits.
+
+    Returns:
+        Its name and ``{name: definition}``. `pow` and `atan2` take two operands, all others one.
+
+    Raises:
+        KeyError: no such function; `FUNCTIONS` lists them.
+    """
+    formula = FUNCTIONS[name]
+    kind = Kind("f", bits, lanes)
+    m = Formula(Emitter(), isa)
+    parameters = ["%x", "%y"][: 2 if name in ("pow", "atan2") else 1]
+    operands = [Value(m, p, kind) for p in parameters]
+    if bits == 32 and name not in OWN_FORMULA_32:
+        result = formula(m, *(x.resized(64) for x in operands)).resized(32)
+    else:
+        result = formula(m, *operands)
+    symbol = f"tw.{name}.v{lanes}f{bits}"
+    signature = ", ".join(f"{kind} {p}" for p in parameters)
+    body = m.emitter.text(f"{kind} {result.text}")
+    return symbol, {symbol: f"define internal {kind} @{symbol}({signature}) alwaysinline nounwind {{\n{body}}}\n"}
+
+
+# -- Exponentials ------------------------------------------------------------------------------------------------------------------
+
+
+def _mantissa_bits(x: Value) -> int:
+    return 23 if x.kind.bits == 32 else 52
+
+
+def _round_biased(m: Formula, x: Value, factor: float, bias: int) -> tuple[Value, Value]:
+    """``n = round(x * factor)`` as a float, and ``2.0**(n + bias - B)`` where B, the exponents' bias, is 127 or 1023.
+
+    Adding 1.5 * 2**23 (2**52) leaves n in the low bits of the sum; with the bias on top, a shift makes them an exponent.
+    """
+    mantissa = _mantissa_bits(x)
+    magic = 1.5 * 2.0**mantissa + bias
+    total = m.fma(x, factor, magic) if factor != 1.0 else x + magic
+    return total - magic, (total.bits() << mantissa).as_float()
+
+
+def _scale(m: Formula, p: Value, n: Value) -> Value:
+    """``p * 2**n`` for any n of magnitude below 2000 (260 in float32), in two steps so that subnormal results are right."""
+    bias = 127 if p.kind.bits == 32 else 1023
+    half, first = _round_biased(m, n, 0.5, bias)
+    _, second = _round_biased(m, n - half, 1.0, bias)
+    return p * first * second
+
+
+def _reduced(m: Formula, x: Value, n: Value) -> Value:
+    """``x - n ln(2)``."""
+    high, low = (LN2_HIGH_32, LN2_LOW_32) if x.kind.bits == 32 else (LN2_HIGH_64, LN2_LOW_64)
+    return m.fma(n, -low, m.fma(n, -high, x))
+
+
+def exp(m: Formula, x: Value) -> Value:
+    if x.kind.bits == 64:
+        x = m.at_most(m.at_least(x, -746.0), 710.0)
+        n, _ = _round_biased(m, x, LOG2E, 1023)
+        r = _reduced(m, x, n)
+        return _scale(m, m.polynomial(r, (1.0, 1.0, *EXP_64)), n)
+    return _bounded_exp_32(m, m.at_most(m.at_least(x, -87.4), 89.0))
+
+
+def _bounded_exp_32(m: Formula, x: Value) -> Value:
+    # 2 exp(r) * 2**(n - 1): the scale is 0 for n = -126, and n may be 128. One product, no subnormal numbers.
+    n, half_scale = _round_biased(m, x, LOG2E, 126)
+    r = _reduced(m, x, n)
+    return m.polynomial(r, (2.0, 2.0, *(2.0 * c for c in EXP_32))) * half_scale
+
+
+def exp2(m: Formula, x: Value) -> Value:
+    narrow = x.kind.bits == 32
+    low, high = (-151.0, 129.0) if narrow else (-1076.0, 1025.0)
+    x = m.at_most(m.at_least(x, low), high)
+    n, _ = _round_biased(m, x, 1.0, 0)
+    return _scale(m, m.polynomial(x - n, (1.0, *(EXP2_32 if narrow else EXP2_64))), n)
+
+
+def expm1(m: Formula, x: Value) -> Value:
+    narrow = x.kind.bits == 32
+    bounded = m.at_most(m.at_least(x, -20.0 if narrow else -40.0), 89.0 if narrow else 710.0)
+    n, half_scale = _round_biased(m, bounded, LOG2E, 126 if narrow else 1022)
+    r = _reduced(m, bounded, n)
+    less_one = m.fma(r * r, m.polynomial(r, EXP_32 if narrow else EXP_64), r)
+    return m.copysign(2.0 * m.fma(half_scale, less_one, half_scale - 0.5), x)  # the sign matters for zero
+
+
+def sigmoid(m: Formula, x: Value) -> Value:
+    return 1.0 / (1.0 + exp(m, -x))
+
+
+# -- Logarithms --------------------------------------------------------------------------------------------------------------------
+
+
+def _log_parts(m: Formula, x: Value) -> tuple[Value, Value]:
+    """``x = (1 + f) * 2**e`` with ``1 + f`` in [sqrt(1/2), sqrt(2)), for positive finite x."""
+    narrow = x.kind.bits == 32
+    mantissa = _mantissa_bits(x)
+    up = mantissa + 1
+    subnormal = x.lt(2.0**-126 if narrow else 2.0**-1022)
+    bits = m.select(subnormal, x * 2.0**up, x).bits()
+    sqrt_half = 0x3F3504F3 if narrow else 0x3FE6A09E667F3BCD
+    distance = bits - sqrt_half
+    significand = ((distance & ((1 << mantissa) - 1)) + sqrt_half).as_float()
+    # Integers of 64 bits are poorly supported; the exponent fits 32.
+    e = (distance >> mantissa).resized(32)
+    e = m.op(Kind("f", x.kind.bits, x.kind.lanes), f"sitofp {e.kind} {e.text} to {x.kind}")
+    return significand - 1.0, e - m.select(subnormal, m.value(float(up), x.kind), 0.0)
+
+
+def _log_specials(m: Formula, x: Value, result: Value) -> Value:
+    result = m.select(x.lt(INF), result, x)  # infinity and NaN
+    result = m.select(x.lt(0.0), NAN, result)
+    return m.select(x.eq(0.0), -INF, result)
+
+
+def _log_tail(m: Formula, f: Value) -> Value:
+    """``log(1 + f) - f``."""
+    square = f * f
+    if f.kind.bits == 32:
+        return m.fma(square, -0.5, square * (f * m.polynomial(f, LOG_32)))
+    s = f / (2.0 + f)
+    z = s * s
+    half = 0.5 * square
+    return s * (half + z * m.polynomial(z, LOG_64)) - half
+
+
+def log(m: Formula, x: Value) -> Value:
+    f, e = _log_parts(m, x)
+    high, low = (LN2_HIGH_32, LN2_LOW_32) if x.kind.bits == 32 else (LN2_HIGH_64, LN2_LOW_64)
+    result = m.fma(e, high, f + m.fma(e, low, _log_tail(m, f)))
+    return _log_specials(m, x, result)
+
+
+def log1p(m: Formula, x: Value) -> Value:
+    """log(u) of the rounded ``u = 1 + x``, and what the rounding lost."""
+    u = 1.0 + x
+    lost = (x - (u - 1.0)) / u
+    inside = u.gt(0.0) & x.lt(2.0 ** (_mantissa_bits(x) + 2))
+    return m.copysign(log(m, u) + m.select(inside, lost, 0.0), x)
+
+
+def log2(m: Formula, x: Value) -> Value:
+    if x.kind.bits == 64:
+        high, low = _log2_parts(m, x)
+        return _log_specials(m, x, high + low)
+    f, e = _log_parts(m, x)
+    tail = _log_tail(m, f)
+    factor, rest = 1.4423828125, LOG2E - 1.4423828125
+    return _log_specials(m, x, e + m.fma(f, factor, m.fma(tail, factor, (f + tail) * rest)))
+
+
+def _log2_parts(m: Formula, x: Value) -> tuple[Value, Value]:
+    """log2 of positive finite float64 `x` as an unevaluated sum, to about 2**-65."""
+    f, e = _log_parts(m, x)
+    divisor = 2.0 + f
+    s = f / divisor
+    product, error = m.two_product(s, divisor)
+    s_low = (((f - product) - error) - s * (f - (divisor - 2.0))) / divisor
+    z = s * s
+    high, low = m.two_sum(2.0 * s, m.fma(s * z, m.polynomial(z, LOG_64), 2.0 * s_low))
+    product, error = m.two_product(high, LOG2E_HIGH_64)
+    error = error + (high * LOG2E_LOW_64 + low * LOG2E_HIGH_64)
+    total, rest = m.two_sum(e, product)
+    return total, rest + error
+
+
+def pow(m: Formula, x: Value, y: Value) -> Value:
+    """``2**(y log2|x|)`` with the logarithm in two parts; float64. The special cases are C's (Annex F)."""
+    a = m.abs(x)
+    exponent = m.at_most(m.at_least(y, -1e19), 1e19)  # enough to overflow for any a but 1
+    high, low = _log2_parts(m, a)
+    product, error = m.two_product(exponent, high)
+    total, rest = m.two_sum(product, m.fma(exponent, low, error))
+    bounded = m.at_most(m.at_least(total, -1100.0), 1100.0)
+    n, _ = _round_biased(m, bounded, 1.0, 0)
+    r = (bounded - n) + m.select(bounded.eq(total), rest, 0.0)
+    result = _scale(m, m.polynomial(r, (1.0, *EXP2_64)), n)
+    up = y.gt(0.0)
+    result = m.select(a.eq(0.0), m.select(up, m.value(0.0, x.kind), INF), result)
+    result = m.select(a.eq(INF), m.select(up, m.value(INF, x.kind), 0.0), result)
+    result = m.select(y.eq(2.0), a * a, result)
+    result = m.select(y.eq(1.0), a, result)
+    # A negative base: odd exponents keep its sign, others but integers have no result.
+    whole = m.trunc(y).eq(y)
+    odd = whole & m.trunc(0.5 * y).ne(0.5 * y) & m.abs(y).lt(2.0**53)
+    sign = x.bits() & -(2**63)
+    result = (result.bits() | m.select(odd, sign, 0)).as_float()
+    result = m.select(x.lt(0.0) & m.trunc(y).ne(y) & a.lt(INF), NAN, result)
+    result = m.select(x.eq(-1.0) & m.abs(y).eq(INF), 1.0, result)
+    result = m.select(x.unordered(y), NAN, result)
+    return m.select(x.eq(1.0) | y.eq(0.0), 1.0, result)
+
+
+# -- Trigonometry ------------------------------------------------------------------------------------------------------------------
+
+
+def _quadrant(m: Formula, x: Value) -> tuple[Value, Value]:
+    """``x = r + q pi/2`` with |r| <= pi/4, for float64 x >= 0: r, and an integer whose low two bits are q's."""
+    magic = 1.5 * 2.0**52
+    infinite = x - x  # NaN, else zero
+    x = m.at_most(x, 1e290)
+    total = m.fma(x, 2.0 / math.pi, magic)
+    n = total - magic
+    first, first_error = m.two_product(n, HALF_PI[0])
+    second, second_error = m.two_product(n, HALF_PI[1])
+    r, rest = m.two_sum(x - first, -first_error)
+    r, rest_2 = m.two_sum(r, -second)
+    r = r + (rest + (rest_2 - second_error) - n * HALF_PI[2])
+    return m.at_most(m.at_least(r + infinite, -0.8), 0.8), total.bits()
+
+
+def _sine_cosine(m: Formula, r: Value) -> tuple[Value, Value]:
+    """Both for |r| <= pi/4."""
+    narrow = r.kind.bits == 32
+    z = r * r
+    sine = m.fma(r * z, m.polynomial(z, SIN_32 if narrow else SIN_64), r)
+    cosine = m.fma(z * z, m.polynomial(z, COS_32 if narrow else COS_64), m.fma(z, -0.5, 1.0))
+    return sine, cosine
+
+
+def _circular(m: Formula, x: Value, shift: int) -> Value:
+    """sin(|x| + shift pi/2); angles are reduced in float64."""
+    bits = x.kind.bits
+    r, q = _quadrant(m, m.abs(x).resized(64))
+    sine, cosine = _sine_cosine(m, r.resized(bits))
+    q = q.resized(bits) + shift
+    result = m.select((q & 1).ne(0), cosine, sine)
+    return (result.bits() ^ ((q & 2) << (bits - 2))).as_float()
+
+
+def sin(m: Formula, x: Value) -> Value:
+    sign = x.bits() & -(1 << (x.kind.bits - 1))
+    return (_circular(m, x, 0).bits() ^ sign).as_float()
+
+
+def cos(m: Formula, x: Value) -> Value:
+    return _circular(m, x, 1)
+
+
+def tan(m: Formula, x: Value) -> Value:
+    r, q = _quadrant(m, m.abs(x))
+    sine, cosine = _sine_cosine(m, r)
+    odd = (q & 1).ne(0)
+    result = m.select(odd, -cosine, sine) / m.select(odd, sine, cosine)
+    return (result.bits() ^ (x.bits() & -(2**63))).as_float()
+
+
+def atan2(m: Formula, y: Value, x: Value) -> Value:
+    """The quotient of the smaller by the larger magnitude, then ``atan(t) = pi/4 + atan((t - 1) / (t + 1))``; float64."""
+    a, b = m.abs(y), m.abs(x)
+    steep = a.gt(b)
+    t = m.select(steep, b, a) / m.select(steep, a, b)
+    t = m.select(a.eq(b), m.select(a.eq(0.0), m.value(0.0, x.kind), 1.0), t)  # 0/0 and inf/inf
+    big = t.gt(TAN_PI_8)
+    u = m.select(big, (t - 1.0) / (t + 1.0), t)
+    z = u * u
+    angle = m.fma(u * z, m.polynomial(z, ATAN_64), u)
+    angle = m.select(big, (angle + PI_LOW / 4) + PI / 4, angle)
+    angle = m.select(steep, (PI_LOW / 2 - angle) + PI / 2, angle)
+    angle = m.select(x.bits().lt(0), (PI_LOW - angle) + PI, angle)
+    return m.select(x.unordered(y), NAN, m.copysign(angle, y))
+
+
+def atan(m: Formula, x: Value) -> Value:
+    return atan2(m, x, m.value(1.0, x.kind))
+
+
+def _leg(m: Formula, x: Value) -> Value:
+    """``sqrt(1 - x**2)``."""
+    return m.sqrt((1.0 - x) * (1.0 + x))
+
+
+def asin(m: Formula, x: Value) -> Value:
+    return atan2(m, x, _leg(m, x))
+
+
+def acos(m: Formula, x: Value) -> Value:
+    return atan2(m, _leg(m, x), x)
+
+
+# -- Hyperbolic functions, erf -----------------------------------------------------------------------------------------------------
+
+
+def tanh(m: Formula, x: Value) -> Value:
+    t = expm1(m, 2.0 * m.at_most(m.abs(x), 10.0 if x.kind.bits == 32 else 20.0))
+    return m.copysign(t / (t + 2.0), x)
+
+
+def _large_half_exp(m: Formula, a: Value, otherwise: Value) -> Value:
+    """``exp(a) / 2`` without early overflow where a > 22, else `otherwise`; float64."""
+    root = exp(m, 0.5 * a)
+    return m.select(a.gt(22.0), 0.5 * root * root, otherwise)
+
+
+def sinh(m: Formula, x: Value) -> Value:
+    a = m.abs(x)
+    t = expm1(m, m.at_most(a, 30.0))
+    return m.copysign(_large_half_exp(m, a, 0.5 * (t + t / (t + 1.0))), x)
+
+
+def cosh(m: Formula, x: Value) -> Value:
+    a = m.abs(x)
+    e = exp(m, m.at_most(a, 30.0))
+    return _large_half_exp(m, a, 0.5 * (e + 1.0 / e))
+
+
+def asinh(m: Formula, x: Value) -> Value:
+    a = m.abs(x)
+    square = a * a
+    large = a.gt(1e150)
+    result = log1p(m, m.select(large, a, a + square / (1.0 + m.sqrt(square + 1.0))))
+    return m.copysign(result + m.select(large, m.value(LN2, x.kind), 0.0), x)
+
+
+def acosh(m: Formula, x: Value) -> Value:
+    t = x - 1.0
+    large = x.gt(1e150)
+    result = log1p(m, m.select(large, x, t + m.sqrt(t * (t + 2.0))))
+    return m.select(x.lt(1.0), NAN, result + m.select(large, m.value(LN2, x.kind), 0.0))
+
+
+def atanh(m: Formula, x: Value) -> Value:
+    a = m.abs(x)
+    return m.copysign(0.5 * log1p(m, 2.0 * a / (1.0 - a)), x)
+
+
+def erf(m: Formula, x: Value) -> Value:
+    if x.kind.bits == 32:
+        a = m.at_most(m.abs(x), 3.925)
+        near = m.fma(a, m.polynomial(a * a, ERF_32), a)
+        far = 1.0 - _bounded_exp_32(m, a * m.polynomial(a, LOG_ERFC_32))
+        return m.copysign(m.select(a.lt(1.0), near, far), x)
+    a = m.at_most(m.abs(x), 6.0)
+    z = a * a
+    near = a * m.polynomial(z, ERF_64)
+    far = 1.0 - exp(m, -z) * m.polynomial((a - 2.0) / (a + 2.0), ERFC_64)
+    return m.copysign(m.select(a.lt(1.25), near, far), x)
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    f.__name__: f
+    for f in (
+        exp, exp2, expm1, log, log2, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid, pow, atan2,
+    )
+}  # fmt: skip
+"""Function name to formula, over `Value`s."""
+OWN_FORMULA_32 = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "erf", "sigmoid"})
+"""Computed in float32; all others in float64."""
+
+__all__ = ["FUNCTIONS", "math_function"]

@@ -1,0 +1,230 @@
+"""Formulas over LLVM vectors: values with operators, so that an algorithm reads as its formula and is written as IR text."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from .emitter import Emitter, mangled
+from .isa import Isa
+
+_FLOAT = {32: "float", 64: "double"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`lanes` numbers (1: a plain scalar) of `bits` bits: ``f`` floating-point, ``i`` integer (1 bit: truth values)."""
+
+    family: str
+    bits: int
+    lanes: int
+
+    def __str__(self) -> str:
+        element = _FLOAT[self.bits] if self.family == "f" else f"i{self.bits}"
+        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
+
+    def constant(self, value: float) -> str:
+        """The operand that is `value` in every lane, rounded to the kind."""
+        if self.family == "f":
+            rounded = struct.unpack("<f", struct.pack("<f", value))[0] if self.bits == 32 else value
+            text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+        else:
+            text = str(int(value))
+        element = _FLOAT[self.bits] if self.family == "f" else f"i{self.bits}"
+        return text if self.lanes == 1 else f"splat ({element} {text})"
+
+
+Term = Union["Value", float]
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SSA value of a formula. Arithmetic takes numbers, too, and rounds them to the value's kind; nothing is reassociated."""
+
+    m: Formula
+    text: str
+    kind: Kind
+
+    def __add__(self, other: Term) -> Value:
+        return self._binary("add", other)
+
+    def __radd__(self, other: Term) -> Value:
+        return self._binary("add", other)
+
+    def __sub__(self, other: Term) -> Value:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: Term) -> Value:
+        return self.m.value(other, self.kind) - self
+
+    def __mul__(self, other: Term) -> Value:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: Term) -> Value:
+        return self._binary("mul", other)
+
+    def __truediv__(self, other: Term) -> Value:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: Term) -> Value:
+        return self.m.value(other, self.kind) / self
+
+    def __neg__(self) -> Value:
+        return self.m.op(self.kind, f"fneg {self.kind} {self.text}")
+
+    def __lshift__(self, count: int) -> Value:
+        return self._integer("shl", count)
+
+    def __rshift__(self, count: int) -> Value:
+        """Arithmetic shift: the sign is kept."""
+        return self._integer("ashr", count)
+
+    def __and__(self, other: Term) -> Value:
+        return self._integer("and", other)
+
+    def __or__(self, other: Term) -> Value:
+        return self._integer("or", other)
+
+    def __xor__(self, other: Term) -> Value:
+        return self._integer("xor", other)
+
+    def _binary(self, name: str, other: Term) -> Value:
+        if self.kind.family == "i":
+            return self._integer(name, other)
+        return self.m.op(self.kind, f"f{name} {self.kind} {self.text}, {self.m.value(other, self.kind).text}")
+
+    def _integer(self, name: str, other: Term) -> Value:
+        return self.m.op(self.kind, f"{name} {self.kind} {self.text}, {self.m.value(other, self.kind).text}")
+
+    # Comparisons of floating-point values are false where either side is NaN.
+
+    def lt(self, other: Term) -> Value:
+        return self._compare("olt", "slt", other)
+
+    def gt(self, other: Term) -> Value:
+        return self._compare("ogt", "sgt", other)
+
+    def eq(self, other: Term) -> Value:
+        return self._compare("oeq", "eq", other)
+
+    def ne(self, other: Term) -> Value:
+        """True where either side is NaN."""
+        return self._compare("une", "ne", other)
+
+    def unordered(self, other: Term) -> Value:
+        """Where either side is NaN."""
+        return self._compare("uno", "ne", other)
+
+    def _compare(self, real: str, integer: str, other: Term) -> Value:
+        test = f"fcmp {real}" if self.kind.family == "f" else f"icmp {integer}"
+        other = self.m.value(other, self.kind)
+        return self.m.op(Kind("i", 1, self.kind.lanes), f"{test} {self.kind} {self.text}, {other.text}")
+
+    def bits(self) -> Value:
+        """The bit pattern as an integer."""
+        return self._cast("bitcast", Kind("i", self.kind.bits, self.kind.lanes))
+
+    def as_float(self) -> Value:
+        """The floating-point number of this bit pattern."""
+        return self._cast("bitcast", Kind("f", self.kind.bits, self.kind.lanes))
+
+    def to_float(self) -> Value:
+        """The integer as a floating-point number of as many bits."""
+        return self._cast("sitofp", Kind("f", self.kind.bits, self.kind.lanes))
+
+    def resized(self, bits: int) -> Value:
+        """The value in `bits` bits; integers are cut off or extended by their sign."""
+        if bits == self.kind.bits:
+            return self
+        wider = bits > self.kind.bits
+        name = ("fpext" if wider else "fptrunc") if self.kind.family == "f" else ("sext" if wider else "trunc")
+        return self._cast(name, Kind(self.kind.family, bits, self.kind.lanes))
+
+    def _cast(self, name: str, kind: Kind) -> Value:
+        return self.m.op(kind, f"{name} {self.kind} {self.text} to {kind}")
+
+
+class Formula:
+    """Writes formulas into an `Emitter`."""
+
+    def __init__(self, emitter: Emitter, isa: Isa) -> None:
+        self.emitter, self.isa = emitter, isa
+
+    def op(self, kind: Kind, text: str) -> Value:
+        return Value(self, self.emitter.op(text), kind)
+
+    def value(self, x: Term, kind: Kind) -> Value:
+        """`x` itself, or the number as a constant of `kind`."""
+        return x if isinstance(x, Value) else Value(self, kind.constant(x), kind)
+
+    def fma(self, a: Term, b: Term, c: Term) -> Value:
+        """``a * b + c``; in one rounding where that is an instruction."""
+        kind = next(v.kind for v in (a, b, c) if isinstance(v, Value))
+        x, y, z = (self.value(v, kind).text for v in (a, b, c))
+        return Value(self, self.emitter.fma(str(kind), x, y, z, self.isa.fma), kind)
+
+    def select(self, condition: Value, a: Term, b: Term) -> Value:
+        kind = next(v.kind for v in (a, b) if isinstance(v, Value))
+        a, b = self.value(a, kind), self.value(b, kind)
+        return self.op(kind, f"select {condition.kind} {condition.text}, {kind} {a.text}, {kind} {b.text}")
+
+    def _intrinsic(self, name: str, *operands: Value) -> Value:
+        kind = operands[0].kind
+        given = ", ".join(f"{kind} {v.text}" for v in operands)
+        return self.op(kind, f"call {kind} @llvm.{name}.{mangled(str(kind))}({given})")
+
+    def abs(self, x: Value) -> Value:
+        return self._intrinsic("fabs", x)
+
+    def sqrt(self, x: Value) -> Value:
+        return self._intrinsic("sqrt", x)
+
+    def trunc(self, x: Value) -> Value:
+        return self._intrinsic("trunc", x)
+
+    def copysign(self, x: Value, sign: Value) -> Value:
+        return self._intrinsic("copysign", x, sign)
+
+    def at_least(self, x: Value, low: float) -> Value:
+        """`x`, but not below `low`; NaN stays."""
+        return self.select(x.lt(low), low, x)
+
+    def at_most(self, x: Value, high: float) -> Value:
+        """`x`, but not above `high`; NaN stays."""
+        return self.select(x.gt(high), high, x)
+
+    def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
+        """``c[0] + c[1] x + c[2] x**2 + ...`` by Horner's rule."""
+        *rest, last = coefficients
+        total: Term = last
+        for c in reversed(rest):
+            total = self.fma(total, x, c)
+        return self.value(total, x.kind)
+
+    # Sums and products with their rounding errors (Dekker, "A floating-point technique for extending the available precision", 1971).
+
+    def two_sum(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """``a + b`` rounded, and the error."""
+        total = a + b
+        part = total - a
+        return total, (a - (total - part)) + (b - part)
+
+    def two_product(self, a: Value, b: Term) -> tuple[Value, Value]:
+        """``a * b`` rounded, and the error."""
+        b = self.value(b, a.kind)
+        product = a * b
+        if self.isa.fma:
+            return product, self.fma(a, b, -product)
+        (a_high, a_low), (b_high, b_low) = self._split(a), self._split(b)
+        error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+        return product, error
+
+    def _split(self, a: Value) -> tuple[Value, Value]:
+        scaled = a * (4097.0 if a.kind.bits == 32 else 134217729.0)
+        high = scaled - (scaled - a)
+        return high, a - high
+
+
+__all__ = ["Formula", "Kind", "Term", "Value"]
