@@ -1,0 +1,293 @@
+"""From what the user has (a module with example inputs, an exported program, a file) to a functional ``ExportedProgram``.
+
+Dynamic dimensions become ``torch.export.Dim`` objects; torch's complaints become one paragraph.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...errors import CompileError
+from ...ir.symbolic import Expr, evaluate, linear_in
+from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+
+
+def export_program(
+    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None
+) -> Any:
+    """An ``ExportedProgram`` with torch's functional operators or composites that have an importer.
+
+    Raises:
+        CompileError: see `import_torch`.
+    """
+    import torch
+
+    if isinstance(model, (str, os.PathLike)):
+        model = _load(Path(model))
+    if isinstance(model, torch.nn.Module):
+        model = _export(model, args, kwargs, dims)
+    elif not isinstance(model, torch.export.ExportedProgram):
+        raise CompileError(
+            f"cannot import a {type(model).__name__}: expected a torch.nn.Module, a torch.export.ExportedProgram or a .pt2 path"
+        )
+    return _functional(model)
+
+
+def _load(path: Path) -> Any:
+    import torch
+
+    try:
+        with _quiet():
+            return torch.export.load(path)
+    except FileNotFoundError:
+        raise CompileError(f"{path}: no such file") from None
+    except Exception as error:
+        raise CompileError(f"{path}: torch cannot read this exported program: {_first_lines(error)}") from error
+
+
+def _functional(program: Any) -> Any:
+    """The program with mutation removed and operators that nobody imports decomposed; itself where nothing is to do."""
+    from .registry import decomposition_table, importers
+
+    table = importers()
+    if all(_name(n.target) in table for n in program.graph.nodes if n.op == "call_function"):
+        return program
+    try:
+        with _quiet():
+            return program.run_decompositions(decomposition_table())
+    except Exception as error:
+        raise CompileError(
+            f"torch cannot bring the exported program into functional form: {_first_lines(error)}"
+        ) from error
+
+
+def _name(target: Any) -> str:
+    """``aten.add.Tensor`` for an overload; functions of Python stand for themselves."""
+    return (
+        str(target)
+        if hasattr(target, "_schema")
+        else f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _first_lines(error: BaseException, limit: int = 6) -> str:
+    """What an exception says, in one paragraph."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [
+        line
+        for line in lines
+        if line and not line.startswith(("The error above", "For more information", "File ", "^"))
+    ]
+    text = " ".join(lines[:limit]) or "no message"
+    return f"{type(error).__name__}: {text[:900]}"
+
+
+def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None) -> Any:
+    import torch
+
+    if args is None and not kwargs:
+        raise CompileError(
+            "a torch.nn.Module needs example inputs: pass args=(tensor, ...) in the order of forward()'s parameters"
+        )
+    if isinstance(args, torch.Tensor) or not isinstance(args, (Sequence, type(None))):
+        args = (args,)
+    examples, specs = _dynamic_inputs(model, tuple(args or ()), dict(kwargs or {}), dims)
+    error: Exception | None = None
+    for _ in range(3):
+        try:
+            with _quiet(), torch.no_grad():
+                return torch.export.export(model, *examples, dynamic_shapes=specs, strict=False)
+        except Exception as failure:
+            error = failure
+            refined = _refined(failure, specs)
+            if refined is None:
+                break
+            specs = refined
+    hint = "" if not model.training else " (The model is in training mode; compile it after model.eval().)"
+    raise CompileError(f"torch.export cannot trace {type(model).__name__}: {_first_lines(error)}{hint}") from error
+
+
+def _refined(error: Exception, specs: Any) -> Any:
+    """The dynamic shapes that torch suggests in its message, if it does."""
+    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+
+    if specs is None or "Suggested fixes:" not in str(error):
+        return None
+    try:
+        return refine_dynamic_shapes_from_suggested_fixes(str(error), specs)
+    except Exception:  # the message is text for people; torch's own reader does not know every form of it
+        return None
+
+
+def combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs by parameter of ``forward()``, as torch.export arranges them.
+
+    Raises:
+        CompileError: they do not fit its signature.
+    """
+    forward = model.forward
+    signature = inspect.signature(forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CompileError(
+            f"the example inputs do not fit {type(model).__name__}.forward{signature}: {error}"
+        ) from None
+    combined: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            combined.update(value)
+        else:
+            combined[name] = value
+    return combined
+
+
+def _dynamic_inputs(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: DimsArgument | None
+) -> tuple[tuple[Any, Any], Any]:
+    """Example inputs whose dynamic dimensions are at least 2, and torch's ``dynamic_shapes`` (None: everything is fixed)."""
+    import torch
+    from torch.utils import _pytree
+
+    combined = combined_arguments(model, args, kwargs)
+    if not dims:
+        return (args, kwargs), None
+    leaves, structure = _pytree.tree_flatten_with_path(combined)
+    named = [(leaf_name(path), leaf) for path, leaf in leaves]
+    tensors = [(name, leaf) for name, leaf in named if isinstance(leaf, torch.Tensor)]
+    given = check_dims_argument(dims, [(name, list(t.shape)) for name, t in tensors])
+    table = DimTable()
+    texts: dict[tuple[str, int], DimText] = {}
+    for name, entries in given.items():
+        for axis, text in entries.items():
+            where = f"dims[{name!r}][{axis}]"
+            texts[name, axis] = parse_dim(text, where)
+            table.add(texts[name, axis], where)
+    sizes = _example_sizes(tensors, texts, table)
+    made: dict[str, Any] = {}
+    specs, enlarged = [], []
+    for name, leaf in named:
+        spec = {}
+        for (owner, axis), text in texts.items():
+            if owner == name and text.names:
+                wanted = int(evaluate(table.resolve(text), sizes))
+                leaf = _resized(leaf, axis, wanted)
+                if wanted > 1:
+                    spec[axis] = _torch_dim(text, table, made)
+        enlarged.append(leaf)
+        specs.append(spec if spec else None)
+    renewed = _pytree.tree_unflatten(enlarged, structure)
+    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    positional = {n: renewed[n] for n in bound.arguments if n in renewed}
+    new_args, new_kwargs = _rearranged(model, args, kwargs, renewed, positional)
+    return (new_args, new_kwargs), _pytree.tree_unflatten(specs, structure)
+
+
+def _rearranged(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], renewed: Any, positional: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Renewed inputs as positional and keyword arguments like the given ones."""
+    new_args: list[Any] = []
+    for name, parameter in inspect.signature(model.forward).parameters.items():
+        if len(new_args) >= len(args) or name not in positional:
+            break
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            new_args.extend(positional[name])
+        else:
+            new_args.append(positional[name])
+    return tuple(new_args), {name: renewed[name] for name in kwargs}
+
+
+def leaf_name(path: Sequence[Any]) -> str:
+    """What torch.export calls the input at a path of nested containers: keys joined by ``_``."""
+    parts = []
+    for key in path:
+        value = getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))
+        parts.append(str(value))
+    return "_".join(parts)
+
+
+def _example_sizes(
+    tensors: Sequence[tuple[str, Any]], texts: Mapping[tuple[str, int], DimText], table: DimTable
+) -> dict[str, int]:
+    """A size for each symbol: the examples' own where it is at least 2 and agrees everywhere, else one nearby.
+
+    Raises:
+        CompileError: the examples contradict `dims`.
+    """
+    found: dict[str, int] = {}
+    shapes = {name: tuple(t.shape) for name, t in tensors}
+    for (name, axis), text in texts.items():
+        size = int(shapes[name][axis])
+        if not text.names:
+            if size != int(text.expression):
+                raise CompileError(f"dims[{name!r}][{axis}] is {text.expression}, but the example has {size} there")
+            continue
+        if len(text.names) > 1:
+            continue
+        symbol = table.resolve(DimText(text.names[0], None, None, text.names))
+        parts = linear_in(table.resolve(text), symbol) if isinstance(symbol, Expr) else None
+        if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int):
+            continue
+        value, rest = divmod(size - parts[1], parts[0])
+        low, high = symbol.lower, symbol.upper
+        if size == 1 or rest:
+            continue
+        if value < low or (high is not None and value > high):
+            raise CompileError(
+                f"the example has {size} in dimension {axis} of '{name}', outside of the bounds given in dims: {low} <= {text.names[0]}"
+                + ("" if high is None else f" <= {high}")
+            )
+        if found.setdefault(text.names[0], value) != value:
+            raise CompileError(
+                f"dims call two dimensions '{text.names[0]}', but the examples have {found[text.names[0]]} and {value} there"
+            )
+    for text in texts.values():
+        for n in text.names:
+            if n not in found:
+                symbol = table.resolve(DimText(n, None, None, (n,)))
+                assert isinstance(symbol, Expr)
+                smallest = max(symbol.lower, 2)
+                while smallest in found.values():
+                    smallest += 1
+                found[n] = smallest if symbol.upper is None else min(smallest, symbol.upper)
+    return found
+
+
+def _resized(tensor: Any, axis: int, size: int) -> Any:
+    """`tensor` repeated or cut along `axis` to `size`; its values still are values of the user's."""
+    import torch
+
+    have = tensor.shape[axis]
+    if have == size:
+        return tensor
+    return tensor.index_select(axis, torch.arange(size) % max(have, 1)) if have else tensor
+
+
+def _torch_dim(text: DimText, table: DimTable, made: dict[str, Any]) -> Any:
+    """``torch.export.Dim`` of a name, a linear expression of one, or a hint that torch finds the relation itself."""
+    from torch.export import Dim
+
+    e = table.resolve(text)
+    name = text.names[0]
+    symbol = table.resolve(DimText(name, None, None, (name,)))
+    parts = linear_in(e, symbol) if len(text.names) == 1 and isinstance(symbol, Expr) else None
+    if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or not isinstance(symbol, Expr):
+        return Dim.AUTO  # type: ignore[attr-defined]
+    if name not in made:
+        made[name] = Dim(name, min=symbol.lower, max=symbol.upper)
+    scaled = made[name] if parts[0] == 1 else parts[0] * made[name]
+    return scaled if parts[1] == 0 else scaled + parts[1]

@@ -1,0 +1,480 @@
+"""From a functional ``ExportedProgram`` to a module of graph operators, one importer per ATen overload.
+
+`Node` is what an importer sees of one fx node; `Importer` keeps the values of the nodes. Sizes never become operators: a node whose value is a
+``SymInt`` is read from its metadata as a `Dim`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...dialects import graph as g
+from ...dialects.func import Func, Return
+from ...errors import CompileError, InternalError, UnsupportedOperator, UnsupportedOperatorError
+from ...ir.builder import Builder
+from ...ir.constant import Constant
+from ...ir.core import IRError, Module, Operation, Value
+from ...ir.location import Location
+from ...ir.symbolic import Dim, Expr
+from ...ir.types import DType, TensorType
+from ..dims import DimsArgument
+from .registry import importers
+from .symbols import SymbolMap, Untranslatable, input_shapes
+from .tensors import array_of, dtype_of
+
+IGNORED_KEYWORDS = frozenset(
+    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator", "requires_grad"}
+)
+RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal_functional|uniform")
+
+
+class Unsupported(Exception):
+    """An importer meets a form of its operator that it cannot translate; the message is the hint shown to the user."""
+
+
+class Node:
+    """One call in the exported program: metadata, and building of graph operators."""
+
+    def __init__(self, importer: Importer, fx: Any, location: Location) -> None:
+        self.importer = importer
+        self.fx = fx
+        self.location = location
+
+    # -- What torch knows of the result --------------------------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> Any:
+        """The fake tensor (or tensors) that torch computed for the result."""
+        return self.fx.meta["val"]
+
+    def result_shape(self, index: int | None = None) -> tuple[Dim, ...]:
+        """Shape of the result, or of one of several."""
+        val = self.meta if index is None else self.meta[index]
+        return self.importer.symbols.shape(val.shape)
+
+    def result_dtype(self, index: int | None = None) -> DType:
+        val = self.meta if index is None else self.meta[index]
+        return dtype_of(val.dtype, str(self.location))
+
+    # -- Building ----------------------------------------------------------------------------------------------------------------
+
+    def emit(self, op: Operation) -> Any:
+        """Insert an operator; its result, or a tuple of them."""
+        return self.importer.builder(op)
+
+    def constant(self, value: Any, dtype: DType) -> Value:
+        """A constant of any shape."""
+        return self.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))  # type: ignore[no-any-return]
+
+    def scalar(self, value: Any, dtype: DType) -> Value:
+        """A number, or a symbolic size, as a rank-0 tensor."""
+        if isinstance(value, Expr):
+            return self.cast(self.emit(g.Symbolic(values=(value,))), dtype)
+        if dtype.is_integer and isinstance(value, float):
+            value = int(value)
+        return self.constant(value, dtype)
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        return x if x.type.dtype is dtype else self.emit(g.Cast(x, dtype=dtype))  # type: ignore[no-any-return]
+
+    def as_tensor(self, x: Any, dtype: DType) -> Value:
+        """A tensor or number converted to `dtype`."""
+        return self.cast(x, dtype) if isinstance(x, Value) else self.scalar(x, dtype)
+
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
+        return x if x.type.shape == tuple(shape) else self.emit(g.Reshape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+
+    def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
+        return x if x.type.shape == tuple(shape) else self.emit(g.BroadcastTo(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+
+    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+        if list(permutation) == list(range(len(permutation))):
+            return x
+        return self.emit(g.Transpose(x, permutation=tuple(permutation)))  # type: ignore[no-any-return]
+
+    def unary(self, name: str, x: Value) -> Value:
+        return self.emit(g.elementwise.UNARY[name](x))  # type: ignore[no-any-return]
+
+    def binary(self, name: str, a: Value, b: Value) -> Value:
+        return self.emit(g.elementwise.BINARY[name](a, b))  # type: ignore[no-any-return]
+
+    def promoted(self, a: Any, b: Any) -> DType:
+        """The dtype that torch computes in for two tensors or numbers (its type promotion)."""
+        import torch
+
+        return dtype_of(torch.result_type(_example(a), _example(b)))
+
+
+def _example(x: Any) -> Any:
+    """A tensor or number that promotes types as `x` does."""
+    import torch
+
+    if isinstance(x, Value):
+        return torch.empty((1,) * min(x.type.rank, 1), dtype=getattr(torch, x.type.dtype.label))
+    return 1 if isinstance(x, Expr) else x
+
+
+class Importer:
+    """Builds one module from one exported program."""
+
+    def __init__(self, program: Any, dims: DimsArgument | None) -> None:
+        self.program = program
+        self.dims = dims
+        self.symbols = SymbolMap()
+        self.builder: Builder
+        self.problems: dict[str, list[tuple[str, str]]] = {}
+        self.constants: dict[Any, Constant] = {}
+        self.values: dict[Any, Any] = {}
+
+    def run(self) -> Module:
+        signature = self.program.graph_signature
+        self._refuse_mutation(signature)
+        placeholders = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
+        module = Module()
+        names, nodes = self._inputs(signature, placeholders)
+        shaped = [(name, n.meta["val"].shape) for name, n in zip(names, nodes, strict=True)]
+        self.symbols, shapes = input_shapes(shaped, self.program.range_constraints, self.dims)
+        outputs, result_names = self._outputs(signature)
+        func = module.body.append(Func(sym_name="main", arg_names=tuple(names), result_names=tuple(result_names)))
+        self.builder = Builder(func.body)
+        for name, node, shape in zip(names, nodes, shapes, strict=True):
+            dtype = dtype_of(node.meta["val"].dtype, f"input '{name}'")
+            self.values[node] = func.body.add_arg(TensorType(dtype, shape), name)
+        self._parameters(signature, placeholders)
+        self._graph(self.program.graph_module, self.program.graph)
+        if self.problems:
+            raise UnsupportedOperatorError(
+                [
+                    UnsupportedOperator(
+                        operator,
+                        len(places),
+                        tuple(dict.fromkeys(where for where, _ in places)),
+                        next((h for _, h in places if h), ""),
+                    )
+                    for operator, places in self.problems.items()
+                ]
+            )
+        self.builder.location = Location("outputs")
+        self.builder.insert(Return([self._value(n) for n in outputs]))
+        return module
+
+    # -- The border --------------------------------------------------------------------------------------------------------------
+
+    def _refuse_mutation(self, signature: Any) -> None:
+        buffers = dict(signature.buffers_to_mutate)
+        inputs = dict(signature.user_inputs_to_mutate)
+        parameters = dict(getattr(signature, "parameters_to_mutate", {}) or {})
+        if not (buffers or inputs or parameters):
+            return
+        kind, changed = ("buffer", buffers) if buffers else ("input", inputs) if inputs else ("parameter", parameters)
+        listing = ", ".join(f"'{t}'" for t in sorted(changed.values()))
+        hint = ""
+        if any(t.endswith(("running_mean", "running_var", "num_batches_tracked")) for t in changed.values()):
+            hint = " Batch normalization does so in training mode: call model.eval() first."
+        raise CompileError(
+            f"the model changes the {kind}{'s' if len(changed) > 1 else ''} {listing} while it runs; a compiled model keeps no state between calls.{hint}"
+            " Return the new value as an output and pass it in again."
+        )
+
+    def _inputs(self, signature: Any, placeholders: dict[str, Any]) -> tuple[list[str], list[Any]]:
+        """Names and nodes of the tensor inputs, in order; other inputs are fixed values that torch has put into the graph."""
+        names, nodes = [], []
+        for spec in signature.input_specs:
+            if spec.kind.name != "USER_INPUT":
+                continue
+            kind = type(spec.arg).__name__
+            if kind == "TensorArgument":
+                names.append(spec.arg.name)
+                nodes.append(placeholders[spec.arg.name])
+            elif kind != "ConstantArgument":
+                raise CompileError(
+                    f"input '{spec.arg.name}' is a {kind.removesuffix('Argument')}, not a tensor; pass a number, which is then fixed, or a tensor"
+                )
+        return names, nodes
+
+    def _parameters(self, signature: Any, placeholders: dict[str, Any]) -> None:
+        """Note parameters, buffers and lifted constants; each becomes an operator at its first use, equal storages one."""
+        state, constants = self.program.state_dict, self.program.constants
+        for spec in signature.input_specs:
+            if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+                tensor = state[spec.target] if spec.target in state else constants[spec.target]
+                self.values[placeholders[spec.arg.name]] = (spec.target, tensor)
+
+    def _outputs(self, signature: Any) -> tuple[list[Any], list[str]]:
+        """Nodes of the tensor outputs and their names."""
+        from torch.utils import _pytree
+
+        output = next(n for n in self.program.graph.nodes if n.op == "output")
+        specs = signature.output_specs
+        structure = self.program.call_spec.out_spec
+        paths: list[str] = []
+        try:
+            tree = _pytree.tree_unflatten(list(range(structure.num_leaves)), structure)
+            paths = [_output_name(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+            KeyError,
+        ):  # a class that cannot be made from numbers has no names for its fields
+            pass
+        nodes, names = [], []
+        position = 0
+        for spec, node in zip(specs, output.args[0], strict=True):
+            if spec.kind.name != "USER_OUTPUT":
+                continue
+            name = paths[position] if position < len(paths) else ""
+            position += 1
+            kind = type(spec.arg).__name__
+            if kind == "ConstantArgument" and spec.arg.value is None:
+                continue
+            if kind != "TensorArgument":
+                raise CompileError(
+                    f"output {name or position - 1} is a {kind.removesuffix('Argument')}, not a tensor; return a tensor of it"
+                )
+            nodes.append(node)
+            names.append(name)
+        single = len(nodes) == 1
+        names = [n if n and not n.isdigit() else "output" if single else f"output{n or k}" for k, n in enumerate(names)]
+        return nodes, [n if names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(names)]
+
+    # -- Nodes -------------------------------------------------------------------------------------------------------------------
+
+    def _graph(self, module: Any, graph: Any) -> Any:
+        """Import the nodes that the outputs need; returns the argument of the output node."""
+        live = _live_nodes(graph)
+        for node in graph.nodes:
+            if node.op == "output":
+                return node.args[0]
+            if node not in live or node.op == "placeholder":
+                continue
+            if node.op == "get_attr":
+                self.values[node] = self._attribute(module, node)
+            elif node.op == "call_function":
+                self._call(module, node)
+        return None
+
+    def _attribute(self, module: Any, node: Any) -> Any:
+        """A constant tensor or a subgraph that a module holds."""
+        import torch
+
+        found = module
+        for part in node.target.split("."):
+            found = getattr(found, part)
+        return (node.target, found) if isinstance(found, torch.Tensor) else found
+
+    def _call(self, module: Any, node: Any) -> None:
+        import torch
+
+        val = node.meta.get("val")
+        if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            return
+        name = str(node.target)
+        if name == "<built-in function getitem>":
+            self.values[node] = self._item(node)
+            return
+        location = location_of(node)
+        self.builder.location = location
+        function = importers().get(name)
+        if function is None:
+            subgraph = self._subgraph(node)
+            if subgraph is not None:
+                self._inline(node, *subgraph)
+                return
+            self._problem(node, name, location, _hint(name))
+            return
+        context = Node(self, node, location)
+        try:
+            args, kwargs = self._arguments(node)
+        except (_Poisoned, Untranslatable) as error:
+            if isinstance(error, Untranslatable):
+                self._problem(node, name, location, str(error))
+            else:
+                self.values[node] = POISON
+            return
+        try:
+            self.values[node] = self._checked(function(context, *args, **kwargs), node, name)
+        except (Unsupported, Untranslatable) as error:
+            self._problem(node, name, location, str(error))
+        except IRError as error:
+            raise InternalError(f"importing {name} at {location}: {error}") from error
+
+    def _problem(self, node: Any, name: str, location: Location, hint: str) -> None:
+        self.problems.setdefault(name, []).append((str(location), hint))
+        self.values[node] = POISON
+
+    def _item(self, node: Any) -> Any:
+        source, index = node.args
+        found = self.values[source]
+        if found is POISON:
+            return POISON
+        if found[index] is None:
+            self._problem(
+                node, str(source.target), location_of(source), f"result {index} of this operator is not supported"
+            )
+            return POISON
+        return found[index]
+
+    def _subgraph(self, node: Any) -> tuple[Any, tuple[Any, ...]] | None:
+        """The graph module and its inputs that a wrapper such as ``no_grad`` or ``autocast`` around a part of the model calls."""
+        name = str(node.target)
+        if "wrap_with_set_grad_enabled" in name:
+            return self.values[node.args[1]], node.args[2:]
+        if "wrap_with_autocast" in name:
+            return self.values[node.args[4]], node.args[5:]
+        return None
+
+    def _inline(self, node: Any, module: Any, inputs: tuple[Any, ...]) -> None:
+        for placeholder, given in zip((n for n in module.graph.nodes if n.op == "placeholder"), inputs, strict=True):
+            if given in self.values:
+                self.values[placeholder] = self.values[given]
+        results = self._graph(module, module.graph)
+        self.values[node] = tuple(self.values[r] for r in results)
+
+    def _arguments(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments in schema order with nodes replaced by values, and keyword-only arguments."""
+        args = list(node.args)
+        kwargs = dict(node.kwargs)
+        known: list[Any] = [a for a in node.target._schema.arguments if not a.kwarg_only]
+        for position in range(len(args), len(known)):
+            if not any(a.name in kwargs for a in known[position:]):
+                break
+            argument = known[position]
+            args.append(kwargs.pop(argument.name) if argument.name in kwargs else argument.default_value)
+        converted = [self._argument(a) for a in args]
+        return converted, {k: self._argument(v) for k, v in kwargs.items() if k not in IGNORED_KEYWORDS}
+
+    def _argument(self, a: Any) -> Any:
+        import torch
+        from torch.fx import Node as FxNode
+
+        if isinstance(a, FxNode):
+            val = a.meta.get("val")
+            if isinstance(val, torch.SymInt):
+                return self.symbols.dim(val)
+            if isinstance(val, (int, float, bool)):
+                return val
+            if isinstance(val, (torch.SymFloat, torch.SymBool)):
+                expression = val.node.expr
+                if expression.is_number:
+                    return float(expression)
+                raise Untranslatable(f"the number {expression} is computed from sizes in floating point")
+            return self._value(a)
+        if isinstance(a, (list, tuple)):
+            return [self._argument(x) for x in a]
+        if isinstance(a, torch.dtype):
+            return dtype_of(a)
+        return a
+
+    def _value(self, node: Any) -> Any:
+        """The SSA value of a tensor node."""
+        found = self.values[node]
+        if found is POISON:
+            raise _Poisoned
+        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str):
+            found = self.values[node] = self._constant(*found)
+        return found
+
+    def _constant(self, name: str, tensor: Any) -> Value:
+        key = (
+            (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.storage_offset())
+            if tensor.numel()
+            else name
+        )
+        data = self.constants.get(key)
+        if data is None:
+            data = self.constants[key] = Constant(array_of(tensor, name), name)
+        with self.builder.at(Location(name)):
+            return self.builder(g.Constant(value=data))  # type: ignore[no-any-return]
+
+    def _checked(self, result: Any, node: Any, name: str) -> Any:
+        """What an importer returned, compared with what torch knows of dtype and shape."""
+        val = node.meta.get("val")
+        pairs: Iterator[tuple[Any, Any]] = (
+            zip(result, val, strict=False) if isinstance(val, (list, tuple)) else iter([(result, val)])
+        )
+        for got, wanted in pairs:
+            if got is None or wanted is None:
+                continue
+            dtype = dtype_of(wanted.dtype, name)
+            if got.type.dtype is not dtype:
+                raise InternalError(
+                    f"importing {name} at {location_of(node)} gave {got.type.dtype.label}, torch gives {dtype.label}"
+                )
+            shape = tuple(wanted.shape)
+            if len(shape) != got.type.rank or any(
+                isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(shape, got.type.shape, strict=True)
+            ):
+                raise InternalError(
+                    f"importing {name} at {location_of(node)} gave shape {got.type.shape}, torch gives {shape}"
+                )
+        return list(result) if isinstance(val, (list, tuple)) else result
+
+
+POISON = object()
+"""Stands for the value of a node that could not be imported; its users are passed over, so that each cause is told once."""
+
+
+class _Poisoned(Exception):
+    """An argument could not be imported."""
+
+
+def _live_nodes(graph: Any) -> set[Any]:
+    """Nodes that the output depends on; assertions about sizes and dtypes are not among them."""
+    live: set[Any] = set()
+    pending = [n for n in graph.nodes if n.op == "output"]
+    while pending:
+        node = pending.pop()
+        if node not in live:
+            live.add(node)
+            pending.extend(node.all_input_nodes)
+    return live
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def location_of(node: Any) -> Location:
+    """Module path with the operator's name, and the last line of the user's stack outside of torch itself."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    path = re.sub(r"^L\['self'\]\.?", "", path)
+    operator = str(node.target).split(".")[1] if str(node.target).count(".") == 2 else node.name
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not re.search(r"[/\\]torch[/\\](nn|_|fx|functional|utils)", f[0])] or frames
+    file, line = own[-1] if own else ("", "0")
+    return Location(f"{path}/{operator}" if path else operator, file, int(line))
+
+
+def _hint(name: str) -> str:
+    if RANDOM.search(name):
+        return "this operator is random; dropout and the like vanish after model.eval()"
+    if name in (
+        "aten.nonzero.default",
+        "aten._local_scalar_dense.default",
+        "aten.item.default",
+        "aten.masked_select.default",
+    ):
+        return "the shape of the result depends on data; use torch.where instead of indexing by a mask, and no .item()"
+    return ""
+
+
+def _output_name(path: Sequence[Any]) -> str:
+    """``last_hidden_state`` or ``hidden_states_1`` for an output's place; a number for one in a plain tuple."""
+    parts = []
+    for key in path:
+        value = getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))
+        parts.append(re.sub(r"\W+", "_", str(value)))
+    return "_".join(parts)
+
+
+def import_program(program: Any, dims: DimsArgument | None) -> Module:
+    """The graph-level module of an ``ExportedProgram`` in functional form; see `import_torch`."""
+    return Importer(program, dims).run()
+
+
+__all__ = ["Importer", "Node", "Unsupported", "import_program"]

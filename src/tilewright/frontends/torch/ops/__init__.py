@@ -1,0 +1,1 @@
+"""Importers of ATen operators, by theme. Each file registers its own; see ``registry.importers``."""

@@ -1,0 +1,178 @@
+"""Functions of two or three tensors with broadcasting and torch's type promotion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import DType, boolean
+from ..importer import Node
+from ..registry import importer
+
+
+def both(n: Node, a: Any, b: Any, dtype: DType) -> tuple[Value, Value]:
+    """Two tensors or numbers in one dtype."""
+    return n.as_tensor(a, dtype), n.as_tensor(b, dtype)
+
+
+def _scaled(n: Node, b: Any, alpha: Any, dtype: DType) -> Any:
+    if alpha == 1:
+        return b
+    return n.binary("mul", n.as_tensor(b, dtype), n.scalar(alpha, dtype))
+
+
+@importer("aten.add.Tensor", "aten.add.Scalar")
+def add(n: Node, a: Any, b: Any, alpha: Any = 1) -> Value:
+    dtype = n.result_dtype()
+    x, y = both(n, a, _scaled(n, b, alpha, dtype), dtype)
+    return n.binary("or" if dtype is boolean else "add", x, y)
+
+
+@importer("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(n: Node, a: Any, b: Any, alpha: Any = 1) -> Value:
+    dtype = n.result_dtype()
+    return n.binary("sub", *both(n, a, _scaled(n, b, alpha, dtype), dtype))
+
+
+@importer("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(n: Node, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return sub(n, b, a, alpha)
+
+
+@importer("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor", "aten.multiply.Scalar")
+def mul(n: Node, a: Any, b: Any) -> Value:
+    dtype = n.result_dtype()
+    return n.binary("and" if dtype is boolean else "mul", *both(n, a, b, dtype))
+
+
+@importer("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", "aten.divide.Tensor", "aten.divide.Scalar")
+def div(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("div", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def div_mode(n: Node, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
+    dtype = n.result_dtype()
+    x, y = both(n, a, b, dtype)
+    if rounding_mode == "floor":
+        return n.binary("floordiv", x, y)
+    quotient = n.binary("div", x, y)
+    return n.unary("trunc", quotient) if rounding_mode == "trunc" and dtype.is_float else quotient
+
+
+@importer("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def floor_divide(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("floordiv", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+def remainder(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("mod", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.fmod.Tensor", "aten.fmod.Scalar")
+def fmod(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("rem", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def power(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("pow", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.maximum.default", "aten.max.other")
+def maximum(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("max", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.minimum.default", "aten.min.other")
+def minimum(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("min", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.atan2.default")
+def atan2(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("atan2", *both(n, a, b, n.result_dtype()))
+
+
+# -- Bits and logic ------------------------------------------------------------------------------------------------------------------
+
+
+def _bitwise(name: str, *spellings: str) -> None:
+    @importer(*(f"aten.{s}.{kind}" for s in spellings for kind in ("Tensor", "Scalar")))
+    def bitwise(n: Node, a: Any, b: Any) -> Value:
+        return n.binary(name, *both(n, a, b, n.result_dtype()))
+
+
+_bitwise("and", "bitwise_and", "__and__")
+_bitwise("or", "bitwise_or", "__or__")
+_bitwise("xor", "bitwise_xor", "__xor__")
+
+
+@importer("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar", "aten.__lshift__.Tensor")
+def left_shift(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("shl", *both(n, a, b, n.result_dtype()))
+
+
+@importer("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar", "aten.__rshift__.Tensor")
+def right_shift(n: Node, a: Any, b: Any) -> Value:
+    return n.binary("shr", *both(n, a, b, n.result_dtype()))
+
+
+def _logical(name: str) -> None:
+    @importer(f"aten.logical_{name}.default")
+    def logical(n: Node, a: Value, b: Value) -> Value:
+        return n.binary(name, n.cast(a, boolean), n.cast(b, boolean))
+
+
+for _name in ("and", "or", "xor"):
+    _logical(_name)
+
+
+def _comparison(aten: str, name: str) -> None:
+    @importer(f"aten.{aten}.Tensor", f"aten.{aten}.Scalar")
+    def compare(n: Node, a: Any, b: Any) -> Value:
+        return n.binary(name, *both(n, a, b, n.promoted(a, b)))
+
+
+for _aten, _name in (("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"), ("gt", "gt"), ("ge", "ge")):
+    _comparison(_aten, _name)
+_comparison("greater_equal", "ge")
+_comparison("less_equal", "le")
+_comparison("greater", "gt")
+_comparison("less", "lt")
+_comparison("not_equal", "ne")
+
+
+# -- Choice and mixtures ---------------------------------------------------------------------------------------------------------------
+
+
+@importer("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(n: Node, condition: Value, a: Any, b: Any) -> Value:
+    dtype = n.result_dtype()
+    return n.emit(g.Select(n.cast(condition, boolean), *both(n, a, b, dtype)))  # type: ignore[no-any-return]
+
+
+@importer("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(n: Node, x: Value, mask: Value, value: Any) -> Value:
+    return n.broadcast(n.emit(g.Select(mask, n.as_tensor(value, x.type.dtype), x)), n.result_shape())
+
+
+@importer("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(n: Node, a: Value, b: Value, weight: Any) -> Value:
+    return n.binary("add", a, n.binary("mul", n.as_tensor(weight, a.type.dtype), n.binary("sub", b, a)))
+
+
+@importer("aten.addcmul.default")
+def addcmul(n: Node, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    dtype = n.result_dtype()
+    product = n.binary("mul", *both(n, a, b, dtype))
+    return n.binary("add", n.cast(x, dtype), _scaled(n, product, value, dtype))
+
+
+@importer("aten.addcdiv.default")
+def addcdiv(n: Node, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    dtype = n.result_dtype()
+    quotient = n.binary("div", *both(n, a, b, dtype))
+    return n.binary("add", n.cast(x, dtype), _scaled(n, quotient, value, dtype))

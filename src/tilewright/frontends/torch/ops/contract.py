@@ -1,0 +1,160 @@
+"""Matrix products, einsum and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ..importer import Node, Unsupported
+from ..registry import importer
+
+
+def _product(n: Node, a: Value, b: Value) -> Value:
+    return n.emit(g.Matmul(a, b))  # type: ignore[no-any-return]
+
+
+@importer("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default")
+def matmul(n: Node, a: Value, b: Value) -> Value:
+    return _product(n, a, b)
+
+
+@importer("aten.linear.default")
+def linear(n: Node, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    if weight.type.rank == 1:
+        return _biased(n, _product(n, x, weight), bias)
+    return _biased(n, _product(n, x, n.transpose(weight, (1, 0))), bias)
+
+
+def _biased(n: Node, y: Value, bias: Value | None) -> Value:
+    return y if bias is None else n.binary("add", y, bias)
+
+
+def _scaled(n: Node, x: Value, factor: Any) -> Value:
+    return x if factor == 1 else n.binary("mul", x, n.scalar(factor, x.type.dtype))
+
+
+@importer("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
+def addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    y = _scaled(n, _product(n, a, b), alpha)
+    return y if beta == 0 else n.binary("add", y, _scaled(n, bias, beta))
+
+
+@importer("aten.addbmm.default")
+def addbmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    total = n.emit(g.ReduceSum(_product(n, a, b), axes=(0,)))
+    return n.binary("add", _scaled(n, total, alpha), _scaled(n, bias, beta))
+
+
+@importer("aten.outer.default")
+def outer(n: Node, a: Value, b: Value) -> Value:
+    dtype = n.result_dtype()
+    return n.binary("mul", n.reshape(n.cast(a, dtype), (a.type.shape[0], 1)), n.cast(b, dtype))
+
+
+@importer("aten.einsum.default")
+def einsum(n: Node, equation: str, operands: Sequence[Value], **_: Any) -> Value:
+    """More than two operands are contracted in pairs from the left."""
+    text = equation.replace(" ", "")
+    if len(operands) <= 2:
+        return n.emit(g.Einsum(list(operands), equation=text))  # type: ignore[no-any-return]
+    left, arrow, output = text.partition("->")
+    if not arrow or "..." in text:
+        raise Unsupported("einsum of more than two operands with '...' or without '->'")
+    terms = left.split(",")
+    value, term = operands[0], terms[0]
+    for k in range(1, len(operands)):
+        later = set("".join(terms[k + 1 :]) + output)
+        joined = "".join(dict.fromkeys(term + terms[k]))
+        kept = output if k == len(operands) - 1 else "".join(c for c in joined if c in later)
+        value = n.emit(g.Einsum([value, operands[k]], equation=f"{term},{terms[k]}->{kept}"))
+        term = kept
+    return value
+
+
+def _each(value: Any, rank: int) -> tuple[int, ...]:
+    """One number per spatial dimension; torch lets a single one stand for all."""
+    values = [value] if isinstance(value, int) else list(value)
+    return tuple(values * rank if len(values) == 1 else values)
+
+
+def _batched(n: Node, x: Value, rank: int) -> tuple[Value, bool]:
+    """`x` with a batch dimension, and whether it had none."""
+    if x.type.rank == rank + 2:
+        return x, False
+    return n.reshape(x, (1, *x.type.shape)), True
+
+
+def _conv(n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int) -> Value:
+    rank = w.type.rank - 2
+    x, single = _batched(n, x, rank)
+    strides, dilations = _each(stride, rank), _each(dilation, rank)
+    if isinstance(padding, str):
+        kernel = w.type.shape[2:]
+        totals = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilations, strict=True)]
+        pads = tuple((t // 2, t - t // 2) for t in totals)
+    else:
+        pads = tuple((p, p) for p in _each(padding, rank))
+    y = n.emit(g.Conv(x, w, bias, strides=strides, padding=pads, dilations=dilations, groups=groups))
+    return n.reshape(y, n.result_shape()) if single else y
+
+
+@importer("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def conv(
+    n: Node, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Value:
+    return _conv(n, x, w, bias, stride, padding, dilation, groups)
+
+
+def _transposed(
+    n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> Value:
+    rank = w.type.rank - 2
+    x, single = _batched(n, x, rank)
+    y = n.emit(
+        g.ConvTranspose(
+            x,
+            w,
+            bias,
+            strides=_each(stride, rank),
+            padding=tuple((p, p) for p in _each(padding, rank)),
+            output_padding=_each(output_padding, rank),
+            dilations=_each(dilation, rank),
+            groups=groups,
+        )
+    )
+    return n.reshape(y, n.result_shape()) if single else y
+
+
+@importer("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def conv_transpose(
+    n: Node,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Value:
+    return _transposed(n, x, w, bias, stride, padding, output_padding, groups, dilation)
+
+
+@importer("aten.convolution.default")
+def convolution(
+    n: Node,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Value:
+    if transposed:
+        return _transposed(n, x, w, bias, stride, padding, output_padding, groups, dilation)
+    return _conv(n, x, w, bias, stride, padding, dilation, groups)

@@ -1,0 +1,104 @@
+"""Normalizations, kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import f32
+from ..importer import Node, Unsupported
+from ..registry import importer
+
+
+def _axes(shape: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(range(-len(shape), 0))
+
+
+@importer("aten.layer_norm.default")
+def layer_norm(
+    n: Node, x: Value, shape: Sequence[Any], weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5, _: Any = None
+) -> Value:
+    return n.emit(g.LayerNorm(x, weight, bias, axes=_axes(shape), epsilon=eps))  # type: ignore[no-any-return]
+
+
+@importer("aten.native_layer_norm.default")
+def native_layer_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float) -> tuple[Any, ...]:
+    return layer_norm(n, x, shape, weight, bias, eps), None, None
+
+
+@importer("aten.rms_norm.default")
+def rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None = None, eps: float | None = None) -> Value:
+    if eps is None:
+        import torch
+
+        eps = torch.finfo(getattr(torch, x.type.dtype.label)).eps
+    return n.emit(g.RmsNorm(x, weight, axes=_axes(shape), epsilon=eps))  # type: ignore[no-any-return]
+
+
+@importer("aten._fused_rms_norm.default")
+def fused_rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None, eps: float | None) -> tuple[Any, ...]:
+    return rms_norm(n, x, shape, weight, eps), None
+
+
+@importer("aten.group_norm.default")
+def group_norm(
+    n: Node, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5, _: Any = None
+) -> Value:
+    return n.emit(g.GroupNorm(x, weight, bias, groups=groups, epsilon=eps))  # type: ignore[no-any-return]
+
+
+@importer("aten.native_group_norm.default")
+def native_group_norm(
+    n: Node, x: Value, weight: Value | None, bias: Value | None, batch: Any, channels: Any, size: Any, groups: int, eps: float
+) -> tuple[Any, ...]:
+    return group_norm(n, x, groups, weight, bias, eps), None, None
+
+
+@importer("aten.instance_norm.default")
+def instance_norm(
+    n: Node,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    _: Any = None,
+) -> Value:
+    if not use_input_stats:
+        assert mean is not None and variance is not None
+        return batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps)
+    return n.emit(g.GroupNorm(x, weight, bias, groups=x.type.shape[1], epsilon=eps))  # type: ignore[no-any-return]
+
+
+@importer("aten.batch_norm.default")
+def batch_norm(
+    n: Node,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    _: Any = None,
+) -> Value:
+    if training or mean is None or variance is None:
+        raise Unsupported("batch normalization over the batch itself (training mode); call model.eval() before compiling")
+    dtype = f32 if x.type.dtype.bits == 16 else x.type.dtype
+    shape = (x.type.shape[1],)
+    weight = n.broadcast(n.constant(1, dtype), shape) if weight is None else weight
+    bias = n.broadcast(n.constant(0, dtype), shape) if bias is None else bias
+    return n.emit(g.BatchNorm(x, weight, bias, mean, variance, epsilon=eps))  # type: ignore[no-any-return]
+
+
+@importer("aten._native_batch_norm_legit_no_training.default")
+def native_batch_norm(
+    n: Node, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps), None, None

@@ -1,0 +1,176 @@
+"""Reductions, arg-reductions and prefix sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import DType, boolean
+from ..importer import Node, Unsupported
+from ..registry import importer
+
+
+def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
+    """Dimensions counted from the front; None or an empty list means all."""
+    rank = x.type.rank
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return tuple(range(rank))
+    return tuple(sorted({d % max(rank, 1) for d in ([dim] if isinstance(dim, int) else dim)})) if rank else ()
+
+
+def reduced(n: Node, kind: Any, x: Value, dim: Any, keepdim: bool, **attributes: Any) -> Value:
+    """A reduction; of a rank-0 tensor, which has no dimension to reduce, over a dimension made for it."""
+    if not x.type.rank:
+        return n.reshape(n.emit(kind(n.reshape(x, (1,)), axes=(0,), keepdims=False, **attributes)), ())
+    return n.emit(kind(x, axes=axes_of(x, dim), keepdims=keepdim, **attributes))  # type: ignore[no-any-return]
+
+
+def _sums(kind: Any, *names: str) -> None:
+    @importer(*names)
+    def total(n: Node, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
+        return reduced(n, kind, n.cast(x, n.result_dtype()), dim, keepdim)
+
+
+_sums(g.ReduceSum, "aten.sum.default", "aten.sum.dim_IntList")
+_sums(g.ReduceMean, "aten.mean.default", "aten.mean.dim")
+_sums(g.ReduceProd, "aten.prod.default", "aten.prod.dim_int")
+
+
+@importer("aten.amax.default", "aten.max.default")
+def amax(n: Node, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduced(n, g.ReduceMax, x, dim, keepdim)
+
+
+@importer("aten.amin.default", "aten.min.default")
+def amin(n: Node, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduced(n, g.ReduceMin, x, dim, keepdim)
+
+
+def _extreme(kind: Any, where: Any, name: str) -> None:
+    @importer(name)
+    def extreme(n: Node, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+        if not x.type.rank:
+            return x, n.scalar(0, n.result_dtype(1))
+        return reduced(n, kind, x, dim, keepdim), n.emit(where(x, axis=dim % x.type.rank, keepdims=keepdim))
+
+
+_extreme(g.ReduceMax, g.Argmax, "aten.max.dim")
+_extreme(g.ReduceMin, g.Argmin, "aten.min.dim")
+
+
+def _arg(kind: Any, name: str) -> None:
+    @importer(name)
+    def arg(n: Node, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if dim is None or not x.type.rank:
+            return n.reshape(n.emit(kind(n.reshape(x, (x.type.size,)), axis=0)), n.result_shape())
+        return n.emit(kind(x, axis=dim % x.type.rank, keepdims=keepdim))  # type: ignore[no-any-return]
+
+
+_arg(g.Argmax, "aten.argmax.default")
+_arg(g.Argmin, "aten.argmin.default")
+
+
+def _logical(kind: Any, name: str) -> None:
+    @importer(f"aten.{name}.default", f"aten.{name}.dim", f"aten.{name}.dims")
+    def logical(n: Node, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return n.cast(reduced(n, kind, n.cast(x, boolean), dim, keepdim), n.result_dtype())
+
+
+_logical(g.ReduceAll, "all")
+_logical(g.ReduceAny, "any")
+
+
+@importer("aten.var.correction")
+def var(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    return reduced(n, g.Variance, x, dim, keepdim, correction=1.0 if correction is None else float(correction))
+
+
+@importer("aten.std.correction")
+def std(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    return n.unary("sqrt", var(n, x, dim, correction=correction, keepdim=keepdim))
+
+
+@importer("aten.var_mean.correction")
+def var_mean(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
+    return var(n, x, dim, correction=correction, keepdim=keepdim), reduced(n, g.ReduceMean, x, dim, keepdim)
+
+
+@importer("aten.logsumexp.default")
+def logsumexp(n: Node, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    return reduced(n, g.LogSumExp, n.cast(x, n.result_dtype()), dim, keepdim)
+
+
+@importer("aten.linalg_vector_norm.default")
+def vector_norm(n: Node, x: Value, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
+    x = n.cast(x, n.result_dtype())
+    size = x.type.dtype
+    if order == 2:
+        return n.unary("sqrt", reduced(n, g.ReduceSum, n.binary("mul", x, x), dim, keepdim))
+    magnitude = n.unary("abs", x)
+    if math.isinf(order):
+        return reduced(n, g.ReduceMax if order > 0 else g.ReduceMin, magnitude, dim, keepdim)
+    if order == 1:
+        return reduced(n, g.ReduceSum, magnitude, dim, keepdim)
+    if order == 0:
+        counted = n.cast(n.binary("ne", x, n.constant(0, size)), size)
+        return reduced(n, g.ReduceSum, counted, dim, keepdim)
+    total = reduced(n, g.ReduceSum, n.binary("pow", magnitude, n.constant(order, size)), dim, keepdim)
+    return n.binary("pow", total, n.constant(1.0 / order, size))
+
+
+@importer("aten.cumsum.default")
+def cumsum(n: Node, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
+    x = n.cast(x, n.result_dtype())
+    return n.emit(g.Cumsum(x, axis=dim % x.type.rank)) if x.type.rank else x  # type: ignore[no-any-return]
+
+
+@importer("aten.cumprod.default")
+def cumprod(n: Node, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
+    x = n.cast(x, n.result_dtype())
+    return n.emit(g.Cumprod(x, axis=dim % x.type.rank)) if x.type.rank else x  # type: ignore[no-any-return]
+
+
+@importer("aten.diff.default")
+def diff(n: Node, x: Value, order: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None) -> Value:
+    from .shape import sliced
+
+    axis = dim % x.type.rank
+    parts = [v for v in (prepend, x, append) if v is not None]
+    if len(parts) > 1:
+        x = n.emit(g.Concat([n.cast(v, x.type.dtype) for v in parts], axis=axis))
+    for _ in range(order):
+        length = x.type.shape[axis] - 1
+        later, earlier = sliced(n, x, axis, 1, length), sliced(n, x, axis, 0, length)
+        x = n.binary("xor" if x.type.dtype is boolean else "sub", later, earlier)
+    return x
+
+
+@importer("aten.softmax.int", "aten._softmax.default")
+def softmax(n: Node, x: Value, dim: int, _: Any = None) -> Value:
+    return _normalized(n, g.Softmax, x, dim)
+
+
+@importer("aten.log_softmax.int", "aten._log_softmax.default")
+def log_softmax(n: Node, x: Value, dim: int, _: Any = None) -> Value:
+    return _normalized(n, g.LogSoftmax, x, dim)
+
+
+def _normalized(n: Node, kind: Any, x: Value, dim: int) -> Value:
+    x = n.cast(x, n.result_dtype())
+    if not x.type.rank:
+        raise Unsupported("softmax of a tensor without dimensions")
+    return n.emit(kind(x, axis=dim % x.type.rank))  # type: ignore[no-any-return]
+
+
+@importer("aten._safe_softmax.default")
+def safe_softmax(n: Node, x: Value, dim: int, dtype: DType | None = None) -> Value:
+    """Rows in which everything is -inf give zeros."""
+    x = n.cast(x, n.result_dtype())
+    axis = dim % x.type.rank
+    zero = n.constant(0, x.type.dtype)
+    hidden = n.binary("eq", x, n.constant(-math.inf, x.type.dtype))
+    empty = n.emit(g.ReduceAll(hidden, axes=(axis,), keepdims=True))
+    return n.emit(g.Select(empty, zero, n.emit(g.Softmax(x, axis=axis))))  # type: ignore[no-any-return]

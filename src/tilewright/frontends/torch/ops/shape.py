@@ -1,0 +1,248 @@
+"""Views and movements: reshape, transpose, slice, join, pad. Target shapes come from torch's metadata, with -1 resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import Dim, prove_le, prove_lt, smax, smin
+from ..importer import Node, Unsupported
+from ..registry import importer
+
+
+@importer(
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten._unsafe_view.default",
+    "aten._reshape_copy.default",
+    "aten.view_copy.default",
+    "aten.flatten.using_ints",
+    "aten.unflatten.int",
+    "aten.squeeze.default",
+    "aten.squeeze.dim",
+    "aten.squeeze.dims",
+    "aten.unsqueeze.default",
+    "aten.view_as.default",
+    "aten.reshape_as.default",
+)
+def reshape(n: Node, x: Value, *_: Any) -> Value:
+    return n.reshape(x, n.result_shape())
+
+
+@importer("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default", "aten.expand_copy.default")
+def expand(n: Node, x: Value, *_: Any, **__: Any) -> Value:
+    return n.broadcast(x, n.result_shape())
+
+
+@importer("aten.permute.default")
+def permute(n: Node, x: Value, dims: Sequence[int]) -> Value:
+    return n.transpose(x, [d % x.type.rank for d in dims])
+
+
+@importer("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
+def transpose(n: Node, x: Value, a: int, b: int) -> Value:
+    if not x.type.rank:
+        return x
+    order = list(range(x.type.rank))
+    order[a], order[b] = order[b], order[a]
+    return n.transpose(x, order)
+
+
+@importer("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
+def t(n: Node, x: Value) -> Value:
+    return transpose(n, x, -2, -1) if x.type.rank > 1 else x
+
+
+@importer("aten.movedim.intlist")
+def movedim(n: Node, x: Value, source: Sequence[int], destination: Sequence[int]) -> Value:
+    rank = x.type.rank
+    order = [-1] * rank
+    for s, d in zip(source, destination, strict=True):
+        order[d % rank] = s % rank
+    left = iter(k for k in range(rank) if k not in order)
+    return n.transpose(x, [next(left) if k < 0 else k for k in order])
+
+
+def sliced(n: Node, x: Value, axis: int, start: Dim, length: Dim, step: int = 1) -> Value:
+    """`length` elements of dimension `axis` from `start` on."""
+    shape = x.type.shape
+    if start == 0 and isinstance(start, int) and step == 1 and shape[axis] == length:
+        return x
+    starts: list[Dim] = [0] * len(shape)
+    stops, steps = list(shape), [1] * len(shape)
+    starts[axis], steps[axis] = start, step
+    stops[axis] = start + (length - 1) * step + 1 if length != 0 else start
+    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))  # type: ignore[no-any-return]
+
+
+def position(index: Dim, size: Dim) -> Dim:
+    """A slice bound as torch understands it: negative ones count from the end, then clamped into the dimension."""
+    if prove_lt(index, 0):
+        index = index + size
+    if not prove_le(0, index):
+        index = smax(index, 0)
+    return index if prove_le(index, size) else smin(index, size)
+
+
+@importer("aten.slice.Tensor")
+def slice_(n: Node, x: Value, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
+    axis = dim % x.type.rank
+    begin = position(0 if start is None else start, x.type.shape[axis])
+    return sliced(n, x, axis, begin, n.result_shape()[axis], step)
+
+
+@importer("aten.narrow.default")
+def narrow(n: Node, x: Value, dim: int, start: Dim, length: Dim) -> Value:
+    axis = dim % x.type.rank
+    return sliced(n, x, axis, position(start, x.type.shape[axis]), length)
+
+
+@importer("aten.select.int")
+def select(n: Node, x: Value, dim: int, index: Dim) -> Value:
+    axis = dim % x.type.rank
+    return n.reshape(sliced(n, x, axis, index + x.type.shape[axis] if prove_lt(index, 0) else index, 1), n.result_shape())
+
+
+def _parts(n: Node, x: Value, dim: int) -> list[Value]:
+    """`x` cut along `dim` into pieces of the sizes that torch found."""
+    axis = dim % x.type.rank
+    pieces, start = [], 0
+    for k in range(len(n.meta)):
+        length = n.result_shape(k)[axis]
+        pieces.append(sliced(n, x, axis, start, length))
+        start = start + length
+    return pieces
+
+
+@importer("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default", "aten.tensor_split.sections")
+def split(n: Node, x: Value, _: Any, dim: int = 0) -> list[Value]:
+    return _parts(n, x, dim)
+
+
+@importer("aten.unbind.int")
+def unbind(n: Node, x: Value, dim: int = 0) -> list[Value]:
+    axis = dim % x.type.rank
+    return [n.reshape(sliced(n, x, axis, k, 1), n.result_shape(k)) for k in range(len(n.meta))]
+
+
+@importer("aten.cat.default", "aten.concat.default")
+def cat(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
+    dtype = n.result_dtype()
+    # torch lets empty tensors of rank 1 stand among others.
+    rank = len(n.result_shape())
+    kept = [n.cast(x, dtype) for x in tensors if not (x.type.rank != rank and x.type.shape == (0,))]
+    return n.emit(g.Concat(kept, axis=dim % rank)) if len(kept) > 1 else kept[0]  # type: ignore[no-any-return]
+
+
+@importer("aten.stack.default")
+def stack(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
+    dtype, shape = n.result_dtype(), n.result_shape()
+    axis = dim % len(shape)
+    single = (*shape[:axis], 1, *shape[axis + 1 :])
+    return n.emit(g.Concat([n.reshape(n.cast(x, dtype), single) for x in tensors], axis=axis))  # type: ignore[no-any-return]
+
+
+@importer("aten.flip.default")
+def flip(n: Node, x: Value, dims: Sequence[int]) -> Value:
+    return n.emit(g.Flip(x, axes=tuple(d % x.type.rank for d in dims))) if dims else x  # type: ignore[no-any-return]
+
+
+@importer("aten.roll.default")
+def roll(n: Node, x: Value, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Value:
+    shape = x.type.shape
+    if not dims:
+        flat = n.reshape(x, (x.type.size,))
+        return n.reshape(_rolled(n, flat, 0, shifts[0]), shape)
+    for shift, d in zip(shifts, dims, strict=True):
+        x = _rolled(n, x, d % len(shape), shift)
+    return x
+
+
+def _rolled(n: Node, x: Value, axis: int, shift: Dim) -> Value:
+    size = x.type.shape[axis]
+    head = shift % size
+    if isinstance(head, int) and head == 0:
+        return x
+    return n.emit(g.Concat([sliced(n, x, axis, size - head, head), sliced(n, x, axis, 0, size - head)], axis=axis))  # type: ignore[no-any-return]
+
+
+@importer("aten.repeat.default", "aten.tile.default")
+def repeat(n: Node, x: Value, repeats: Sequence[Dim]) -> Value:
+    rank = max(len(repeats), x.type.rank)
+    x = n.reshape(x, (*[1] * (rank - x.type.rank), *x.type.shape))
+    counts = (*[1] * (rank - len(repeats)), *repeats)
+    if all(r == 1 or d == 1 for r, d in zip(counts, x.type.shape, strict=True)):
+        return n.broadcast(x, n.result_shape())
+    return n.emit(g.Tile(x, repeats=tuple(counts)))  # type: ignore[no-any-return]
+
+
+@importer("aten.repeat_interleave.self_int")
+def repeat_interleave(n: Node, x: Value, repeats: Dim, dim: int | None = None, **_: Any) -> Value:
+    if dim is None:
+        x, dim = n.reshape(x, (x.type.size,)), 0
+    axis = dim % x.type.rank
+    shape = x.type.shape
+    wide = n.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    wide = n.broadcast(wide, (*shape[: axis + 1], repeats, *shape[axis + 1 :]))
+    return n.reshape(wide, n.result_shape())
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+@importer("aten.pad.default")
+def pad(n: Node, x: Value, padding: Sequence[Dim], mode: str = "constant", value: float | None = None) -> Value:
+    if mode not in _PAD_MODES:
+        raise Unsupported(f"padding mode {mode!r}")
+    low: list[Dim] = [0] * x.type.rank
+    high: list[Dim] = [0] * x.type.rank
+    for k in range(len(padding) // 2):
+        low[-1 - k], high[-1 - k] = padding[2 * k], padding[2 * k + 1]
+    fill: Any = 0 if value is None else value
+    if x.type.dtype.is_integer:
+        fill = int(fill)
+    return n.emit(g.Pad(x, low=tuple(low), high=tuple(high), mode=_PAD_MODES[mode], value=fill))  # type: ignore[no-any-return]
+
+
+@importer("aten.constant_pad_nd.default")
+def constant_pad(n: Node, x: Value, padding: Sequence[Dim], value: float = 0) -> Value:
+    return pad(n, x, padding, "constant", value)
+
+
+def _padding_of(mode: str, aten: str) -> None:
+    @importer(*(f"aten.{aten}_pad{k}d.default" for k in (1, 2, 3)))
+    def padded(n: Node, x: Value, padding: Sequence[Dim]) -> Value:
+        return pad(n, x, padding, mode)
+
+
+_padding_of("reflect", "reflection")
+_padding_of("replicate", "replication")
+
+
+def _interleaved(n: Node, x: Value, shape: Sequence[Dim], order: Sequence[int]) -> Value:
+    return n.reshape(n.transpose(n.reshape(x, shape), order), n.result_shape())
+
+
+@importer("aten.pixel_shuffle.default")
+def pixel_shuffle(n: Node, x: Value, factor: int) -> Value:
+    *lead, c, h, w = x.type.shape
+    k = len(lead)
+    shape = (*lead, c // (factor * factor), factor, factor, h, w)
+    return _interleaved(n, x, shape, [*range(k), k, k + 3, k + 1, k + 4, k + 2])
+
+
+@importer("aten.pixel_unshuffle.default")
+def pixel_unshuffle(n: Node, x: Value, factor: int) -> Value:
+    *lead, c, h, w = x.type.shape
+    k = len(lead)
+    shape = (*lead, c, h // factor, factor, w // factor, factor)
+    return _interleaved(n, x, shape, [*range(k), k, k + 2, k + 4, k + 1, k + 3])
+
+
+@importer("aten.channel_shuffle.default")
+def channel_shuffle(n: Node, x: Value, groups: int) -> Value:
+    batch, c, *spatial = x.type.shape
+    shape = (batch, groups, c // groups, *spatial)
+    return _interleaved(n, x, shape, [0, 2, 1, *range(3, len(shape))])

@@ -1,0 +1,50 @@
+"""The table of importers: from the name of an ATen overload to the function that writes it in graph operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+Importer = Callable[..., Any]
+_IMPORTERS: dict[str, Importer] = {}
+
+
+def importer(*names: str) -> Callable[[Importer], Importer]:
+    """Register ``function(node, *args, **kwargs)`` for overloads such as ``aten.add.Tensor``.
+
+    Positional arguments come in the order of the operator's schema, its keyword-only arguments by name. Tensors arrive as SSA values (None if
+    absent), symbolic sizes as `Dim`, dtypes as `DType`; device, layout and memory format are left out. An importer returns an SSA value, or a
+    sequence of them for an operator with several results (None for one that cannot be had).
+    """
+
+    def register(function: Importer) -> Importer:
+        for name in names:
+            if name in _IMPORTERS:
+                raise ValueError(f"two importers for {name}")
+            _IMPORTERS[name] = function
+        return function
+
+    return register
+
+
+@cache
+def importers() -> dict[str, Importer]:
+    """All importers by overload name (``aten.add.Tensor``)."""
+    from .ops import arithmetic, attention, contract, create, index, norm, pointwise, pool, reduce, shape
+
+    assert all((arithmetic, attention, contract, create, index, norm, pointwise, pool, reduce, shape))
+    return _IMPORTERS
+
+
+def decomposition_table() -> Any:
+    """torch's decompositions to core ATen without those of operators that have an importer, which therefore stay whole."""
+    import torch
+
+    table = torch.export.default_decompositions()
+    for name in importers():
+        namespace, packet, overload = name.split(".")
+        found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+        if found is not None:
+            table.pop(found, None)
+    return table

@@ -1,0 +1,237 @@
+"""torch's symbolic sizes (sympy expressions in ``meta['val'].shape``) as our dimensions.
+
+Comes in: the shapes of the program's inputs, its range constraints, and what the user says in `dims`. Goes out: a `SymbolMap`, which turns any
+``SymInt`` of the program into a `Dim`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import CompileError
+from ...ir.symbolic import Dim, Expr, linear_in, prove_divisible, prove_eq, smax, smin
+from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+
+
+class Untranslatable(Exception):
+    """A symbolic size depends on data, or uses a function that our algebra lacks."""
+
+
+class SymbolMap:
+    """Translates sympy expressions over torch's symbols."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[Any, Dim] = {}
+        self._memo: dict[Any, Dim] = {}
+
+    def dim(self, size: Any) -> Dim:
+        """The dimension that a Python int or a ``SymInt`` stands for.
+
+        Raises:
+            Untranslatable: see there.
+        """
+        if isinstance(size, int):
+            return size
+        return self.translate(size.node.expr)
+
+    def shape(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
+        return tuple(self.dim(s) for s in sizes)
+
+    def translate(self, e: Any) -> Dim:
+        """The dimension that a sympy expression stands for."""
+        found = self._memo.get(e)
+        if found is None:
+            found = self._memo[e] = self._translate(e)
+        return found
+
+    def _translate(self, e: Any) -> Dim:
+        import sympy
+
+        if e.is_Integer:
+            return int(e)
+        if e.is_Symbol:
+            if e not in self.symbols:
+                raise Untranslatable(f"the size {e} depends on data")
+            return self.symbols[e]
+        if isinstance(e, (sympy.Add, sympy.Mul)) and any(
+            not a.is_integer for a in sympy.Add.make_args(sympy.expand(e))
+        ):
+            raise Untranslatable(f"the size {e} is not a whole number")
+        if isinstance(e, (sympy.Add, sympy.Mul)):
+            return self._polynomial(e)
+        if isinstance(e, sympy.Pow) and e.exp.is_Integer and int(e.exp) > 0:
+            total: Dim = 1
+            for _ in range(int(e.exp)):
+                total = total * self.translate(e.base)
+            return total
+        name = type(e).__name__
+        if name in ("Max", "Min"):
+            values = [self.translate(a) for a in e.args]
+            total = values[0]
+            for v in values[1:]:
+                total = smax(total, v) if name == "Max" else smin(total, v)
+            return total
+        if name in ("FloorDiv", "CleanDiv"):
+            return self.translate(e.args[0]) // self.translate(e.args[1])
+        if name in ("Mod", "PythonMod"):
+            return self.translate(e.args[0]) % self.translate(e.args[1])
+        if name == "CeilDiv":
+            return -(-self.translate(e.args[0]) // self.translate(e.args[1]))
+        if name in ("TruncToInt", "CeilToInt", "FloorToInt"):
+            return self._rounded(name, e.args[0])
+        raise Untranslatable(f"the size {e} uses {name}")
+
+    def _polynomial(self, e: Any) -> Dim:
+        """A sum or product; rational coefficients share one exact division."""
+        import sympy
+
+        numerator, denominator = sympy.fraction(sympy.together(e)) if e.has(sympy.Rational) else (e, sympy.Integer(1))
+        if denominator != 1:
+            return self.translate(sympy.expand(numerator)) // self.translate(denominator)
+        total: Dim = 0 if isinstance(e, sympy.Add) else 1
+        for a in e.args:
+            total = total + self.translate(a) if isinstance(e, sympy.Add) else total * self.translate(a)
+        return total
+
+    def _rounded(self, name: str, e: Any) -> Dim:
+        """A rounded quotient of integers, such as ``int(seq / 2)`` or ``ceil(seq * 0.5)``."""
+        kind = type(e).__name__
+        if kind in ("IntTrueDiv", "FloatTrueDiv"):
+            a, b = (self.translate(_whole(x)) for x in e.args)
+            return -(-a // b) if name == "CeilToInt" else a // b
+        if kind == "ToFloat":
+            return self.translate(e.args[0])
+        raise Untranslatable(f"the size {name}({e}) is computed in floating point")
+
+
+def _whole(e: Any) -> Any:
+    """The integer expression behind a float one that is a whole number."""
+    import sympy
+
+    if type(e).__name__ == "ToFloat":
+        return e.args[0]
+    if e.is_Float and float(e).is_integer():
+        return sympy.Integer(int(e))
+    return e
+
+
+def _limits(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Torch's bounds of a symbol; None where they say no more than that a size is not negative."""
+    found = ranges.get(e)
+    if found is None:
+        return None, None
+
+    def number(x: Any) -> int | None:
+        try:
+            value = int(x)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        return value if abs(value) < 1 << 60 else None
+
+    low, high = number(found.lower), number(found.upper)
+    return (low if low is not None and low >= 2 else None), high
+
+
+def input_shapes(
+    inputs: Sequence[tuple[str, Sequence[Any]]], ranges: Mapping[Any, Any], dims: DimsArgument | None
+) -> tuple[SymbolMap, list[tuple[Dim, ...]]]:
+    """The symbols of a program and the shapes of its tensor inputs.
+
+    `inputs` are names and torch shapes (int or SymInt), `ranges` the program's range constraints. Dimensions that the user does not name are
+    called ``<input>_<axis>``.
+
+    Raises:
+        CompileError: `dims` name a dimension that is fixed, or give two names to sizes that the model needs to be equal.
+    """
+    listing = [(name, [s if isinstance(s, int) else "?" for s in shape]) for name, shape in inputs]
+    given = check_dims_argument(dims, listing)
+    table = DimTable()
+    texts: dict[tuple[str, int], tuple[DimText, str]] = {}
+    for name, shape in inputs:
+        for axis, text in given.get(name, {}).items():
+            where = f"dims[{name!r}][{axis}]"
+            dim = parse_dim(text, where)
+            if isinstance(shape[axis], int):
+                if dim.expression != str(shape[axis]):
+                    raise CompileError(
+                        f"{where} is {text!r}, but the model fixes that dimension to {shape[axis]}: the exported program holds only for this size"
+                    )
+                continue
+            table.add(dim, where)
+            texts[name, axis] = dim, where
+    symbols = SymbolMap()
+    # Names and bounds first, so that every symbol is made once with the bounds of all its places.
+    placed: list[tuple[Any, DimText, str]] = []
+    unnamed: dict[Any, str] = {}
+    for name, shape in inputs:
+        for axis, size in enumerate(shape):
+            if isinstance(size, int):
+                continue
+            e = size.node.expr
+            if (name, axis) in texts:
+                dim, where = texts[name, axis]
+            elif e.is_Symbol and not any(e is p[0] for p in placed):
+                label = unnamed.setdefault(e, _identifier(f"{name}_{axis}"))
+                dim, where = DimText(label, None, None, (label,)), f"dimension {axis} of '{name}'"
+            else:
+                continue
+            low, high = _limits(e, ranges)
+            if e.is_Symbol and len(dim.names) == 1 and (low is not None or high is not None):
+                table.add(DimText(dim.expression, low, high, dim.names), f"{where} (bounds found by torch)")
+            placed.append((e, dim, where))
+    # A name that the user gave beats one made up for the same torch symbol.
+    named = [p for p in placed if p[1].expression not in unnamed.values()]
+    owners: dict[Any, str] = {}
+    for e, dim, where in [*named, *(p for p in placed if p not in named)]:
+        wanted = table.resolve(dim)
+        if e.is_Symbol:
+            known = symbols.symbols.setdefault(e, wanted)
+            owner = owners.setdefault(e, where)
+            if not prove_eq(known, wanted) and dim.expression not in unnamed.values():
+                raise CompileError(
+                    f"the model needs '{known}' ({owner}) and '{wanted}' ({where}) to be equal; give both dimensions one name"
+                )
+        else:
+            _solve(symbols, e, wanted, dim, ranges)
+    try:
+        return symbols, [symbols.shape(shape) for _, shape in inputs]
+    except Untranslatable as error:
+        raise CompileError(f"an input's shape is not understood: {error}") from None
+
+
+def _identifier(text: str) -> str:
+    text = re.sub(r"\W+", "_", text).strip("_") or "d"
+    return f"d_{text}" if text[0].isdigit() else text
+
+
+def _solve(symbols: SymbolMap, e: Any, wanted: Dim, dim: DimText, ranges: Mapping[Any, Any]) -> None:
+    """Find the torch symbol in a derived dimension such as ``8*s0 + 1`` that the user describes as `wanted`."""
+    from ...ir.symbolic import symbol
+
+    free = sorted(e.free_symbols, key=str)
+    if len(free) != 1 or free[0] in symbols.symbols:
+        return
+    s = free[0]
+    unknown = symbol("unknown")
+    symbols.symbols[s] = unknown
+    parts = linear_in(symbols.translate(e), unknown)
+    del symbols.symbols[s]
+    symbols._memo.clear()
+    if parts is None or not isinstance(parts[0], int) or parts[0] == 0 or not isinstance(parts[1], int):
+        return
+    scale, offset = parts
+    rest = wanted - offset
+    if prove_divisible(rest, scale):
+        symbols.symbols[s] = rest // scale
+        return
+    # The user said 'seq', the model needs a multiple: a symbol for the quotient stands in its place.
+    low, high = _limits(s, ranges)
+    if isinstance(wanted, Expr) and len(dim.names) == 1 and dim.expression == dim.names[0]:
+        if wanted.upper is not None:
+            limit = (wanted.upper - offset) // scale
+            high = limit if high is None else min(high, limit)
+        own = -((offset - wanted.lower) // scale) if wanted.lower is not None else 1
+        low = max(own, 1 if low is None else low)
+    symbols.symbols[s] = symbol(f"{dim.names[0]}_by_{scale}" if dim.names else str(s), 1 if low is None else low, high)
