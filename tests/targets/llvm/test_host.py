@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tilewright.artifact import link, package
+from tilewright.artifact.sources import COMPILE_FLAGS, INCLUDE_DIR, runtime_sources
 from tilewright.dialects import func, host, loop
 from tilewright.errors import CompileError, InternalError, ShapeError
 from tilewright.ir.builder import Builder
@@ -250,3 +255,62 @@ def test_modules_share_helpers() -> None:
     assert whole.count("define internal float @helper") == 1
     assert whole.count("declare") == 1
     assert len(kernel_modules(codes, chunk=1)) == 4
+
+
+def test_webassembly() -> None:
+    """Four-byte pointers in every struct: the same program under wasmtime."""
+    pytest.importorskip("wasmtime")
+    from tilewright.targets.wasm.isa import WASM32
+
+    module, codes = affine()
+    library = build(module, codes, WASM32, {}).load()
+    x, y = np.random.default_rng(0).random((3, 5), np.float32), np.arange(5, dtype=np.float32)
+    out, last = library(x, y, np.zeros(11, np.float32))
+    np.testing.assert_allclose(out, (x + 2 * y).reshape(-1), rtol=1e-6)
+    np.testing.assert_array_equal(last, x)
+    with pytest.raises(ShapeError, match="'n' is 5 from dimension 1 of 'x'"):
+        library(x, y[:4], np.zeros(11, np.float32))
+
+
+@pytest.mark.slow  # zig builds a C library first
+def test_aarch64(tmp_path: Path) -> None:
+    """The same program for another processor, linked into a C program; run where an emulator is installed."""
+    from tilewright.targets.cpu.isa import AARCH64
+
+    isa = replace(AARCH64, triple="aarch64-unknown-linux-musl")
+    module, codes = affine()
+    built = build(module, codes, isa, {}, path=tmp_path / "model.so")
+    assert built.save(tmp_path / "libmodel.so").read_bytes()[18:20] == (183).to_bytes(2, "little")
+    source = tmp_path / "main.c"
+    source.write_text(AARCH64_MAIN)
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-static", "-O1", f"-I{INCLUDE_DIR}"]
+    objects = [*built.objects, *link.compile_c(runtime_sources(), [INCLUDE_DIR], isa, list(COMPILE_FLAGS))]
+    objects += [link.blob_object(bytes(package.blob(b"")), f"tw_blob_{k}", isa.triple) for k in ("weights", "metadata")]
+    files = []
+    for k, data in enumerate(objects):
+        files.append(tmp_path / f"{k}.o")
+        files[-1].write_bytes(data)
+    subprocess.run([*command, source, *files, "-o", tmp_path / "main"], check=True)
+    qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if qemu is None:
+        pytest.skip("linked, but there is no qemu to run it")
+    done = subprocess.run([qemu, tmp_path / "main"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["1.0", "4.0", "3.0", "6.0"], done.stdout + done.stderr
+
+
+AARCH64_MAIN = r"""
+#include <stdio.h>
+#include "tilewright.h"
+int main(void) {
+  float x[4] = {1, 2, 3, 4}, y[2] = {0, 1}, wide[5], out[4], last[4];
+  int64_t xs[] = {2, 2}, ys[] = {2}, ws[] = {5}, os[] = {4};
+  DLDataType f32 = {kDLFloat, 32, 1};
+  DLTensor in[] = {{x, {1, 0}, 2, f32, xs, 0, 0}, {y, {1, 0}, 1, f32, ys, 0, 0}, {wide, {1, 0}, 1, f32, ws, 0, 0}};
+  DLTensor results[] = {{out, {1, 0}, 1, f32, os, 0, 0}, {last, {1, 0}, 2, f32, xs, 0, 0}};
+  tw_context* context;
+  if (tw_create(0, &context) || tw_run(context, in, 3, results, 2)) return puts(tw_last_error());
+  for (int i = 0; i < 4; ++i) printf("%.1f ", out[i]);
+  tw_destroy(context);
+  return 0;
+}
+"""
