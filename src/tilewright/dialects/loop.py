@@ -17,7 +17,7 @@ import numpy as np
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, VariadicOperand, operation
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, DType, Type
-from .scalar import COMBINER_OP, UNARY  # noqa: F401  (the scalar dialect is the body language)
+from .scalar import BINARY, COMBINER_OP, combiner_identity
 from .tensor import extent
 
 FOR_KINDS = (
@@ -52,6 +52,10 @@ class Kernel(Operation):
     def verify(self) -> None:
         if not all(isinstance(a.type, BufferType) for a in self.body.args):
             raise IRError("arguments must be buffers", self)
+
+    def interpret(self, env: Any) -> tuple[()]:
+        """A definition does nothing; `host.launch` (or ``Frame.run_block`` with arrays) runs the body."""
+        return ()
 
 
 @operation
@@ -88,6 +92,13 @@ class For(Operation):
         if self.kind not in FOR_KINDS:
             raise IRError(f"unknown kind {self.kind!r}; known: {', '.join(FOR_KINDS)}", self)
 
+    def interpret(self, env: Any, *inits: Any) -> tuple[Any, ...]:
+        """Every kind means the same: the iterations one after the other."""
+        values: Sequence[Any] = inits
+        for i in range(int(env.evaluate(self.extent))):
+            values = env.child({self.iv.name: i}).run_block(self.body, values)
+        return tuple(values)
+
 
 @operation
 class Yield(Operation):
@@ -114,6 +125,11 @@ class If(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
+    def interpret(self, env: Any) -> tuple[()]:
+        if all(env.evaluate(e) >= 0 for e in self.conditions):
+            env.run_block(self.body, ())
+        return ()
+
 
 @operation
 class Block(Operation):
@@ -134,6 +150,26 @@ class Block(Operation):
     def verify(self) -> None:
         if len(self.bindings) != len(self.axes) + len(self.reduce_axes):
             raise IRError(f"{len(self.bindings)} bindings for {len(self.axes) + len(self.reduce_axes)} axes", self)
+
+    def interpret(self, env: Any) -> tuple[()]:
+        axes = (*self.axes, *self.reduce_axes)
+        point = {a.name: env.evaluate(e) for a, e in zip(axes, self.bindings, strict=True)}
+        frame = env.child(point)
+        if not any(point[a.name] for a in self.reduce_axes):
+            self._initialize(frame)
+        frame.run_block(self.body, ())
+        return ()
+
+    def _initialize(self, frame: Any) -> None:
+        """A reduction that no schedule has given an initializing block starts from the neutral element at its first point."""
+        if self.attributes.get("tw.initialized") or self.attributes.get("tw.in_place"):
+            return
+        for op in self.body.ops:
+            if isinstance(op, Accumulate):
+                target = frame.values[op.buffer]
+                where = op.element(frame, target.shape, ())
+                if where is not None:
+                    target[where] = combiner_identity(op.combiner, op.dtype)
 
 
 @operation
@@ -156,6 +192,23 @@ class Alloc(Operation):
 class _Access(Operation):
     """Shared by load, store and accumulate: `indices` per dimension; ``v0``... stand for the operands `dynamic`."""
 
+    indices: Any
+    guard: Any
+
+    def element(self, env: Any, shape: tuple[int, ...], dynamic: Sequence[Any]) -> tuple[int, ...] | None:
+        """Where in an array of `shape` the access goes, None where the guard forbids it.
+
+        Raises:
+            IRError: outside the array.
+        """
+        values = {f"v{k}": int(v) for k, v in enumerate(dynamic)}
+        if any(env.evaluate(e, values) < 0 for e in self.guard):
+            return None
+        index = tuple(int(env.evaluate(e, values)) for e in self.indices)
+        if any(not 0 <= i < n for i, n in zip(index, shape, strict=True)):
+            raise IRError(f"addresses element {index} of a buffer of shape {shape}", self)
+        return index
+
 
 @operation
 class Load(_Access):
@@ -172,6 +225,10 @@ class Load(_Access):
     def infer_types(self) -> Sequence[Type]:
         return (self.buffer.type.dtype,)
 
+    def interpret(self, env: Any, source: Any, *rest: Any) -> Any:
+        where = self.element(env, source.shape, rest[: len(self.dynamic)])
+        return rest[-1] if where is None else source[where]
+
 
 @operation
 class Store(_Access):
@@ -186,6 +243,12 @@ class Store(_Access):
     guard: Attr = ()
 
     def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, value: Any, target: Any, *dynamic: Any) -> tuple[()]:
+        where = self.element(env, target.shape, dynamic)
+        if where is not None:
+            target[where] = value
         return ()
 
 
@@ -213,4 +276,11 @@ class Accumulate(_Access):
         return dtype
 
     def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, value: Any, target: Any, *dynamic: Any) -> tuple[()]:
+        where = self.element(env, target.shape, dynamic)
+        if where is not None:
+            with np.errstate(all="ignore"):
+                target[where] = BINARY[self.combine].function(target[where], value)
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 Carried = list[tuple[str, str]]
 """(type, value) pairs that a loop hands from one iteration to the next."""
@@ -14,13 +15,29 @@ class Emitter:
 
     def __init__(self) -> None:
         self._entry: list[str] = []
-        self._lines: list[str] = []
+        self._lines: list[Any] = []  # instructions, and slots of instructions to be filled later
         self._count = 0
         self._block = "entry"
 
     def text(self, result: str = "void") -> str:
         """The body, from the entry label to the final ``ret`` of `result` (``i64 %v3``)."""
-        return "\n".join(["entry:", *self._entry, *self._lines, f"  ret {result}", ""])
+        lines = [line for part in self._lines for line in (part if isinstance(part, list) else (part,))]
+        return "\n".join(["entry:", *self._entry, *lines, f"  ret {result}", ""])
+
+    def slot(self) -> list[str]:
+        """A place in the text, here, that `into` may fill later with instructions that do not branch."""
+        found: list[str] = []
+        self._lines.append(found)
+        return found
+
+    @contextmanager
+    def into(self, slot: list[str]) -> Iterator[None]:
+        """Append the instructions written inside to a slot."""
+        saved, self._lines = self._lines, slot
+        try:
+            yield
+        finally:
+            self._lines = saved
 
     def fresh(self, prefix: str = "v") -> str:
         self._count += 1

@@ -1,0 +1,341 @@
+"""Loop kernels as LLVM IR text: `print_kernel` is the table of contents, its neighbours write the parts.
+
+`expr` writes index expressions, `scalars` arithmetic, `memory` loads and stores, `vectorize` vector loops, `brgemm` contraction tiles,
+`mathlib` functions such as ``exp``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...dialects import loop, simd
+from ...dialects.scalar import ScalarOp
+from ...errors import InternalError
+from ...ir.core import Block, Operation
+from ...ir.symbolic import Binary, Dim, Expr, Max, Min, Symbol, bounds, ceildiv, free_symbols, smax, smin, symbol
+from .brgemm import brgemm_function
+from .emitter import Emitter
+from .expr import IndexCode
+from .isa import Isa
+from .memory import emit_accumulate, emit_load, emit_store
+from .scalars import emit_scalar
+from .values import Context, Val, register
+from .vectorize import emit_rest, emit_vector_loop, plan_lanes
+
+STACK_BYTES = 16 * 1024
+"""Local buffers of a kernel up to this size together live on the stack."""
+ALIGNMENT = 64
+IN_PLACE = "tw.in_place"
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """A kernel's code: ``define void @<symbol>(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch)``.
+
+    `helpers`: definitions the text needs, by name, equal ones of several kernels being the same. The function runs the iterations
+    [begin, end) of `extent`, of which `grain` are worth a thread. `scratch`: bytes of private memory it needs, over the kernel's dims.
+    """
+
+    text: str
+    symbol: str
+    helpers: dict[str, str]
+    extent: Dim
+    grain: int
+    scratch: Dim
+
+
+def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
+    """The LLVM IR of a finalized kernel (no `loop.block` in it).
+
+    Raises:
+        InternalError: an operation that has no code; names it and its place.
+    """
+    e = Emitter()
+    g = Context(e, IndexCode(e), isa)
+    for d in kernel.dims:
+        g.index.bind(d, f"%dim.{d.name}")
+    for k, arg in enumerate(kernel.body.args):
+        g.pointers[arg] = f"%buffer{k}"
+    in_scratch, scratch = _place_allocs(g, kernel)
+    main = _parallel_loop(kernel)
+    if main is None:
+        _emit_block(g, kernel.body)
+        extent: Dim = 1
+    else:
+        for op in kernel.body.ops:
+            if op is not main:
+                _emit(g, op)
+        _range_loop(g, main)
+        extent = main.extent
+    body, wrapper = f"{symbol}.body", Emitter()
+    outer = IndexCode(wrapper)
+    arguments = ["i64 %begin", "i64 %end"]
+    for k, d in enumerate(kernel.dims):
+        value = wrapper.load("i64", wrapper.at("%dims", str(k), 8), 8)
+        outer.bind(d, value)
+        arguments.append(f"i64 {value}")
+    for k in range(len(kernel.body.args)):
+        arguments.append(f"ptr {wrapper.load('ptr', wrapper.op(f'getelementptr ptr, ptr %buffers, i64 {k}'), 8)}")
+    for offset in in_scratch.values():
+        arguments.append(f"ptr {outer.pointer('%scratch', offset, 1)}")
+    wrapper.line(f"call void @{body}({', '.join(arguments)})")
+    attributes = f'nounwind "prefer-vector-width"="{isa.vector_bits}"'
+    text = (
+        f"define internal void @{body}({', '.join(_parameters(kernel, list(in_scratch)))}) {attributes} {{\n{e.text()}}}\n\n"
+        f"define void @{symbol}(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch) {attributes} {{\n{wrapper.text()}}}\n"
+    )
+    return KernelCode(text, symbol, g.helpers, extent, int(kernel.attributes.get("tw.grain", 1)), scratch)
+
+
+def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
+    """Of the function that works: every pointer is alone in pointing where it does, but for outputs written in place of inputs."""
+    shared: set[int] = set()
+    inputs = len(kernel.body.args) - kernel.num_outputs
+    pairs = kernel.attributes.get(IN_PLACE, ())
+    for output, source in (pairs,) if pairs and isinstance(pairs[0], int) else pairs:
+        shared |= {inputs + output, source}
+    result = ["i64 %begin", "i64 %end", *(f"i64 %dim.{d.name}" for d in kernel.dims)]
+    written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
+    written |= {op.c for op in kernel.walk() if isinstance(op, simd.BatchReduceGemm)}
+    for k, arg in enumerate(kernel.body.args):
+        alone = "" if k in shared else " noalias"
+        result.append(f"ptr{alone}{'' if arg in written else ' readonly'} %buffer{k}")
+    return [*result, *(f"ptr noalias align {ALIGNMENT} {name}" for name in scratch)]
+
+
+def _parallel_loop(kernel: loop.Kernel) -> loop.For | None:
+    """The loop whose iterations the kernel's range counts: alone at the top, beside buffers and constants."""
+    work = [op for op in kernel.body.ops if not isinstance(op, (loop.Alloc, ScalarOp))]
+    if len(work) == 1 and isinstance(work[0], loop.For) and work[0].kind == "parallel" and not work[0].inits:
+        return work[0]
+    return None
+
+
+# -- Local buffers -----------------------------------------------------------------------------------------------------------
+
+
+def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]:
+    """Give every local buffer its pointer: the stack for small ones, else an offset in the scratch memory. Returns the offsets by pointer, and bytes in all."""
+    stack = 0
+    offsets: dict[str, Dim] = {}
+    total: Dim = 0
+    for op in kernel.walk():
+        if not isinstance(op, loop.Alloc):
+            continue
+        size = op.buffer.size * op.buffer.dtype.itemsize
+        most = bounds(size)[1]
+        if most is not None and stack + most <= STACK_BYTES:
+            stack += -(-most // ALIGNMENT) * ALIGNMENT
+            g.pointers[op.result] = g.e.alloca(f"[{max(most, 1)} x i8]", ALIGNMENT)
+            continue
+        limit = upper_bound(size, frozenset(kernel.dims))
+        if limit is None:
+            raise InternalError(f"kernel '{kernel.sym_name}': the size of a local buffer ({size} bytes) has no bound over {kernel.dims}")
+        name = f"%scratch{len(offsets)}"
+        g.pointers[op.result] = name
+        offsets[name] = total
+        total = total + ceildiv(limit, ALIGNMENT) * ALIGNMENT
+    return offsets, total
+
+
+def upper_bound(e: Dim, over: frozenset[Expr]) -> Dim | None:
+    """An expression over the symbols `over` alone that is never less than `e` >= 0; None when none is found."""
+    if isinstance(e, int) or free_symbols(e) <= over:
+        return e
+    most = bounds(e)[1]
+    if most is not None and not any(free_symbols(e) & over):
+        return most
+    total: Dim = 0
+    for c, atoms in e.terms:
+        term: Dim = c
+        for atom in atoms:
+            low = bounds(atom.expr)[0]
+            if low is None or low < 0:
+                return most
+            factor: Dim | None
+            if c > 0:
+                factor = _atom_bound(atom, over)
+            else:
+                factor = atom.expr if free_symbols(atom.expr) <= over else low
+            if factor is None:
+                return most
+            term = term * factor
+        total = total + term
+    return total
+
+
+def _atom_bound(atom: object, over: frozenset[Expr]) -> Dim | None:
+    if isinstance(atom, Symbol):
+        if atom.expr in over:
+            return atom.expr
+        return None if atom.upper is None else upper_bound(atom.upper, over)
+    assert isinstance(atom, Binary)
+    a, b = upper_bound(atom.a, over), upper_bound(atom.b, over)
+    if isinstance(atom, Min):
+        return smin(a, b) if a is not None and b is not None else a if a is not None else b
+    if a is None or b is None:
+        return None
+    if isinstance(atom, Max):
+        return smax(a, b)
+    return bounds(atom.expr)[1]
+
+
+# -- Operations --------------------------------------------------------------------------------------------------------------
+
+
+def _emit_block(g: Context, block: Block) -> list[Val]:
+    """Write a block's operations; returns what it yields."""
+    for op in block.ops:
+        if isinstance(op, loop.Yield):
+            return [g.values[v] for v in op.operands]
+        _emit(g, op)
+    return []
+
+
+def _emit(g: Context, op: Operation) -> None:
+    if isinstance(op, ScalarOp):
+        g.values[op.result] = emit_scalar(g, op)
+    elif isinstance(op, loop.Load):
+        g.values[op.result] = emit_load(g, op)
+    elif isinstance(op, loop.Store):
+        emit_store(g, op)
+    elif isinstance(op, loop.Accumulate):
+        emit_accumulate(g, op)
+    elif isinstance(op, loop.For):
+        for result, value in zip(op.results, _emit_for(g, op), strict=True):
+            g.values[result] = value
+    elif isinstance(op, loop.If):
+        _emit_if(g, op)
+    elif isinstance(op, simd.BatchReduceGemm):
+        _emit_brgemm(g, op)
+    elif not isinstance(op, loop.Alloc):
+        raise InternalError(f"'{op.name}' has no LLVM code (at {op.location})")
+
+
+def _emit_if(g: Context, op: loop.If) -> None:
+    flag, masks = g.index.conditions(op.conditions)
+    saved = g.masks, g.conditional
+    if flag is not None:
+        with g.e.when(flag):
+            g.masks, g.conditional = g.and_masks(g.masks, masks), g.conditional or masks is not None
+            _emit_block(g, op.body)
+    else:
+        g.masks, g.conditional = g.and_masks(g.masks, masks), g.conditional or masks is not None
+        _emit_block(g, op.body)
+    g.masks, g.conditional = saved
+
+
+def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
+    name, definitions, dims = brgemm_function(op, g.isa)
+    g.helpers.update(definitions)
+    pointers = [
+        g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
+        for v, offset in ((op.a, op.a_offset), (op.b, op.b_offset), (op.c, op.c_offset))
+    ]
+    arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
+    g.e.line(f"call void @{name}({', '.join(arguments)})")
+
+
+# -- Loops -------------------------------------------------------------------------------------------------------------------
+
+
+def _emit_for(g: Context, f: loop.For) -> list[Val]:
+    if "." in f.kind:
+        raise InternalError(f"loop '{f.iv.name}' is bound to a GPU's '{f.kind}'; this is a CPU's kernel (at {f.location})")
+    if f.kind == "vectorize" and g.lanes is None:
+        plan = plan_lanes(g, f)
+        if plan is not None:
+            return emit_vector_loop(g, f, *plan, _emit_block)
+    if f.kind == "unroll":
+        return _emit_unrolled(g, f)
+    return _emit_serial(g, f)
+
+
+def _range_loop(g: Context, f: loop.For) -> None:
+    def body(i: str, _: list[tuple[str, str]]) -> list[str]:
+        with g.index.level():
+            g.index.bind(f.iv, i)
+            _emit_block(g, f.body)
+        return []
+
+    g.e.loop("%begin", "%end", "1", [], body)
+
+
+def _current(g: Context, f: loop.For, values: list[Val]) -> list[Val]:
+    """Values to be carried: in a vector loop always one per lane, since the body may make them so."""
+    if g.lanes is None:
+        return values
+    return [Val(v.dtype, g.spread(v), g.lanes.lanes) for v in values]
+
+
+def _flat(values: list[Val]) -> list[tuple[str, str]]:
+    return [(register(v.dtype, v.lanes), x) for v in values for x in v.parts]
+
+
+def _regrouped(like: list[Val], flat: list[str]) -> list[Val]:
+    result, at = [], 0
+    for v in like:
+        result.append(Val(v.dtype, flat[at : at + len(v.parts)], v.lanes))
+        at += len(v.parts)
+    return result
+
+
+def _run_body(g: Context, f: loop.For, values: list[Val]) -> list[Val]:
+    for arg, value in zip(f.body.args, values, strict=True):
+        g.values[arg] = value
+    return _current(g, f, _emit_block(g, f.body))
+
+
+def _emit_serial(g: Context, f: loop.For) -> list[Val]:
+    extent = g.index.resolve(f.extent)
+    first = _current(g, f, [g.values[v] for v in f.inits])
+    if isinstance(extent, int) and extent <= 1:
+        return _emit_iterations(g, f, range(extent), first)
+    if g.lanes is None:
+        return emit_rest(g, f, "0", g.index.value(extent), first, _emit_block)
+
+    def body(i: str, current: list[tuple[str, str]]) -> list[str]:
+        with g.index.level():
+            g.index.bind(f.iv, i)
+            return [x for v in _run_body(g, f, _regrouped(first, [x for _, x in current])) for x in v.parts]
+
+    return _regrouped(first, g.e.loop("0", g.index.value(extent), "1", _flat(first), body))
+
+
+def _emit_iterations(g: Context, f: loop.For, iterations: range, values: list[Val], base: Dim = 0) -> list[Val]:
+    """Iterations ``base + k`` written one after the other."""
+    for k in iterations:
+        g.index.known[f.iv] = base + k
+        values = _run_body(g, f, values)
+    g.index.known.pop(f.iv, None)
+    return values
+
+
+def _emit_unrolled(g: Context, f: loop.For) -> list[Val]:
+    extent = g.index.resolve(f.extent)
+    if isinstance(extent, int) and (f.step == 0 or extent <= f.step):
+        return _emit_iterations(g, f, range(max(extent, 0)), _current(g, f, [g.values[v] for v in f.inits]))
+    if f.step <= 1:
+        return _emit_serial(g, f)
+    values = _current(g, f, [g.values[v] for v in f.inits])
+    whole = extent // f.step
+
+    def loop_of(count: Dim, step: int, start: Dim, values: list[Val]) -> list[Val]:
+        iv = symbol(g.e.fresh("unrolled_"), 0, count - 1)
+
+        def body(i: str, current: list[tuple[str, str]]) -> list[str]:
+            with g.index.level():
+                g.index.bind(iv, i)
+                inside = _regrouped(values, [x for _, x in current])
+                return [x for v in _emit_iterations(g, f, range(step), inside, start + iv * step) for x in v.parts]
+
+        return _regrouped(values, g.e.loop("0", g.index.value(count), "1", _flat(values), body))
+
+    values = loop_of(whole, f.step, 0, values)
+    rest = extent - whole * f.step
+    if isinstance(rest, int) and rest == 0:
+        return values
+    return loop_of(rest, 1, whole * f.step, values)
+
+
+__all__ = ["KernelCode", "print_kernel", "upper_bound"]

@@ -1,0 +1,263 @@
+"""Loads and stores of a kernel as LLVM instructions: how an access's address moves with the vector loop decides its form.
+
+Equal in all lanes: one scalar. One element further per lane: a vector. Anything else: gather and scatter. Guards become masks where
+they vary over lanes; where they do not, a load that must not happen reads a constant instead, and a store is skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from ...dialects import loop
+from ...ir.core import Value
+from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, substitute, symbol
+from ...ir.types import DType
+from .emitter import mangled
+from .expr import Lanes, lane_numbers, split_lanes
+from .scalars import binary, from_storage, lanewise, to_storage
+from .values import Context, Val, register, storage
+
+Access = loop.Load | loop.Store | loop.Accumulate
+
+
+@dataclass
+class Place:
+    """Where an access goes: `form` is ``uniform`` (one element), ``contiguous`` (a vector for each pointer) or ``gather`` (a vector of
+    pointers). `flag`: an i1 without which nothing is touched; `masks`: lanes that are touched, by part; `guards`: those of them that the guard lets through."""
+
+    form: str
+    dtype: DType
+    pointers: list[str]
+    flag: str | None
+    masks: list[str] | None
+    guards: list[str] | None
+
+
+def address_of(indices: tuple[Dim, ...], buffer: Value) -> Dim:
+    """Elements from the start of a buffer."""
+    total: Dim = 0
+    for e, stride in zip(indices, buffer.type.strides, strict=True):
+        total = total + e * stride
+    return total
+
+
+def emit_load(g: Context, op: loop.Load) -> Val:
+    """Write a load; guarded lanes get `otherwise`."""
+    place = _place(g, op)
+    otherwise = None if op.otherwise is None else g.values[op.otherwise]
+    return _load(g, place, otherwise)
+
+
+def emit_store(g: Context, op: loop.Store) -> None:
+    """Write a store."""
+    _store(g, _place(g, op), g.values[op.value])
+
+
+def emit_accumulate(g: Context, op: loop.Accumulate) -> None:
+    """Write ``buffer[...] = combine(buffer[...], value)``; lanes must not meet in one element."""
+    place = _place(g, op)
+    value = g.values[op.value]
+    with g.e.when(place.flag) if place.flag is not None else nullcontext():
+        place.flag = None
+        old = _load(g, place, None)
+        new = lanewise(g, op.dtype, [old, value], lambda lanes, a, b: binary(g, op.combine, op.dtype, lanes, a, b))
+        _store(g, place, new)
+
+
+# -- Addresses ---------------------------------------------------------------------------------------------------------------
+
+
+def _place(g: Context, op: Access) -> Place:
+    indices, guard = _in_kernel_symbols(g, op)
+    buffer = op.buffer
+    dtype = buffer.type.dtype
+    address = g.index.resolve(address_of(indices, buffer))
+    flag, guards = g.index.conditions(guard)
+    base = g.pointers[buffer]
+    size = dtype.itemsize
+    lanes = g.lanes
+    masks = g.and_masks(g.masks, guards)
+    if lanes is None or not lanes.varies(address):
+        if masks is not None and (guards is not None or g.conditional):
+            # The lanes share one element: touch it when any of them may.
+            some = _any(g, masks)
+            flag = some if flag is None else g.e.op(f"and i1 {flag}, {some}")
+        return Place("uniform", dtype, [g.index.pointer(base, address, size)], flag, masks, guards)
+    found = _strided(g, lanes, address, base, size)
+    if found is not None:
+        pointers, step = found
+        if step == 1:
+            return Place("contiguous", dtype, pointers, flag, masks, guards)
+        offsets = [lane_numbers(64, lanes.lanes, 0, step)] * lanes.parts
+        bits = 64
+    else:
+        outer, inner = _by_variation(lanes, address)
+        pointers = [g.index.pointer(base, outer, size)] * lanes.parts
+        offsets, bits = g.index.vector(inner)
+    vectors = [
+        g.e.op(f"getelementptr [{size} x i8], ptr {p}, <{lanes.lanes} x i{bits}> {o}")
+        for p, o in zip(pointers, offsets, strict=True)
+    ]
+    if flag is not None:
+        spread = g.e.splat(f"<{lanes.lanes} x i1>", "i1", flag)
+        masks = g.and_masks(masks, [spread] * lanes.parts)
+        guards = g.and_masks(guards, [spread] * lanes.parts)
+    return Place("gather", dtype, vectors, None, masks, guards)
+
+
+def _in_kernel_symbols(g: Context, op: Access) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Indices and guard with symbols of computed values for ``v0``, ``v1``, ..."""
+    if not op.dynamic:
+        return op.indices, op.guard
+    exprs = [e for e in (*op.indices, *op.guard) if isinstance(e, Expr)]
+    mapping: dict[Expr, Dim] = {}
+    for k, v in enumerate(op.dynamic):
+        own = g.values[v]
+        replacement: Dim = own.constant if isinstance(own.constant, int) else g.symbol_of(own)
+        for e in exprs:
+            for s in free_symbols(e):
+                if s.name == f"v{k}":
+                    mapping[s] = replacement
+    return tuple(substitute(e, mapping) for e in op.indices), tuple(substitute(e, mapping) for e in op.guard)
+
+
+def _strided(g: Context, lanes: Lanes, address: Dim, base: str, size: int) -> tuple[list[str], int] | None:
+    """The pointers of each part's first lane and the elements from lane to lane, where that is one known number."""
+    assert isinstance(address, Expr)
+    if not free_symbols(address).isdisjoint(lanes.varying):
+        return None
+    parts = linear_in(address, lanes.iv)
+    if parts is not None:
+        if not isinstance(parts[0], int):
+            return None
+        first = g.index.pointer(base, address, size)
+        return [g.e.at(first, str(p * lanes.lanes * parts[0]), size) for p in range(lanes.parts)], parts[0]
+    upper = lanes.iv.upper
+    block = symbol(g.e.fresh("block_"), 0, None if upper is None else upper // lanes.lanes)
+    lane = symbol(g.e.fresh("lane_"), 0, lanes.lanes - 1)
+    split = split_lanes(address, lanes.iv, lanes.lanes, block, lane)
+    parts = linear_in(split, lane)
+    if parts is None or not isinstance(parts[0], int) or lanes.iv in (free_symbols(split) if isinstance(split, Expr) else ()):
+        return None
+    shift = lanes.lanes.bit_length() - 1
+    g.index.bind(block, g.e.op(f"lshr i64 {lanes.base}, {shift}"), here=True)
+    starts = [substitute(parts[1], {block: block + p}) for p in range(lanes.parts)]
+    return [g.index.pointer(base, e, size) for e in starts], parts[0]
+
+
+def _by_variation(lanes: Lanes, address: Dim) -> tuple[Dim, Dim]:
+    """The terms of an address that all lanes share, and the others."""
+    assert isinstance(address, Expr)
+    shared: Dim = 0
+    own: Dim = 0
+    for c, atoms in address.terms:
+        term: Dim = c
+        for a in atoms:
+            term = term * a.expr
+        if lanes.varies(term):
+            own = own + term
+        else:
+            shared = shared + term
+    return shared, own
+
+
+def _any(g: Context, masks: list[str]) -> str:
+    assert g.lanes is not None
+    n = g.lanes.lanes
+    total = masks[0]
+    for m in masks[1:]:
+        total = g.e.op(f"or <{n} x i1> {total}, {m}")
+    return g.e.op(f"call i1 @llvm.vector.reduce.or.v{n}i1(<{n} x i1> {total})")
+
+
+# -- Loads -------------------------------------------------------------------------------------------------------------------
+
+
+def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
+    dtype = place.dtype
+    n = 1 if place.form == "uniform" or g.lanes is None else g.lanes.lanes
+    pointers = place.pointers
+    replaced = False
+    if place.flag is not None:
+        # A pointer to constants takes the place of the forbidden one: no branch, and nothing to select where they are wanted.
+        constant = otherwise.constant if otherwise is not None else 0
+        fill = _constants(g, 0 if constant is None else constant, dtype, n)
+        pointers = [g.e.op(f"select i1 {place.flag}, ptr {p}, ptr {fill}") for p in pointers]
+        replaced = constant is not None
+    kind, size = storage(dtype, n, g.isa.half), dtype.itemsize
+    parts = []
+    for k, p in enumerate(pointers):
+        if place.form == "gather":
+            mask = place.masks[k] if place.masks is not None else "splat (i1 true)"
+            stored = g.e.op(
+                f"call {kind} @llvm.masked.gather.{mangled(kind)}.v{n}p0(<{n} x ptr> align {size} {p}, <{n} x i1> {mask}, {kind} zeroinitializer)"
+            )
+        elif place.form == "contiguous" and place.masks is not None:
+            stored = g.e.masked_load(kind, p, size, place.masks[k])
+        else:
+            stored = g.e.load(kind, p, size)
+        parts.append(from_storage(g, stored, dtype, n))
+    value = Val(dtype, parts, n)
+    if otherwise is None:
+        return value
+    if place.flag is not None and not replaced:
+        value = lanewise(
+            g, dtype, [value, otherwise],
+            lambda lanes, a, b: g.e.op(f"select i1 {place.flag}, {register(dtype, lanes)} {a}, {register(dtype, lanes)} {b}"),
+        )  # fmt: skip
+    zero = otherwise.constant is not None and otherwise.parts[0] in ("0", "false", "0x0000000000000000")
+    if place.guards is not None and (place.form == "uniform" or not zero):
+        # Masked loads give zero where they do not look.
+        chosen = [
+            g.e.op(f"select <{g.lanes.lanes} x i1> {m}, {register(dtype, g.lanes.lanes)} {a}, {register(dtype, g.lanes.lanes)} {b}")
+            for m, a, b in zip(place.guards, g.spread(value), g.spread(otherwise), strict=True)
+        ]
+        value = Val(dtype, chosen, g.lanes.lanes)
+    return value
+
+
+def _constants(g: Context, value: object, dtype: DType, lanes: int) -> str:
+    """A global vector of one number in the form it has in memory."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        data = np.full(lanes, value).astype(dtype.numpy).tobytes()
+    name = f"fill_{hashlib.blake2b(data, digest_size=8).hexdigest()}"
+    text = "".join(f"\\{b:02X}" for b in data)
+    g.helpers[name] = f'@{name} = private unnamed_addr constant [{len(data)} x i8] c"{text}", align 64\n'
+    return f"@{name}"
+
+
+# -- Stores ------------------------------------------------------------------------------------------------------------------
+
+
+def _store(g: Context, place: Place, value: Val) -> None:
+    with g.e.when(place.flag) if place.flag is not None else nullcontext():
+        _store_now(g, place, value)
+
+
+def _store_now(g: Context, place: Place, value: Val) -> None:
+    dtype = place.dtype
+    size = dtype.itemsize
+    if place.form == "uniform":
+        stored = to_storage(g, value.parts[0], dtype, 1)
+        g.e.line(f"store {storage(dtype, 1, g.isa.half)} {stored}, ptr {place.pointers[0]}, align {size}")
+        return
+    assert g.lanes is not None
+    n = g.lanes.lanes
+    kind = storage(dtype, n, g.isa.half)
+    shared = None if value.varies else to_storage(g, g.spread(value)[0], dtype, n)
+    for k, p in enumerate(place.pointers):
+        stored = shared if shared is not None else to_storage(g, value.parts[k], dtype, n)
+        if place.form == "gather":
+            mask = place.masks[k] if place.masks is not None else "splat (i1 true)"
+            g.e.line(f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align {size} {p}, <{n} x i1> {mask})")
+        elif place.masks is not None:
+            g.e.masked_store(kind, stored, p, size, place.masks[k])
+        else:
+            g.e.line(f"store {kind} {stored}, ptr {p}, align {size}")
+
+
+__all__ = ["Access", "Place", "address_of", "emit_accumulate", "emit_load", "emit_store"]

@@ -1,0 +1,479 @@
+"""Scalar operations as LLVM instructions, on one element or on a vector of lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...dialects import scalar
+from ...ir.core import Operation
+from ...ir.types import DType, bf16, boolean, f16, f64, i64
+from .emitter import mangled
+from .values import Context, Val, literal, register, storage
+
+FAST = "contract"
+"""A product and a sum may become one fused operation; nothing else is reordered."""
+
+_MATH = frozenset(
+    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid pow atan2".split()
+)
+HEAVY = frozenset(f"scalar.{name}" for name in (*_MATH, "rem", "mod", "floordiv"))
+"""Operations of so many instructions that iterations need not be interleaved."""
+
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "sqrt": "sqrt"}
+_COMPARE = {
+    "eq": ("oeq", "eq", "eq"),
+    "ne": ("une", "ne", "ne"),
+    "lt": ("olt", "slt", "ult"),
+    "le": ("ole", "sle", "ule"),
+    "gt": ("ogt", "sgt", "ugt"),
+    "ge": ("oge", "sge", "uge"),
+}
+
+
+def emit_scalar(g: Context, op: Operation) -> Val:
+    """Write a scalar operation; its operands are in ``g.values``."""
+    if isinstance(op, scalar.Constant):
+        text = literal(op.value, op.dtype)
+        return Val(op.dtype, [text], 1, op.value)
+    if isinstance(op, scalar.Index):
+        return _index(g, op)
+    operands = [g.values[v] for v in op.operands]
+    return lanewise(g, op.result.type, operands, lambda lanes, *parts: _emit(g, op, lanes, operands, *parts))
+
+
+def lanewise(g: Context, dtype: DType, operands: list[Val], write: Callable[..., str]) -> Val:
+    """``write(lanes, *operand parts)`` once where all operands are uniform, else for each part."""
+    if not any(v.varies for v in operands):
+        return Val(dtype, [write(1, *(v.parts[0] for v in operands))])
+    assert g.lanes is not None
+    spread = [g.spread(v) for v in operands]
+    return Val(dtype, [write(g.lanes.lanes, *parts) for parts in zip(*spread, strict=True)], g.lanes.lanes)
+
+
+def _index(g: Context, op: scalar.Index) -> Val:
+    e = g.index.resolve(op.expr)
+    if g.lanes is None or not g.lanes.varies(e):
+        return Val(i64, [g.index.value(e)], 1, e if isinstance(e, int) else None)
+    values, bits = g.index.vector(e)
+    if bits != 64:
+        n = g.lanes.lanes
+        values = [g.e.op(f"sext <{n} x i{bits}> {v} to <{n} x i64>") for v in values]
+    return Val(i64, values, g.lanes.lanes)
+
+
+def _emit(g: Context, op: Operation, lanes: int, operands: list[Val], *x: str) -> str:
+    name = op.name.removeprefix("scalar.")
+    dtype = operands[0].dtype
+    if isinstance(op, scalar.Cast):
+        return cast(g, x[0], dtype, op.dtype, lanes)
+    if isinstance(op, scalar.Bitcast):
+        return _bitcast(g, x[0], dtype, op.dtype, lanes)
+    if isinstance(op, scalar.Select):
+        kind = register(operands[1].dtype, lanes)
+        return g.e.op(f"select {register(boolean, lanes)} {x[0]}, {kind} {x[1]}, {kind} {x[2]}")
+    if len(x) == 1:
+        return _unary(g, name, dtype, lanes, x[0])
+    known = [isinstance(v.constant, (int, float)) and v.constant == v.constant for v in operands]
+    return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant)
+
+
+# -- One operand -------------------------------------------------------------------------------------------------------------
+
+
+def _intrinsic(g: Context, name: str, kind: str, *x: str) -> str:
+    return g.e.op(f"call {kind} @llvm.{name}.{mangled(kind)}({', '.join(f'{kind} {v}' for v in x)})")
+
+
+def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str) -> str:
+    kind = register(dtype, lanes)
+    e = g.e
+    if name in _MATH:
+        return _math(g, name, dtype, lanes, x)
+    if name in _ROUNDING:
+        return _intrinsic(g, _ROUNDING[name], kind, x)
+    if name == "rsqrt":
+        return e.op(f"fdiv {FAST} {kind} {_number(1, dtype, lanes)}, {_intrinsic(g, 'sqrt', kind, x)}")
+    if name == "not":
+        return e.op(f"xor {kind} {x}, {_number(True if dtype is boolean else -1, dtype, lanes)}")
+    if name == "isnan":
+        return e.op(f"fcmp uno {kind} {x}, {_number(0, dtype, lanes)}")
+    if name == "isinf":
+        return e.op(f"fcmp oeq {kind} {_intrinsic(g, 'fabs', kind, x)}, {_number(float('inf'), dtype, lanes)}")
+    zero = _number(0, dtype, lanes)
+    if name == "neg":
+        return e.op(f"fneg {kind} {x}") if dtype.is_float else e.op(f"sub {kind} {zero}, {x}")
+    if name == "abs":
+        if dtype.is_float:
+            return _intrinsic(g, "fabs", kind, x)
+        if dtype.kind == "uint":
+            return x
+        return e.op(f"call {kind} @llvm.abs.{mangled(kind)}({kind} {x}, i1 false)")
+    if name == "sign":
+        mask = register(boolean, lanes)
+        up, down = ("ogt", "olt") if dtype.is_float else ("ugt", "ult") if dtype.kind == "uint" else ("sgt", "slt")
+        compare = "fcmp" if dtype.is_float else "icmp"
+        negative = e.op(f"{compare} {down} {kind} {x}, {zero}")
+        positive = e.op(f"{compare} {up} {kind} {x}, {zero}")
+        # What is neither is zero or NaN and stays what it is.
+        low = e.op(f"select {mask} {negative}, {kind} {_number(-1, dtype, lanes)}, {kind} {x}")
+        return e.op(f"select {mask} {positive}, {kind} {_number(1, dtype, lanes)}, {kind} {low}")
+    raise NotImplementedError(f"scalar.{name} has no LLVM code")
+
+
+def _number(value: float, dtype: DType, lanes: int) -> str:
+    text = literal(value, dtype)
+    return text if lanes == 1 else f"splat ({register(dtype)} {text})"
+
+
+def _math(g: Context, name: str, dtype: DType, lanes: int, *x: str) -> str:
+    from .mathlib import math_function
+
+    kind = register(dtype, lanes)
+    function, definitions = math_function(name, 64 if dtype is f64 else 32, lanes, g.isa)
+    g.helpers.update(definitions)
+    return g.e.op(f"call {kind} @{function}({', '.join(f'{kind} {v}' for v in x)})")
+
+
+# -- Two operands ------------------------------------------------------------------------------------------------------------
+
+
+def binary(
+    g: Context,
+    name: str,
+    dtype: DType,
+    lanes: int,
+    a: str,
+    b: str,
+    a_is_number: bool = False,
+    b_is_number: bool = False,
+    b_constant: object = None,
+) -> str:
+    """``scalar.<name>`` of two operands; `a_is_number`: `a` is surely not NaN; `b_constant`: the number that `b` is, if known."""
+    kind = register(dtype, lanes)
+    e = g.e
+    if name in _COMPARE:
+        floats, signed, unsigned = _COMPARE[name]
+        if dtype.is_float:
+            return e.op(f"fcmp {floats} {kind} {a}, {b}")
+        return e.op(f"icmp {signed if dtype.kind == 'int' else unsigned} {kind} {a}, {b}")
+    if name in _MATH:
+        return _math(g, name, dtype, lanes, a, b)
+    if name in ("min", "max"):
+        return _extreme(g, name, dtype, lanes, a, b, a_is_number, b_is_number)
+    if dtype.is_float:
+        if name in _FLOAT_BINARY:
+            return e.op(f"{_FLOAT_BINARY[name]} {FAST} {kind} {a}, {b}")
+        return _float_division(g, name, dtype, lanes, a, b)
+    if dtype is boolean and name in ("add", "mul"):
+        return e.op(f"{'or' if name == 'add' else 'and'} {kind} {a}, {b}")
+    if name in _INT_BINARY:
+        return e.op(f"{_INT_BINARY[name]} {kind} {a}, {b}")
+    if name in ("shl", "shr"):
+        return _shift(g, name, dtype, lanes, a, b)
+    return _int_division(g, name, dtype, lanes, a, b, b_constant)
+
+
+def _extreme(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, a_is_number: bool, b_is_number: bool) -> str:
+    kind, mask = register(dtype, lanes), register(boolean, lanes)
+    e = g.e
+    if dtype is boolean:
+        return e.op(f"{'and' if name == 'min' else 'or'} {kind} {a}, {b}")
+    if not dtype.is_float:
+        return _intrinsic(g, ("s" if dtype.kind == "int" else "u") + name, kind, a, b)
+    if g.isa.nan_minmax:
+        return _intrinsic(g, f"{name}imum", kind, a, b)
+    if b_is_number and not a_is_number:
+        a, b, a_is_number = b, a, True
+    # x86's instruction gives its second operand where either is NaN: right for a NaN there, else to be mended.
+    first = e.op(f"fcmp {'olt' if name == 'min' else 'ogt'} {kind} {a}, {b}")
+    chosen = e.op(f"select {mask} {first}, {kind} {a}, {kind} {b}")
+    if a_is_number:
+        return chosen
+    nan = e.op(f"fcmp uno {kind} {a}, {_number(0, dtype, lanes)}")
+    return e.op(f"select {mask} {nan}, {kind} {a}, {kind} {chosen}")
+
+
+def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """``rem`` (C's fmod), ``mod`` and ``floordiv`` (Python's, as NumPy computes them)."""
+    kind, mask = register(dtype, lanes), register(boolean, lanes)
+    e = g.e
+    zero = _number(0, dtype, lanes)
+    rest = _remainder(g, dtype, lanes, a, b)
+    if name == "rem":
+        return rest
+    nonzero = e.op(f"fcmp une {kind} {rest}, {zero}")
+    below = [e.op(f"fcmp olt {kind} {v}, {zero}") for v in (b, rest)]
+    fix = e.op(f"and {mask} {nonzero}, {e.op(f'xor {mask} {below[0]}, {below[1]}')}")
+    mod = e.op(f"select {mask} {fix}, {kind} {e.op(f'fadd {kind} {rest}, {b}')}, {kind} {rest}")
+    if name == "mod":
+        return mod
+    quotient = _intrinsic(g, "roundeven", kind, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
+    down = e.op(f"fadd {kind} {quotient}, {_number(-1, dtype, lanes)}")
+    return e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
+
+
+def _remainder(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """C's fmod, lane by lane."""
+    kind, element = register(dtype, lanes), register(dtype)
+    name, text = remainder_function(64 if dtype is f64 else 32)
+    g.helpers[name] = text
+    if lanes == 1:
+        return g.e.op(f"call {kind} @{name}({kind} {a}, {kind} {b})")
+    result = "poison"
+    for k in range(lanes):
+        x, y = (g.e.op(f"extractelement {kind} {v}, i64 {k}") for v in (a, b))
+        one = g.e.op(f"call {element} @{name}({element} {x}, {element} {y})")
+        result = g.e.op(f"insertelement {kind} {result}, {element} {one}, i64 {k}")
+    return result
+
+
+def remainder_function(bits: int) -> tuple[str, str]:
+    """The name and definition of fmod for floats of `bits`, exact by long division: one bit of the quotient per step."""
+    kind, integer = ("double", "i64") if bits == 64 else ("float", "i32")
+    mantissa = 52 if bits == 64 else 23
+    name, one = f"remainder_f{bits}", 1 << mantissa
+    low, infinity = one - 1, ((1 << (bits - 1 - mantissa)) - 1) << mantissa
+
+    def parts(x: str) -> str:
+        """Exponent (1 for subnormal numbers) and mantissa of the bits of a magnitude."""
+        return f"""  %{x}.raw = lshr {integer} %{x}.bits, {mantissa}
+  %{x}.tiny = icmp eq {integer} %{x}.raw, 0
+  %{x}.exp = select i1 %{x}.tiny, {integer} 1, {integer} %{x}.raw
+  %{x}.low = and {integer} %{x}.bits, {low}
+  %{x}.full = or {integer} %{x}.low, {one}
+  %{x}.man = select i1 %{x}.tiny, {integer} %{x}.low, {integer} %{x}.full
+"""
+
+    text = f"""define internal {kind} @{name}({kind} %a, {kind} %b) nounwind memory(none) {{
+entry:
+  %x.abs = call {kind} @llvm.fabs.f{bits}({kind} %a)
+  %y.abs = call {kind} @llvm.fabs.f{bits}({kind} %b)
+  %x.bits = bitcast {kind} %x.abs to {integer}
+  %y.bits = bitcast {kind} %y.abs to {integer}
+  %x.bad = icmp uge {integer} %x.bits, {infinity}
+  %y.nan = icmp ugt {integer} %y.bits, {infinity}
+  %y.zero = icmp eq {integer} %y.bits, 0
+  %bad.0 = or i1 %x.bad, %y.nan
+  %bad = or i1 %bad.0, %y.zero
+  br i1 %bad, label %nan, label %finite
+nan:
+  %product = fmul {kind} %a, %b
+  %nothing = fdiv {kind} %product, %product
+  ret {kind} %nothing
+finite:
+  %small = icmp ult {integer} %x.bits, %y.bits
+  br i1 %small, label %same, label %divide
+same:
+  ret {kind} %a
+divide:
+{parts("x")}{parts("y")}  br label %step
+step:
+  %exp = phi {integer} [ %x.exp, %divide ], [ %exp.next, %again ]
+  %man = phi {integer} [ %x.man, %divide ], [ %man.next, %again ]
+  %fits = icmp uge {integer} %man, %y.man
+  %less = sub {integer} %man, %y.man
+  %rest = select i1 %fits, {integer} %less, {integer} %man
+  %more = icmp ugt {integer} %exp, %y.exp
+  br i1 %more, label %again, label %done
+again:
+  %man.next = shl {integer} %rest, 1
+  %exp.next = sub {integer} %exp, 1
+  br label %step
+done:
+  %rest.zero = icmp eq {integer} %rest, 0
+  br i1 %rest.zero, label %pack, label %normalize
+normalize:
+  %zeros = call {integer} @llvm.ctlz.i{bits}({integer} %rest, i1 true)
+  %wanted = sub {integer} %zeros, {bits - 1 - mantissa}
+  %room = sub {integer} %exp, 1
+  %shift = call {integer} @llvm.smin.i{bits}({integer} %wanted, {integer} %room)
+  %shifted = shl {integer} %rest, %shift
+  %exp.low = sub {integer} %exp, %shift
+  %is.normal = icmp uge {integer} %shifted, {one}
+  %exp.bits = shl {integer} %exp.low, {mantissa}
+  %fraction = and {integer} %shifted, {low}
+  %normal = or {integer} %exp.bits, %fraction
+  %packed = select i1 %is.normal, {integer} %normal, {integer} %shifted
+  br label %pack
+pack:
+  %result.bits = phi {integer} [ 0, %done ], [ %packed, %normalize ]
+  %magnitude = bitcast {integer} %result.bits to {kind}
+  %result = call {kind} @llvm.copysign.f{bits}({kind} %magnitude, {kind} %a)
+  ret {kind} %result
+}}
+"""
+    return name, text
+
+
+def _shift(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """Shifts by the width or more give what shifting bit by bit would."""
+    kind, mask = register(dtype, lanes), register(boolean, lanes)
+    e = g.e
+    top = _number(dtype.bits - 1, dtype, lanes)
+    if name == "shr" and dtype.kind == "int":
+        return e.op(f"ashr {kind} {a}, {_intrinsic(g, 'umin', kind, b, top)}")
+    inside = e.op(f"icmp ule {kind} {b}, {top}")
+    amount = e.op(f"and {kind} {b}, {top}")
+    shifted = e.op(f"{'shl' if name == 'shl' else 'lshr'} {kind} {a}, {amount}")
+    return e.op(f"select {mask} {inside}, {kind} {shifted}, {kind} {_number(0, dtype, lanes)}")
+
+
+def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, constant: object) -> str:
+    """Integer ``div``, ``rem``, ``floordiv`` and ``mod``; a divisor of zero counts as one, so that nothing traps."""
+    kind, mask = register(dtype, lanes), register(boolean, lanes)
+    e = g.e
+    zero, one = _number(0, dtype, lanes), _number(1, dtype, lanes)
+    number = int(constant) if isinstance(constant, (int, float)) else None
+    if number is None or number == 0:
+        b = e.op(f"select {mask} {e.op(f'icmp eq {kind} {b}, {zero}')}, {kind} {one}, {kind} {b}")
+    if dtype.kind == "uint":
+        return e.op(f"{'udiv' if name in ('div', 'floordiv') else 'urem'} {kind} {a}, {b}")
+    divisor = b
+    negated = None
+    if number is None or number == -1:
+        # The least integer divided by -1 traps: negate instead.
+        negated = e.op(f"icmp eq {kind} {b}, {_number(-1, dtype, lanes)}")
+        divisor = e.op(f"select {mask} {negated}, {kind} {one}, {kind} {b}")
+    rest = e.op(f"srem {kind} {a}, {divisor}")
+    if name == "rem":
+        return rest
+    fix = ""
+    if name in ("mod", "floordiv"):
+        nonzero = e.op(f"icmp ne {kind} {rest}, {zero}")
+        differs = e.op(f"icmp slt {kind} {e.op(f'xor {kind} {rest}, {divisor}')}, {zero}")
+        fix = e.op(f"and {mask} {nonzero}, {differs}")
+    if name == "mod":
+        return e.op(f"select {mask} {fix}, {kind} {e.op(f'add {kind} {rest}, {divisor}')}, {kind} {rest}")
+    quotient = e.op(f"sdiv {kind} {a}, {divisor}")
+    if fix:
+        quotient = e.op(f"add {kind} {quotient}, {e.op(f'sext {mask} {fix} to {kind}')}")
+    if negated is not None:
+        quotient = e.op(f"select {mask} {negated}, {kind} {e.op(f'sub {kind} {zero}, {a}')}, {kind} {quotient}")
+    return quotient
+
+
+# -- Conversions -------------------------------------------------------------------------------------------------------------
+
+
+def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
+    """``scalar.cast`` between registers."""
+    old, new = register(source, lanes), register(target, lanes)
+    e = g.e
+    if source is target:
+        return x
+    if target is boolean:
+        return e.op(f"{'fcmp une' if source.is_float else 'icmp ne'} {old} {x}, {_number(0, source, lanes)}")
+    if target.is_float:
+        if source.is_float:
+            if old != new:
+                x = e.op(f"{'fptrunc' if source is f64 else 'fpext'} {old} {x} to {new}")
+        else:
+            x = e.op(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {old} {x} to {new}")
+        return from_storage(g, to_storage(g, x, target, lanes), target, lanes) if target in (f16, bf16) else x
+    if source.is_float:
+        name = "fptosi" if target.kind == "int" else "fptoui"
+        return e.op(f"call {new} @llvm.{name}.sat.{mangled(new)}.{mangled(old)}({old} {x})")
+    if target.bits == source.bits:
+        return x
+    if target.bits < source.bits:
+        return e.op(f"trunc {old} {x} to {new}")
+    return e.op(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
+
+
+def _bitcast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
+    narrow = (f16, bf16)
+    if source in narrow:
+        x = to_storage(g, x, source, lanes)
+    old = storage(source, lanes, g.isa.half) if source in narrow else register(source, lanes)
+    new = storage(target, lanes, g.isa.half) if target in narrow else register(target, lanes)
+    x = x if old == new else g.e.op(f"bitcast {old} {x} to {new}")
+    return from_storage(g, x, target, lanes) if target in narrow else x
+
+
+def from_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
+    """The register's value of an element as it lies in memory."""
+    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
+    e = g.e
+    if stored == kind:
+        return x
+    if dtype is boolean:
+        return e.op(f"icmp ne {stored} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
+    if dtype is f16 and g.isa.half:
+        return e.op(f"fpext {stored} {x} to {kind}")
+    integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
+    wide = e.op(f"zext {stored} {x} to {integer}")
+    if dtype is bf16:
+        return e.op(f"bitcast {integer} {e.op(f'shl {integer} {wide}, {_int(16, lanes)}')} to {kind}")
+    return _half_to_float(g, wide, integer, kind, lanes)
+
+
+def to_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
+    """A register's value as it lies in memory: rounded to nearest even."""
+    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
+    e = g.e
+    if stored == kind:
+        return x
+    if dtype is boolean:
+        return e.op(f"zext {kind} {x} to {stored}")
+    if dtype is f16 and g.isa.half:
+        return e.op(f"fptrunc {kind} {x} to {stored}")
+    integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
+    bits = e.op(f"bitcast {kind} {x} to {integer}")
+    if dtype is bf16:
+        high = e.op(f"lshr {integer} {bits}, {_int(16, lanes)}")
+        odd = e.op(f"and {integer} {high}, {_int(1, lanes)}")
+        rounded = e.op(f"add {integer} {e.op(f'add {integer} {bits}, {_int(0x7FFF, lanes)}')}, {odd}")
+        rounded = e.op(f"lshr {integer} {rounded}, {_int(16, lanes)}")
+        nan = e.op(f"fcmp uno {kind} {x}, {_number(0, dtype, lanes)}")
+        quiet = e.op(f"or {integer} {high}, {_int(0x40, lanes)}")
+        rounded = e.op(f"select {register(boolean, lanes)} {nan}, {integer} {quiet}, {integer} {rounded}")
+    else:
+        rounded = _float_to_half(g, bits, integer, kind, lanes)
+    return e.op(f"trunc {integer} {rounded} to {stored}")
+
+
+def _int(value: int, lanes: int) -> str:
+    return str(value) if lanes == 1 else f"splat (i32 {value})"
+
+
+def _half_to_float(g: Context, wide: str, integer: str, kind: str, lanes: int) -> str:
+    """float16 bits to float32 by rebasing the exponent through a multiplication, which makes subnormals exact too."""
+    e, mask = g.e, register(boolean, lanes)
+    magnitude = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x7FFF, lanes)}')}, {_int(13, lanes)}")
+    scaled = e.op(f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}")
+    special = e.op(f"fcmp oge {kind} {scaled}, {_float(65536.0, lanes)}")
+    bits = e.op(f"bitcast {kind} {scaled} to {integer}")
+    bits = e.op(f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, {integer} {bits}")
+    sign = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x8000, lanes)}')}, {_int(16, lanes)}")
+    return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits}, {sign}')} to {kind}")
+
+
+def _float(value: float, lanes: int) -> str:
+    from ...ir.types import f32
+
+    return _number(value, f32, lanes)
+
+
+def _float_to_half(g: Context, bits: str, integer: str, kind: str, lanes: int) -> str:
+    """float32 bits to float16 bits, to nearest even: normal numbers by integer rounding, small ones by adding 0.5, which
+    aligns their bits. Source of the method: F. Giesen, "float_to_half_fast3_rtne"."""
+    e, mask = g.e, register(boolean, lanes)
+    magnitude = e.op(f"and {integer} {bits}, {_int(0x7FFFFFFF, lanes)}")
+    odd = e.op(f"and {integer} {e.op(f'lshr {integer} {magnitude}, {_int(13, lanes)}')}, {_int(1, lanes)}")
+    normal = e.op(f"add {integer} {magnitude}, {_int(((15 - 127) << 23) + 0xFFF, lanes)}")
+    normal = e.op(f"lshr {integer} {e.op(f'add {integer} {normal}, {odd}')}, {_int(13, lanes)}")
+    small = e.op(f"fadd {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(0.5, lanes)}")
+    small = e.op(f"sub {integer} {e.op(f'bitcast {kind} {small} to {integer}')}, {_int(126 << 23, lanes)}")
+    is_small = e.op(f"icmp ult {integer} {magnitude}, {_int(113 << 23, lanes)}")
+    result = e.op(f"select {mask} {is_small}, {integer} {small}, {integer} {normal}")
+    is_nan = e.op(f"icmp ugt {integer} {magnitude}, {_int(255 << 23, lanes)}")
+    infinite = e.op(f"select {mask} {is_nan}, {integer} {_int(0x7E00, lanes)}, {integer} {_int(0x7C00, lanes)}")
+    is_big = e.op(f"icmp uge {integer} {magnitude}, {_int((127 + 16) << 23, lanes)}")
+    result = e.op(f"select {mask} {is_big}, {integer} {infinite}, {integer} {result}")
+    sign = e.op(f"and {integer} {e.op(f'lshr {integer} {bits}, {_int(16, lanes)}')}, {_int(0x8000, lanes)}")
+    return e.op(f"or {integer} {result}, {sign}")
+
+
+__all__ = ["HEAVY", "binary", "cast", "emit_scalar", "from_storage", "lanewise", "to_storage"]

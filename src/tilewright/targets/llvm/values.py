@@ -1,0 +1,121 @@
+"""What a kernel's values are while it is printed, and the state that the printing functions share."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...ir.core import Value
+from ...ir.symbolic import Expr
+from ...ir.types import DType, bf16, boolean, f16, f32, f64
+from .emitter import Emitter
+from .expr import IndexCode, Lanes
+from .isa import Isa
+
+
+@dataclass
+class Val:
+    """An SSA value in registers: equal in all lanes (`lanes` 1, one part), or a vector of `lanes` for each part.
+
+    float16 and bfloat16 are kept as float32; booleans as i1. `constant` is the number, where it is one.
+    """
+
+    dtype: DType
+    parts: list[str]
+    lanes: int = 1
+    constant: Any = None
+
+    @property
+    def varies(self) -> bool:
+        return self.lanes > 1
+
+
+@dataclass
+class Context:
+    """A kernel being printed. `masks`: lanes at work, by part; None when all are. `conditional`: perhaps none is."""
+
+    e: Emitter
+    index: IndexCode
+    isa: Isa
+    values: dict[Value, Val] = field(default_factory=dict)
+    pointers: dict[Value, str] = field(default_factory=dict)
+    helpers: dict[str, str] = field(default_factory=dict)
+    masks: list[str] | None = None
+    conditional: bool = False
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The vector loop being written."""
+        return self.index.lanes
+
+    def and_masks(self, a: list[str] | None, b: list[str] | None) -> list[str] | None:
+        """Lanes in both."""
+        if a is None or b is None:
+            return a if b is None else b
+        assert self.lanes is not None
+        kind = f"<{self.lanes.lanes} x i1>"
+        return [self.e.op(f"and {kind} {x}, {y}") for x, y in zip(a, b, strict=True)]
+
+    def spread(self, v: Val) -> list[str]:
+        """A value as one vector for each part."""
+        assert self.lanes is not None
+        if v.varies:
+            return v.parts
+        return [self.splat(v, self.lanes.lanes)] * self.lanes.parts
+
+    def splat(self, v: Val, lanes: int) -> str:
+        kind = register(v.dtype)
+        if v.constant is not None:
+            return f"splat ({kind} {v.parts[0]})"
+        return self.e.splat(f"<{lanes} x {kind}>", kind, v.parts[0])
+
+    def symbol_of(self, v: Val) -> Expr:
+        """A symbol that stands for an i64 value in index expressions."""
+        if not v.varies:
+            return self.index.fresh_symbol(v.parts[0])
+        assert self.lanes is not None
+        found = self.index.fresh_symbol("poison")
+        self.lanes.varying[found] = v.parts
+        return found
+
+
+def register(dtype: DType, lanes: int = 1) -> str:
+    """The LLVM type of a value in a register."""
+    if dtype.is_float:
+        kind = "double" if dtype is f64 else "float"
+    else:
+        kind = f"i{dtype.bits}"
+    return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+
+def storage(dtype: DType, lanes: int = 1, half: bool = True) -> str:
+    """The LLVM type of an element in memory; `half` says that the target converts float16 by instructions."""
+    if dtype is boolean:
+        kind = "i8"
+    elif dtype is bf16 or (dtype is f16 and not half):
+        kind = "i16"
+    elif dtype is f16:
+        kind = "half"
+    else:
+        kind = register(dtype)
+    return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+
+def literal(value: Any, dtype: DType) -> str:
+    """A number as LLVM text, in the type of `register`."""
+    import numpy as np
+
+    if dtype is boolean:
+        return "true" if value else "false"
+    with np.errstate(all="ignore"):
+        stored = np.asarray(value).astype(dtype.numpy)
+    if dtype.is_float:
+        if dtype is not f64:
+            stored = stored.astype(f32.numpy)
+        return f"0x{struct.unpack('<Q', struct.pack('<d', float(stored)))[0]:016X}"
+    number = int(stored)
+    return str(number - (1 << dtype.bits) if number >= 1 << (dtype.bits - 1) else number)
+
+
+__all__ = ["Context", "Val", "literal", "register", "storage"]

@@ -1,0 +1,281 @@
+"""Loops whose iterations run in vector lanes: may they, in how many lanes, and the code around their body.
+
+A loop is cut into stages, each a loop over whole vectors. A stage's step holds several vectors (`parts`) where the body is light, so that
+independent operations hide each other's latency; carried values have one partial result per lane and part, joined after the loop.
+What is left runs masked where the instruction set masks for free, else in narrower vectors and at last one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...dialects import loop
+from ...dialects.scalar import COMBINER_OP, Constant, Index, ScalarOp, combiner_identity
+from ...ir.core import Block, Value
+from ...ir.symbolic import Dim, bounds, free_symbols, linear_in
+from ...ir.types import DType, boolean
+from .expr import Lanes, lane_numbers
+from .memory import address_of
+from .scalars import HEAVY, binary
+from .values import Context, Val, literal, register
+
+Body = Callable[[Context, Block], list[Val]]
+"""Writes a loop's body and returns what it yields."""
+MAX_LANES = 64
+
+
+@dataclass
+class _Body:
+    """What the body of a vector loop is like."""
+
+    varying: set[Value] = field(default_factory=set)
+    bits: set[int] = field(default_factory=set)
+    operations: int = 0
+    heavy: bool = False
+    nested: bool = False
+    scattered: bool = False  # some access is neither contiguous nor equal in all lanes
+
+
+def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
+    """(lanes, parts) for a vector loop; None when its iterations cannot run side by side in lanes."""
+    body = _Body(set(f.body.args))
+    if not _look(g, f, f.body, body):
+        return None
+    extent = g.index.resolve(f.extent)
+    most = bounds(extent)[1]
+    widths = body.bits - {64}
+    width = max(widths) if widths else 64 if body.bits else 32
+    lanes = f.step or min(MAX_LANES, g.isa.lanes(width))
+    if most is not None:
+        # No wider than the loop is long: rounded up where the rest can be masked.
+        longest = 1 << max(most - 1, 0).bit_length() if g.isa.masked else 1 << max(most.bit_length() - 1, 0)
+        lanes = min(lanes, longest)
+    if lanes < 2 or lanes & (lanes - 1):
+        return None
+    many = g.isa.vector_registers >= 32
+    if body.heavy or body.scattered:
+        parts = 1
+    elif body.nested:
+        parts = 4 if many else 2
+    elif f.inits:
+        parts = 4
+    else:
+        parts = 4 if many and body.operations <= 8 else 2
+    if most is not None:
+        while parts > 1 and parts * lanes > most:
+            parts //= 2
+    return lanes, parts
+
+
+def _look(g: Context, f: loop.For, block: Block, found: _Body) -> bool:
+    """Collect facts about a body; False when it cannot run in lanes."""
+
+    def varies(e: Dim) -> bool:
+        e = g.index.resolve(e)
+        return not isinstance(e, int) and f.iv in free_symbols(e)
+
+    for op in block.ops:
+        operands_vary = any(v in found.varying for v in op.operands)
+        if isinstance(op, Index):
+            if varies(op.expr):
+                found.varying.add(op.result)
+        elif isinstance(op, ScalarOp):
+            if operands_vary:
+                found.varying.add(op.result)
+                found.operations += 1
+                found.heavy |= op.name in HEAVY
+                if not isinstance(op, Constant):
+                    _count(found, op.result.type)
+        elif isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
+            if not _look_at_access(g, f, op, found, varies, operands_vary):
+                return False
+        elif isinstance(op, loop.For):
+            if varies(op.extent) or op.kind == "vectorize":
+                return False
+            found.nested = True
+            found.varying.update(op.body.args)
+            if not _look(g, f, op.body, found):
+                return False
+            found.varying.update(op.results)
+        elif isinstance(op, loop.If):
+            if any(varies(e) for e in op.conditions) and not g.isa.masked:
+                return False
+            if not _look(g, f, op.body, found):
+                return False
+        elif not isinstance(op, loop.Yield):
+            return False
+    return True
+
+
+def _look_at_access(
+    g: Context,
+    f: loop.For,
+    op: loop.Load | loop.Store | loop.Accumulate,
+    found: _Body,
+    varies: Callable[[Dim], bool],
+    operands_vary: bool,
+) -> bool:
+    dtype: DType = op.buffer.type.dtype
+    address = g.index.resolve(address_of(op.indices, op.buffer))
+    dynamic = any(v in found.varying for v in op.dynamic)
+    moves = varies(address) or dynamic
+    parts = linear_in(address, f.iv)
+    step = parts[0] if parts is not None and not dynamic else None
+    found.operations += 1
+    if isinstance(op, loop.Load):
+        if moves or operands_vary or any(varies(e) for e in op.guard):
+            found.varying.add(op.result)
+            _count(found, dtype)
+            found.scattered |= moves and not (isinstance(step, int) and step == 1)
+        return True
+    if op.value in found.varying or moves:
+        _count(found, dtype)
+    found.scattered |= not (isinstance(step, int) and step == 1)
+    if dynamic:  # lanes may meet in one element, and then their order counts
+        return False
+    if isinstance(op, loop.Accumulate):
+        return isinstance(step, int) and step != 0
+    return moves or op.value not in found.varying
+
+
+def _count(found: _Body, dtype: DType) -> None:
+    if dtype is not boolean:
+        found.bits.add(32 if dtype.is_float and dtype.bits < 32 else dtype.bits)
+
+
+# -- Writing -----------------------------------------------------------------------------------------------------------------
+
+
+def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body: Body) -> list[Val]:
+    """Write a vector loop; returns what its carried values have become."""
+    extent = g.index.resolve(f.extent)
+    n = g.index.value(extent)
+    totals = [g.values[v] for v in f.inits]
+    partial = _identities(f, lanes, parts)
+
+    def run(start: str, stop: str, lanes: int, parts: int, masked: bool, partial: list[list[str]]) -> list[list[str]]:
+        kinds = [register(v.type, lanes) for v in f.inits]
+        carried = [(kind, x) for kind, values in zip(kinds, partial, strict=True) for x in values]
+
+        def body(i: str, current: list[tuple[str, str]]) -> list[str]:
+            values = [x for _, x in current]
+            with g.index.level():
+                g.index.bind(f.iv, i)
+                g.index.lanes = Lanes(f.iv, lanes, parts, i)
+                saved = g.masks
+                if masked:
+                    left = g.index.splat(g.e.op(f"sub i64 {n}, {i}") if not _numbers(n, i) else str(int(n) - int(i)), 32)
+                    g.masks = [g.e.op(f"icmp slt <{lanes} x i32> {lane_numbers(32, lanes)}, {left}")]
+                for k, arg in enumerate(f.body.args):
+                    g.values[arg] = Val(arg.type, values[k * parts : (k + 1) * parts], lanes)
+                yielded = [x for v in write_body(g, f.body) for x in g.spread(v)]
+                if g.masks is not None and masked:
+                    kept = zip(current, yielded, strict=True)
+                    yielded = [g.e.op(f"select <{lanes} x i1> {g.masks[0]}, {kind} {new}, {kind} {old}") for (kind, old), new in kept]
+                g.masks = saved
+                g.index.lanes = None
+            return yielded
+
+        result = g.e.loop(start, stop, str(lanes * parts), carried, body)
+        return [result[k * parts : (k + 1) * parts] for k in range(len(kinds))]
+
+    at = "0"
+
+    def stage(lanes: int, parts: int, partial: list[list[str]]) -> list[list[str]]:
+        """Whole steps of a width, from where the last stage ended."""
+        nonlocal at
+        stop = _rounded(g, n, lanes * parts)
+        result = run(at, stop, lanes, parts, False, partial) if stop != at else partial
+        at = stop
+        return result
+
+    partial = stage(lanes, parts, partial)
+    if parts > 1:
+        partial = _join_parts(g, f, partial, lanes)
+        if not g.isa.masked or (_numbers(n) and int(n) - int(at) >= lanes):
+            partial = stage(lanes, 1, partial)
+    if g.isa.masked:
+        if at != n:
+            partial = run(at, n, lanes, 1, True, partial)
+        return _join_lanes(g, f, totals, partial, lanes)
+    totals = _join_lanes(g, f, totals, partial, lanes)
+    narrow = lanes
+    while narrow > (2 if _numbers(n) else max(lanes // 2, 4)) and not f.inits:
+        narrow //= 2
+        if not _numbers(n) or int(n) - int(at) >= narrow:
+            stage(narrow, 1, [])
+    if at == n:
+        return totals
+    return emit_rest(g, f, at, n, totals, write_body)
+
+
+def emit_rest(g: Context, f: loop.For, start: str, stop: str, totals: list[Val], write_body: Body) -> list[Val]:
+    """Iterations one by one."""
+    kinds = [register(v.type) for v in f.inits]
+
+    def body(i: str, current: list[tuple[str, str]]) -> list[str]:
+        with g.index.level():
+            g.index.bind(f.iv, i)
+            for arg, (_, value) in zip(f.body.args, current, strict=True):
+                g.values[arg] = Val(arg.type, [value])
+            return [v.parts[0] for v in write_body(g, f.body)]
+
+    carried = [(kind, v.parts[0]) for kind, v in zip(kinds, totals, strict=True)]
+    values = g.e.loop(start, stop, "1", carried, body)
+    return [Val(v.type, [x]) for v, x in zip(f.inits, values, strict=True)]
+
+
+def _numbers(*values: str) -> bool:
+    return all(v.isdigit() for v in values)
+
+
+def _rounded(g: Context, n: str, to: int) -> str:
+    return str(int(n) // to * to) if _numbers(n) else g.e.op(f"and i64 {n}, {-to}")
+
+
+def _identities(f: loop.For, lanes: int, parts: int) -> list[list[str]]:
+    result = []
+    for v, combiner in zip(f.inits, f.combiners, strict=True):
+        text = literal(combiner_identity(combiner, v.type), v.type)
+        result.append([f"splat ({register(v.type)} {text})"] * parts)
+    return result
+
+
+def _combine(g: Context, combiner: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+    return binary(g, COMBINER_OP[combiner], dtype, lanes, a, b)
+
+
+def _join_parts(g: Context, f: loop.For, partial: list[list[str]], lanes: int) -> list[list[str]]:
+    result = []
+    for v, combiner, values in zip(f.inits, f.combiners, partial, strict=True):
+        while len(values) > 1:
+            half = len(values) // 2
+            values = [_combine(g, combiner, v.type, lanes, a, b) for a, b in zip(values[:half], values[half:], strict=True)]
+        result.append(values)
+    return result
+
+
+def _join_lanes(g: Context, f: loop.For, totals: list[Val], partial: list[list[str]], lanes: int) -> list[Val]:
+    """Combine the lanes of each partial result pairwise, then with the value before the loop."""
+    result = []
+    for v, combiner, total, values in zip(f.inits, f.combiners, totals, partial, strict=True):
+        dtype = v.type
+        x, n = values[0], lanes
+        while n > 1:
+            kind = register(dtype, n)
+            half = n // 2
+            halves = [
+                g.e.op(f"shufflevector {kind} {x}, {kind} poison, <{half} x i32> {lane_numbers(32, half, start)}") for start in (0, half)
+            ]
+            if half == 1:
+                halves = [g.e.op(f"extractelement <1 x {register(dtype)}> {h}, i64 0") for h in halves]
+            x, n = _combine(g, combiner, dtype, half, *halves), half
+        identity = combiner_identity(combiner, dtype)
+        if total.constant is None or total.constant != identity:
+            x = _combine(g, combiner, dtype, 1, total.parts[0], x)
+        result.append(Val(dtype, [x]))
+    return result
+
+
+__all__ = ["emit_rest", "emit_vector_loop", "plan_lanes"]
