@@ -609,6 +609,11 @@ def _non_negative(e: Dim, depth: int) -> bool:
             others = atoms[:position] + atoms[position + 1 :]
             if atom in others or any((_atom_bounds(o)[0] or -1) < 0 and _atom_bounds(o)[0] != 0 for o in others):
                 continue
+            if isinstance(atom, FloorDiv) and isinstance(atom.b, int) and atom.b > 0 and c % atom.b == 0 and not others:
+                # c*(a//b) lies between (c/b)*(a - b + 1) and (c/b)*a: closer than any bound of a//b alone.
+                least = atom.a if c < 0 else _add(atom.a, 1 - atom.b)
+                if _non_negative(_add(e, _add(_scale(atom.expr, -c), _scale(least, c // atom.b))), depth - 1):
+                    return True
             for bound in _symbolic_bounds(atom, upper=c < 0):
                 if isinstance(bound, Expr) and atom in _all_atoms(bound):
                     continue
