@@ -13,9 +13,10 @@ from ...dialects import func, host, loop
 from ...errors import CompileError
 from ...ir.core import IRError, Module, Value
 from ...ir.shape_solver import Check, Define, ShapeSolver
-from ...ir.symbolic import Dim, Expr, FloorDiv, Max, Min, Mod, Symbol, bounds, free_symbols, is_symbol
+from ...ir.symbolic import Dim, Expr, bounds, free_symbols, is_symbol
 from ...ir.types import BufferType, DType
 from .emitter import Emitter
+from .expr import IndexCode
 from .isa import Isa
 
 if TYPE_CHECKING:
@@ -74,48 +75,6 @@ def _solver(main: func.Func) -> ShapeSolver:
         return ShapeSolver([(name, type_.shape) for name, type_ in host_inputs(main)])
     except ValueError as error:
         raise CompileError(str(error)) from error
-
-
-class Exprs:
-    """Writes symbolic expressions as i64 instructions, each once; `values` are the symbols' by name."""
-
-    def __init__(self, emit: Emitter, values: dict[str, str]) -> None:
-        self.emit, self.values = emit, values
-        self._known: dict[Expr, str] = {}
-
-    def __call__(self, e: Dim) -> str:
-        if isinstance(e, int):
-            return str(e)
-        if e not in self._known:
-            total = "0"
-            for coefficient, atoms in e.terms:
-                term = str(coefficient)
-                for atom in atoms:
-                    term = self.emit.mul(term, self._atom(atom))
-                total = self.emit.add(total, term)
-            self._known[e] = total
-        return self._known[e]
-
-    def _atom(self, atom: Any) -> str:
-        if isinstance(atom, Symbol):
-            return self.values[atom.name]
-        a, b = self(atom.a), self(atom.b)
-        if isinstance(atom, (Min, Max)):
-            name = "smin" if isinstance(atom, Min) else "smax"
-            return self.emit.op(f"call i64 @llvm.{name}.i64(i64 {a}, i64 {b})")
-        low, divisor = bounds(atom.a)[0], bounds(atom.b)[0]
-        if low is not None and low >= 0 and divisor is not None and divisor > 0:
-            return self.emit.op(f"{'udiv' if isinstance(atom, FloorDiv) else 'urem'} i64 {a}, {b}")
-        # Floor instead of truncation: one less where a remainder and the divisor differ in sign.
-        rest = self.emit.op(f"srem i64 {a}, {b}")
-        signs = self.emit.op(f"xor i64 {rest}, {b}")
-        negative = self.emit.op(f"icmp slt i64 {signs}, 0")
-        inexact = self.emit.op(f"icmp ne i64 {rest}, 0")
-        adjust = self.emit.op(f"and i1 {negative}, {inexact}")
-        if isinstance(atom, Mod):
-            return self.emit.add(rest, self.emit.op(f"select i1 {adjust}, i64 {b}, i64 0"))
-        quotient = self.emit.op(f"sdiv i64 {a}, {b}")
-        return self.emit.add(quotient, self.emit.op(f"sext i1 {adjust} to i64"))
 
 
 class _Printer:
@@ -184,21 +143,24 @@ class _Printer:
 
     # -- Functions over the symbols ------------------------------------------------------------------------------------------
 
-    def _symbol_values(self, emit: Emitter, pointer: str, used: Iterable[Dim]) -> Exprs:
+    def _symbol_values(self, emit: Emitter, pointer: str, used: Iterable[Dim]) -> IndexCode:
         """Loads the symbols that occur in `used`; the result writes expressions over them."""
         needed = {s.name for e in used for s in free_symbols(e)}
-        values = {}
+        values = []
         for index, symbol in enumerate(self.symbols):
             if symbol.name in needed:
-                values[symbol.name] = emit.load("i64", emit.at(pointer, str(index), 8), 8)
-        return Exprs(emit, values)
+                values.append((symbol, emit.load("i64", emit.at(pointer, str(index), 8), 8)))
+        code = IndexCode(emit)
+        for symbol, value in values:
+            code.bind(symbol, value)
+        return code
 
     def _size_function(self, name: str, sizes: Sequence[Dim]) -> str:
         """A function that returns the largest of `sizes`."""
         emit = Emitter()
-        exprs = self._symbol_values(emit, "%symbols", sizes)
+        index = self._symbol_values(emit, "%symbols", sizes)
         result = "0"
-        for value in dict.fromkeys(exprs(size) for size in sizes):
+        for value in dict.fromkeys(index.value(size) for size in sizes):
             result = value if result == "0" else emit.op(f"call i64 @llvm.smax.i64(i64 {result}, i64 {value})")
         return _function(f"i64 @tw.{name}(ptr %symbols)", emit, f"i64 {result}")
 
@@ -211,12 +173,12 @@ class _Printer:
     def _output_shapes(self) -> str:
         emit = Emitter()
         outputs = host_outputs(self.main)
-        exprs = self._symbol_values(emit, "%symbols", [d for _, t in outputs for d in t.shape])
-        for index, (_, type_) in enumerate(outputs):
+        index = self._symbol_values(emit, "%symbols", [d for _, t in outputs for d in t.shape])
+        for number, (_, type_) in enumerate(outputs):
             if type_.rank:
-                shape = emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', index)}")
+                shape = emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', number)}")
                 for k, dim in enumerate(type_.shape):
-                    emit.line(f"store i64 {exprs(dim)}, ptr {emit.at(shape, str(k), 8)}, align 8")
+                    emit.line(f"store i64 {index.value(dim)}, ptr {emit.at(shape, str(k), 8)}, align 8")
         return _function("void @tw.output_shapes(ptr %symbols, ptr %shapes)", emit, "void")
 
     @staticmethod
@@ -228,17 +190,16 @@ class _Printer:
 
     def _solve(self) -> str:
         emit = Emitter()
-        values: dict[str, str] = {}
-        exprs = Exprs(emit, values)
+        index = IndexCode(emit)
         origin: dict[Expr, tuple[int, int]] = {}
         rows = [self._row(emit, k) for k in range(len(self.solver.inputs))]
         for step in self.solver.steps:
             size = emit.load("i64", emit.at(rows[step.input], str(step.dim), 8), 8)
             if isinstance(step, Check):
-                self._check(emit, exprs, step, size, origin)
+                self._check(emit, index, step, size, origin)
                 continue
             symbol, number = step.symbol, self.symbols.index(step.symbol)
-            value = self._solve_step(emit, exprs, step, size, number)
+            value = self._solve_step(emit, index, step, size, number)
             low, high = bounds(symbol)
             wrong = [emit.op(f"icmp slt i64 {value}, {low}")] if low is not None else []
             if high is not None:
@@ -252,7 +213,7 @@ class _Printer:
                 self._fail_unless_zero(
                     emit, rest, (kind, step.input, step.dim, number, symbol.multiple_of, size, -1, 0)
                 )
-            values[symbol.name] = value
+            index.bind(symbol, value, here=True)
             origin[symbol] = (step.input, step.dim)
             emit.line(f"store i64 {value}, ptr {emit.at('%symbols', str(number), 8)}, align 8")
         return _function("i32 @tw.solve(ptr %shapes, ptr %symbols, ptr %error)", emit, "i32 0")
@@ -262,12 +223,12 @@ class _Printer:
             return "null"
         return emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', index)}")
 
-    def _solve_step(self, emit: Emitter, exprs: Exprs, step: Define, size: str, number: int) -> str:
+    def _solve_step(self, emit: Emitter, index: IndexCode, step: Define, size: str, number: int) -> str:
         """The value of the step's symbol; fails where no whole number gives the size."""
-        shifted = emit.sub(size, exprs(step.offset))
+        shifted = emit.sub(size, index.value(step.offset))
         if isinstance(step.coefficient, int) and step.coefficient == 1:
             return shifted
-        factor = exprs(step.coefficient)
+        factor = index.value(step.coefficient)
         unsolved = (_UNSOLVED, step.input, step.dim, number, 0, size, -1, 0)
         if not isinstance(step.coefficient, int):
             self._fail(emit, emit.op(f"icmp eq i64 {factor}, 0"), unsolved)
@@ -275,9 +236,9 @@ class _Printer:
         return emit.op(f"sdiv i64 {shifted}, {factor}")
 
     def _check(
-        self, emit: Emitter, exprs: Exprs, step: Check, size: str, origin: Mapping[Expr, tuple[int, int]]
+        self, emit: Emitter, index: IndexCode, step: Check, size: str, origin: Mapping[Expr, tuple[int, int]]
     ) -> None:
-        wanted = exprs(step.expr)
+        wanted = index.value(step.expr)
         differs = emit.op(f"icmp ne i64 {size}, {wanted}")
         if is_symbol(step.expr):
             number = self.symbols.index(step.expr)
@@ -308,29 +269,29 @@ class _Printer:
         used: list[Dim] = [op.offset for op in ops if isinstance(op, host.Alloc)]
         used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
         used += [d for name in self.order for d in (self.codes[name].extent, *self.kernels[name].dims)]
-        exprs = self._symbol_values(emit, "%symbols", used)
+        index = self._symbol_values(emit, "%symbols", used)
         most = max((len(op.buffers) for op in launches), default=0)
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
-        pass_dims = self._dims_arrays(emit, exprs)
+        pass_dims = self._dims_arrays(emit, index)
 
         places = self._argument_places(emit)
         for op in ops:
             if isinstance(op, host.Constant):
                 places[op.result] = emit.at("%weights", str(op.offset), 1)
             elif isinstance(op, host.Alloc):
-                places[op.result] = emit.at("%arena", exprs(op.offset), 1)
+                places[op.result] = emit.at("%arena", index.value(op.offset), 1)
             elif isinstance(op, host.View):
                 places[op.result] = places[op.source]
             elif isinstance(op, host.Copy):
-                size = exprs(op.source.type.size * op.source.type.dtype.itemsize)
+                size = index.value(op.source.type.size * op.source.type.dtype.itemsize)
                 where = f"ptr {places[op.target]}, ptr {places[op.source]}"
                 emit.line(f"call void @llvm.memcpy.p0.p0.i64({where}, i64 {size}, i1 false)")
             elif isinstance(op, host.Launch):
-                for index, value in enumerate(op.buffers):
-                    emit.line(f"store ptr {places[value]}, ptr {self._slot(emit, buffers, index)}")
+                for number, value in enumerate(op.buffers):
+                    emit.line(f"store ptr {places[value]}, ptr {self._slot(emit, buffers, number)}")
                 code = self.codes[op.kernel]
                 what = f"i32 {self.order.index(op.kernel)}, ptr @{code.symbol}"
-                items = f"i64 {exprs(code.extent)}, i64 {code.grain}"
+                items = f"i64 {index.value(code.extent)}, i64 {code.grain}"
                 data = f"ptr {buffers}, ptr {pass_dims(op.kernel)}"
                 emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, {data})")
             elif not op.terminator:
@@ -347,7 +308,7 @@ class _Printer:
                 places[arg] = emit.op(f"load ptr, ptr {self._slot(emit, array, slot)}")
         return places
 
-    def _dims_arrays(self, emit: Emitter, exprs: Exprs) -> Callable[[str], str]:
+    def _dims_arrays(self, emit: Emitter, index: IndexCode) -> Callable[[str], str]:
         """Kernels that need the same symbols share one array of their values; returns a kernel's."""
         arrays: dict[tuple[str, ...], str] = {(): "null"}
         every = tuple(s.name for s in self.symbols)
@@ -359,7 +320,7 @@ class _Printer:
             if key not in arrays:
                 arrays[key] = emit.alloca(f"[{len(key)} x i64]", 16)
                 for k, symbol in enumerate(dims):
-                    emit.line(f"store i64 {exprs(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
+                    emit.line(f"store i64 {index.value(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
         return lambda name: arrays[tuple(s.name for s in self.kernels[name].dims)]
 
 
