@@ -143,7 +143,7 @@ def upper_bound(e: Dim, over: frozenset[Expr]) -> Dim | None:
     if isinstance(e, int) or free_symbols(e) <= over:
         return e
     most = bounds(e)[1]
-    if most is not None and not any(free_symbols(e) & over):
+    if most is not None and free_symbols(e).isdisjoint(over):
         return most
     total: Dim = 0
     for c, atoms in e.terms:
