@@ -29,6 +29,8 @@ LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double"}
 MIN_CHAINS = 8
 """Independent accumulators that keep two multiply-add pipes of latency four busy."""
 MAX_ROWS = 14
+PREFETCH = 384
+"""Multiply-adds of vectors between asking for a row of B and using it: some 200 cycles, what a shared cache takes."""
 MAX_UNROLL = 4
 """Steps of k in one turn of the inner loop of small tiles; large ones have work enough in half as many."""
 
@@ -372,10 +374,20 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
 
     size = t.rows * t.vectors
     unroll = MAX_UNROLL if size <= MIN_CHAINS else MAX_UNROLL // 2
-    chains = min(unroll, 1 << ((MIN_CHAINS // size or 1).bit_length() - 1))
+    chains = 1
+    while size * chains < MIN_CHAINS and chains < unroll and size * chains * 2 <= tile_rows(isa, t.vectors) * t.vectors:
+        chains *= 2
+    ahead = PREFETCH // size if size > MIN_CHAINS else 0  # small tiles read B faster than prefetches can be issued
+
+    def advance(pointer: str, count: str | int, stride: Dim) -> str:
+        return e.at(pointer, e.mul(str(count), dims(stride)), t.dtype.itemsize)
 
     def step(a: str, b: str, acc: list[str]) -> list[str]:
         """One step of k: ``acc += a[:, None] * b``."""
+        for line in range(0, t.vectors * t.lanes * t.dtype.itemsize if ahead else 0, 64):
+            e.line(
+                f"call void @llvm.prefetch.p0(ptr {e.at(advance(b, ahead, t.b_k), str(line), 1)}, i32 0, i32 3, i32 1)"
+            )
         row = [load(low, b, v, t.dtype.itemsize, t.masked and not t.padded) for v in range(t.vectors)]
         result = []
         for i in range(t.rows):
@@ -386,9 +398,6 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             for v in range(t.vectors):
                 result.append(e.fma(vector, factor, row[v], acc[i * t.vectors + v], isa.fma))
         return result
-
-    def advance(pointer: str, count: str | int, stride: Dim) -> str:
-        return e.at(pointer, e.mul(str(count), dims(stride)), t.dtype.itemsize)
 
     def over_k(a: str, b: str, acc: list[str]) -> list[str]:
         """Accumulators of chain c take steps ``k = c (mod chains)``; the rest goes to chain 0."""
