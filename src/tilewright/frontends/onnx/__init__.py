@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...errors import CompileError, InternalError, TilewrightError
 from ..dims import DimsArgument
 
 if TYPE_CHECKING:
@@ -25,6 +26,16 @@ def import_onnx(model_or_path: Any, dims: DimsArgument | None = None) -> Module:
         UnsupportedOperatorError: lists every operator that cannot be translated, and where.
     """
     from .importer import Importer
-    from .model import read_model
+    from .model import explain_invalid, read_model
 
-    return Importer(read_model(model_or_path), dims).run()
+    file = read_model(model_or_path)
+    try:
+        return Importer(file, dims).run()
+    except TilewrightError:
+        raise
+    except Exception as error:
+        # Either the model breaks a rule of ONNX, which its own checker tells best, or the importer has a bug.
+        reason = explain_invalid(file)
+        if reason is None:
+            raise InternalError(f"importing {file.name} failed: {type(error).__name__}: {error}") from error
+        raise CompileError(f"{file.name} is not valid ONNX: {reason}") from error

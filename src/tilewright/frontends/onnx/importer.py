@@ -27,7 +27,7 @@ from .inputs import input_types
 from .model import OnnxFile, dtype_of
 from .ops import IMPORTERS, Unsupported
 from .shape_values import evaluate_content
-from .values import Content, Tensor, is_concrete
+from .values import Content, Tensor, TensorList, is_concrete
 
 FOLD_LIMIT = 1024
 """Elements up to which an operator on constants is computed at once, so that tables of sizes stay out of the graph."""
@@ -45,7 +45,7 @@ _WITHOUT_EFFECT = (
 )
 """Attributes that an importer may leave unread: they concern outputs, training or rounding that do not arise here."""
 
-Binding = Tensor | None  # None: the result of an unsupported node
+Binding = Tensor | TensorList | None  # None: the result of an unsupported node
 
 
 class Node:
@@ -79,8 +79,17 @@ class Node:
         """A required input."""
         if not self.has(index):
             raise CompileError(f"node {self.location} ({self.op_type}) needs input {index}, which is missing")
-        found: Tensor = self.inputs[index]
+        found = self.inputs[index]
+        if not isinstance(found, Tensor):
+            raise Unsupported(f"input {index} is a sequence")
         return found
+
+    def sequence(self, index: int) -> list[Tensor]:
+        """A required input that is a sequence."""
+        found = self.inputs[index]
+        if not isinstance(found, TensorList):
+            raise Unsupported(f"input {index} is not a sequence of known length")
+        return found.items
 
     def value(self, index: int) -> Value:
         """A required input as an SSA value."""
@@ -222,8 +231,11 @@ class Importer:
                     for operator, places in self.problems.items()
                 ]
             )
+        for o, t in zip(proto.output, outputs, strict=True):
+            if not isinstance(t, Tensor):
+                raise CompileError(f"output '{o.name}' is a sequence; only tensors can be outputs")
         self.builder.location = Location("outputs")
-        self.builder.insert(Return([t.value for t in outputs if t is not None]))
+        self.builder.insert(Return([t.value for t in outputs if isinstance(t, Tensor)]))
         dce(module)
         return module
 
@@ -263,9 +275,9 @@ class Importer:
                 return self.builder(g.Constant(value=Constant(frame.values[op.results[0]])))
         return self.builder(op)
 
-    def tensor_of(self, result: Any) -> Tensor:
-        """What an importer returned (a `Tensor` or an SSA value) as a tensor."""
-        if isinstance(result, Tensor):
+    def tensor_of(self, result: Any) -> Tensor | TensorList:
+        """What an importer returned (a `Tensor`, a sequence or an SSA value) as a binding."""
+        if isinstance(result, (Tensor, TensorList)):
             return result
         op = result.defining_op
         return Tensor(result.type, value=result, data=op.value if isinstance(op, g.Constant) else None)
@@ -397,6 +409,8 @@ class Importer:
         if schema.has_function:
             function = schema.function_body
         elif schema.has_context_dependent_function:
+            if any(isinstance(x, TensorList) for x in node.inputs):
+                raise Unsupported(hint)
             types = [b"" if x is None else _type_proto(x).SerializeToString() for x in node.inputs]
             body = schema.get_context_dependent_function(_resolved(node).SerializeToString(), types)
             function = onnx.FunctionProto.FromString(body) if body else None

@@ -51,11 +51,12 @@ def dtype_of(code: int, where: str) -> DType:
 
 
 class OnnxFile:
-    """A model with the folder that its external data is relative to (None for a ``ModelProto`` from memory)."""
+    """A model and where it came from; external data is relative to its folder (None: from memory)."""
 
-    def __init__(self, model: Any, folder: Path | None, name: str) -> None:
+    def __init__(self, model: Any, path: Path | None, name: str) -> None:
         self.model = model
-        self.folder = folder
+        self.path = path
+        self.folder = None if path is None else path.resolve().parent
         self.name = name
         self._maps: dict[Path, np.ndarray[Any, Any]] = {}
 
@@ -113,7 +114,7 @@ def read_model(source: Any) -> OnnxFile:
     """
     import onnx
 
-    folder: Path | None = None
+    path: Path | None = None
     if isinstance(source, onnx.ModelProto):
         model, name = source, "the model"
     else:
@@ -126,7 +127,6 @@ def read_model(source: Any) -> OnnxFile:
                 data = path.read_bytes()
             except OSError as error:
                 raise CompileError(f"cannot read {name}: {error.strerror or error}") from None
-            folder = path.resolve().parent
         else:
             raise CompileError(f"an ONNX model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
         model = onnx.ModelProto()
@@ -142,4 +142,16 @@ def read_model(source: Any) -> OnnxFile:
                 f"{name} uses opset {entry.version}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}: "
                 "export it again or use onnx.version_converter.convert_version"
             )
-    return OnnxFile(model, folder, name)
+    return OnnxFile(model, path, name)
+
+
+def explain_invalid(file: OnnxFile) -> str | None:
+    """The first line of what ONNX's checker has against a model; None when it has nothing."""
+    import onnx
+
+    try:
+        # By path, the checker finds external data, and models of over 2 GB pass.
+        onnx.checker.check_model(file.model if file.path is None else str(file.path))
+    except Exception as error:
+        return str(error).strip().splitlines()[0] or type(error).__name__
+    return None

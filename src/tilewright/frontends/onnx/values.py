@@ -7,7 +7,7 @@ an operator asks for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,18 @@ class Tensor:
             assert self._make is not None
             self._value = self._make(self)
         return self._value
+
+
+class TensorList:
+    """An ONNX sequence whose length is known: it exists only while importing."""
+
+    __slots__ = ("items",)
+    content = None
+    array = None
+    shape: tuple[Dim, ...] = ()
+
+    def __init__(self, items: Sequence[Tensor]) -> None:
+        self.items = list(items)
 
 
 def to_content(array: Any) -> Content:

@@ -14,6 +14,7 @@ from . import (
     quantize,
     reduce,
     resize,
+    sequence,
     shape,
 )
 from .table import IMPORTERS, Unsupported
@@ -30,6 +31,7 @@ _modules = (
     quantize,
     reduce,
     resize,
+    sequence,
     shape,
 )
 

@@ -10,7 +10,7 @@ from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, ceildiv, smax
 from ....ir.types import i32
-from .elementwise import cast
+from .elementwise import cast, scalar
 from .shape import is_static
 from .table import Unsupported, importer
 
@@ -136,6 +136,20 @@ def _pool(n: Node) -> Value:
     if n.op_type == "MaxPool":
         return n.emit(g.MaxPool(x, padding=padding, **options))  # type: ignore[no-any-return]
     return n.emit(g.AvgPool(x, padding=padding, count_include_pad=bool(n.attr("count_include_pad", 0)), **options))  # type: ignore[no-any-return]
+
+
+@importer("LpPool")
+def _lp_pool(n: Node) -> Value:
+    """``(sum |x|^p)^(1/p)`` of each window: the mean pool with divisor 1 is a sum."""
+    x, p = n.value(0), n.attr("p", 2)
+    kernel = tuple(n.attr("kernel_shape"))
+    strides, dilations, padding = _window(n, x, kernel)
+    if not is_static([q for pair in padding for q in pair]):
+        raise Unsupported("a padding that depends on dynamic sizes")
+    options = {"kernel": kernel, "strides": strides, "dilations": dilations, "ceil_mode": bool(n.attr("ceil_mode", 0))}
+    powers = n.emit(g.Pow(n.emit(g.Abs(x)), scalar(n, p, x)))
+    total = n.emit(g.AvgPool(powers, padding=padding, divisor=1, **options))
+    return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))  # type: ignore[no-any-return]
 
 
 @importer("GlobalAveragePool", "GlobalMaxPool")
