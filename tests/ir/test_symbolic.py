@@ -36,7 +36,7 @@ N = symbol("n", 1, 40)
 SEQ = symbol("seq", 0, None)
 M8 = symbol("m8", 0, 64, multiple_of=8)
 NEGATIVE = symbol("z", -7, 5)
-I = symbol("i", 0, N - 1)  # noqa: E741 - the usual name of an index
+I = symbol("i", 0, N - 1)
 TAIL = symbol("t", 0, smin(31, 39 - I))
 SYMBOLS = (N, SEQ, M8, NEGATIVE, I, TAIL)
 

@@ -34,6 +34,7 @@ _COMMENT = re.compile(r"^[ \t]*//[^\n]*", re.MULTILINE)
 _RESOURCES = re.compile(r"^[ \t]*\{-#", re.MULTILINE)
 _TENSOR = re.compile(r'tensor<\s*((?:(?:\d+|\?)x)*)(\w+)\s*(?:,\s*"([^"]*)"\s*)?>\Z', re.ASCII)
 _BUFFER = re.compile(r'!tw\.buffer<\s*"([^"]*)"\s*,\s*"([^"]*)"\s*,\s*"([^"]*)"\s*>\Z', re.ASCII)
+_NUMBER_TYPE = re.compile(r"(?:[us]?i|b?f)\d+\Z|index\Z")
 _UNESCAPE = re.compile(rb'\\([0-9A-Fa-f]{2}|["\\nt])')
 
 
@@ -285,12 +286,9 @@ class Reader:
             value = self._plain_int()
         else:
             value = self.expression()
-        if tokens[self.at] == ":" and isinstance(value, (int, float)):
-            self.at += 1
-            given = tokens[self.at]
-            if given[:1] not in ("i", "u", "s", "f", "b"):
-                self.fail(f"expected the number's type, found {self.found()}")
-            self.at += 1
+        if tokens[self.at] == ":" and isinstance(value, (int, float)) and _NUMBER_TYPE.match(tokens[self.at + 1]):
+            given = tokens[self.at + 1]
+            self.at += 2
             if given == "i1":
                 return bool(value)
             if given[:1] in ("f", "b"):
@@ -523,6 +521,7 @@ class Reader:
         import numpy as np
 
         dtype = tensor.dtype.numpy
+        shape = [int(d) for d in tensor.shape]  # type: ignore[arg-type] # static, by the caller
 
         def element(x: Any) -> Any:
             if isinstance(x, _Bits):
@@ -530,10 +529,10 @@ class Reader:
             return np.array(x, dtype)
 
         if elements is None:
-            return Constant(np.zeros(tensor.shape, dtype), name)
+            return Constant(np.zeros(shape, dtype), name)
         try:
             if not isinstance(elements, list):
-                array = np.broadcast_to(element(elements), tensor.shape)
+                array = np.broadcast_to(element(elements), shape)
             else:
                 flat: list[Any] = []
 
@@ -541,13 +540,13 @@ class Reader:
                     if depth == tensor.rank:
                         flat.append(element(items))
                         return
-                    if not isinstance(items, list) or len(items) != tensor.shape[depth]:
+                    if not isinstance(items, list) or len(items) != shape[depth]:
                         raise ValueError(f"the elements do not fill {tensor}")
                     for x in items:
                         gather(x, depth + 1)
 
                 gather(elements, 0)
-                array = np.array(flat, dtype).reshape(tensor.shape)
+                array = np.array(flat, dtype).reshape(shape)
         except (ValueError, OverflowError, TypeError) as error:
             self.fail(f"not a constant of type {tensor}: {error}", at)
         return Constant(array, name)
