@@ -220,7 +220,8 @@ class _Driver:
         left = e.op(f"srem i64 {self.dims(p.n)}, {p.width}")
         b, c = self._panel(count)
         if not (self.isa.masked or p.padded):
-            self._narrowing(b, c, left)
+            with e.when(e.op(f"icmp sgt i64 {left}, 0")):  # an empty tile may have a negative extent
+                self._narrowing(b, c, left)
             return
         for v in range(1, p.width // p.lanes + 1):
             above = e.op(f"icmp sgt i64 {left}, {(v - 1) * p.lanes}")
