@@ -14,7 +14,7 @@ _counter = itertools.count()
 
 
 class Constant:
-    """An array standing in the IR as an attribute; compared by identity of the array, or by content when small.
+    """An array standing in the IR as an attribute; compared by identity of the array, or by content (its digest) when not large.
 
     `array` is a NumPy array (possibly memory-mapped) and must not be written to. `name` is the parameter's name in the source
     model and, with a number, the key of its resource in printed text. A constant splat (`Constant.splat`) is a
@@ -23,6 +23,8 @@ class Constant:
 
     __slots__ = ("_digest", "array", "key", "name")
     SMALL = 32
+    COMPARED = 65536
+    """Arrays of up to so many elements are compared by content."""
 
     def __init__(self, array: Any, name: str = "") -> None:
         import numpy as np
@@ -74,10 +76,12 @@ class Constant:
             or self.array.shape != other.array.shape
         ):
             return False
-        return self.array is other.array or (self.array.size <= 65536 and self.array.tobytes() == other.array.tobytes())
+        return self.array is other.array or (self.array.size <= self.COMPARED and self.digest() == other.digest())
 
     def __hash__(self) -> int:
-        return hash((self.array.dtype, self.array.shape))
+        if self.array.size <= self.COMPARED:
+            return hash(self.digest())
+        return hash((self.array.shape, id(self.array)))
 
     def __repr__(self) -> str:
         return f"Constant({self.key}: {self.type})"

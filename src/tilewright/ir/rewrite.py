@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .builder import Builder
-from .core import Constant, Effect, IRError, Operation, Value
+from .core import Constant, Effect, IRError, Operation, OperationT, Value
 
 PatternFunction = Callable[[Any, "Rewriter"], bool]
 
@@ -33,6 +33,18 @@ def pattern(*roots: type[Operation]) -> Callable[[PatternFunction], Pattern]:
     return lambda function: Pattern(function, roots)
 
 
+class _Recorder(Builder):
+    """A builder that tells the driver of what it inserts."""
+
+    __slots__ = ("enqueue",)
+    enqueue: Callable[[Operation], None]
+
+    def insert(self, op: OperationT) -> OperationT:
+        super().insert(op)
+        self.enqueue(op)
+        return op
+
+
 class Rewriter:
     """The means by which patterns change the IR; the driver hears of every change."""
 
@@ -43,8 +55,10 @@ class Rewriter:
     @property
     def builder(self) -> Builder:
         """Inserts before the operation being rewritten, at its location."""
-        assert self.op is not None
-        return Builder.before(self.op)
+        assert self.op is not None and self.op.parent is not None
+        recorder = _Recorder(self.op.parent, self.op, self.op.location)
+        recorder.enqueue = self._enqueue
+        return recorder
 
     def replace(self, op: Operation, values: Value | Sequence[Value]) -> None:
         """Replace the results of `op` and erase it."""
@@ -123,19 +137,10 @@ def apply_patterns(
             candidates = cache[cls] = [p for base in cls.__mro__ for p in index.get(base, ())]
         for p in candidates:
             rewriter.op = op
-            before = op.previous
-            block = op.parent
             if p.function(op, rewriter):
                 count += 1
                 if count > limit:
                     raise IRError(f"pattern '{p.name}' keeps rewriting after {limit} steps", op if op.parent else None)
-                # Everything inserted between the old neighbour and the operation is new.
-                new = before.next if before is not None else block.first
-                while new is not None and new is not op and new not in queued:
-                    enqueue(new)
-                    new = new.next
-                    if new is not None and new.terminator:
-                        break
                 if op.parent is not None:
                     enqueue(op)
                 break

@@ -76,8 +76,10 @@ def constant(b: Builder, value: Any, like: Value) -> Value:
 
 
 def splat_value(value: Value) -> Any:
-    """The single element of a splat constant, or None."""
+    """The single element of a splat constant, broadcast or not, or None."""
     op = value.defining_op
+    if op is not None and op.name == "graph.broadcast_to":
+        op = op.operands[0].defining_op
     if isinstance(op, Constant) and op.value.is_splat:
         return op.value.array.reshape(-1)[0]
     return None

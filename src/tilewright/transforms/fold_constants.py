@@ -1,0 +1,94 @@
+"""Computing at compile time what depends on constants only.
+
+Each operator whose operands are constants is run through its own `reference`. Data is shared where NumPy can give a view
+(transposed or reshaped weights are not copied), a broadcast element stays one element, and no fold makes a module much larger.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dialects import graph
+from ..dialects.graph.base import GraphOp
+from ..ir.constant import Constant
+from ..ir.core import Module
+from ..ir.interpreter import Frame
+from ..ir.rewrite import Rewriter, apply_patterns, pattern
+from ..ir.types import TensorType
+
+ALWAYS = 1 << 16
+"""Results of up to so many bytes are folded whatever their operands are."""
+GROWTH = 4
+"""Larger results may have so many times the bytes of their operands."""
+MOVEMENTS = (graph.Reshape, graph.Transpose, graph.BroadcastTo, graph.Slice, graph.Tile, graph.Flip)
+MAX_PRODUCTS = 1 << 28
+"""Contractions of more multiplications than this stay for run time."""
+
+
+def fold_constants(module: Module) -> int:
+    """Fold every operator on constants; returns how many rewrites were made."""
+    return apply_patterns(module, [fold_constant_operands], fold=False)
+
+
+@pattern(GraphOp)
+def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
+    """An operator on constants -> its results as constants."""
+    if isinstance(op, graph.Constant) or not op.results:
+        return False
+    arrays = []
+    for v in op.operands:
+        source = v.defining_op
+        if not isinstance(source, graph.Constant):
+            return False
+        arrays.append(source.value.array)
+    if not all(isinstance(r.type, TensorType) and r.type.is_static for r in op.results):
+        return False
+    if not _affordable(op, arrays):
+        return False
+    found = _moved_element(op) or _run(op, arrays)
+    if found is None:
+        return False
+    builder = rewriter.builder
+    names = [v.defining_op.value.name for v in op.operands]  # type: ignore[union-attr]
+    name = next((n for n in names if n), "")
+    rewriter.replace(op, [builder(graph.Constant(value=Constant(x, name))) for x in found])
+    return True
+
+
+def _moved_element(op: GraphOp) -> list[np.ndarray[Any, Any]] | None:
+    """The result of moving equal elements: still one element, whatever its shape."""
+    if isinstance(op, MOVEMENTS) and (source := op.operands[0].defining_op.value).is_splat:  # type: ignore[union-attr]
+        return [np.broadcast_to(source.array.reshape(-1)[:1].reshape(()), op.result.type.shape)]
+    return None
+
+
+def _run(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
+    frame = Frame(op, {}, {})
+    for v, x in zip(op.operands, arrays, strict=True):
+        frame.values[v] = x
+    try:
+        frame.run(op)
+    except KeyError:  # an attribute with a symbol in it
+        return None
+    return [frame.values[r] for r in op.results]
+
+
+def _affordable(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> bool:
+    if isinstance(op, (graph.Reshape, graph.Transpose, graph.Slice, graph.Identity)):
+        return True
+    if isinstance(op, MOVEMENTS) and op.operands[0].defining_op.value.is_splat:  # type: ignore[union-attr]
+        return True
+    size = sum(r.type.size * r.type.dtype.itemsize for r in op.results)
+    # A broadcast array counts as what it would take in memory only up to its distinct elements.
+    given = sum(0 if 0 in x.strides and x.ndim else x.nbytes for x in arrays)
+    if size > max(ALWAYS, GROWTH * given):
+        return False
+    if (
+        isinstance(op, (graph.Matmul, graph.Einsum, graph.Conv, graph.ConvTranspose, graph.Attention))
+        and len(arrays) > 1
+    ):
+        inner = max(x.size for x in arrays[1:])
+        return int(op.result.type.size) * max(inner // max(op.result.type.shape[-1], 1), 1) <= MAX_PRODUCTS
+    return True

@@ -1,0 +1,101 @@
+"""Looking at graph-level values: what graph passes share to match patterns and to build their replacements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..dialects import graph
+from ..dialects.graph.base import GraphOp, tensor_type
+from ..dialects.graph.elementwise import Activation, Binary, Unary, same_shape, splat_value
+from ..ir.builder import Builder
+from ..ir.constant import Constant
+from ..ir.core import Operation, Value
+from ..ir.symbolic import Dim
+
+OpT = TypeVar("OpT", bound=Operation)
+
+UNARY: tuple[type[GraphOp], ...] = (Unary, Activation, graph.Cast)
+"""Operators whose result element depends on the one operand's element at the same place."""
+ELEMENTWISE: tuple[type[GraphOp], ...] = (*UNARY, Binary, graph.Select)
+"""Operators whose operands broadcast to the result's shape."""
+
+
+def producer(value: Value, cls: type[OpT]) -> OpT | None:
+    """The operation that defines `value` if it is of class `cls`."""
+    op = value.defining_op
+    return op if isinstance(op, cls) else None
+
+
+def only(value: Value, cls: type[OpT]) -> OpT | None:
+    """As `producer`, if the value has no other use."""
+    return producer(value, cls) if value.has_one_use else None
+
+
+def array_of(value: Value) -> np.ndarray[Any, Any] | None:
+    """The array of a constant."""
+    op = value.defining_op
+    return op.value.array if isinstance(op, graph.Constant) else None
+
+
+def number(value: Value) -> Any:
+    """The element of a numeric splat as a Python number, or None."""
+    found = splat_value(value)
+    return None if found is None else found.item() if found.dtype.kind in "iubf" else float(found)
+
+
+def close(value: Any, wanted: float) -> bool:
+    """Whether a number found in a model is the constant of a formula, allowing for its rounding to 16 bits."""
+    return value is not None and abs(value - wanted) <= 1e-3 * abs(wanted)
+
+
+def new_constant(b: Builder, array: Any, name: str = "") -> Value:
+    """A constant tensor."""
+    value: Value = b(graph.Constant(value=Constant(array, name)))
+    return value
+
+
+def broadcast_to(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` broadcast to `shape`; `x` itself when it has that shape."""
+    if same_shape(tensor_type(x).shape, shape):
+        return x
+    value: Value = b(graph.BroadcastTo(x, shape=tuple(shape)))
+    return value
+
+
+def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` under another shape; `x` itself when it has that shape."""
+    if same_shape(tensor_type(x).shape, shape):
+        return x
+    value: Value = b(graph.Reshape(x, shape=tuple(shape)))
+    return value
+
+
+def transpose(b: Builder, x: Value, permutation: Sequence[int]) -> Value:
+    """`x` with its dimensions reordered; `x` itself for the identity."""
+    if tuple(permutation) == tuple(range(len(permutation))):
+        return x
+    value: Value = b(graph.Transpose(x, permutation=tuple(permutation)))
+    return value
+
+
+def rebuild(op: Operation, operands: Sequence[Value], **attributes: Any) -> Operation:
+    """An operation of the same class with other operands (one per operand now) and changed attributes."""
+    fields = {k: v for k, v in op.attributes.items() if k != "operand_segments"}
+    fields.update(attributes)
+    given: list[Any] = []
+    left = list(operands)
+    for name, kind in op._operand_fields:
+        present = getattr(op, name)
+        if kind == "variadic":
+            given.append([left.pop(0) for _ in present])
+        else:
+            given.append(left.pop(0) if present is not None else None)
+    return type(op)(*given, location=op.location, **fields)
+
+
+def is_one(d: Dim) -> bool:
+    """Whether a dimension is the number 1."""
+    return isinstance(d, int) and d == 1
