@@ -1,0 +1,78 @@
+"""The core stays linear: four times the operations take about four times as long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from tilewright.dialects import func, graph
+from tilewright.dialects.graph.elementwise import BINARY, UNARY
+from tilewright.ir.builder import Builder
+from tilewright.ir.cleanup import cse, dce
+from tilewright.ir.core import Module
+from tilewright.ir.parser import parse
+from tilewright.ir.printer import print_op
+from tilewright.ir.rewrite import apply_patterns
+from tilewright.ir.symbolic import symbol
+from tilewright.ir.types import TensorType, f32
+from tilewright.ir.verifier import verify
+
+
+def build(count: int) -> Module:
+    module = Module()
+    f = func.Func(sym_name="main", arg_names=("x",))
+    module.body.append(f)
+    x = f.body.add_arg(TensorType(f32, (symbol("n", 1, 8), 4)), "x")
+    b = Builder(f.body)
+    y = x
+    for _ in range(count // 5):
+        a = b(BINARY["add"](y, x))
+        y = b(BINARY["mul"](b(UNARY["tanh"](a)), b(UNARY["tanh"](a))))
+        y = b(graph.Softmax(y, axis=-1))
+    b(func.Return([y]))
+    return module
+
+
+def simplify(module: Module) -> None:
+    apply_patterns(module, [])
+    cse(module)
+    dce(module)
+
+
+STEPS: dict[str, tuple[Callable[[Module], Any], Callable[[Any], object]]] = {
+    "build": (lambda m: sum(1 for _ in m.walk()), build),
+    "simplify": (lambda m: m, simplify),
+    "print": (lambda m: m, print_op),
+    "print generic": (lambda m: m, lambda m: print_op(m, generic=True)),
+    "parse": (print_op, parse),
+    "parse generic": (lambda m: print_op(m, generic=True), parse),
+    "verify": (lambda m: m, verify),
+    "clone": (lambda m: m, Module.clone),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_time_grows_with_the_size(step: str) -> None:
+    prepare, work = STEPS[step]
+
+    def best(count: int) -> float:
+        seconds = []
+        for _ in range(3):
+            data = prepare(build(count))
+            start = perf_counter()
+            work(data)
+            seconds.append(perf_counter() - start)
+        return min(seconds)
+
+    # Another try when the machine was busy: a quadratic step takes 16 times as long every time.
+    ratios = []
+    for _ in range(3):
+        small, large = best(2000), best(8000)
+        assert large < 5
+        ratios.append(large / small)
+        if ratios[-1] < 8:
+            return
+    pytest.fail(f"8000 operations take {min(ratios):.1f} times as long as 2000")
