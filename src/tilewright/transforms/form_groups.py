@@ -160,6 +160,8 @@ def _common_rows(draft: _Draft, op: tensor.Compute) -> tuple[Dim, ...] | None:
             matching += 1
         limit = min(limit, matching)
     rows = draft.rows[:limit]
+    if not _all_unit(draft.rows[limit:]) and not (op.is_reduction and _all_unit(shape[limit:])):
+        return None  # only reducing the last axes may make rows longer: anything else would lose parallelism
     everything = [*draft.members, op]
     if all(not m.is_reduction and m.result.type.shape == shape for m in everything if isinstance(m, tensor.Compute)):
         # Elementwise throughout: only worthwhile as one kernel when they run over the same points.

@@ -68,12 +68,12 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
         _range_loop(g, main)
         extent = main.extent
     body, wrapper = f"{symbol}.body", Emitter()
-    outer = IndexCode(wrapper)
     arguments = ["i64 %begin", "i64 %end"]
-    for k, d in enumerate(kernel.dims):
-        value = wrapper.load("i64", wrapper.at("%dims", str(k), 8), 8)
+    sizes = [wrapper.load("i64", wrapper.at("%dims", str(k), 8), 8) for k in range(len(kernel.dims))]
+    arguments += [f"i64 {value}" for value in sizes]
+    outer = IndexCode(wrapper)  # its code stands after the sizes it is made of
+    for d, value in zip(kernel.dims, sizes, strict=True):
         outer.bind(d, value)
-        arguments.append(f"i64 {value}")
     for k in range(len(kernel.body.args)):
         arguments.append(f"ptr {wrapper.load('ptr', wrapper.op(f'getelementptr ptr, ptr %buffers, i64 {k}'), 8)}")
     for offset in in_scratch.values():
@@ -122,13 +122,17 @@ def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]
     for op in kernel.walk():
         if not isinstance(op, loop.Alloc):
             continue
-        size = op.buffer.size * op.buffer.dtype.itemsize
+        size: Dim = op.buffer.dtype.itemsize
+        limit: Dim | None = size
+        for d in op.buffer.shape:
+            size = size * d
+            over = upper_bound(d, frozenset(kernel.dims))
+            limit = None if limit is None or over is None else limit * over
         most = bounds(size)[1]
         if most is not None and stack + most <= STACK_BYTES:
             stack += -(-most // ALIGNMENT) * ALIGNMENT
             g.pointers[op.result] = g.e.alloca(f"[{max(most, 1)} x i8]", ALIGNMENT)
             continue
-        limit = upper_bound(size, frozenset(kernel.dims))
         if limit is None:
             raise InternalError(f"kernel '{kernel.sym_name}': the size of a local buffer ({size} bytes) has no bound over {kernel.dims}")
         name = f"%scratch{len(offsets)}"
@@ -139,7 +143,7 @@ def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]
 
 
 def upper_bound(e: Dim, over: frozenset[Expr]) -> Dim | None:
-    """An expression over the symbols `over` alone that is never less than `e` >= 0; None when none is found."""
+    """An expression over the symbols `over` alone that is never less than `e`; None when none is found."""
     if isinstance(e, int) or free_symbols(e) <= over:
         return e
     most = bounds(e)[1]
@@ -147,16 +151,13 @@ def upper_bound(e: Dim, over: frozenset[Expr]) -> Dim | None:
         return most
     total: Dim = 0
     for c, atoms in e.terms:
+        lows = [bounds(a.expr)[0] for a in atoms]
+        if len(atoms) > 1 and any(low is None or low < 0 for low in lows):
+            return most
         term: Dim = c
-        for atom in atoms:
-            low = bounds(atom.expr)[0]
-            if low is None or low < 0:
-                return most
-            factor: Dim | None
-            if c > 0:
-                factor = _atom_bound(atom, over)
-            else:
-                factor = atom.expr if free_symbols(atom.expr) <= over else low
+        for atom, low in zip(atoms, lows, strict=True):
+            own = free_symbols(atom.expr) <= over
+            factor = atom.expr if own else _atom_bound(atom, over) if c > 0 else low
             if factor is None:
                 return most
             term = term * factor

@@ -328,7 +328,7 @@ def _rows(s: Schedule, rows: int, machine: Machine) -> None:
         _elementwise(s, blocks)
         return
     shared: list[str] = []
-    for d in range(rows):
+    for d in range(rows - 1 if _lanes_across_rows(blocks, rows) else rows):
         names = [_loop_of(s, b, d) for b in blocks]
         if names[0] is None:
             continue
@@ -349,6 +349,18 @@ def _rows(s: Schedule, rows: int, machine: Machine) -> None:
         _vectorize_inner(s, b, own)
     if shared:
         _set_grain(s, at, work)
+
+
+def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
+    """Whether reductions read memory along the last row axis (channels-last pooling): it then fills the vectors."""
+    for b in blocks:
+        if not b.reduce_axes or not rows or not isinstance(b.bindings[rows - 1], Expr):
+            continue
+        reduced = [f.iv for f in enclosing_loops(b) if f.iv in _reduce_loops(b)]
+        row = next((f.iv for f in enclosing_loops(b) if f.iv is b.bindings[rows - 1]), None)
+        if row is not None and reduced and _contiguity(b, row) > max(_contiguity(b, iv) for iv in reduced):
+            return True
+    return False
 
 
 def _vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None:
