@@ -246,15 +246,23 @@ def test_helper_processes_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "f0" in assembly(texts[0], host_isa())
 
 
-def test_modules_share_helpers() -> None:
-    codes = [
-        Code(f"declare float @llvm.fabs.f32(float)\ndefine void @k{k}() {{ ret void }}", f"k{k}", {"h": HELPER})
-        for k in range(4)
-    ]
-    (whole,) = kernel_modules(codes)
-    assert whole.count("define internal float @helper") == 1
-    assert whole.count("declare") == 1
-    assert len(kernel_modules(codes, chunk=1)) == 4
+def test_modules_of_kernels() -> None:
+    """What is inlined stands in each kernel's module, what is not in one of its own; only what is used."""
+    helpers = {
+        "h": HELPER.replace("@helper", "@h"),
+        "tile": "declare void @llvm.trap()\ndefine internal void @tile(ptr %a) noinline nounwind {\n  call float @h()\n  ret void\n}\n",
+        "unused": HELPER.replace("@helper", "@unused"),
+    }
+    text = "declare float @llvm.fabs.f32(float)\ndefine void @k%d() {\n  call void @tile(ptr null)\n  ret void\n}\n"
+    tile, *kernels = kernel_modules([Code(text % k, f"k{k}", helpers) for k in range(3)])
+    assert tile.count("define") == 2
+    assert "define hidden void @tile(ptr %a) noinline" in tile
+    assert "define internal float @h" in tile
+    assert len(kernels) == 3
+    for module in kernels:
+        assert module.count("define") == 1
+        assert module.count("declare hidden void @tile(ptr %a) noinline nounwind\n") == 1
+        assert module.count("declare") == 2
 
 
 def test_webassembly() -> None:

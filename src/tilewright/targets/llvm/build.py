@@ -27,9 +27,6 @@ from .toolchain import compile_objects
 if TYPE_CHECKING:
     from .kernel import KernelCode
 
-CHUNK = 60_000
-"""Characters of kernels' IR in one module: small enough that a changed kernel costs little and processes share evenly."""
-
 
 @dataclass(eq=False)
 class BuiltLibrary:
@@ -138,37 +135,47 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def kernel_modules(codes: Sequence[KernelCode], chunk: int = CHUNK) -> list[str]:
-    """LLVM modules of about `chunk` characters that hold the kernels, each with the helper functions it needs once."""
-    modules: list[str] = []
-    texts: list[str] = []
-    helpers: dict[str, str] = {}
-    size = 0
+def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:
+    """LLVM modules of the kernels: one for each kernel, and one for each helper function that is never inlined.
+
+    So an object is found in the cache whenever its kernel, or its contraction tile, has been compiled before, for whatever model. A
+    module costs 2 ms beside its contents.
+    """
+    shared: dict[str, str] = {}
+    modules = []
     for code in codes:
-        new = {name: text for name, text in code.helpers.items() if name not in helpers}
-        added = len(code.text) + sum(map(len, new.values()))
-        if texts and size + added > chunk:
-            modules.append(_join(texts, helpers))
-            texts, helpers, size, new = [], {}, 0, dict(code.helpers)
-        texts.append(code.text)
-        helpers.update(new)
-        size += added
-    if texts:
-        modules.append(_join(texts, helpers))
-    return modules
+        modules.append(_module(code.text, code.helpers))
+        for name, text in code.helpers.items():
+            if _is_shared(text) and name not in shared:
+                shared[name] = _module(text.replace("define internal", "define hidden", 1), code.helpers)
+    return [*shared.values(), *modules]
 
 
 _DECLARATION = re.compile(r"^declare .*$", re.MULTILINE)
+_HEAD = re.compile(r"^define internal ([^{]*)\{", re.MULTILINE)
+_NAME = re.compile(r"@([\w.$-]+)")
 
 
-def _join(texts: Sequence[str], helpers: Mapping[str, str]) -> str:
-    """One module of several parts: declarations are written once, and not where the module itself defines them."""
-    parts = [*helpers.values(), *texts]
-    declared = dict.fromkeys(line.rstrip() for part in parts for line in _DECLARATION.findall(part))
-    bodies = [_DECLARATION.sub("", part).strip() for part in parts]
-    return "\n".join([*(d for d in declared if _name(d) not in helpers), "", *bodies, ""])
+def _is_shared(text: str) -> bool:
+    head = _HEAD.search(text)
+    return head is not None and "noinline" in head.group(1)
 
 
-def _name(declaration: str) -> str:
-    found = re.search(r"@([\w.$-]+)", declaration)
-    return found.group(1) if found else ""
+def _module(text: str, helpers: Mapping[str, str]) -> str:
+    """`text` with what it refers to among `helpers`, itself or through others: inlined ones whole, shared ones declared."""
+    parts, declared = [text], dict.fromkeys(_DECLARATION.findall(text))
+    seen = set(re.findall(r"^define [^@]*@([\w.$-]+)", text, re.MULTILINE))
+    for part in parts:  # grows while it is read
+        for name in dict.fromkeys(_NAME.findall(part)):
+            helper = helpers.get(name)
+            if helper is None or name in seen:
+                continue
+            seen.add(name)
+            head = _HEAD.search(helper)
+            if head is not None and _is_shared(helper):
+                declared[f"declare hidden {head.group(1).strip()}"] = None
+            else:
+                parts.append(helper)
+                declared.update(dict.fromkeys(_DECLARATION.findall(helper)))
+    bodies = [_DECLARATION.sub("", part).strip() for part in reversed(parts)]
+    return "\n".join([*declared, "", *bodies, ""])
