@@ -211,7 +211,9 @@ def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: 
         return mod
     quotient = _intrinsic(g, "roundeven", kind, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
     down = e.op(f"fadd {kind} {quotient}, {_number(-1, dtype, lanes)}")
-    return e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
+    quotient = e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
+    by_zero = e.op(f"fcmp oeq {kind} {b}, {zero}")
+    return e.op(f"select {mask} {by_zero}, {kind} {e.op(f'fdiv {kind} {a}, {b}')}, {kind} {quotient}")
 
 
 def _remainder(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
@@ -237,13 +239,17 @@ def remainder_function(bits: int) -> tuple[str, str]:
     low, infinity = one - 1, ((1 << (bits - 1 - mantissa)) - 1) << mantissa
 
     def parts(x: str) -> str:
-        """Exponent (1 for subnormal numbers) and mantissa of the bits of a magnitude."""
+        """Exponent and mantissa of the bits of a magnitude, subnormal numbers normalized too."""
         return f"""  %{x}.raw = lshr {integer} %{x}.bits, {mantissa}
   %{x}.tiny = icmp eq {integer} %{x}.raw, 0
-  %{x}.exp = select i1 %{x}.tiny, {integer} 1, {integer} %{x}.raw
   %{x}.low = and {integer} %{x}.bits, {low}
+  %{x}.zeros = call {integer} @llvm.ctlz.i{bits}({integer} %{x}.low, i1 false)
+  %{x}.shift = sub {integer} %{x}.zeros, {bits - 1 - mantissa}
+  %{x}.shifted = shl {integer} %{x}.low, %{x}.shift
+  %{x}.below = sub {integer} 1, %{x}.shift
+  %{x}.exp = select i1 %{x}.tiny, {integer} %{x}.below, {integer} %{x}.raw
   %{x}.full = or {integer} %{x}.low, {one}
-  %{x}.man = select i1 %{x}.tiny, {integer} %{x}.low, {integer} %{x}.full
+  %{x}.man = select i1 %{x}.tiny, {integer} %{x}.shifted, {integer} %{x}.full
 """
 
     text = f"""define internal {kind} @{name}({kind} %a, {kind} %b) nounwind memory(none) {{
@@ -275,7 +281,7 @@ step:
   %fits = icmp uge {integer} %man, %y.man
   %less = sub {integer} %man, %y.man
   %rest = select i1 %fits, {integer} %less, {integer} %man
-  %more = icmp ugt {integer} %exp, %y.exp
+  %more = icmp sgt {integer} %exp, %y.exp
   br i1 %more, label %again, label %done
 again:
   %man.next = shl {integer} %rest, 1
@@ -287,15 +293,15 @@ done:
 normalize:
   %zeros = call {integer} @llvm.ctlz.i{bits}({integer} %rest, i1 true)
   %wanted = sub {integer} %zeros, {bits - 1 - mantissa}
-  %room = sub {integer} %exp, 1
-  %shift = call {integer} @llvm.smin.i{bits}({integer} %wanted, {integer} %room)
-  %shifted = shl {integer} %rest, %shift
-  %exp.low = sub {integer} %exp, %shift
-  %is.normal = icmp uge {integer} %shifted, {one}
+  %shifted = shl {integer} %rest, %wanted
+  %exp.low = sub {integer} %exp, %wanted
+  %is.normal = icmp sgt {integer} %exp.low, 0
   %exp.bits = shl {integer} %exp.low, {mantissa}
   %fraction = and {integer} %shifted, {low}
   %normal = or {integer} %exp.bits, %fraction
-  %packed = select i1 %is.normal, {integer} %normal, {integer} %shifted
+  %depth = sub {integer} 1, %exp.low
+  %subnormal = lshr {integer} %shifted, %depth
+  %packed = select i1 %is.normal, {integer} %normal, {integer} %subnormal
   br label %pack
 pack:
   %result.bits = phi {integer} [ 0, %done ], [ %packed, %normalize ]
