@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -93,7 +94,7 @@ def run_kernel(
         scratch = Fenced(np.zeros(-(-evaluate(code.scratch, dims) // PAGE) * PAGE, np.uint8), at_end)
         extent = evaluate(code.extent, dims)
         cuts = [extent * k // pieces for k in range(pieces + 1)]
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in itertools.pairwise(cuts):
             function(begin, end, ctypes.cast(pointers, ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), scratch.address)
         results = [b.array.copy() for b in buffers[len(inputs) :]]
         if outputs:

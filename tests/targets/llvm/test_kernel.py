@@ -70,7 +70,7 @@ def last_vectorized(s: Schedule) -> None:
     """The innermost loop of every block in vectors."""
     for op in [op for op in s.kernel.walk() if isinstance(op, loop.Block)]:
         names = s.loops(op.sym_name)
-        if s.loop(names[-1]).kind == "serial":
+        if names and s.loop(names[-1]).kind == "serial":
             s.vectorize(names[-1])
 
 
@@ -420,7 +420,7 @@ def test_remainders_of_floats(isa: Isa) -> None:
     y = np.array([2.0, 2.0, 3.0, np.inf, 2.0, 2.0, 3e-41, -2.5, 2.0, 0.0, 0.1, np.inf, np.nan], np.float32)
     types = [TensorType(f32, x.shape)] * 2
     body = lambda t, a, b: [t.compute(x.shape, lambda i, f=f: a[i].apply(f, b[i])) for f in ("rem", "mod", "floordiv")]  # noqa: E731
-    rem, mod, quotient = check(types, body, isa, last_vectorized, inputs=[x, y], exact=True)
+    rem, _, quotient = check(types, body, isa, last_vectorized, inputs=[x, y], exact=True)
     np.testing.assert_array_equal(rem, np.fmod(x, y))
     np.testing.assert_array_equal(quotient[10], np.float32(9.0))
     assert np.signbit(rem[5])
@@ -536,7 +536,7 @@ def test_brgemm(isa: Isa) -> None:
 
     def rule(s: Schedule) -> None:
         rows, columns = s.loops("map")
-        ro, ri = s.split(rows, 6)
+        ro, _ = s.split(rows, 6)
         s.parallel(ro)
         r, c, k = s.compute_at("reduce", ro)
         s.vectorize(columns)
