@@ -186,13 +186,21 @@ def _extreme(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, a_
         return _intrinsic(g, f"{name}imum", kind, a, b)
     if b_is_number and not a_is_number:
         a, b, a_is_number = b, a, True
-    # x86's instruction gives its second operand where either is NaN: right for a NaN there, else to be mended.
-    first = e.op(f"fcmp {'olt' if name == 'min' else 'ogt'} {kind} {a}, {b}")
-    chosen = e.op(f"select {mask} {first}, {kind} {a}, {kind} {b}")
+    relation = "olt" if name == "min" else "ogt"
+
+    def either(x: str, y: str) -> str:
+        """x86's instruction, which gives its second operand where either is NaN."""
+        return e.op(f"select {mask} {e.op(f'fcmp {relation} {kind} {x}, {y}')}, {kind} {x}, {kind} {y}")
+
     if a_is_number:
-        return chosen
-    nan = e.op(f"fcmp uno {kind} {a}, {_number(0, dtype, lanes)}")
-    return e.op(f"select {mask} {nan}, {kind} {a}, {kind} {chosen}")
+        return either(a, b)
+    if b_is_number:
+        return either(b, a)
+    # Both orders agree unless there is a NaN, which one of them gives; a NaN's bits with any others are still a NaN's.
+    wide = DType.named(f"i{64 if dtype is f64 else 32}")
+    integer = register(wide, lanes)
+    bits = [e.op(f"bitcast {kind} {x} to {integer}") for x in (either(a, b), either(b, a))]
+    return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits[0]}, {bits[1]}')} to {kind}")
 
 
 def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
