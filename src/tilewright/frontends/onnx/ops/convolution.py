@@ -57,7 +57,8 @@ def _check_kernel(n: Node, w: Value) -> None:
         )
 
 
-def _conv_of(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
+def conv(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    """The convolution of `x` with `w` that the node's attributes describe."""
     _check_kernel(n, w)
     strides, dilations, padding = _window(n, x, w.type.shape[2:])
     x, padding = _static_padding(n, x, padding)
@@ -66,8 +67,8 @@ def _conv_of(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
 
 
 @importer("Conv")
-def _conv(n: Node) -> Value:
-    return _conv_of(n, n.value(0), n.value(1), n.optional(2))
+def _float_conv(n: Node) -> Value:
+    return conv(n, n.value(0), n.value(1), n.optional(2))
 
 
 @importer("ConvInteger")
@@ -80,7 +81,7 @@ def _conv_integer(n: Node) -> Value:
         if zero.type.rank == 1:
             zero = n.emit(g.Reshape(zero, shape=(*zero.type.shape, *[1] * (w.type.rank - 1))))
         w = n.emit(g.Sub(w, zero))
-    return _conv_of(n, x, w, None)
+    return conv(n, x, w, None)
 
 
 @importer("ConvTranspose")

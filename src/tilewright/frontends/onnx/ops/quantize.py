@@ -10,6 +10,7 @@ from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.types import DType, f32, i32
+from .convolution import conv
 from .elementwise import cast
 from .shape import broadcast, reshape
 from .table import importer
@@ -54,3 +55,42 @@ def _quantize(n: Node) -> Value:
         y = n.emit(g.Add(y, _along(n, cast(n, n.value(2), f32), x)))
     info = np.iinfo(dtype.numpy)
     return cast(n, n.emit(g.Clamp(y, minimum=float(info.min), maximum=float(info.max))), dtype)
+
+
+def _real(n: Node, index: int, axis: int | None = None) -> Value:
+    """A quantized input (its scale and zero point follow it) as real numbers; `axis` is that of per-channel parameters."""
+    x = n.value(index)
+    scale, zero = n.value(index + 1), cast(n, n.value(index + 2), i32)
+    y = n.emit(g.Sub(cast(n, x, i32), _per_axis(n, zero, x, axis)))
+    return n.emit(g.Mul(cast(n, y, f32), _per_axis(n, cast(n, scale, f32), x, axis)))  # type: ignore[no-any-return]
+
+
+def _per_axis(n: Node, parameter: Value, x: Value, axis: int | None) -> Value:
+    shape = parameter.type.shape
+    if axis is None or len(shape) != 1 or shape[0] == 1:
+        return reshape(n, parameter, ()) if len(shape) <= 1 else parameter
+    return reshape(n, parameter, [shape[0] if d == axis % x.type.rank else 1 for d in range(x.type.rank)])
+
+
+def _quantized(n: Node, y: Value, scale: int) -> Value:
+    """Real numbers rounded to the scale and zero point that are inputs `scale` and the next."""
+    zero = n.value(scale + 1)
+    info = np.iinfo(zero.type.dtype.numpy)
+    y = n.emit(g.Round(n.emit(g.Div(y, _per_axis(n, cast(n, n.value(scale), f32), y, None)))))
+    y = n.emit(g.Add(y, _per_axis(n, cast(n, zero, f32), y, None)))
+    return cast(n, n.emit(g.Clamp(y, minimum=float(info.min), maximum=float(info.max))), zero.type.dtype)
+
+
+@importer("QLinearMatMul")
+def _qlinear_matmul(n: Node) -> Value:
+    # Per-row parameters of the left side, per-column ones of the right.
+    return _quantized(n, n.emit(g.Matmul(_real(n, 0, -2), _real(n, 3, -1))), 6)
+
+
+@importer("QLinearConv")
+def _qlinear_conv(n: Node) -> Value:
+    bias = None
+    if n.has(8):  # its scale is the product of those of input and weight, its zero point 0
+        scale = n.emit(g.Mul(reshape(n, n.value(1), ()), cast(n, n.value(4), f32)))
+        bias = n.emit(g.Mul(cast(n, n.value(8), f32), scale))
+    return _quantized(n, conv(n, _real(n, 0), _real(n, 3, 0), bias), 6)
