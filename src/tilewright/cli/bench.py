@@ -14,7 +14,16 @@ import click
 import numpy as np
 from rich.table import Table
 
-from .common import compile_options, console, gather_inputs, input_options, is_artifact, obtain, progress_display
+from .common import (
+    add_row,
+    compile_options,
+    console,
+    gather_inputs,
+    input_options,
+    is_artifact,
+    obtain,
+    progress_display,
+)
 
 ENGINES = ("torch", "onnxruntime")
 _PAUSE = 0.05  # seconds between two engines' turns: thread pools that spin after a run go to sleep
@@ -230,7 +239,8 @@ def _show(result: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "engine" else "right")
     for name, row in result["engines"].items():
         difference = row.get("max_difference")
-        table.add_row(
+        add_row(
+            table,
             name,
             f"{row['median_ms']:.3f}",
             f"{row['p10_ms']:.3f}",

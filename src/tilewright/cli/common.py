@@ -13,6 +13,8 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 ARTIFACT_SUFFIXES = (".so", ".dylib", ".dll", ".wasm", ".tar")
 MODEL_SUFFIXES = (".onnx", ".pt2")
@@ -196,6 +198,11 @@ def progress_display() -> Iterator[ProgressFunction]:
 def shape_text(shape: Any) -> str:
     """`[batch, seq, 384]`."""
     return f"[{', '.join(map(str, shape))}]"
+
+
+def add_row(table: Table, *cells: str) -> None:
+    """Add a row of plain text: brackets in names and shapes are no markup."""
+    table.add_row(*(Text(cell) for cell in cells))
 
 
 def number(value: float, unit: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from .common import compile_options, console, is_artifact, number, obtain, shape_text
+from .common import add_row, compile_options, console, is_artifact, number, obtain, shape_text
 
 
 @click.command("inspect")
@@ -37,7 +37,7 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
     table = Table("", "name", "dtype", "shape", box=None)
     for kind, specs in (("in", library.inputs), ("out", library.outputs)):
         for spec in specs:
-            table.add_row(kind, spec.name, spec.dtype, shape_text(spec.shape))
+            add_row(table, kind, spec.name, spec.dtype, shape_text(spec.shape))
     out.print(table)
     from tilewright.samples import symbol_bounds
 
@@ -62,7 +62,7 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
         table = Table(*columns, box=None)
         for kernel in kernels:
             entry = kernel if isinstance(kernel, dict) else {"name": kernel}
-            table.add_row(*(_cell(c, entry.get(c, "")) for c in columns or ["name"]))
+            add_row(table, *(_cell(c, entry.get(c, "")) for c in columns or ["name"]))
         out.print(table)
 
 

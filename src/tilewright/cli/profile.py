@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from .common import compile_options, console, gather_inputs, input_options, number, obtain, progress_display
+from .common import add_row, compile_options, console, gather_inputs, input_options, number, obtain, progress_display
 
 
 @click.command("profile")
@@ -50,7 +50,8 @@ def command(
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:top]:
         seconds, size, flops = row["seconds"], row["bytes"], row["flops"]
-        table.add_row(
+        add_row(
+            table,
             row["name"],
             str(row["calls"]),
             f"{seconds * 1e3:.3f}",

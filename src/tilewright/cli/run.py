@@ -9,7 +9,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from .common import compile_options, console, gather_inputs, input_options, obtain, shape_text
+from .common import add_row, compile_options, console, gather_inputs, input_options, obtain, shape_text
 
 
 @click.command("run")
@@ -38,7 +38,7 @@ def command(
     table = Table("", "name", "dtype", "shape", "min", "mean", "max", box=None)
     for kind, tensors in (("in", inputs), ("out", named)):
         for name, array in tensors.items():
-            table.add_row(kind, name, str(array.dtype), shape_text(array.shape), *_summary(array))
+            add_row(table, kind, name, str(array.dtype), shape_text(array.shape), *_summary(array))
     out = console()
     out.print(table)
     out.print(f"{seconds * 1e3:.3f} ms (the first call, which also takes memory and threads)", highlight=False)
