@@ -130,7 +130,9 @@ def test_intermediates_and_weights() -> None:
         (y,) = group(b, [x], scaled(2))
         (u,) = group(b, [y, w], lambda t, a, v: [t.compute(a.shape, lambda i, j: a[i, j] + v[j])])
         sums, same = group(
-            b, [u], lambda t, a: [t.reduce("sum", (n,), (4,), lambda i, r: a[i, r]), t.compute(a.shape, lambda *i: a[i])]
+            b,
+            [u],
+            lambda t, a: [t.reduce("sum", (n,), (4,), lambda i, r: a[i, r]), t.compute(a.shape, lambda *i: a[i])],
         )
         return [sums, group(b, [same], scaled(-1))[0]]
 

@@ -94,7 +94,9 @@ SHAPES: list[tuple[Dim, ...]] = [
 UNBOUNDED: list[tuple[Dim, ...]] = [*SHAPES, (free, 16), (free, seq), (wide, 3), (free * wide,)]
 
 
-@pytest.mark.parametrize("shapes", [SHAPES[:2] + SHAPES[-1:], SHAPES, UNBOUNDED], ids=["static", "bounded", "unbounded"])
+@pytest.mark.parametrize(
+    "shapes", [SHAPES[:2] + SHAPES[-1:], SHAPES, UNBOUNDED], ids=["static", "bounded", "unbounded"]
+)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
     plan = random_program(shapes, seed)

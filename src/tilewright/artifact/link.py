@@ -74,7 +74,7 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
         base = Path(folder)
         (base / "blob.bin").write_bytes(data)
         source, out = base / "blob.c", base / "blob.o"
-        array = "{\n#embed \"blob.bin\"\n}" if data else "{0}"
+        array = '{\n#embed "blob.bin"\n}' if data else "{0}"
         source.write_text(f"_Alignas({_ALIGNMENT}) const unsigned char {symbol}[] = {array};\n")
         _run([*command, "-std=c23", "-O1", "-c", str(source), "-o", str(out)], f"embedding {symbol}")
         return out.read_bytes()
@@ -101,7 +101,14 @@ def link_shared(objects: Sequence[bytes], path: Path, target: Any, exports: Sequ
 
 def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
     if _is_wasm(name):
-        return ["-nostdlib", "-lcompiler_rt", "-O2", "-Wl,--no-entry", "-Wl,--strip-all", *(f"-Wl,--export={e}" for e in exports)]
+        return [
+            "-nostdlib",
+            "-lcompiler_rt",
+            "-O2",
+            "-Wl,--no-entry",
+            "-Wl,--strip-all",
+            *(f"-Wl,--export={e}" for e in exports),
+        ]
     if _is_apple(name):
         listing = folder / "exports.txt"
         listing.write_text("".join(f"_{e}\n" for e in exports))
@@ -110,7 +117,15 @@ def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
         return ["-shared", "-O2"]  # the runtime marks its functions dllexport
     script = folder / "exports.map"
     script.write_text("{ global: " + "".join(f"{e}; " for e in exports) + "local: *; };\n")
-    return ["-shared", "-O2", "-pthread", f"-Wl,--version-script={script}", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", "-s"]
+    return [
+        "-shared",
+        "-O2",
+        "-pthread",
+        f"-Wl,--version-script={script}",
+        "-Wl,-Bsymbolic",
+        "-Wl,-z,noexecstack",
+        "-s",
+    ]
 
 
 # -- Choosing a compiler -----------------------------------------------------------------------------------------------------
@@ -155,7 +170,14 @@ def _compiler(name: str, need_embed: bool = False) -> tuple[list[str], str]:
             raise ArtifactError(f"TILEWRIGHT_CC names '{wish}', which is not an executable")
     if importlib.util.find_spec("ziglang") is None:
         raise ArtifactError(f"no C compiler for {name}: pip install ziglang (for this machine, any `cc` will do)")
-    return [sys.executable, "-m", "ziglang", "cc", "-target", zig_target(name)], f"zig {_zig_version()} {zig_target(name)}"
+    return [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        zig_target(name),
+    ], f"zig {_zig_version()} {zig_target(name)}"
 
 
 @cache

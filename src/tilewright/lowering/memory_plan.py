@@ -260,7 +260,9 @@ def _greedy_by_size(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[
 
 def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> bool:
     """Offsets as formulas that keep the vertical order of `offsets`; False when one grows too large."""
-    order = sorted(zip(offsets, range(len(storages)), strict=True), key=lambda item: (item[0], storages[item[1]].nominal))
+    order = sorted(
+        zip(offsets, range(len(storages)), strict=True), key=lambda item: (item[0], storages[item[1]].nominal)
+    )
     done: list[_Storage] = []
     costs: dict[Expr, int] = {}
     for _, k in order:

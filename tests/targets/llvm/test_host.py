@@ -291,7 +291,17 @@ def test_aarch64(tmp_path: Path) -> None:
     assert built.save(tmp_path / "libmodel.so").read_bytes()[18:20] == (183).to_bytes(2, "little")
     source = tmp_path / "main.c"
     source.write_text(AARCH64_MAIN)
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-static", "-O1", f"-I{INCLUDE_DIR}"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        "aarch64-linux-musl",
+        "-static",
+        "-O1",
+        f"-I{INCLUDE_DIR}",
+    ]
     objects = [*built.objects, *link.compile_c(runtime_sources(), [INCLUDE_DIR], isa, list(COMPILE_FLAGS))]
     objects += [link.blob_object(bytes(package.blob(b"")), f"tw_blob_{k}", isa.triple) for k in ("weights", "metadata")]
     files = []

@@ -101,7 +101,9 @@ def build(
     weights = package.gather_weights(arrays, plan.weights_size)
     temporary = path is None
     if path is None:
-        handle, name = tempfile.mkstemp(prefix="tilewright-", suffix=".wasm" if isa.triple.startswith("wasm") else ".so")
+        handle, name = tempfile.mkstemp(
+            prefix="tilewright-", suffix=".wasm" if isa.triple.startswith("wasm") else ".so"
+        )
         os.close(handle)
         path = name
     package.link_library(path, objects, full, isa, weights=weights, embed=False)

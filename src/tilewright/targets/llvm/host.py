@@ -7,7 +7,7 @@ text that refers to the kernels by name. All structs are literal, so the target'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...dialects import func, host, loop
 from ...errors import CompileError
@@ -104,7 +104,9 @@ class _Printer:
             f"ptr {self._string(','.join(features)) if features else 'null'}",
             *(f"ptr @tw.{n}" for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")),
         ]
-        declarations = [f"declare hidden void @{self.codes[name].symbol}(i64, i64, ptr, ptr, ptr)" for name in self.order]
+        declarations = [
+            f"declare hidden void @{self.codes[name].symbol}(i64, i64, ptr, ptr, ptr)" for name in self.order
+        ]
         return "\n".join(
             [
                 *self.globals,
@@ -240,7 +242,7 @@ class _Printer:
     ) -> None:
         wanted = index.value(step.expr)
         differs = emit.op(f"icmp ne i64 {size}, {wanted}")
-        if is_symbol(step.expr):
+        if isinstance(step.expr, Expr) and is_symbol(step.expr):
             number = self.symbols.index(step.expr)
             self._fail(emit, differs, (_CONFLICT, step.input, step.dim, number, wanted, size, *origin[step.expr]))
         else:
