@@ -115,7 +115,7 @@ def _check_model(model: str, dims: Any) -> bool:
     try:
         module = _import(model, dims)
     except UnsupportedOperatorError as error:
-        _say("FAILED", f"{model}: {len(error.operators)} operators are not supported")
+        _say("FAILED", f"{model}: {len(error.operators)} of its operators are not supported")
         for operator in error.operators:
             console().print(f"{'':10}{operator}", highlight=False, markup=False, soft_wrap=True)
         return False

@@ -26,7 +26,7 @@ from ..dims import DimsArgument
 from .inputs import input_types
 from .model import OnnxFile, dtype_of
 from .ops import IMPORTERS, Unsupported
-from .shape_values import evaluate_content
+from .shape_values import RULES, evaluate_content
 from .values import Content, Tensor, TensorList, is_concrete
 
 FOLD_LIMIT = 1024
@@ -304,7 +304,11 @@ class Importer:
             location = Location(f"{scope.path}{label}")
             inputs = [scope.find(name, label) if name else None for name in proto.input]
             if any(name and x is None for name, x in zip(proto.input, inputs, strict=True)):
-                results: Sequence[Binding] = [None] * len(proto.output)  # an unsupported node is above
+                # An unsupported node is above. This one cannot be imported either, but it is told if it is unsupported too.
+                results: Sequence[Binding] = [None] * len(proto.output)
+                if not self._is_known(proto, scope):
+                    operator = ".".join(part for part in (_domain(proto.domain), proto.op_type) if part)
+                    self.problems.setdefault(operator, []).append((str(location), ""))
             else:
                 results = self._node(proto, inputs, scope, _attributes(proto, references), location)
             for name, result in zip(proto.output, results, strict=False):
@@ -350,6 +354,21 @@ class Importer:
             raise CompileError(
                 f"node {location} ({operator}): {_without_location(error)}{_bound_hint(inputs)}"
             ) from error
+
+    def _is_known(self, proto: Any, scope: Scope) -> bool:
+        """Whether an operator has an importer or a function body, as far as that shows without its inputs."""
+        import onnx
+
+        domain = _domain(proto.domain)
+        if (proto.domain, proto.op_type, proto.overload) in self.functions or (domain, proto.op_type) in IMPORTERS:
+            return True
+        if domain == "" and (proto.op_type == "If" or proto.op_type in RULES):
+            return True
+        try:
+            schema = onnx.defs.get_schema(proto.op_type, scope.opsets.get(domain, self.opsets.get(domain, 1)), domain)
+        except onnx.defs.SchemaError:
+            return False
+        return bool(schema.has_function or schema.has_context_dependent_function)
 
     def _call(self, function: Any, node: Node) -> Sequence[Binding]:
         """Inline a model-local function."""
