@@ -8,11 +8,14 @@ from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from ..ir.passes import Pipeline
 from .fold_constants import fold_constants
+from .recognize import recognize
 from .simplify import simplify
 
 GRAPH_PASSES: list[Callable[[Module], object]] = [
     cse,
     fold_constants,
+    simplify,
+    recognize,
     simplify,
     cse,
     dce,

@@ -158,14 +158,14 @@ def known_condition(op: Any, rewriter: Rewriter) -> bool:
     return False
 
 
-@pattern(graph.Max, graph.Min)
-def clamp_to_number(op: Any, rewriter: Rewriter) -> bool:
+@pattern(graph.Max)
+def max_with_zero(op: Any, rewriter: Rewriter) -> bool:
     """``max(x, 0)`` -> relu."""
-    if isinstance(op, graph.Max) and number(op.b) == 0 and same_shape(op.a.type.shape, op.result.type.shape):
-        if op.result.type.dtype.is_float:
-            rewriter.replace(op, rewriter.builder(graph.Relu(op.a)))
-            return True
-    return False
+    whole = same_shape(op.a.type.shape, op.result.type.shape)
+    if number(op.b) != 0 or not whole or not op.result.type.dtype.is_float:
+        return False
+    rewriter.replace(op, rewriter.builder(graph.Relu(op.a)))
+    return True
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -256,11 +256,11 @@ def reshape_of_broadcast(op: Any, rewriter: Rewriter) -> bool:
     inner = producer(op.x, graph.BroadcastTo)
     if inner is None:
         return False
-    if splat_value(op.x) is not None:
-        scalar = reshape(rewriter.builder, inner.x, ()) if inner.x.type.size == 1 else None
-        if scalar is not None:
-            rewriter.replace(op, rewriter.builder(graph.BroadcastTo(scalar, shape=op.shape)))
-            return True
+    element = splat_value(op.x)
+    if element is not None:
+        scalar = new_constant(rewriter.builder, element)
+        rewriter.replace(op, rewriter.builder(graph.BroadcastTo(scalar, shape=op.shape)))
+        return True
     x, wide = tensor_type(inner.x), tensor_type(op.x)
     shape = (*[1] * (wide.rank - x.rank), *x.shape)
     kept = [d for d in range(wide.rank) if not is_one(wide.shape[d])]
@@ -295,9 +295,7 @@ def moved_splat(op: Any, rewriter: Rewriter) -> bool:
     if splat_value(x) is None:
         return False
     b = rewriter.builder
-    source = producer(x, graph.Constant)
-    inner = producer(x, graph.BroadcastTo)
-    scalar = new_constant(b, source.value.array.reshape(-1)[0]) if source is not None else reshape(b, inner.x, ())  # type: ignore[union-attr]
+    scalar = new_constant(b, splat_value(x))
     rewriter.replace(op, b(graph.BroadcastTo(scalar, shape=op.result.type.shape)))
     return True
 
@@ -588,7 +586,7 @@ PATTERNS = [
     negated_comparison,
     double_negation,
     known_condition,
-    clamp_to_number,
+    max_with_zero,
     cast_chain,
     broadcast_behind_elementwise,
     small_splats,

@@ -278,18 +278,37 @@ def _counted_axis(value: Value, length: Dim) -> int | None:
     return axis + lead - len(x.shape)
 
 
+def _counted_axis_of_table(table: Any, length: Dim) -> int | None:
+    """As `_counted_axis`, for an array of indices."""
+    if length == 1 and not table.any():
+        return -1
+    for axis, n in enumerate(table.shape):
+        if n == length and np.array_equal(
+            table,
+            np.broadcast_to(np.arange(n).reshape([-1 if d == axis else 1 for d in range(table.ndim)]), table.shape),
+        ):
+            return axis
+    return None
+
+
 @pattern(graph.GatherNd)
 def gather_at_positions(op: Any, rewriter: Rewriter) -> bool:
     """``x[iota_b, iota_s]`` written as a gather -> `x` broadcast: each index vector names its own position."""
-    joined = producer(op.indices, graph.Concat)
     depth = op.indices.type.shape[-1]
-    if joined is None or op.batch_dims or len(joined.inputs) != depth:
-        return False
     rank = tensor_type(op.indices).rank
-    if normalize_axis(joined.axis, rank) != rank - 1 or not all(is_one(v.type.shape[-1]) for v in joined.inputs):
-        return False
     x = tensor_type(op.x)
-    axes = [_counted_axis(v, x.shape[k]) for k, v in enumerate(joined.inputs)]
+    joined = producer(op.indices, graph.Concat)
+    table = array_of(op.indices)
+    if op.batch_dims:
+        return False
+    if table is not None:
+        axes = [_counted_axis_of_table(table[..., k], x.shape[k]) for k in range(depth)]
+    elif joined is None or len(joined.inputs) != depth or normalize_axis(joined.axis, rank) != rank - 1:
+        return False
+    elif not all(is_one(v.type.shape[-1]) for v in joined.inputs):
+        return False
+    else:
+        axes = [_counted_axis(v, x.shape[k]) for k, v in enumerate(joined.inputs)]
     if any(a is None for a in axes) or len({a for a in axes if a != -1}) != sum(a != -1 for a in axes):
         return False
     # Dimension k of x comes to result dimension axes[k]; the dimensions behind the indexed ones follow at the end.

@@ -490,6 +490,18 @@ CASES.append(
 )
 
 
+CASES.append(
+    Case(
+        "Attention",
+        (F("b", 2, "s", 8), *[F("b", 2, 3, 8)] * 2, F("b", 1, "s", 3, dtype=boolean, fill=bools)),
+        lambda b, d, *v: b(graph.Attention(*v)),
+        _attention,
+        SIZES,
+        note="hidden rows",
+    )
+)
+
+
 def _rotate(x: Any, interleaved: bool) -> Any:
     if interleaved:
         y = np.empty_like(x)
