@@ -6,6 +6,7 @@ Dynamic dimensions become ``torch.export.Dim`` objects; torch's complaints becom
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,28 +53,33 @@ def _load(path: Path) -> Any:
 
 
 def _functional(program: Any) -> Any:
-    """The program with mutation removed and operators that nobody imports decomposed; itself where nothing is to do."""
-    from .registry import decomposition_table, importers
+    """The program with mutation removed and operators that nobody imports decomposed; itself where nothing is to do.
 
-    table = importers()
-    if all(_name(n.target) in table for n in program.graph.nodes if n.op == "call_function"):
+    Decomposing traces the whole program again, which takes as long as exporting it.
+    """
+    from .registry import decomposition_table
+
+    if not any(_needs_decomposition(n) for n in program.graph.nodes if n.op == "call_function"):
         return program
     try:
         with _quiet():
             return program.run_decompositions(decomposition_table())
     except Exception as error:
-        raise CompileError(
-            f"torch cannot bring the exported program into functional form: {_first_lines(error)}"
-        ) from error
+        raise CompileError(f"torch cannot bring the exported program into functional form: {_first_lines(error)}") from error
 
 
-def _name(target: Any) -> str:
-    """``aten.add.Tensor`` for an overload; functions of Python stand for themselves."""
-    return (
-        str(target)
-        if hasattr(target, "_schema")
-        else f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
-    )
+def _needs_decomposition(node: Any) -> bool:
+    """Whether a call mutates something, or its result is used and no importer makes it."""
+    import torch
+
+    from .registry import importers
+
+    if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) or node.target is operator.getitem:
+        return False
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and str(node.target) in importers():
+        return False
+    return bool(node.users) or schema is None or schema.is_mutable
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from ...dialects import graph as g
 from ...dialects.func import Func, Return
 from ...errors import CompileError, InternalError, UnsupportedOperator, UnsupportedOperatorError
 from ...ir.builder import Builder
+from ...ir.cleanup import dce
 from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
@@ -63,8 +64,8 @@ class Node:
     # -- Building ----------------------------------------------------------------------------------------------------------------
 
     def emit(self, op: Operation) -> Any:
-        """Insert an operator; its result, or a tuple of them."""
-        return self.importer.builder(op)
+        """Insert an operator; its result, or a tuple of them. One that folds to an existing value or a constant is not inserted."""
+        return self.importer.emit(op)
 
     def constant(self, value: Any, dtype: DType) -> Value:
         """A constant of any shape."""
@@ -160,6 +161,7 @@ class Importer:
             )
         self.builder.location = Location("outputs")
         self.builder.insert(Return([self._value(n) for n in outputs]))
+        dce(module)
         return module
 
     # -- The border --------------------------------------------------------------------------------------------------------------
@@ -241,6 +243,14 @@ class Importer:
         single = len(nodes) == 1
         names = [n if n and not n.isdigit() else "output" if single else f"output{n or k}" for k, n in enumerate(names)]
         return nodes, [n if names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(names)]
+
+    def emit(self, op: Operation) -> Any:
+        """See `Node.emit`."""
+        folded = op.fold() if isinstance(op, g.GraphOp) and len(op.results) == 1 else None
+        if folded is None:
+            return self.builder(op)
+        op.drop_operands()
+        return folded if isinstance(folded, Value) else self.builder(g.Constant(value=folded))
 
     # -- Nodes -------------------------------------------------------------------------------------------------------------------
 

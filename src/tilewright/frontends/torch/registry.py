@@ -38,10 +38,17 @@ def importers() -> dict[str, Importer]:
 
 
 def decomposition_table() -> Any:
-    """torch's decompositions to core ATen without those of operators that have an importer, which therefore stay whole."""
+    """All of torch's decompositions without those of operators that have an importer, which therefore stay whole.
+
+    torch's default table stops at core ATen, which leaves some operators (interpolation, say) that it can decompose.
+    """
     import torch
+    from torch._decomp import decomposition_table as every
 
     table = torch.export.default_decompositions()
+    for operator, function in every.items():
+        if isinstance(operator, torch._ops.OpOverload) and operator.namespace == "aten" and operator not in table:
+            table[operator] = function
     for name in importers():
         namespace, packet, overload = name.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)

@@ -96,6 +96,19 @@ def atan2(n: Node, a: Any, b: Any) -> Value:
     return n.binary("atan2", *both(n, a, b, n.result_dtype()))
 
 
+@importer("aten.hypot.default")
+def hypot(n: Node, a: Value, b: Value) -> Value:
+    """Scaled by the larger magnitude, so that no square overflows."""
+    a, b = (n.unary("abs", x) for x in both(n, a, b, n.result_dtype()))
+    large, small = n.binary("max", a, b), n.binary("min", a, b)
+    dtype = large.type.dtype
+    zero, one = n.constant(0, dtype), n.constant(1, dtype)
+    empty = n.binary("eq", large, zero)
+    ratio = n.binary("div", small, n.emit(g.Select(empty, one, large)))
+    y = n.binary("mul", large, n.unary("sqrt", n.binary("add", one, n.binary("mul", ratio, ratio))))
+    return n.emit(g.Select(n.unary("isinf", large), large, y))  # type: ignore[no-any-return]
+
+
 # -- Bits and logic ------------------------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,17 @@ def index_select(n: Node, x: Value, dim: int, indices: Value) -> Value:
     return n.reshape(n.emit(g.Gather(x, indices, axis=dim % x.type.rank)), n.result_shape())
 
 
+@importer("aten.unfold.default", "aten.unfold_copy.default")
+def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows of `size` elements every `step`, in a new last dimension."""
+    axis = dim % x.type.rank
+    count = n.result_shape()[axis]
+    first = n.emit(g.Iota(shape=(count, 1), axis=0, step=step))
+    where = n.binary("add", first, n.emit(g.Iota(shape=(1, size), axis=1)))
+    y = n.emit(g.Gather(x, where, axis=axis))
+    return n.transpose(y, [k for k in range(y.type.rank) if k != axis + 1] + [axis + 1])
+
+
 @importer("aten.take_along_dim.default")
 def take_along_dim(n: Node, x: Value, indices: Value, dim: int) -> Value:
     axis = dim % x.type.rank

@@ -159,6 +159,11 @@ def convert(n: Node, x: Value, *_: Any, **__: Any) -> Value:
     return n.cast(x, n.result_dtype())
 
 
+@importer("aten.copy.default")
+def copy(n: Node, x: Value, source: Value, *_: Any) -> Value:
+    return n.broadcast(n.cast(source, x.type.dtype), x.type.shape)
+
+
 @importer("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")
 def dropout(n: Node, x: Value, p: float, train: bool) -> Value:
     from ..importer import Unsupported
