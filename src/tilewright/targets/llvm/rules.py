@@ -34,6 +34,9 @@ class Machine:
 CHUNK = 4096
 """Elements that one thread takes at least from a flat elementwise loop."""
 
+SHORT = 8
+"""Loops of fewer iterations hardly fill a vector."""
+
 GRAIN = 8192
 """Cheap element operations that justify waking a thread."""
 
@@ -301,7 +304,7 @@ def _vector_loop(block: loop.Block, candidates: list[loop.For]) -> loop.For | No
     """The most contiguous loop; among equals the innermost, and loops too short for a vector only when nothing else is left."""
     best, best_score = None, 0.0
     for f in candidates:
-        score = _contiguity(block, f.iv) - (3.0 if _limit(f.extent) < 4 else 0.0)
+        score = _contiguity(block, f.iv) - (3.0 if _limit(f.extent) < SHORT else 0.0)
         if best is None or score >= best_score:
             best, best_score = f, score
     return best
@@ -352,13 +355,19 @@ def _rows(s: Schedule, rows: int, machine: Machine) -> None:
 
 
 def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
-    """Whether reductions read memory along the last row axis (channels-last pooling): it then fills the vectors."""
+    """Whether reductions read memory along the last row axis (channels-last pooling, depthwise convolutions): it then fills the vectors."""
     for b in blocks:
         if not b.reduce_axes or not rows or not isinstance(b.bindings[rows - 1], Expr):
             continue
         reduced = [f.iv for f in enclosing_loops(b) if f.iv in _reduce_loops(b)]
         row = next((f.iv for f in enclosing_loops(b) if f.iv is b.bindings[rows - 1]), None)
-        if row is not None and reduced and _contiguity(b, row) > max(_contiguity(b, iv) for iv in reduced):
+        if row is None or not reduced:
+            continue
+
+        def score(iv: Expr, b: loop.Block = b) -> float:
+            return _contiguity(b, iv) - (3.0 if _limit(iv.upper + 1) < SHORT else 0.0)
+
+        if score(row) > max(map(score, reduced)):
             return True
     return False
 
@@ -456,7 +465,7 @@ def _elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         shared.append(f.iv.name)
     best, best_score = shared[-1], None
     for f in enclosing_loops(first):
-        score = sum(_contiguity(b, f.iv) for b in blocks) - (3.0 if _limit(f.extent) < 4 else 0.0)
+        score = sum(_contiguity(b, f.iv) for b in blocks) - (3.0 if _limit(f.extent) < SHORT else 0.0)
         if best_score is None or score >= best_score:
             best, best_score = f.iv.name, score
     order = [*(x for x in shared if x != best), best]
