@@ -1,0 +1,13 @@
+"""Every pass of the pipelines, run in check mode on real architectures: none changes what a model computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.compare import SIZES, assert_matches, compiled
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5-encoder", "vit", "mobilenet_v2", "convnext"])
+def test_passes_keep_the_meaning(name: str) -> None:
+    library = compiled(name, "onnx", dynamic=True, check=True)
+    assert_matches(library, name, *SIZES[1])
