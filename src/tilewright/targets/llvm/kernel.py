@@ -18,12 +18,14 @@ from .emitter import Emitter
 from .expr import IndexCode
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
-from .scalars import emit_scalar
+from .scalars import HEAVY, emit_scalar
 from .values import Context, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
 
 STACK_BYTES = 16 * 1024
 """Local buffers of a kernel up to this size together live on the stack."""
+UNROLLED_OPERATIONS = 64
+"""Loops with known numbers of iterations are written out up to this many operations: guards and addresses then simplify."""
 ALIGNMENT = 64
 IN_PLACE = "tw.in_place"
 
@@ -290,7 +292,7 @@ def _run_body(g: Context, f: loop.For, values: list[Val]) -> list[Val]:
 def _emit_serial(g: Context, f: loop.For) -> list[Val]:
     extent = g.index.resolve(f.extent)
     first = _current(g, f, [g.values[v] for v in f.inits])
-    if isinstance(extent, int) and extent <= 1:
+    if isinstance(extent, int) and (extent <= 1 or _written_size(g, f) <= UNROLLED_OPERATIONS):
         return _emit_iterations(g, f, range(extent), first)
     if g.lanes is None:
         return emit_rest(g, f, "0", g.index.value(extent), first, _emit_block)
@@ -301,6 +303,22 @@ def _emit_serial(g: Context, f: loop.For) -> list[Val]:
             return [x for v in _run_body(g, f, _regrouped(first, [x for _, x in current])) for x in v.parts]
 
     return _regrouped(first, g.e.loop("0", g.index.value(extent), "1", _flat(first), body))
+
+
+def _written_size(g: Context, f: loop.For) -> int:
+    """Operations of all iterations of a loop and those inside it, if written one after the other; a great number where they cannot be."""
+    extent = g.index.resolve(f.extent)
+    if not isinstance(extent, int) or f.kind not in ("serial", "unroll"):
+        return 1 << 20
+    total = 0
+    for op in f.body.ops:
+        if isinstance(op, loop.For):
+            total += _written_size(g, op)
+        elif isinstance(op, (ScalarOp, loop.Load, loop.Store)):
+            total += 1 if op.name not in HEAVY else UNROLLED_OPERATIONS
+        elif not isinstance(op, loop.Yield):
+            return 1 << 20
+    return extent * total
 
 
 def _emit_iterations(g: Context, f: loop.For, iterations: range, values: list[Val], base: Dim = 0) -> list[Val]:
