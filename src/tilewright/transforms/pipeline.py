@@ -7,7 +7,10 @@ from collections.abc import Callable
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from ..ir.passes import Pipeline
+from .choose_layout import choose_layout
+from .fold_batch_norm import fold_batch_norm
 from .fold_constants import fold_constants
+from .merge_matmuls import merge_matmuls
 from .recognize import recognize
 from .simplify import simplify
 
@@ -15,7 +18,11 @@ GRAPH_PASSES: list[Callable[[Module], object]] = [
     cse,
     fold_constants,
     simplify,
+    cse,
     recognize,
+    fold_batch_norm,
+    merge_matmuls,
+    choose_layout,
     simplify,
     cse,
     dce,

@@ -88,10 +88,7 @@ def _cube(value: Value, x: Value) -> bool:
     product = producer(value, graph.Mul)
     if product is None:
         return False
-    for a, square in ((product.a, product.b), (product.b, product.a)):
-        if a is x and _square(square, x):
-            return True
-    return False
+    return any(a is x and _square(c, x) for a, c in ((product.a, product.b), (product.b, product.a)))
 
 
 def _square(value: Value, x: Value) -> bool:

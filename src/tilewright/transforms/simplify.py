@@ -40,12 +40,13 @@ def simplify(module: Module) -> int:
     """Apply every pattern until none does; returns how many rewrites were made."""
     total = 0
     # The driver revisits the users of what it replaced; patterns that look further back need another round.
-    while count := apply_patterns(module, PATTERNS, materialize=_materialize):
+    while count := apply_patterns(module, PATTERNS, materialize=materialize):
         total += count
     return total
 
 
-def _materialize(b: Builder, value: Constant) -> Value:
+def materialize(b: Builder, value: Constant) -> Value:
+    """The operation of a constant that an operator's `fold` found."""
     result: Value = b(graph.Constant(value=value))
     return result
 
@@ -374,7 +375,7 @@ def merged_runs(before: tuple[Dim, ...], after: tuple[Dim, ...]) -> list[list[in
 
 @pattern(graph.Reshape)
 def transpose_between_reshapes(op: Any, rewriter: Rewriter) -> bool:
-    """Merge dimensions, transpose, split them again -> one transpose of the unmerged dimensions."""
+    """Merge dimensions, transpose, reshape -> transpose the unmerged dimensions, reshape."""
     middle = producer(op.x, graph.Transpose)
     inner = producer(middle.x, graph.Reshape) if middle is not None else None
     if middle is None or inner is None:
@@ -384,9 +385,6 @@ def transpose_between_reshapes(op: Any, rewriter: Rewriter) -> bool:
     if runs is None:
         return False
     order = [d for p in middle.permutation for d in runs[p]]
-    turned = [x.shape[d] for d in order]
-    if not same_shape([n for n in turned if not is_one(n)], [n for n in op.shape if not is_one(n)]):
-        return False
     b = rewriter.builder
     rewriter.replace(op, reshape(b, transpose(b, inner.x, order), op.shape))
     return True

@@ -303,12 +303,12 @@ def gather_at_positions(op: Any, rewriter: Rewriter) -> bool:
         return False
     if table is not None:
         axes = [_counted_axis_of_table(table[..., k], x.shape[k]) for k in range(depth)]
-    elif joined is None or len(joined.inputs) != depth or normalize_axis(joined.axis, rank) != rank - 1:
-        return False
-    elif not all(is_one(v.type.shape[-1]) for v in joined.inputs):
-        return False
-    else:
+    elif joined is not None and len(joined.inputs) == depth and normalize_axis(joined.axis, rank) == rank - 1:
+        if not all(is_one(v.type.shape[-1]) for v in joined.inputs):
+            return False
         axes = [_counted_axis(v, x.shape[k]) for k, v in enumerate(joined.inputs)]
+    else:
+        return False
     if any(a is None for a in axes) or len({a for a in axes if a != -1}) != sum(a != -1 for a in axes):
         return False
     # Dimension k of x comes to result dimension axes[k]; the dimensions behind the indexed ones follow at the end.

@@ -1,0 +1,235 @@
+"""Channels-last inside: convolutions, poolings and what stands between them work on (N, *spatial, C).
+
+Each spatial operator is rewritten with a transpose before and behind it. The transposes back to channels-first are then moved down,
+past everything that works as well on transposed data, until they meet a transpose to channels-last and cancel; what is left
+stands at the edges of the network. Weights keep their shape: they are packed later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..dialects import graph
+from ..dialects.graph.base import normalize_axis, tensor_type
+from ..dialects.graph.elementwise import Binary, constant
+from ..dialects.graph.pool import Pool
+from ..dialects.graph.reduce import ArgReduction, Prefix, Reduction
+from ..ir.builder import Builder
+from ..ir.core import Module, Value
+from ..ir.rewrite import Rewriter, apply_patterns, pattern
+from ..ir.symbolic import Dim
+from .match import UNARY, producer, rebuild, reshape, transpose
+from .simplify import PATTERNS as SIMPLIFY
+from .simplify import materialize
+
+SPATIAL = (graph.Conv, graph.ConvTranspose, graph.AdaptiveAvgPool, Pool)
+
+
+def choose_layout(module: Module) -> int:
+    """Change every spatial operator to channels-last; returns how many rewrites were made (none without such operators)."""
+    if not any(isinstance(op, (graph.Conv, graph.ConvTranspose)) for op in module.walk()):
+        return 0
+    return apply_patterns(module, [*PATTERNS, *SIMPLIFY], materialize=materialize)
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """The permutation from (N, C, *spatial) to (N, *spatial, C)."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """The permutation from (N, *spatial, C) to (N, C, *spatial)."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+@pattern(*SPATIAL)
+def channels_last(op: Any, rewriter: Rewriter) -> bool:
+    """A spatial operator in channels-first -> the same in channels-last between two transposes."""
+    if op.layout != "channels_first":
+        return False
+    rank = op.result.type.rank
+    b = rewriter.builder
+    x = transpose(b, op.operands[0], to_last(rank))
+    y = b(rebuild(op, [x, *op.operands[1:]], layout="channels_last"))
+    rewriter.replace(op, transpose(b, y, to_first(rank)))
+    return True
+
+
+# -- Moving transposes down ----------------------------------------------------------------------------------------------------------
+
+
+def moving(value: Value) -> Any:
+    """The transpose to channels-first that defines `value`, if one does."""
+    op = producer(value, graph.Transpose)
+    return (
+        op if op is not None and len(op.permutation) > 2 and op.permutation == to_first(len(op.permutation)) else None
+    )
+
+
+def turned_back(b: Builder, value: Value, permutation: Sequence[int]) -> Value:
+    """``u`` with ``transpose(u, permutation)`` equal to `value`, which may have fewer dimensions and then broadcasts."""
+    t = tensor_type(value)
+    if t.rank == 0:
+        return value
+    shape: tuple[Dim, ...] = (*[1] * (len(permutation) - t.rank), *t.shape)
+    inverse = [permutation.index(d) for d in range(len(permutation))]
+    return transpose(b, reshape(b, value, shape), inverse)
+
+
+@pattern(*UNARY, graph.Identity)
+def behind_unary(op: Any, rewriter: Rewriter) -> bool:
+    """``f(transpose(x))`` -> ``transpose(f(x))``."""
+    inner = moving(op.x)
+    if inner is None:
+        return False
+    b = rewriter.builder
+    rewriter.replace(op, b(graph.Transpose(b(rebuild(op, [inner.x])), permutation=inner.permutation)))
+    return True
+
+
+@pattern(Binary, graph.Select)
+def behind_binary(op: Any, rewriter: Rewriter) -> bool:
+    """``f(transpose(x), y)`` -> ``transpose(f(x, y'))`` with `y` transposed back, which for constants is done at once."""
+    rank = op.result.type.rank
+    inner = next((t for v in op.operands if (t := moving(v)) is not None and len(t.permutation) == rank), None)
+    if inner is None:
+        return False
+    b = rewriter.builder
+    operands = []
+    for v in op.operands:
+        own = moving(v)
+        same = own is not None and own.permutation == inner.permutation
+        operands.append(own.x if same else turned_back(b, v, inner.permutation))
+    rewriter.replace(op, b(graph.Transpose(b(rebuild(op, operands)), permutation=inner.permutation)))
+    return True
+
+
+@pattern(graph.Concat)
+def behind_concat(op: Any, rewriter: Rewriter) -> bool:
+    """A concatenation of transposes -> a transpose of the concatenation along another axis."""
+    inner = next((t for v in op.inputs if (t := moving(v)) is not None), None)
+    if inner is None:
+        return False
+    p = inner.permutation
+    b = rewriter.builder
+    parts = [own.x if (own := moving(v)) is not None else turned_back(b, v, p) for v in op.inputs]
+    joined = b(graph.Concat(parts, axis=p[normalize_axis(op.axis, len(p))]))
+    rewriter.replace(op, b(graph.Transpose(joined, permutation=p)))
+    return True
+
+
+def _scattered(values: Sequence[Any], permutation: Sequence[int]) -> tuple[Any, ...]:
+    """Per-dimension attributes of a transposed tensor as those of the tensor before the transpose."""
+    return tuple(values[permutation.index(d)] for d in range(len(permutation)))
+
+
+@pattern(graph.Pad, graph.Slice, graph.Tile)
+def behind_movement(op: Any, rewriter: Rewriter) -> bool:
+    """Pads, slices and repetitions with their attributes in the other order."""
+    inner = moving(op.x)
+    if inner is None:
+        return False
+    p = inner.permutation
+    names = {graph.Pad: ("low", "high"), graph.Slice: ("starts", "stops", "steps"), graph.Tile: ("repeats",)}[type(op)]
+    b = rewriter.builder
+    y = b(rebuild(op, [inner.x], **{n: _scattered(getattr(op, n), p) for n in names}))
+    rewriter.replace(op, b(graph.Transpose(y, permutation=p)))
+    return True
+
+
+@pattern(graph.Softmax, graph.LogSoftmax, graph.BatchNorm, Prefix)
+def behind_axis(op: Any, rewriter: Rewriter) -> bool:
+    """Operators along one axis: the same axis of the tensor before the transpose."""
+    inner = moving(op.operands[0])
+    if inner is None:
+        return False
+    p = inner.permutation
+    b = rewriter.builder
+    y = b(rebuild(op, [inner.x, *op.operands[1:]], axis=p[normalize_axis(op.axis, len(p))]))
+    rewriter.replace(op, b(graph.Transpose(y, permutation=p)))
+    return True
+
+
+@pattern(Reduction, ArgReduction)
+def behind_reduction(op: Any, rewriter: Rewriter) -> bool:
+    """Reductions over the same dimensions; where they are dropped the rest may need no transpose any more."""
+    inner = moving(op.x)
+    if inner is None:
+        return False
+    p = inner.permutation
+    single = isinstance(op, ArgReduction)
+    axes = (normalize_axis(op.axis, len(p)),) if single else op.normalized
+    before = tuple(p[a] for a in axes)
+    b = rewriter.builder
+    y = b(rebuild(op, [inner.x], **({"axis": before[0]} if single else {"axes": before})))
+    if not op.keepdims:
+        left = [d for d in range(len(p)) if d not in before]
+        p = tuple(left.index(p[d]) for d in range(len(p)) if d not in axes)
+    rewriter.replace(op, transpose(b, y, p))
+    return True
+
+
+@pattern(graph.Gather)
+def behind_gather(op: Any, rewriter: Rewriter) -> bool:
+    """Elements selected along one dimension (resizing)."""
+    inner = moving(op.x)
+    if inner is None or tensor_type(op.indices).rank != 1:
+        return False
+    p = inner.permutation
+    b = rewriter.builder
+    y = b(graph.Gather(inner.x, op.indices, axis=p[normalize_axis(op.axis, len(p))]))
+    rewriter.replace(op, b(graph.Transpose(y, permutation=p)))
+    return True
+
+
+@pattern(graph.BroadcastTo)
+def behind_broadcast(op: Any, rewriter: Rewriter) -> bool:
+    """A broadcast of a transpose of as many dimensions."""
+    inner = moving(op.x)
+    if inner is None or len(inner.permutation) != len(op.shape):
+        return False
+    p = inner.permutation
+    b = rewriter.builder
+    rewriter.replace(
+        op, b(graph.Transpose(b(graph.BroadcastTo(inner.x, shape=_scattered(op.shape, p))), permutation=p))
+    )
+    return True
+
+
+@pattern(graph.GroupNorm)
+def group_norm_last(op: Any, rewriter: Rewriter) -> bool:
+    """Group normalization of a transpose, written out over (N, *spatial, groups, C / groups)."""
+    inner = moving(op.x)
+    x = tensor_type(op.x)
+    channels = x.shape[1]
+    if inner is None or not isinstance(channels, int) or x.dtype.bits <= 16:
+        return False
+    source = tensor_type(inner.x)
+    b = rewriter.builder
+    groups = op.groups
+    grouped = reshape(b, inner.x, (*source.shape[:-1], groups, channels // groups))
+    axes = (*range(1, source.rank - 1), source.rank)
+    mean = b(graph.ReduceMean(grouped, axes=axes, keepdims=True))
+    centered = b(graph.Sub(grouped, mean))
+    variance = b(graph.ReduceMean(b(graph.Mul(centered, centered)), axes=axes, keepdims=True))
+    factor = b(graph.Rsqrt(b(graph.Add(variance, constant(b, op.epsilon, variance)))))
+    y = reshape(b, b(graph.Mul(centered, factor)), source.shape)
+    y = y if op.scale is None else b(graph.Mul(y, op.scale))
+    y = y if op.bias is None else b(graph.Add(y, op.bias))
+    rewriter.replace(op, b(graph.Transpose(y, permutation=inner.permutation)))
+    return True
+
+
+PATTERNS = [
+    channels_last,
+    behind_unary,
+    behind_binary,
+    behind_concat,
+    behind_movement,
+    behind_axis,
+    behind_reduction,
+    behind_gather,
+    behind_broadcast,
+    group_norm_last,
+]
