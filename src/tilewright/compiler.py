@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,9 @@ def compile(
     from .targets.base import resolve
 
     if precision is not None:
-        raise CompileError(f"precision={precision!r} is not available yet; the model's own arithmetic is kept with precision=None")
+        raise CompileError(
+            f"precision={precision!r} is not available yet; the model's own arithmetic is kept with precision=None"
+        )
     chosen = resolve(target)
     say = progress or (lambda stage: None)
     use_cache = cache and not (disable or check or dump)
@@ -87,7 +90,8 @@ def compile(
     def anew(lookup: bool) -> CompiledModel:
         compilation = Compilation(chosen, say, disable=frozenset(disable), check=check, dump=dump, cache=lookup)
         with _inside_errors():
-            return compilation.run(model, args, dict(kwargs or {}), dims, threads)
+            library = compilation.run(model, args, dict(kwargs or {}), dims, threads)
+        return library
 
     if not use_cache:
         return anew(False)
@@ -145,7 +149,9 @@ class Compilation:
         self.report = Report()
         self.graph: Module | None = None
 
-    def run(self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None) -> CompiledModel:
+    def run(
+        self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None
+    ) -> CompiledModel:
         """Import, optimize, lower, generate code, link, load."""
         module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
         if not self.cache:
@@ -236,7 +242,8 @@ class Compilation:
 
         def tensors(names: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
             return [
-                {"name": n, "dtype": v.type.dtype.label, "shape": shape_of(v.type.shape)} for n, v in zip(names, values, strict=True)
+                {"name": n, "dtype": v.type.dtype.label, "shape": shape_of(v.type.shape)}
+                for n, v in zip(names, values, strict=True)
             ]
 
         kernels = [
@@ -247,7 +254,9 @@ class Compilation:
                 "flops": k.flops if isinstance(k.flops, int) else str(k.flops),
                 "bytes": k.bytes if isinstance(k.bytes, int) else str(k.bytes),
                 "operators": list(k.origins),
-                "locations": [str(part) for part in (k.location, *k.location.fused) if str(part) != "unknown place"][:4],
+                "locations": [str(part) for part in (k.location, *k.location.fused) if str(part) != "unknown place"][
+                    :4
+                ],
             }
             for k in lowered.kernels.values()
         ]
@@ -312,7 +321,13 @@ def _solver_steps(main: Any) -> list[dict[str, Any]]:
         where: dict[str, Any] = {"input": step.input, "dim": step.dim}
         if isinstance(step, Define):
             lower, upper = bounds(step.symbol)
-            where.update(symbol=step.symbol.name, coefficient=text(step.coefficient), offset=text(step.offset), lower=lower, upper=upper)
+            where.update(
+                symbol=step.symbol.name,
+                coefficient=text(step.coefficient),
+                offset=text(step.offset),
+                lower=lower,
+                upper=upper,
+            )
         else:
             where["expr"] = text(step.expr)
         steps.append(where)
@@ -363,18 +378,15 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
     raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2")
 
 
-class _inside_errors:  # noqa: N801  (used as a statement)
-    """Turns mistakes of the compiler itself into `InternalError` that name the operation and its place in the user's model."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if error is None or isinstance(error, (TilewrightError, KeyboardInterrupt, MemoryError, SystemExit, GeneratorExit)):
-            return False
-        if isinstance(error, Exception):
-            raise InternalError(f"{type(error).__name__}: {error}") from error
-        return False
+@contextmanager
+def _inside_errors() -> Iterator[None]:
+    """Turns mistakes of the compiler itself into `InternalError`, which names the operation and its place in the user's model."""
+    try:
+        yield
+    except (TilewrightError, MemoryError):
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
 def load(path: str | Path, *, threads: int | None = None) -> CompiledModel:

@@ -61,7 +61,7 @@ def blob(data: bytes | np.ndarray, checksum: int = 0, *, size: int | None = None
     whole = bytearray(_ALIGNMENT + length)
     whole[0:8] = (length if size is None else size).to_bytes(8, "little")
     whole[8:16] = checksum.to_bytes(8, "little")
-    whole[_ALIGNMENT:] = memoryview(data)
+    whole[_ALIGNMENT:] = data if isinstance(data, bytes) else data.tobytes()
     return whole
 
 

@@ -51,8 +51,8 @@ def _compare(a: Operation, b: Operation, same: dict[Value, Value], locations: bo
                 return f"{path}: block arguments {[x.type for x in ba.args]} against {[y.type for y in bb.args]}"
             same.update(zip(ba.args, bb.args, strict=True))
             ops_a, ops_b = list(ba.ops), list(bb.ops)
-            for k, (x, y) in enumerate(zip(ops_a, ops_b, strict=False)):
-                found = _compare(x, y, same, locations, f"{path} > {k}:{x.name}")
+            for k, (p, q) in enumerate(zip(ops_a, ops_b, strict=False)):
+                found = _compare(p, q, same, locations, f"{path} > {k}:{p.name}")
                 if found is not None:
                     return found
             if len(ops_a) != len(ops_b):

@@ -76,6 +76,10 @@ class Expr:
     __slots__ = ("_bounds", "_free", "_key", "_text", "terms")
     _interned: ClassVar[dict[tuple[tuple[int, Monomial], ...], Expr]] = {}
     terms: tuple[tuple[int, Monomial], ...]
+    _bounds: Interval | None
+    _free: frozenset[Expr] | None
+    _key: Any
+    _text: str | None
 
     def __hash__(self) -> int:
         return id(self)
@@ -364,8 +368,8 @@ def _split_multiples(a: Dim, n: Dim) -> tuple[Dim, Dim]:
                 continue
             remainder = _add(a, _scale(_mul(ratio, n), -1))
             if len(_terms(remainder)) < len(_terms(a)):
-                q, r = _split_multiples(remainder, n)
-                return _add(ratio, q), r
+                more, left = _split_multiples(remainder, n)
+                return _add(ratio, more), left
         return 0, a
     nc, nm = n.terms[0]
     quotient, rest = {}, {}
@@ -491,6 +495,13 @@ def smax(a: Dim, b: Dim) -> Dim:
     if prove_le(a, b):
         return b
     return _binary(Max, *sorted((a, b), key=_order))
+
+
+def unordered_max(a: Dim, b: Dim) -> Dim:
+    """The larger of two expressions of which neither always exceeds the other: no proof is tried, which may be long for large ones."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return a if a is b else _binary(Max, *sorted((a, b), key=_order))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:

@@ -117,6 +117,8 @@ bf16 = DType("bf16", "float", 16)
 class _Interned(Type):
     __slots__ = ("_key", "_text")
     _instances: ClassVar[dict[tuple[Any, ...], Type]] = {}
+    _key: tuple[Any, ...]
+    _text: str | None
 
     @classmethod
     def _intern(cls, *key: Any) -> Any:

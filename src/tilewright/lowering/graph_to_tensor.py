@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dialects import func, graph, tensor
 from ..dialects.tensor_builder import Tensor, TensorBuilder
-from ..errors import UnsupportedOperatorError
+from ..errors import UnsupportedOperator, UnsupportedOperatorError
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.core import IRError, Module, Operation, Value
@@ -22,9 +22,17 @@ def lower_to_tensor(module: Module) -> Module:
         for op in list(function.body.ops):
             _lower(op, None, missing)
     if missing:
-        raise UnsupportedOperatorError.of_operations(missing)
+        raise UnsupportedOperatorError(_grouped(missing))
     dce(module)
     return module
+
+
+def _grouped(ops: list[Operation]) -> list[UnsupportedOperator]:
+    """One entry for each operator, with all its places."""
+    places: dict[str, list[str]] = {}
+    for op in ops:
+        places.setdefault(op.name, []).append(str(op.location))
+    return [UnsupportedOperator(name, len(where), tuple(where)) for name, where in places.items()]
 
 
 def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:

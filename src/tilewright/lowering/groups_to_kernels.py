@@ -84,9 +84,13 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
     rows = int(group.attributes["tw.rows"])
     pairs = []
     for k, value in enumerate(group.body.terminator.operands):
-        writer = members.index(value.defining_op)
+        writer = next(k for k, m in enumerate(members) if m.result is value)
         for n, arg in enumerate(group.body.args):
-            if arg.type.dtype is value.type.dtype and prove_eq(arg.type.size, value.type.size) and _may_overwrite(members, writer, arg, rows):
+            if (
+                arg.type.dtype is value.type.dtype
+                and prove_eq(arg.type.size, value.type.size)
+                and _may_overwrite(members, writer, arg, rows)
+            ):
                 pairs.append((k, n))
     return tuple(pairs)
 
@@ -103,7 +107,10 @@ def _may_overwrite(members: list[tensor.Compute], writer: int, arg: Value, rows:
             if position == writer:
                 if not prove_eq(address, flatten_index(m.axes, m.result.type.shape)):
                     return False
-            elif tuple(r.indices[:rows]) != tuple(m.axes[:rows]) or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]:
+            elif (
+                tuple(r.indices[:rows]) != tuple(m.axes[:rows])
+                or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]
+            ):
                 return False
     return True
 
@@ -134,7 +141,9 @@ def group_flops(group: tensor.Group) -> Dim:
         points = product(extent(a) for a in (*m.axes, *reduce_axes))
         if not isinstance(points, int):  # a reduce axis may be bounded by a parallel one: count the longest
             points = substitute(points, {a: a.upper for a in m.axes})
-        per_point = sum(isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select)) and x.result.type.is_float for x in m.body.ops)
+        per_point = sum(
+            isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select)) and x.result.type.is_float for x in m.body.ops
+        )
         total = total + points * (per_point + (1 if reduce_axes else 0))
     return total
 
@@ -154,7 +163,8 @@ def group_bytes(group: tensor.Group) -> Dim:
 
 def moved_bytes(function: func.Func) -> tuple[int, Dim]:
     """(kernels, bytes) of a function's computations or groups, each as a kernel of its own."""
-    count, total = 0, 0
+    count = 0
+    total: Dim = 0
     for op in function.body.ops:
         if isinstance(op, tensor.Group):
             values = [*op.operands, *op.results]

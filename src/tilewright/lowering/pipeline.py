@@ -70,7 +70,9 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
     ]
 
 
-def lower(module: Module, options: LoweringOptions, run_pass: Callable[[Callable[[Module], object], Module], None]) -> Lowered:
+def lower(
+    module: Module, options: LoweringOptions, run_pass: Callable[[Callable[[Module], object], Module], object]
+) -> Lowered:
     """Lower a graph-level module in place to its host program and scheduled kernels.
 
     Raises:

@@ -105,7 +105,9 @@ def _nest(builder: Builder, name: str, axes: tuple[Expr, ...], reduce_axes: tupl
         mapping[axis] = iv
         ivs.append(iv)
         bindings.append(iv)
-    block = loop.Block(sym_name=name, axes=axes, reduce_axes=reduce_axes, bindings=tuple(bindings), location=builder.location)
+    block = loop.Block(
+        sym_name=name, axes=axes, reduce_axes=reduce_axes, bindings=tuple(bindings), location=builder.location
+    )
     top: Operation = block
     for iv in reversed(ivs):
         f = loop.For(iv=iv, location=builder.location)

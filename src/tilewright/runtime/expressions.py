@@ -55,7 +55,9 @@ def _evaluate(node: ast.expr, symbols: Mapping[str, int], text: str) -> int:
     raise ArtifactError(f"the metadata holds a formula that cannot be read: {text!r}")
 
 
-def solve_symbols(solver: Sequence[Mapping[str, Any]], names: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+def solve_symbols(
+    solver: Sequence[Mapping[str, Any]], names: Sequence[str], shapes: Sequence[Sequence[int]]
+) -> dict[str, int]:
     """Values of the symbolic dimensions from the shapes of the inputs, by the steps that the compiler wrote down.
 
     A step holds ``input`` and ``dim``; with ``symbol``, ``coefficient``, ``offset``, ``lower``, ``upper`` it defines a symbol, with
@@ -72,7 +74,9 @@ def solve_symbols(solver: Sequence[Mapping[str, Any]], names: Sequence[str], sha
         if "symbol" not in step:
             wanted = evaluate(step["expr"], symbols)
             if wanted != size:
-                raise ShapeError(f"{what}, expected {step['expr']}" + ("" if isinstance(step["expr"], int) else f" = {wanted}"))
+                raise ShapeError(
+                    f"{what}, expected {step['expr']}" + ("" if isinstance(step["expr"], int) else f" = {wanted}")
+                )
             continue
         coefficient = evaluate(step["coefficient"], symbols)
         value, rest = divmod(size - evaluate(step["offset"], symbols), coefficient) if coefficient else (0, 1)

@@ -141,7 +141,11 @@ class CompiledModel(ABC):
         for kernel in self.metadata.get("kernels", []):
             row = total[kernel["name"]]
             flops, moved = (evaluate(kernel[k], symbols) * row.calls for k in ("flops", "bytes"))
-            rows.append(KernelProfile(row.name, row.calls, row.nanoseconds * 1e-9 / repeat, moved, flops, tuple(kernel["locations"])))
+            rows.append(
+                KernelProfile(
+                    row.name, row.calls, row.nanoseconds * 1e-9 / repeat, moved, flops, tuple(kernel["locations"])
+                )
+            )
         return sorted(rows, key=lambda row: -row.seconds)
 
     def profile_raw(self, *args: Any, **kwargs: Any) -> list[KernelTime]:

@@ -111,7 +111,9 @@ class WebgpuLibrary(CompiledModel):
             raise ShapeError(f"input '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
         raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
 
-    def _dispatch(self, encoder: Any, step: dict[str, Any], memory: dict[str, list[Any]], symbols: dict[str, int]) -> None:
+    def _dispatch(
+        self, encoder: Any, step: dict[str, Any], memory: dict[str, list[Any]], symbols: dict[str, int]
+    ) -> None:
         groups = evaluate(step["groups"], symbols)
         if groups <= 0:
             return
@@ -119,10 +121,13 @@ class WebgpuLibrary(CompiledModel):
         sizes = self._upload(np.array([_INFINITY, *(symbols[s] for s in step["dims"])], np.int32))
         buffers = [memory[kind][k] for kind, k in step["buffers"]]
         entries = [
-            {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}} for k, b in enumerate([*buffers, sizes])
+            {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}}
+            for k, b in enumerate([*buffers, sizes])
         ]
         used = _bindings_used(self._kernels[step["kernel"]], len(buffers) + 1)
-        group = self._device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=[entries[k] for k in used])
+        group = self._device.create_bind_group(
+            layout=pipeline.get_bind_group_layout(0), entries=[entries[k] for k in used]
+        )
         work = encoder.begin_compute_pass()
         work.set_pipeline(pipeline)
         work.set_bind_group(0, group)
@@ -179,7 +184,9 @@ def _open_device() -> Any:
     try:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     except Exception as error:  # wgpu raises plain exceptions of several kinds here
-        raise ArtifactError(f"no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver ({error})") from error
+        raise ArtifactError(
+            f"no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver ({error})"
+        ) from error
     if adapter is None:
         raise ArtifactError("no WebGPU adapter: install a GPU driver or Mesa's software Vulkan driver")
     wanted = ("max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size")

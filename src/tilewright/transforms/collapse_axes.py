@@ -29,7 +29,7 @@ def _collapse(group: tensor.Group) -> None:
     members = [op for op in group.body.ops if isinstance(op, tensor.Compute)]
     if group.kind in ("scatter", "chain") or len(members) + 1 != len(group.body):
         return
-    shapes = {m.result: m.result.type.shape for m in members}
+    shapes: dict[Value, Shape] = {m.result: m.result.type.shape for m in members}
     rows = group.attributes.get("tw.rows", len(members[0].axes))
     shared = rows if group.kind == "rows" else len(members[0].axes)
     d = 0
@@ -55,7 +55,11 @@ def _collapse_tails(members: Sequence[tensor.Compute], shared: int) -> None:
     d = shared
     while any(len(m.axes) > d + 1 for m in members):
         deep = [m for m in members if len(m.axes) > d + 1]
-        same = all(prove_eq(a, b) for m in deep for a, b in zip(m.result.type.shape[d : d + 2], deep[0].result.type.shape[d : d + 2], strict=True))
+        same = all(
+            prove_eq(a, b)
+            for m in deep
+            for a, b in zip(m.result.type.shape[d : d + 2], deep[0].result.type.shape[d : d + 2], strict=True)
+        )
         shallow_read = any(r.source in {m.result for m in deep} for m in members if m not in deep for r in _reads(m))
         if same and not shallow_read and all(_can_merge(m, d, members) for m in deep):
             _merge(deep, d)
@@ -143,7 +147,11 @@ def _rename(op: tensor.Compute, mapping: dict[Expr, Dim], internal: dict[Value, 
     for x in op.body.ops:
         if isinstance(x, tensor.Read):
             if x.source in internal:
-                x.indices = (*substitute_all(x.indices[:d], mapping), internal[x.source], *substitute_all(x.indices[d + 2 :], mapping))
+                x.indices = (
+                    *substitute_all(x.indices[:d], mapping),
+                    internal[x.source],
+                    *substitute_all(x.indices[d + 2 :], mapping),
+                )
             else:
                 x.indices = substitute_all(x.indices, mapping)
             x.guard = substitute_all(x.guard, mapping)
@@ -198,7 +206,9 @@ def _collapse_reductions(op: tensor.Compute) -> None:
         roles = Roles.of(op)
         if roles is not None:
             k_order = tuple(p if p <= d else p - 1 for p in roles.k if p != d + 1)
-            op.attributes[CONTRACTION] = Roles(roles.batch, roles.m, roles.n, k_order, roles.nr, roles.padded).as_attribute()
+            op.attributes[CONTRACTION] = Roles(
+                roles.batch, roles.m, roles.n, k_order, roles.nr, roles.padded
+            ).as_attribute()
 
 
 def _restore_shapes(group: tensor.Group, shapes: dict[Value, Shape]) -> None:

@@ -154,7 +154,11 @@ def _belongs_to_contraction(op: tensor.Compute) -> bool:
     """Whether an elementwise computation can be the epilogue of the contraction it reads."""
     for read in _reads_of(op):
         source = read.source.defining_op
-        if isinstance(source, tensor.Compute) and tuple(read.indices) == tuple(op.axes) and match_contraction(source) is not None:
+        if (
+            isinstance(source, tensor.Compute)
+            and tuple(read.indices) == tuple(op.axes)
+            and match_contraction(source) is not None
+        ):
             return set(source.result.users) <= set(_reads_of(op))
     return False
 
@@ -209,17 +213,23 @@ def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read] | None:
     result: Value | None = None
     for child in op.body.ops:
         if isinstance(child, tensor.Read):
-            own = {symbol(f"v{k}", None, None): symbol(f"v{k + len(outer)}", None, None) for k in range(len(child.dynamic))}
+            own = {
+                symbol(f"v{k}", None, None): symbol(f"v{k + len(outer)}", None, None) for k in range(len(child.dynamic))
+            }
             full = {**mapping, **own}
             new_guard = (*substitute_all(child.guard, full), *guard)
             otherwise = values[child.otherwise] if child.otherwise is not None else None
             if new_guard and otherwise is None:
                 dtype = child.result.type
-                otherwise = builder(scalar.Constant(value=False if dtype is boolean else 0.0 if dtype.is_float else 0, dtype=dtype))
+                otherwise = builder(
+                    scalar.Constant(value=False if dtype is boolean else 0.0 if dtype.is_float else 0, dtype=dtype)
+                )
             indices, new_guard, dynamic = _used_dynamic(
                 substitute_all(child.indices, full), new_guard, [*outer, *(values[v] for v in child.dynamic)]
             )
-            new = tensor.Read(child.source, dynamic, otherwise, indices=indices, guard=new_guard, location=child.location)
+            new = tensor.Read(
+                child.source, dynamic, otherwise, indices=indices, guard=new_guard, location=child.location
+            )
             builder.insert(new)
             created.append(new)
             values[child.result] = new.result
@@ -281,7 +291,10 @@ def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
     # Axis d of the producer is axis position[d] of the consumer.
     position = [axes.index(e) for e in indices]
     mapping: dict[Expr, Dim] = dict(zip(producer.axes, (axes[p] for p in position), strict=True))
-    if any(not isinstance(r.upper, int) and not free_symbols(r.upper).isdisjoint(producer.axes) for r in producer.reduce_axes):
+    if any(
+        not isinstance(r.upper, int) and not free_symbols(r.upper).isdisjoint(producer.axes)
+        for r in producer.reduce_axes
+    ):
         return
     new = tensor.Compute(
         axes=axes,

@@ -97,7 +97,9 @@ def match_contraction(compute: tensor.Compute) -> Contraction | None:
     if left.moves_with(last) == right.moves_with(last):
         return None
     a, b = (right, left) if left.moves_with(last) else (left, right)
-    batch, m, n = [], [], []
+    batch: list[Expr] = []
+    m: list[Expr] = []
+    n: list[Expr] = []
     for axis in compute.axes:
         by_a, by_b = a.moves_with(axis), b.moves_with(axis)
         (m if by_a and not by_b else n if by_b and not by_a else batch).append(axis)

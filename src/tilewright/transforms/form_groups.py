@@ -118,8 +118,10 @@ def _home_for(
                 draft.closed = True
                 return draft
             continue
-        if not row_groups and (draft.members[0].is_reduction or op.is_reduction):
-            if len(draft.members) == 1 and draft.members[0].is_reduction and _is_epilogue(draft, op):
+        first = draft.members[0]
+        assert isinstance(first, tensor.Compute)  # a scatter's draft is closed
+        if not row_groups and (first.is_reduction or op.is_reduction):
+            if len(draft.members) == 1 and first.is_reduction and _is_epilogue(draft, op):
                 draft.closed = True
                 return draft
             continue
@@ -192,7 +194,7 @@ CHAIN_COLUMNS = 8192
 
 def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
     """Join drafts (contraction, rows, contraction) that pass rows of one matrix on."""
-    home = {m: d for d in drafts for m in d.members}
+    home: dict[Operation, _Draft] = {m: d for d in drafts for m in d.members}
     gone: set[_Draft] = set()
     for last in drafts:
         middle = _rows_before(last, home)

@@ -18,7 +18,7 @@ from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.constant import Constant
-from ..ir.core import Module, Value
+from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, ceildiv, prove_le
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
@@ -42,8 +42,9 @@ class Roles:
         return (self.batch, self.m, self.n, self.k, self.nr, self.padded)
 
     @staticmethod
-    def of(compute: tensor.Compute) -> Roles | None:
-        found = compute.attributes.get(CONTRACTION)
+    def of(op: Operation) -> Roles | None:
+        """The roles of a computation, or of the `loop.block` it became; None when it is no contraction."""
+        found = op.attributes.get(CONTRACTION)
         return None if found is None else Roles(*found)
 
 
@@ -61,7 +62,9 @@ def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
     compute = c.compute
     if not c.n or c.dtype.bits not in (32, 64) or any(op.type.dtype is not c.dtype for op in (c.a, c.b)):
         return
-    if any(not isinstance(axis.upper, int) and set(compute.axes) & _symbols(axis.upper) for axis in compute.reduce_axes):
+    if any(
+        not isinstance(axis.upper, int) and set(compute.axes) & _symbols(axis.upper) for axis in compute.reduce_axes
+    ):
         return
     last = c.n[-1]
     k = sorted(c.k, key=lambda axis: _order(c.a.coefficients[axis]))  # the left operand is walked along its rows
@@ -112,17 +115,24 @@ def _panel_index(c: Contraction, k: list[Expr], nr: int) -> tuple[Dim, ...]:
     return (*outer, last // nr, *k, last % nr)
 
 
+def _number(d: Dim) -> int:
+    """A dimension of a constant, which is never symbolic."""
+    assert isinstance(d, int)
+    return d
+
+
 def _pack_constant(c: Contraction, k: list[Expr], source: Constant, nr: int, packed: dict[Any, Value]) -> None:
     *outer, last = c.n
     axes = [*outer, last, *k]
-    shape = [int(extent(a)) for a in axes]  # type: ignore[arg-type]  # a constant's dimensions are numbers
-    strides = [int(c.b.coefficients[a]) for a in axes]  # type: ignore[call-overload]
-    key = (id(source.array), tuple(shape), tuple(strides), int(c.b.offset), nr)  # type: ignore[call-overload]
+    shape = [_number(extent(a)) for a in axes]
+    strides = [_number(c.b.coefficients[a]) for a in axes]
+    start = _number(c.b.offset)
+    key = (id(source.array), tuple(shape), tuple(strides), start, nr)
     if key not in packed:
         panels = -(-shape[len(outer)] // nr)
 
         def build() -> np.ndarray[Any, Any]:
-            flat = np.ascontiguousarray(source.array).reshape(-1)[int(c.b.offset) :]  # type: ignore[call-overload]
+            flat = np.ascontiguousarray(source.array).reshape(-1)[start:]
             view = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides], writeable=False)
             n_at = len(outer)
             result = np.zeros((*shape[:n_at], panels, *shape[n_at + 1 :], nr), flat.dtype)

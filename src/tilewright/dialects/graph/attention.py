@@ -64,7 +64,7 @@ class Attention(GraphOp):
         if mask is not None:
             scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
         if self.causal:
-            scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
+            scores = np.where(np.tri(*scores.shape[2:]).astype(bool), scores, -np.inf)
         with np.errstate(invalid="ignore"):
             top = scores.max(-1, keepdims=True)
             e = np.exp(scores - top)

@@ -67,7 +67,9 @@ def isa_named(target: str) -> Isa:
         return host_isa()
     found = ISAS.get(target.removeprefix("cpu:"))
     if found is None:
-        raise CompileError(f"unknown target {target!r}; known: cpu, aarch64-linux, {', '.join(f'cpu:{name}' for name in ISAS if name.startswith('x86'))}")
+        raise CompileError(
+            f"unknown target {target!r}; known: cpu, aarch64-linux, {', '.join(f'cpu:{name}' for name in ISAS if name.startswith('x86'))}"
+        )
     return found
 
 

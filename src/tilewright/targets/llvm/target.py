@@ -22,7 +22,9 @@ class LlvmTarget(Target):
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "triple": self.isa.triple, "features": list(self.isa.features)}
 
-    def build(self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None) -> Any:
+    def build(
+        self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
+    ) -> Any:
         from .build import build
         from .kernel import print_kernel
 
@@ -49,4 +51,3 @@ def code_text(built: Any, level: str) -> str | None:
 
         return "\n".join(assembly(text, built.isa) for text in built.texts)
     return None
-

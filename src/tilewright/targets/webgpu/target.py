@@ -26,7 +26,9 @@ class WebgpuTarget(Target):
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}
 
-    def build(self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None) -> Any:
+    def build(
+        self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
+    ) -> Any:
         from ...runtime.webgpu import WebgpuLibrary
 
         progress("generating WGSL")

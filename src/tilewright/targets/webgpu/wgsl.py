@@ -166,7 +166,7 @@ class _Printer:
 
     def statement(self, op: Operation) -> None:
         if isinstance(op, loop.For):
-            self.loop(op)
+            self.for_loop(op)
         elif isinstance(op, loop.If):
             self.emit("if (" + " && ".join(f"{self.dim(e)} >= 0" for e in op.conditions) + ") {")
             self.block(op)
@@ -174,7 +174,9 @@ class _Printer:
         elif isinstance(op, loop.Alloc):
             size = bounds(op.buffer.size)[1]
             if size is None or size > 1024:
-                raise CompileError(f"target webgpu cannot hold {op.buffer} in registers (kernel '{self.kernel.sym_name}')")
+                raise CompileError(
+                    f"target webgpu cannot hold {op.buffer} in registers (kernel '{self.kernel.sym_name}')"
+                )
             name = self.names[op.result] = self.fresh("local")
             self.emit(f"var {name}: array<{_type(op.buffer.dtype, 'local buffer')}, {size}>;")
         elif isinstance(op, loop.Load):
@@ -193,7 +195,7 @@ class _Printer:
             self.statement(child)
         self.depth -= 1
 
-    def loop(self, op: loop.For) -> None:
+    def for_loop(self, op: loop.For) -> None:
         if op.kind == "block.x":
             self.symbols[op.iv.name] = "block_x"
             self.groups = op.extent
@@ -243,6 +245,7 @@ class _Printer:
         if not op.guard:
             self.emit(f"let {name}: {_register(dtype)} = {element};")
             return
+        assert op.otherwise is not None
         self.emit(f"var {name}: {_register(dtype)} = {self.names[op.otherwise]};")
         self.emit(f"if ({self.guard(op, dynamic)}) {{ {name} = {element}; }}")
 
