@@ -82,8 +82,8 @@ class Embedder(torch.nn.Module):
 
 def compile_minilm(path: Path) -> None:
     """Compile the embedder and write it to `path` (and `tilewright.h` beside it)."""
-    ids = torch.ones(2, 8, dtype=torch.int64)
-    library = tw.compile(Embedder().eval(), (ids, ids), dims=DIMS)
+    ids, mask = torch.ones(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.int64)
+    library = tw.compile(Embedder().eval(), (ids, mask), dims=DIMS)
     library.save(path)
 
 
