@@ -100,14 +100,15 @@ UNBOUNDED: list[tuple[Dim, ...]] = [*SHAPES, (free, 16), (free, seq), (wide, 3),
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
     plan = random_program(shapes, seed)
-    assert plan.arena_bytes <= 1.35 * plan.live_bytes
+    # Unbounded sizes of a dozen unrelated formulas may end in regions of their own.
+    assert plan.arena_bytes <= (2 if shapes is UNBOUNDED else 1.35) * plan.live_bytes
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, UNBOUNDED], ids=["bounded", "unbounded"])
 @pytest.mark.parametrize("seed", range(4))
 def test_simpler_placements(shapes: list[tuple[Dim, ...]], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done where the formulas would grow too large."""
-    monkeypatch.setattr("tilewright.lowering.memory_plan.LARGEST_FORMULA", 4)
+    monkeypatch.setattr("tilewright.lowering.memory_plan.LARGEST_FORMULA", 1)
     random_program(shapes, seed)
 
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from ..dialects import func, host, loop
 from ..ir.constant import Constant
 from ..ir.core import IRError, Module, Operation, Value
-from ..ir.symbolic import Binary, Dim, Expr, bounds, evaluate, free_symbols, prove_le, smax
+from ..ir.symbolic import Dim, bounds, evaluate, free_symbols, prove_le, unordered_max
 
 ALIGNMENT = 64
 NOMINAL = 1024
 """Stands for a symbol without an upper bound when buffers are ordered and memory is reported."""
-LARGEST_FORMULA = 256
-"""Atoms in an offset's formula, above which simpler placements are tried."""
+LARGEST_FORMULA = 8
+"""Terms in an offset's maximum, above which simpler placements are tried."""
 IN_PLACE = "tw.in_place"
 """Attribute of a kernel: pairs (output index, input index) that may be the same memory."""
 
@@ -219,12 +219,8 @@ def _place(storages: Sequence[_Storage]) -> Dim:
     offsets = _greedy_by_size(storages, [s.nominal for s in storages])
     if all(isinstance(s.size, int) for s in storages):
         return _fix(storages, offsets, [s.nominal for s in storages])
-    if _place_in_order(storages, offsets):
-        tops = set(storages).difference(*(s.below for s in storages))
-        arena: Dim = 0
-        for s in storages:
-            if s in tops:
-                arena = smax(arena, s.offset + s.size)
+    arena = _place_in_order(storages, offsets)
+    if arena is not None:
         return arena
     largest = [bounds(s.size)[1] for s in storages]
     known = [size for size in largest if size is not None]
@@ -258,38 +254,65 @@ def _greedy_by_size(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[
     return offsets
 
 
-def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> bool:
-    """Offsets as formulas that keep the vertical order of `offsets`; False when one grows too large."""
+def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> Dim | None:
+    """Offsets as formulas that keep the vertical order of `offsets`; returns the arena's size, None when one grows too large.
+
+    An offset is kept as the set of sums whose maximum it is, without those that others exceed whatever the symbols' values.
+    """
     order = sorted(
         zip(offsets, range(len(storages)), strict=True), key=lambda item: (item[0], storages[item[1]].nominal)
     )
-    done: list[_Storage] = []
-    costs: dict[Expr, int] = {}
+    points = _sample_points(storages)
+    ends: dict[_Storage, list[Dim]] = {}
     for _, k in order:
         s = storages[k]
-        s.below = [t for t in done if t.meets(s)]
+        s.below = [t for t in ends if t.meets(s)]
+        # Whoever lies below one of those directly below is passed by it already.
         covered = {u for t in s.below for u in t.below}
-        s.offset = 0
-        for t in s.below:
-            # Whoever lies below one of those directly below is passed by it already.
-            if t not in covered:
-                s.offset = smax(s.offset, t.offset + t.size)
-                if _formula_size(s.offset, costs) > LARGEST_FORMULA:
-                    return False
-        done.append(s)
-    return True
+        sums = _largest([e for t in s.below if t not in covered for e in ends[t]], points)
+        if len(sums) > LARGEST_FORMULA:
+            return None
+        ends[s] = [e + s.size for e in sums]
+        s.offset = _maximum(sums)
+    tops = set(storages).difference(*(s.below for s in storages))
+    sums = _largest([e for s in storages if s in tops for e in ends[s]], points)
+    return _maximum(sums) if len(sums) <= LARGEST_FORMULA else None
 
 
-def _formula_size(e: Dim, costs: dict[Expr, int]) -> int:
-    if isinstance(e, int):
-        return 1
-    if e not in costs:
-        costs[e] = sum(
-            1 + (_formula_size(a.a, costs) + _formula_size(a.b, costs) if isinstance(a, Binary) else 0)
-            for _, atoms in e.terms
-            for a in atoms
-        )
-    return costs[e]
+def _sample_points(storages: Sequence[_Storage]) -> list[dict[str, int]]:
+    """Values of the symbols at which a formula that always exceeds another must exceed it, too."""
+    symbols = {x for s in storages for x in free_symbols(s.size)}
+    top = _nominal_values(storages)
+    points = [top]
+    for chosen in symbols:  # each symbol large alone, and small alone
+        small = {x.name: x.lower or 0 for x in symbols}
+        points.append({**small, chosen.name: top[chosen.name]})
+        points.append({**top, chosen.name: small[chosen.name]})
+    return points
+
+
+def _largest(sums: Sequence[Dim], points: Sequence[dict[str, int]]) -> list[Dim]:
+    """The sums of which none is provably at most another; at least one, 0."""
+    kept: list[tuple[Dim, list[int]]] = []
+    for e in dict.fromkeys(sums or (0,)):
+        values = [int(evaluate(e, point)) for point in points]
+        if any(_at_most(e, values, other, theirs) for other, theirs in kept):
+            continue
+        kept = [(other, theirs) for other, theirs in kept if not _at_most(other, theirs, e, values)]
+        kept.append((e, values))
+    return [e for e, _ in kept]
+
+
+def _at_most(a: Dim, a_values: list[int], b: Dim, b_values: list[int]) -> bool:
+    """Whether ``a <= b`` is provable; the values at some points say cheaply where it is not."""
+    return all(x <= y for x, y in zip(a_values, b_values, strict=True)) and prove_le(a, b)
+
+
+def _maximum(sums: Sequence[Dim]) -> Dim:
+    total = sums[0]
+    for e in sums[1:]:
+        total = unordered_max(total, e)
+    return total
 
 
 def _place_by_class(storages: Sequence[_Storage]) -> Dim:
