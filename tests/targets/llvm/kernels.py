@@ -88,14 +88,23 @@ def run_kernel(
                 buffers.append(buffers[in_place[k]])
                 continue
             shape = tuple(evaluate(d, dims) for d in arg.type.shape)
-            buffers.append(Fenced(np.frombuffer(b"\xa5" * (int(np.prod(shape)) * arg.type.dtype.itemsize), arg.type.dtype.numpy).reshape(shape), at_end))
+            buffers.append(
+                Fenced(
+                    np.frombuffer(
+                        b"\xa5" * (int(np.prod(shape)) * arg.type.dtype.itemsize), arg.type.dtype.numpy
+                    ).reshape(shape),
+                    at_end,
+                )
+            )
         pointers = (ctypes.c_void_p * len(buffers))(*(b.address for b in buffers))
         sizes = (ctypes.c_int64 * max(len(kernel.dims), 1))(*(dims[d.name] for d in kernel.dims))
         scratch = Fenced(np.zeros(-(-evaluate(code.scratch, dims) // PAGE) * PAGE, np.uint8), at_end)
         extent = evaluate(code.extent, dims)
         cuts = [extent * k // pieces for k in range(pieces + 1)]
         for begin, end in itertools.pairwise(cuts):
-            function(begin, end, ctypes.cast(pointers, ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), scratch.address)
+            function(
+                begin, end, ctypes.cast(pointers, ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), scratch.address
+            )
         results = [b.array.copy() for b in buffers[len(inputs) :]]
         if outputs:
             for a, b in zip(outputs, results, strict=True):
@@ -104,12 +113,16 @@ def run_kernel(
     return outputs, code
 
 
-def reference(group: tensor.Group, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]) -> list[np.ndarray[Any, Any]]:
+def reference(
+    group: tensor.Group, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]
+) -> list[np.ndarray[Any, Any]]:
     """What the tensor level says the group computes."""
     return [np.asarray(x) for x in Frame(Module(), dict(dims), {}).run_block(group.body, list(inputs))]
 
 
-def interpreted(kernel: loop.Kernel, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]) -> list[np.ndarray[Any, Any]]:
+def interpreted(
+    kernel: loop.Kernel, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]
+) -> list[np.ndarray[Any, Any]]:
     """What the loop level says the kernel computes."""
     outputs = []
     for arg in kernel.body.args[len(inputs) :]:

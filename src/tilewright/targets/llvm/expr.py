@@ -115,7 +115,11 @@ class IndexCode:
         if not mapping:
             return e
         found = substitute(e, mapping)
-        return self.resolve(found) if isinstance(found, Expr) and any(s in self.known for s in free_symbols(found)) else found
+        return (
+            self.resolve(found)
+            if isinstance(found, Expr) and any(s in self.known for s in free_symbols(found))
+            else found
+        )
 
     # -- Scalars -------------------------------------------------------------------------------------------------------------
 
@@ -292,11 +296,18 @@ class IndexCode:
                 continue
             values = self._vector_atom(varying[0], bits, memo)
             for a in varying[1:]:
-                values = [self.e.op(f"mul {kind} {x}, {y}") for x, y in zip(values, self._vector_atom(a, bits, memo), strict=True)]
+                values = [
+                    self.e.op(f"mul {kind} {x}, {y}")
+                    for x, y in zip(values, self._vector_atom(a, bits, memo), strict=True)
+                ]
             if not (isinstance(factor, int) and factor == 1):
                 scale = self.splat(self.value(factor), bits)
                 values = [self.e.op(f"mul {kind} {x}, {scale}") for x in values]
-            totals = values if totals is None else [self.e.op(f"add {kind} {x}, {y}") for x, y in zip(totals, values, strict=True)]
+            totals = (
+                values
+                if totals is None
+                else [self.e.op(f"add {kind} {x}, {y}") for x, y in zip(totals, values, strict=True)]
+            )
         assert totals is not None
         if not (isinstance(uniform, int) and uniform == 0):
             offset = self.splat(self.value(uniform), bits)
@@ -311,7 +322,10 @@ class IndexCode:
         if isinstance(atom, Symbol):
             if atom.expr is lanes.iv:
                 start = self.splat(lanes.base, bits)
-                return [self.e.op(f"add {kind} {start}, {lane_numbers(bits, lanes.lanes, lanes.lanes * p)}") for p in range(lanes.parts)]
+                return [
+                    self.e.op(f"add {kind} {start}, {lane_numbers(bits, lanes.lanes, lanes.lanes * p)}")
+                    for p in range(lanes.parts)
+                ]
             values = lanes.varying[atom.expr]
             return values if bits == 64 else [self.e.op(f"trunc <{lanes.lanes} x i64> {v} to {kind}") for v in values]
         assert isinstance(atom, Binary)
@@ -339,7 +353,11 @@ class IndexCode:
             if self.lanes is not None and self.lanes.varies(e):
                 found = self._mask(e)
                 kind = f"<{self.lanes.lanes} x i1>"
-                masks = found if masks is None else [self.e.op(f"and {kind} {x}, {y}") for x, y in zip(masks, found, strict=True)]
+                masks = (
+                    found
+                    if masks is None
+                    else [self.e.op(f"and {kind} {x}, {y}") for x, y in zip(masks, found, strict=True)]
+                )
             else:
                 one = self.e.op(f"icmp sge i64 {self.value(e)}, 0")
                 flag = one if flag is None else self.e.op(f"and i1 {flag}, {one}")
@@ -421,8 +439,6 @@ def _split_atom(atom: Binary, lanes: int, lane: Expr) -> Dim:
                 return whole // (b // lanes) if isinstance(atom, FloorDiv) else whole % (b // lanes) * lanes + lane
         return a // b if isinstance(atom, FloorDiv) else a % b
     return smin(a, b) if isinstance(atom, Min) else smax(a, b)
-
-
 
 
 __all__ = ["HERE", "IndexCode", "Lanes", "lane_numbers", "split_lanes"]

@@ -136,7 +136,9 @@ def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]
             g.pointers[op.result] = g.e.alloca(f"[{max(most, 1)} x i8]", ALIGNMENT)
             continue
         if limit is None:
-            raise InternalError(f"kernel '{kernel.sym_name}': the size of a local buffer ({size} bytes) has no bound over {kernel.dims}")
+            raise InternalError(
+                f"kernel '{kernel.sym_name}': the size of a local buffer ({size} bytes) has no bound over {kernel.dims}"
+            )
         name = f"%scratch{len(offsets)}"
         g.pointers[op.result] = name
         offsets[name] = total
@@ -244,7 +246,9 @@ def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
 
 def _emit_for(g: Context, f: loop.For) -> list[Val]:
     if "." in f.kind:
-        raise InternalError(f"loop '{f.iv.name}' is bound to a GPU's '{f.kind}'; this is a CPU's kernel (at {f.location})")
+        raise InternalError(
+            f"loop '{f.iv.name}' is bound to a GPU's '{f.kind}'; this is a CPU's kernel (at {f.location})"
+        )
     if f.kind == "vectorize" and g.lanes is None:
         plan = plan_lanes(g, f)
         if plan is not None:

@@ -139,7 +139,11 @@ def _strided(g: Context, lanes: Lanes, address: Dim, base: str, size: int) -> tu
     lane = symbol(g.e.fresh("lane_"), 0, lanes.lanes - 1)
     split = split_lanes(address, lanes.iv, lanes.lanes, block, lane)
     parts = linear_in(split, lane)
-    if parts is None or not isinstance(parts[0], int) or lanes.iv in (free_symbols(split) if isinstance(split, Expr) else ()):
+    if (
+        parts is None
+        or not isinstance(parts[0], int)
+        or lanes.iv in (free_symbols(split) if isinstance(split, Expr) else ())
+    ):
         return None
     shift = lanes.lanes.bit_length() - 1
     g.index.bind(block, g.e.op(f"lshr i64 {lanes.base}, {shift}"), here=True)
@@ -211,7 +215,9 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
     if place.guards is not None and (place.form == "uniform" or not zero):
         # Masked loads give zero where they do not look.
         chosen = [
-            g.e.op(f"select <{g.lanes.lanes} x i1> {m}, {register(dtype, g.lanes.lanes)} {a}, {register(dtype, g.lanes.lanes)} {b}")
+            g.e.op(
+                f"select <{g.lanes.lanes} x i1> {m}, {register(dtype, g.lanes.lanes)} {a}, {register(dtype, g.lanes.lanes)} {b}"
+            )
             for m, a, b in zip(place.guards, g.spread(value), g.spread(otherwise), strict=True)
         ]
         value = Val(dtype, chosen, g.lanes.lanes)
@@ -253,7 +259,9 @@ def _store_now(g: Context, place: Place, value: Val) -> None:
         stored = shared if shared is not None else to_storage(g, value.parts[k], dtype, n)
         if place.form == "gather":
             mask = place.masks[k] if place.masks is not None else "splat (i1 true)"
-            g.e.line(f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align {size} {p}, <{n} x i1> {mask})")
+            g.e.line(
+                f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align {size} {p}, <{n} x i1> {mask})"
+            )
         elif place.masks is not None:
             g.e.masked_store(kind, stored, p, size, place.masks[k])
         else:

@@ -175,7 +175,9 @@ def binary(
     return _int_division(g, name, dtype, lanes, a, b, b_constant)
 
 
-def _extreme(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, a_is_number: bool, b_is_number: bool) -> str:
+def _extreme(
+    g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, a_is_number: bool, b_is_number: bool
+) -> str:
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
     if dtype is boolean:
@@ -459,7 +461,9 @@ def _half_to_float(g: Context, wide: str, integer: str, kind: str, lanes: int) -
     scaled = e.op(f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}")
     special = e.op(f"fcmp oge {kind} {scaled}, {_float(65536.0, lanes)}")
     bits = e.op(f"bitcast {kind} {scaled} to {integer}")
-    bits = e.op(f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, {integer} {bits}")
+    bits = e.op(
+        f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, {integer} {bits}"
+    )
     sign = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x8000, lanes)}')}, {_int(16, lanes)}")
     return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits}, {sign}')} to {kind}")
 

@@ -165,14 +165,19 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
                 g.index.lanes = Lanes(f.iv, lanes, parts, i)
                 saved = g.masks
                 if masked:
-                    left = g.index.splat(g.e.op(f"sub i64 {n}, {i}") if not _numbers(n, i) else str(int(n) - int(i)), 32)
+                    left = g.index.splat(
+                        g.e.op(f"sub i64 {n}, {i}") if not _numbers(n, i) else str(int(n) - int(i)), 32
+                    )
                     g.masks = [g.e.op(f"icmp slt <{lanes} x i32> {lane_numbers(32, lanes)}, {left}")]
                 for k, arg in enumerate(f.body.args):
                     g.values[arg] = Val(arg.type, values[k * parts : (k + 1) * parts], lanes)
                 yielded = [x for v in write_body(g, f.body) for x in g.spread(v)]
                 if g.masks is not None and masked:
                     kept = zip(current, yielded, strict=True)
-                    yielded = [g.e.op(f"select <{lanes} x i1> {g.masks[0]}, {kind} {new}, {kind} {old}") for (kind, old), new in kept]
+                    yielded = [
+                        g.e.op(f"select <{lanes} x i1> {g.masks[0]}, {kind} {new}, {kind} {old}")
+                        for (kind, old), new in kept
+                    ]
                 g.masks = saved
                 g.index.lanes = None
             return yielded
@@ -251,7 +256,9 @@ def _join_parts(g: Context, f: loop.For, partial: list[list[str]], lanes: int) -
     for v, combiner, values in zip(f.inits, f.combiners, partial, strict=True):
         while len(values) > 1:
             half = len(values) // 2
-            values = [_combine(g, combiner, v.type, lanes, a, b) for a, b in zip(values[:half], values[half:], strict=True)]
+            values = [
+                _combine(g, combiner, v.type, lanes, a, b) for a, b in zip(values[:half], values[half:], strict=True)
+            ]
         result.append(values)
     return result
 
@@ -266,7 +273,8 @@ def _join_lanes(g: Context, f: loop.For, totals: list[Val], partial: list[list[s
             kind = register(dtype, n)
             half = n // 2
             halves = [
-                g.e.op(f"shufflevector {kind} {x}, {kind} poison, <{half} x i32> {lane_numbers(32, half, start)}") for start in (0, half)
+                g.e.op(f"shufflevector {kind} {x}, {kind} poison, <{half} x i32> {lane_numbers(32, half, start)}")
+                for start in (0, half)
             ]
             if half == 1:
                 halves = [g.e.op(f"extractelement <1 x {register(dtype)}> {h}, i64 0") for h in halves]
