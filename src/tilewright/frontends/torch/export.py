@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import operator
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CompileError
-from ...ir.symbolic import Expr, evaluate, linear_in
+from ...ir.symbolic import Dim, Expr, evaluate, free_symbols, linear_in
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
 
 
@@ -65,7 +66,9 @@ def _functional(program: Any) -> Any:
         with _quiet():
             return program.run_decompositions(decomposition_table())
     except Exception as error:
-        raise CompileError(f"torch cannot bring the exported program into functional form: {_first_lines(error)}") from error
+        raise CompileError(
+            f"torch cannot bring the exported program into functional form: {_first_lines(error)}"
+        ) from error
 
 
 def _needs_decomposition(node: Any) -> bool:
@@ -74,7 +77,10 @@ def _needs_decomposition(node: Any) -> bool:
 
     from .registry import importers
 
-    if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) or node.target is operator.getitem:
+    if (
+        isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+        or node.target is operator.getitem
+    ):
         return False
     schema = getattr(node.target, "_schema", None)
     if schema is not None and str(node.target) in importers():
@@ -110,67 +116,142 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
         )
     if isinstance(args, torch.Tensor) or not isinstance(args, (Sequence, type(None))):
         args = (args,)
-    examples, specs = _dynamic_inputs(model, tuple(args or ()), dict(kwargs or {}), dims)
+    examples, specs, sizes = _dynamic_inputs(model, tuple(args or ()), dict(kwargs or {}), dims)
+    _check_signature(model, *examples)
     error: Exception | None = None
-    for _ in range(3):
+    for attempt in range(4):
         try:
             with _quiet(), torch.no_grad():
                 return torch.export.export(model, *examples, dynamic_shapes=specs, strict=False)
         except Exception as failure:
             error = failure
-            refined = _refined(failure, specs)
-            if refined is None:
+            specs = _relaxed(failure, specs, sizes, automatic=attempt > 0)
+            if specs is None:
                 break
-            specs = refined
     hint = "" if not model.training else " (The model is in training mode; compile it after model.eval().)"
     raise CompileError(f"torch.export cannot trace {type(model).__name__}: {_first_lines(error)}{hint}") from error
 
 
-def _refined(error: Exception, specs: Any) -> Any:
-    """The dynamic shapes that torch suggests in its message, if it does."""
-    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+def _relaxed(error: Exception, specs: Any, sizes: Mapping[tuple[str, int], Dim], automatic: bool) -> Any:
+    """Other dynamic shapes to try after torch has found that the named dimensions are too free; None where there are none.
 
-    if specs is None or "Suggested fixes:" not in str(error):
-        return None
-    try:
-        return refine_dynamic_shapes_from_suggested_fixes(str(error), specs)
-    except Exception:  # the message is text for people; torch's own reader does not know every form of it
-        return None
-
-
-def combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs by parameter of ``forward()``, as torch.export arranges them.
+    torch suggests bounds, constants and multiples (``seq = 8*_seq``), which are taken. Where its solver gives up (it then suggests such things as
+    ``2*_seq - 1``), and the second time, torch is let find the dimensions' relations itself: it then checks nothing, so its conditions are checked
+    here, on samples.
 
     Raises:
-        CompileError: they do not fit its signature.
+        CompileError: a condition does not hold for some sizes.
     """
-    forward = model.forward
-    signature = inspect.signature(forward)
+    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+
+    text = str(error)
+    violated = re.search(r"Constraints violated \(([^)]*)\)", text)
+    if specs is None or violated is None:
+        return None
+    # Torch's own reader stumbles over the advice that follows the fixes.
+    _, _, fixes = text.partition("Suggested fixes:")
+    fixes = fixes.strip().partition("\n\n")[0]
+    if fixes and not automatic and not re.search(r"= \d+\*\w+ [-+]", fixes):
+        try:
+            return refine_dynamic_shapes_from_suggested_fixes(f"Suggested fixes:\n{fixes}", specs)
+        except Exception:  # the message is text for people; torch's own reader does not know every form of it
+            pass
+    _check_conditions(text, sizes)
+    names = {n.strip() for n in violated.group(1).split(",")}
+    relaxed = {key: _automatic(value, names) for key, value in specs.items()}
+    return relaxed if relaxed != specs else None
+
+
+def _automatic(spec: Any, names: set[str]) -> Any:
+    """`spec` with the dimensions called `names` left to torch, within their bounds."""
+    from torch.export import Dim as TorchDim
+
+    if isinstance(spec, dict):
+        return {key: _automatic(value, names) for key, value in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return type(spec)(_automatic(value, names) for value in spec)
+    root = getattr(spec, "root", spec)
+    if getattr(root, "__name__", None) in names:
+        return TorchDim.AUTO(min=spec.min, max=spec.max) if root is spec else TorchDim.AUTO  # type: ignore[attr-defined]
+    return spec
+
+
+_SIZE = re.compile(r"L((?:\['\w+'\]|\[\d+\])+)\.size\(\)\[(\d+)\]")
+_CONDITION = re.compile(r"satisfy the generated guard (.*)")
+
+
+def _check_conditions(text: str, sizes: Mapping[tuple[str, int], Dim]) -> None:
+    """Try the conditions on sizes that torch lists in a message on many sizes within the bounds of `sizes`."""
+    import random
+
+    symbols = {s.name: s for e in sizes.values() for s in free_symbols(e)}
+    generator = random.Random(0)
+
+    def sample(s: Expr, k: int) -> int:
+        low = max(s.lower, 2)
+        high = low + 4096 if s.upper is None else max(low, s.upper)
+        return low + k if k < 256 and low + k <= high else generator.randint(low, high)
+
+    for condition in _CONDITION.findall(text):
+        condition = condition.strip().rstrip(".")
+        keys = {
+            m.group(0): ("_".join(re.findall(r"\w+", m.group(1))), int(m.group(2))) for m in _SIZE.finditer(condition)
+        }
+        if any(key not in sizes for key in keys.values()):
+            continue
+        program = compile(_SIZE.sub(lambda m: f"sizes[{keys[m.group(0)]!r}]", condition), "<condition>", "eval")
+        for k in range(1024):
+            values = {name: sample(s, k) for name, s in symbols.items()}
+            actual = {key: int(evaluate(sizes[key], values)) for key in keys.values()}
+            if not eval(program, {"__builtins__": {}, "sizes": actual, "max": max, "min": min}):
+                told = ", ".join(f"{name} = {value}" for name, value in values.items())
+                readable = _SIZE.sub(lambda m: f"{keys[m.group(0)][0]}.shape[{keys[m.group(0)][1]}]", condition)
+                raise CompileError(
+                    f"the model does not run alike for all sizes given in dims: it needs {readable}, which fails for {told}; narrow the bounds"
+                )
+
+
+def _check_signature(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    signature = inspect.signature(model.forward)
     try:
-        bound = signature.bind(*args, **kwargs)
+        return signature.bind(*args, **kwargs)
     except TypeError as error:
         raise CompileError(
             f"the example inputs do not fit {type(model).__name__}.forward{signature}: {error}"
         ) from None
+
+
+def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs by parameter of ``forward()``, as torch.export arranges them.
+
+    Raises:
+        CompileError: they do not fit its signature, or some have no parameter of their own.
+    """
+    bound = _check_signature(model, args, kwargs)
+    signature = bound.signature
     combined: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            combined.update(value)
-        else:
-            combined[name] = value
+            listing = ", ".join(value)
+            raise CompileError(
+                f"{listing}: inputs that {type(model).__name__}.forward takes as **{name} cannot go with dynamic dimensions (torch.export refuses "
+                "them); wrap the model in a module whose forward() names them"
+            )
+        combined[name] = value
     return combined
 
 
 def _dynamic_inputs(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: DimsArgument | None
-) -> tuple[tuple[Any, Any], Any]:
-    """Example inputs whose dynamic dimensions are at least 2, and torch's ``dynamic_shapes`` (None: everything is fixed)."""
+) -> tuple[tuple[Any, Any], Any, dict[tuple[str, int], Dim]]:
+    """Example inputs whose dynamic dimensions are at least 2, torch's ``dynamic_shapes`` (None: everything is fixed), and the sizes by
+    name of input and axis."""
     import torch
     from torch.utils import _pytree
 
-    combined = combined_arguments(model, args, kwargs)
     if not dims:
-        return (args, kwargs), None
+        return (args, kwargs), None, {}
+    combined = _combined_arguments(model, args, kwargs)
     leaves, structure = _pytree.tree_flatten_with_path(combined)
     named = [(leaf_name(path), leaf) for path, leaf in leaves]
     tensors = [(name, leaf) for name, leaf in named if isinstance(leaf, torch.Tensor)]
@@ -199,7 +280,8 @@ def _dynamic_inputs(
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     positional = {n: renewed[n] for n in bound.arguments if n in renewed}
     new_args, new_kwargs = _rearranged(model, args, kwargs, renewed, positional)
-    return (new_args, new_kwargs), _pytree.tree_unflatten(specs, structure)
+    dynamic = {key: table.resolve(text) for key, text in texts.items() if text.names}
+    return (new_args, new_kwargs), _pytree.tree_unflatten(specs, structure), dynamic
 
 
 def _rearranged(
@@ -285,15 +367,15 @@ def _resized(tensor: Any, axis: int, size: int) -> Any:
 
 def _torch_dim(text: DimText, table: DimTable, made: dict[str, Any]) -> Any:
     """``torch.export.Dim`` of a name, a linear expression of one, or a hint that torch finds the relation itself."""
-    from torch.export import Dim
+    from torch.export import Dim as TorchDim
 
     e = table.resolve(text)
     name = text.names[0]
     symbol = table.resolve(DimText(name, None, None, (name,)))
     parts = linear_in(e, symbol) if len(text.names) == 1 and isinstance(symbol, Expr) else None
     if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or not isinstance(symbol, Expr):
-        return Dim.AUTO  # type: ignore[attr-defined]
+        return TorchDim.AUTO  # type: ignore[attr-defined]
     if name not in made:
-        made[name] = Dim(name, min=symbol.lower, max=symbol.upper)
+        made[name] = TorchDim(name, min=symbol.lower, max=symbol.upper)
     scaled = made[name] if parts[0] == 1 else parts[0] * made[name]
     return scaled if parts[1] == 0 else scaled + parts[1]

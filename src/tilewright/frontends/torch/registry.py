@@ -47,7 +47,12 @@ def decomposition_table() -> Any:
 
     table = torch.export.default_decompositions()
     for operator, function in every.items():
-        if isinstance(operator, torch._ops.OpOverload) and operator.namespace == "aten" and operator not in table:
+        # Those of torch._refs lead to operators of the prims dialect, whose names tell users nothing.
+        if (
+            isinstance(operator, torch._ops.OpOverload)
+            and operator not in table
+            and not function.__module__.startswith("torch._refs")
+        ):
             table[operator] = function
     for name in importers():
         namespace, packet, overload = name.split(".")

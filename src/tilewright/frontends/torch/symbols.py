@@ -124,11 +124,7 @@ def _limits(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
         return None, None
 
     def number(x: Any) -> int | None:
-        try:
-            value = int(x)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        return value if abs(value) < 1 << 60 else None
+        return int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None
 
     low, high = number(found.lower), number(found.upper)
     return (low if low is not None and low >= 2 else None), high
@@ -228,6 +224,8 @@ def _solve(symbols: SymbolMap, e: Any, wanted: Dim, dim: DimText, ranges: Mappin
         return
     # The user said 'seq', the model needs a multiple: a symbol for the quotient stands in its place.
     low, high = _limits(s, ranges)
+    # Torch traces with quotients of at least 2 and writes that down, whether the model needs it or not.
+    low = None if low == 2 else low
     if isinstance(wanted, Expr) and len(dim.names) == 1 and dim.expression == dim.names[0]:
         if wanted.upper is not None:
             limit = (wanted.upper - offset) // scale

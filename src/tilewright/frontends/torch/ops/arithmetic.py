@@ -123,12 +123,22 @@ _bitwise("or", "bitwise_or", "__or__")
 _bitwise("xor", "bitwise_xor", "__xor__")
 
 
-@importer("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar", "aten.__lshift__.Tensor")
+@importer(
+    "aten.bitwise_left_shift.Tensor",
+    "aten.bitwise_left_shift.Tensor_Scalar",
+    "aten.__lshift__.Scalar",
+    "aten.__lshift__.Tensor",
+)
 def left_shift(n: Node, a: Any, b: Any) -> Value:
     return n.binary("shl", *both(n, a, b, n.result_dtype()))
 
 
-@importer("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar", "aten.__rshift__.Tensor")
+@importer(
+    "aten.bitwise_right_shift.Tensor",
+    "aten.bitwise_right_shift.Tensor_Scalar",
+    "aten.__rshift__.Scalar",
+    "aten.__rshift__.Tensor",
+)
 def right_shift(n: Node, a: Any, b: Any) -> Value:
     return n.binary("shr", *both(n, a, b, n.result_dtype()))
 

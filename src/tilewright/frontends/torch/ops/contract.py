@@ -86,7 +86,9 @@ def _batched(n: Node, x: Value, rank: int) -> tuple[Value, bool]:
     return n.reshape(x, (1, *x.type.shape)), True
 
 
-def _conv(n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int) -> Value:
+def _conv(
+    n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Value:
     rank = w.type.rank - 2
     x, single = _batched(n, x, rank)
     strides, dilations = _each(stride, rank), _each(dilation, rank)
@@ -100,15 +102,37 @@ def _conv(n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding:
     return n.reshape(y, n.result_shape()) if single else y
 
 
-@importer("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+@importer(
+    "aten.conv1d.default",
+    "aten.conv2d.default",
+    "aten.conv3d.default",
+    "aten.conv1d.padding",
+    "aten.conv2d.padding",
+    "aten.conv3d.padding",
+)
 def conv(
-    n: Node, x: Value, w: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    n: Node,
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Value:
     return _conv(n, x, w, bias, stride, padding, dilation, groups)
 
 
 def _transposed(
-    n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+    n: Node,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
 ) -> Value:
     rank = w.type.rank - 2
     x, single = _batched(n, x, rank)

@@ -101,7 +101,9 @@ def index_put(n: Node, x: Value, indices: Sequence[Value | None], values: Value,
     lead, tail = len(shape), [x.type.shape[d] for d in rest]
     # `values` broadcast to the shape that indexing gives; updates want the index dimensions in front.
     values = n.broadcast(n.cast(values, x.type.dtype), (*tail[:before], *shape, *tail[before:]))
-    updates = n.transpose(values, [*range(before, before + lead), *range(before), *range(before + lead, values.type.rank)])
+    updates = n.transpose(
+        values, [*range(before, before + lead), *range(before), *range(before + lead, values.type.rank)]
+    )
     order = [*dims, *rest]
     y = n.emit(g.ScatterNd(n.transpose(x, order), vectors, updates, combiner="sum" if accumulate else None))
     return n.transpose(y, [order.index(d) for d in range(x.type.rank)])
@@ -136,7 +138,9 @@ def scatter_combined(n: Node, x: Value, dim: int, indices: Value, source: Any, *
 
 
 @importer("aten.scatter_reduce.two")
-def scatter_reduce(n: Node, x: Value, dim: int, indices: Value, source: Value, reduce: str, *, include_self: bool = True) -> Value:
+def scatter_reduce(
+    n: Node, x: Value, dim: int, indices: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
     if reduce not in _COMBINERS or not include_self:
         raise Unsupported(f"scatter_reduce with reduce={reduce!r}, include_self={include_self}")
     return _scattered(n, x, dim, indices, source, _COMBINERS[reduce])
@@ -152,7 +156,9 @@ def select_scatter(n: Node, x: Value, source: Value, dim: int, where: Dim) -> Va
 
 
 @importer("aten.slice_scatter.default")
-def slice_scatter(n: Node, x: Value, source: Value, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
+def slice_scatter(
+    n: Node, x: Value, source: Value, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1
+) -> Value:
     from .shape import position
 
     if step != 1:
@@ -183,7 +189,9 @@ def sort(n: Node, x: Value, dim: int = -1, descending: bool = False) -> tuple[Va
 
 
 @importer("aten.sort.stable")
-def sort_stable(n: Node, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+def sort_stable(
+    n: Node, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Value, Value]:
     return sort(n, x, dim, descending)
 
 

@@ -18,13 +18,21 @@ def _axes(shape: Sequence[Any]) -> tuple[int, ...]:
 
 @importer("aten.layer_norm.default")
 def layer_norm(
-    n: Node, x: Value, shape: Sequence[Any], weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5, _: Any = None
+    n: Node,
+    x: Value,
+    shape: Sequence[Any],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    _: Any = None,
 ) -> Value:
     return n.emit(g.LayerNorm(x, weight, bias, axes=_axes(shape), epsilon=eps))  # type: ignore[no-any-return]
 
 
 @importer("aten.native_layer_norm.default")
-def native_layer_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float) -> tuple[Any, ...]:
+def native_layer_norm(
+    n: Node, x: Value, shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Any, ...]:
     return layer_norm(n, x, shape, weight, bias, eps), None, None
 
 
@@ -44,14 +52,28 @@ def fused_rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None
 
 @importer("aten.group_norm.default")
 def group_norm(
-    n: Node, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5, _: Any = None
+    n: Node,
+    x: Value,
+    groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    _: Any = None,
 ) -> Value:
     return n.emit(g.GroupNorm(x, weight, bias, groups=groups, epsilon=eps))  # type: ignore[no-any-return]
 
 
 @importer("aten.native_group_norm.default")
 def native_group_norm(
-    n: Node, x: Value, weight: Value | None, bias: Value | None, batch: Any, channels: Any, size: Any, groups: int, eps: float
+    n: Node,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    batch: Any,
+    channels: Any,
+    size: Any,
+    groups: int,
+    eps: float,
 ) -> tuple[Any, ...]:
     return group_norm(n, x, groups, weight, bias, eps), None, None
 
@@ -89,7 +111,9 @@ def batch_norm(
     _: Any = None,
 ) -> Value:
     if training or mean is None or variance is None:
-        raise Unsupported("batch normalization over the batch itself (training mode); call model.eval() before compiling")
+        raise Unsupported(
+            "batch normalization over the batch itself (training mode); call model.eval() before compiling"
+        )
     dtype = f32 if x.type.dtype.bits == 16 else x.type.dtype
     shape = (x.type.shape[1],)
     weight = n.broadcast(n.constant(1, dtype), shape) if weight is None else weight
@@ -99,6 +123,13 @@ def batch_norm(
 
 @importer("aten._native_batch_norm_legit_no_training.default")
 def native_batch_norm(
-    n: Node, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float, eps: float
+    n: Node,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, ...]:
     return batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps), None, None

@@ -119,7 +119,9 @@ def reciprocal(n: Node, x: Value) -> Value:
 
 
 @importer("aten.nan_to_num.default")
-def nan_to_num(n: Node, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+def nan_to_num(
+    n: Node, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
     dtype = x.type.dtype
     if not dtype.is_float:
         return x

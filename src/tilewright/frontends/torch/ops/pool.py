@@ -11,7 +11,9 @@ from ..registry import importer
 from .contract import _batched, _each
 
 
-def _pooled(n: Node, kind: Any, rank: int, x: Value, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, **more: Any) -> Value:
+def _pooled(
+    n: Node, kind: Any, rank: int, x: Value, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, **more: Any
+) -> Value:
     x, single = _batched(n, x, rank)
     sizes = _each(kernel, rank)
     strides = _each(stride, rank) if stride not in (None, [], ()) else sizes
@@ -38,7 +40,18 @@ def _register(rank: int) -> None:
         count_include_pad: bool = True,
         divisor: int | None = None,
     ) -> Value:
-        return _pooled(n, g.AvgPool, rank, x, kernel, stride, padding, ceil_mode, count_include_pad=bool(count_include_pad), divisor=divisor)
+        return _pooled(
+            n,
+            g.AvgPool,
+            rank,
+            x,
+            kernel,
+            stride,
+            padding,
+            ceil_mode,
+            count_include_pad=bool(count_include_pad),
+            divisor=divisor,
+        )
 
     @importer(f"aten.adaptive_avg_pool{rank}d.default", f"aten._adaptive_avg_pool{rank}d.default")
     def adaptive_avg_pool(n: Node, x: Value, size: Any) -> Value:

@@ -94,7 +94,9 @@ def std(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: 
 
 
 @importer("aten.var_mean.correction")
-def var_mean(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
+def var_mean(
+    n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     return var(n, x, dim, correction=correction, keepdim=keepdim), reduced(n, g.ReduceMean, x, dim, keepdim)
 
 
@@ -104,7 +106,9 @@ def logsumexp(n: Node, x: Value, dim: Any, keepdim: bool = False) -> Value:
 
 
 @importer("aten.linalg_vector_norm.default")
-def vector_norm(n: Node, x: Value, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
+def vector_norm(
+    n: Node, x: Value, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Value:
     x = n.cast(x, n.result_dtype())
     size = x.type.dtype
     if order == 2:
@@ -134,7 +138,9 @@ def cumprod(n: Node, x: Value, dim: int, *, dtype: DType | None = None) -> Value
 
 
 @importer("aten.diff.default")
-def diff(n: Node, x: Value, order: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None) -> Value:
+def diff(
+    n: Node, x: Value, order: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
+) -> Value:
     from .shape import sliced
 
     axis = dim % x.type.rank

@@ -102,7 +102,9 @@ def narrow(n: Node, x: Value, dim: int, start: Dim, length: Dim) -> Value:
 @importer("aten.select.int")
 def select(n: Node, x: Value, dim: int, index: Dim) -> Value:
     axis = dim % x.type.rank
-    return n.reshape(sliced(n, x, axis, index + x.type.shape[axis] if prove_lt(index, 0) else index, 1), n.result_shape())
+    return n.reshape(
+        sliced(n, x, axis, index + x.type.shape[axis] if prove_lt(index, 0) else index, 1), n.result_shape()
+    )
 
 
 def _parts(n: Node, x: Value, dim: int) -> list[Value]:
@@ -116,7 +118,13 @@ def _parts(n: Node, x: Value, dim: int) -> list[Value]:
     return pieces
 
 
-@importer("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default", "aten.tensor_split.sections")
+@importer(
+    "aten.split.Tensor",
+    "aten.split.sizes",
+    "aten.split_with_sizes.default",
+    "aten.chunk.default",
+    "aten.tensor_split.sections",
+)
 def split(n: Node, x: Value, _: Any, dim: int = 0) -> list[Value]:
     return _parts(n, x, dim)
 
