@@ -123,12 +123,20 @@ def apply_patterns(
                     enqueue(producer)
             continue
         if fold and (folder := getattr(op, "fold", None)) is not None:
+            operands = tuple(op.operands)
             found = folder()
             if isinstance(found, Constant) and materialize is not None:
                 found = materialize(Builder.before(op), found)
             if isinstance(found, Value) and found is not op.results[0]:
                 rewriter.op = op
                 rewriter.replace(op, found)
+                count += 1
+                continue
+            if tuple(op.operands) != operands:  # folded in place: what it used may be dead now
+                for v in operands:
+                    if v.defining_op is not None:
+                        enqueue(v.defining_op)
+                rewriter.changed(op)
                 count += 1
                 continue
         cls = type(op)

@@ -18,7 +18,7 @@ from ..ir.core import IRError, Value
 from ..ir.rewrite import Rewriter, pattern
 from ..ir.symbolic import prove_eq
 from ..ir.types import TensorType, boolean
-from .match import array_of, is_one, number, only, producer, reshape, transpose
+from .match import array_of, is_one, number, only, producer, rebuild, reshape, transpose
 from .simplify_index import as_iota
 
 LOWEST = -1e30
@@ -36,6 +36,17 @@ def _scaled_by(value: Value) -> tuple[Value, float]:
             value, scale = op.a, scale / c
         else:
             return value, scale
+
+
+def _unscaled(value: Value, b: Builder) -> tuple[Value, float]:
+    """As `_scaled_by`, through transposes, reshapes and broadcasts, which are built anew without the number."""
+    value, scale = _scaled_by(value)
+    op: Any = value.defining_op
+    if isinstance(op, (graph.Transpose, graph.Reshape, graph.BroadcastTo)):
+        inner, factor = _unscaled(op.x, b)
+        if factor != 1.0:
+            return b(rebuild(op, [inner])), scale * factor
+    return value, scale
 
 
 def _softmax_of(value: Value) -> Value | None:
@@ -143,8 +154,8 @@ def _factors(product: Value, b: Builder) -> tuple[Value, Value, float] | None:
     """Queries, keys and scale of ``q k^T``."""
     op: Any = product.defining_op
     if isinstance(op, graph.Matmul):
-        q, first = _scaled_by(op.a)
-        turned, second = _scaled_by(op.b)
+        q, first = _unscaled(op.a, b)
+        turned, second = _unscaled(op.b, b)
         rank = tensor_type(product).rank
         if tensor_type(q).rank != rank or tensor_type(turned).rank != rank:
             return None
@@ -161,8 +172,8 @@ def _factors(product: Value, b: Builder) -> tuple[Value, Value, float] | None:
             a, c = terms
             wanted = (output[:3] + a[3], output[:2] + output[3] + a[3])
             if a[3] not in output and (a, c) == wanted:
-                q, first = _scaled_by(op.inputs[0])
-                k, second = _scaled_by(op.inputs[1])
+                q, first = _unscaled(op.inputs[0], b)
+                k, second = _unscaled(op.inputs[1], b)
                 return q, k, first * second
     return None
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..dialects import graph
 from ..dialects.graph.base import broadcast_shapes, normalize_axis, tensor_type
+from ..dialects.graph.conv import spatial_axes
 from ..dialects.graph.elementwise import Binary, same_shape, splat_value
 from ..ir.builder import Builder
 from ..ir.constant import Constant
@@ -565,6 +566,23 @@ def concat_of_slices(op: Any, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.Conv)
+def pad_into_convolution(op: Any, rewriter: Rewriter) -> bool:
+    """``conv(pad(x))`` -> a convolution with more padding, where zeros were added around spatial dimensions only."""
+    pad: Any = producer(op.x, graph.Pad)
+    if pad is None or pad.mode != "constant" or pad.value != 0:
+        return False
+    rank = op.x.type.rank
+    axes = spatial_axes(rank, op.layout)
+    if any(not prove_le(0, p) for p in (*pad.low, *pad.high)):
+        return False
+    if any(not prove_eq(p, 0) for d in range(rank) if d not in axes for p in (pad.low[d], pad.high[d])):
+        return False
+    padding = tuple((lo + pad.low[a], hi + pad.high[a]) for a, (lo, hi) in zip(axes, op.padding, strict=True))
+    rewriter.replace(op, rewriter.builder(rebuild(op, [pad.x, *op.operands[1:]], padding=padding)))
+    return True
+
+
 @pattern(graph.ReduceSum, graph.ReduceMax, graph.ReduceMin, graph.ReduceMean)
 def reduction_of_units(op: Any, rewriter: Rewriter) -> bool:
     """A reduction over unit dimensions only -> reshape."""
@@ -602,6 +620,7 @@ PATTERNS = [
     slice_of_slice,
     slice_of_broadcast,
     concat_of_slices,
+    pad_into_convolution,
     reduction_of_units,
     *INDEX_PATTERNS,
 ]
