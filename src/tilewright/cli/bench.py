@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,7 +128,10 @@ def _export_onnx(pt2: str, folder: Path) -> str:
     import torch
 
     path = folder / "model.onnx"
-    program = torch.onnx.export(torch.export.load(pt2), dynamo=True, verbose=False)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(torch.export.load(pt2), dynamo=True, verbose=False)
     if program is None:
         raise click.ClickException(f"{pt2}: torch.onnx.export made no model of it")
     program.save(str(path))

@@ -8,6 +8,10 @@ from typing import Any
 import click
 from rich.table import Table
 
+from tilewright.errors import ArtifactError
+from tilewright.runtime.expressions import evaluate
+from tilewright.samples import symbol_bounds
+
 from .common import add_row, compile_options, console, is_artifact, number, obtain, shape_text
 
 
@@ -39,8 +43,6 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
         for spec in specs:
             add_row(table, kind, spec.name, spec.dtype, shape_text(spec.shape))
     out.print(table)
-    from tilewright.samples import symbol_bounds
-
     for name, (low, high) in symbol_bounds(metadata).items():
         out.print(f"{low} <= {name}{'' if high is None else f' <= {high}'}", highlight=False)
     plain = {k: v for k, v in metadata.items() if isinstance(v, str | int | float | bool)}
@@ -58,16 +60,23 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
     kernels = metadata.get("kernels", [])
     if kernels:
         out.print(f"\nkernels ({len(kernels)})", style="bold")
-        columns = [c for c in dict.fromkeys(k for entry in kernels if isinstance(entry, dict) for k in entry)]
-        table = Table(*columns, box=None)
+        table = Table(box=None)
+        for column in ("name", "kind", "launches", "bytes", "flop", "operators"):
+            table.add_column(
+                column, justify="right" if column in ("launches", "bytes", "flop") else "left", no_wrap=True
+            )
+        largest = {name: high for name, (_, high) in symbol_bounds(metadata).items() if high is not None}
         for kernel in kernels:
-            entry = kernel if isinstance(kernel, dict) else {"name": kernel}
-            add_row(table, *(_cell(c, entry.get(c, "")) for c in columns or ["name"]))
+            costs = (_cost(kernel.get(key), largest, unit) for key, unit in (("bytes", "B"), ("flops", "")))
+            operators = ", ".join(kernel.get("operators", ()))
+            add_row(table, kernel["name"], kernel.get("kind", ""), str(kernel.get("launches", "")), *costs, operators)
         out.print(table)
+        out.print("bytes and flop: of one launch at the largest sizes", highlight=False)
 
 
-def _cell(column: str, value: Any) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool) and column in ("bytes", "flops"):
-        return number(value, "B" if column == "bytes" else "")
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _cost(formula: Any, largest: dict[str, int], unit: str) -> str:
+    """A kernel's cost at the largest sizes; empty when it has no bound."""
+    try:
+        return number(evaluate(formula, largest), unit)
+    except (ArtifactError, TypeError):
+        return ""
