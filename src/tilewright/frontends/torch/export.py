@@ -95,7 +95,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _first_lines(error: BaseException, limit: int = 6) -> str:
+def _first_lines(error: BaseException | None, limit: int = 6) -> str:
     """What an exception says, in one paragraph."""
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [
@@ -188,27 +188,33 @@ def _check_conditions(text: str, sizes: Mapping[tuple[str, int], Dim]) -> None:
     generator = random.Random(0)
 
     def sample(s: Expr, k: int) -> int:
-        low = max(s.lower, 2)
+        low = max(_lower(s), 2)
         high = low + 4096 if s.upper is None else max(low, s.upper)
         return low + k if k < 256 and low + k <= high else generator.randint(low, high)
 
+    def key_of(match: re.Match[str]) -> tuple[str, int]:
+        return "_".join(re.findall(r"\w+", match.group(1))), int(match.group(2))
+
     for condition in _CONDITION.findall(text):
         condition = condition.strip().rstrip(".")
-        keys = {
-            m.group(0): ("_".join(re.findall(r"\w+", m.group(1))), int(m.group(2))) for m in _SIZE.finditer(condition)
-        }
-        if any(key not in sizes for key in keys.values()):
+        keys = [key_of(m) for m in _SIZE.finditer(condition)]
+        if any(key not in sizes for key in keys):
             continue
-        program = compile(_SIZE.sub(lambda m: f"sizes[{keys[m.group(0)]!r}]", condition), "<condition>", "eval")
+        program = compile(_SIZE.sub(lambda m: f"sizes[{key_of(m)!r}]", condition), "<condition>", "eval")
         for k in range(1024):
             values = {name: sample(s, k) for name, s in symbols.items()}
-            actual = {key: int(evaluate(sizes[key], values)) for key in keys.values()}
+            actual = {key: int(evaluate(sizes[key], values)) for key in keys}
             if not eval(program, {"__builtins__": {}, "sizes": actual, "max": max, "min": min}):
                 told = ", ".join(f"{name} = {value}" for name, value in values.items())
-                readable = _SIZE.sub(lambda m: f"{keys[m.group(0)][0]}.shape[{keys[m.group(0)][1]}]", condition)
+                readable = _SIZE.sub(lambda m: "{}.shape[{}]".format(*key_of(m)), condition)
                 raise CompileError(
-                    f"the model does not run alike for all sizes given in dims: it needs {readable}, which fails for {told}; narrow the bounds"
+                    f"the model does not run alike for all sizes given in dims: it needs {readable}, which fails for {told}; "
+                    "narrow the bounds"
                 )
+
+
+def _lower(symbol: Expr) -> int:
+    return 1 if symbol.lower is None else symbol.lower
 
 
 def _check_signature(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -326,12 +332,12 @@ def _example_sizes(
             continue
         if len(text.names) > 1:
             continue
-        symbol = table.resolve(DimText(text.names[0], None, None, text.names))
-        parts = linear_in(table.resolve(text), symbol) if isinstance(symbol, Expr) else None
+        symbol = _symbol(table, text.names[0])
+        parts = linear_in(table.resolve(text), symbol)
         if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int):
             continue
         value, rest = divmod(size - parts[1], parts[0])
-        low, high = symbol.lower, symbol.upper
+        low, high = _lower(symbol), symbol.upper
         if size == 1 or rest:
             continue
         if value < low or (high is not None and value > high):
@@ -346,12 +352,17 @@ def _example_sizes(
     for text in texts.values():
         for n in text.names:
             if n not in found:
-                symbol = table.resolve(DimText(n, None, None, (n,)))
-                assert isinstance(symbol, Expr)
-                smallest = max(symbol.lower, 2)
+                symbol = _symbol(table, n)
+                smallest = max(_lower(symbol), 2)
                 while smallest in found.values():
                     smallest += 1
                 found[n] = smallest if symbol.upper is None else min(smallest, symbol.upper)
+    return found
+
+
+def _symbol(table: DimTable, name: str) -> Expr:
+    found = table.resolve(DimText(name, None, None, (name,)))
+    assert isinstance(found, Expr)
     return found
 
 
@@ -371,8 +382,8 @@ def _torch_dim(text: DimText, table: DimTable, made: dict[str, Any]) -> Any:
 
     e = table.resolve(text)
     name = text.names[0]
-    symbol = table.resolve(DimText(name, None, None, (name,)))
-    parts = linear_in(e, symbol) if len(text.names) == 1 and isinstance(symbol, Expr) else None
+    symbol = _symbol(table, name)
+    parts = linear_in(e, symbol) if len(text.names) == 1 else None
     if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or not isinstance(symbol, Expr):
         return TorchDim.AUTO  # type: ignore[attr-defined]
     if name not in made:

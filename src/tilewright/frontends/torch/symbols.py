@@ -217,7 +217,7 @@ def _solve(symbols: SymbolMap, e: Any, wanted: Dim, dim: DimText, ranges: Mappin
     symbols._memo.clear()
     if parts is None or not isinstance(parts[0], int) or parts[0] == 0 or not isinstance(parts[1], int):
         return
-    scale, offset = parts
+    scale, offset = int(parts[0]), int(parts[1])
     rest = wanted - offset
     if prove_divisible(rest, scale):
         symbols.symbols[s] = rest // scale
