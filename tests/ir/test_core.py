@@ -150,6 +150,15 @@ def test_random_edits_keep_blocks_and_uses_consistent() -> None:
         assert all(user.parent is block for user in op.results[0].users)
 
 
+def test_inserting_an_operation_where_it_stands() -> None:
+    block = Block([T])
+    a, b = (block.append(UNARY["neg"](block.args[0])) for _ in range(2))
+    block.insert_before(a, a)
+    block.insert_after(b, b)
+    block.insert_after(a, a)
+    assert list(block.ops) == [a, b]
+
+
 def test_removing_while_iterating() -> None:
     block = Block([T])
     for _ in range(5):

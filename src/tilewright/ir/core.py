@@ -565,6 +565,8 @@ class Block:
 
     def insert_before(self, anchor: Operation | None, op: OperationT) -> OperationT:
         """Insert `op` before `anchor` (at the end when None)."""
+        if op is anchor:
+            return op
         if op.parent is not None:
             op.detach()
         op.parent = self
@@ -581,6 +583,8 @@ class Block:
         return op
 
     def insert_after(self, anchor: Operation, op: OperationT) -> OperationT:
+        if op is anchor:
+            return op
         return self.insert_before(anchor._next, op)
 
     def _unlink(self, op: Operation) -> None:

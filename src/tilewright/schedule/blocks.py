@@ -25,6 +25,12 @@ def _nest(s: Schedule, block: loop.Block, extents: list[tuple[str, Dim]]) -> tup
     return top, ivs
 
 
+def _outermost(op: Operation) -> Operation:
+    """The outermost loop around an operation, or itself."""
+    around = enclosing_loops(op)
+    return around[0] if around else op
+
+
 def _remove_empty(parent: Operation | None) -> None:
     while isinstance(parent, (loop.For, loop.If)) and parent.body.first is None:
         above = parent.parent_op
@@ -123,7 +129,6 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     if not inside(block, where):
         raise ScheduleError(f"decompose_reduction: loop {at!r} is not around block {name!r}")
     around = enclosing_loops(block)
-    outer = {f.iv for f in around[: around.index(where)]}
     for f in around[: around.index(where)]:
         if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in block.bindings[len(block.axes) :]):
             raise ScheduleError(f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction")
@@ -131,6 +136,10 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     for e in block.bindings[: len(block.axes)]:
         used |= free_symbols(e) if isinstance(e, Expr) else set()
     inner = [f for f in around[around.index(where) :] if f.iv in used]
+    conditions = _conditions_between(block, where)
+    skipped = {f.iv for f in around[around.index(where) :]} - {f.iv for f in inner}
+    if any(isinstance(e, Expr) and free_symbols(e) & skipped for e in conditions):
+        raise ScheduleError(f"decompose_reduction: a condition around block {name!r} depends on its reduction")
     init = loop.Block(
         sym_name=s.fresh(f"{name}_init"),
         axes=block.axes,
@@ -149,6 +158,10 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
         iv = symbol(s.fresh(f"{f.iv.name}_z"), 0, upper)
         mapping[f.iv] = iv
         fresh.append((f, iv))
+    if conditions:
+        guard = loop.If(conditions=tuple(substitute(e, mapping) for e in conditions), location=block.location)
+        guard.body.append(top)
+        top = guard
     for f, iv in reversed(fresh):
         new = loop.For(
             iv=iv, kind=f.kind if f.kind in ("vectorize", "unroll") else "serial", step=f.step, location=f.location
@@ -159,8 +172,18 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     assert where.parent is not None
     where.parent.insert_before(where, top)
     block.attributes["tw.initialized"] = True
-    del outer
     return init.sym_name
+
+
+def _conditions_between(op: Operation, outer: Operation) -> list[Dim]:
+    """The conditions under which `op` runs in an iteration of `outer`."""
+    found: list[Dim] = []
+    parent = op.parent_op
+    while parent is not None and parent is not outer:
+        if isinstance(parent, loop.If):
+            found.extend(parent.conditions)
+        parent = parent.parent_op
+    return found
 
 
 @primitive
@@ -174,9 +197,15 @@ def compute_inline(s: Schedule, name: str) -> None:
     store = stores[0]
     if set(store.indices) != set(block.axes):
         raise ScheduleError(f"compute_inline: block {name!r} does not store one element per point")
-    for read in [op for op in accesses_of(buffer) if isinstance(op, loop.Load)]:
-        if read.guard or read.dynamic:
-            raise ScheduleError(f"compute_inline: block {name!r} is read under a guard or at data-dependent indices")
+    others = [op for op in buffer.users if op is not store]
+    if any(not isinstance(op, loop.Load) or inside(op, block) for op in others):
+        raise ScheduleError(
+            f"compute_inline: what block {name!r} writes is also written by another block, or by one tile"
+        )
+    reads = [op for op in others if isinstance(op, loop.Load)]
+    if any(read.guard or read.dynamic for read in reads):
+        raise ScheduleError(f"compute_inline: block {name!r} is read under a guard or at data-dependent indices")
+    for read in reads:
         mapping = dict(zip(store.indices, read.indices, strict=True))
         builder = Builder.before(read)
         values: dict[Value, Value] = {}
@@ -224,10 +253,10 @@ def rfactor(s: Schedule, name: str) -> str:
     if update is None or not any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
         raise ScheduleError(f"rfactor: block {block.sym_name!r} does not reduce over loop {name!r}")
     around = enclosing_loops(block)
-    if any(isinstance(x.iv.upper, Expr) and f.iv in free_symbols(x.iv.upper) for x in around) or free_symbols(
-        f.iv.upper
-    ):
-        pass
+    if block.attributes.get("tw.initialized") or block.attributes.get("tw.in_place"):
+        raise ScheduleError(
+            f"rfactor: block {block.sym_name!r} has its initial values already; factor before decompose_reduction"
+        )
     buffer, dtype = update.buffer, update.buffer.type.dtype
     top = around[0]
     n = f.extent
@@ -259,6 +288,11 @@ def rfactor(s: Schedule, name: str) -> str:
     block.bindings = (*block.bindings[: len(axes)], f.iv, *reductions)
     update.set_operand(1, part.result)
     update.indices = (*indices, axis)
+    # The points at which partial results begin are no longer those where all reduce axes are 0.
+    reducing = next(
+        x for x in around if x is f or any(isinstance(e, Expr) and x.iv in free_symbols(e) for e in reductions)
+    )
+    decompose_reduction(s, block.sym_name, reducing.iv.name)
     return final.sym_name
 
 
@@ -277,8 +311,13 @@ def cache_read(s: Schedule, name: str, argument: int, order: tuple[int, ...] | N
     if sorted(permutation) != list(range(rank)):
         raise ScheduleError(f"cache_read: order {order} is no permutation of {rank} dimensions")
     shape = tuple(source.type.shape[d] for d in permutation)
-    top = enclosing_loops(block)[0]
+    top = _outermost(block)
     assert top.parent is not None
+    writer = next((op for op in accesses_of(source) if not isinstance(op, loop.Load) and inside(op, top)), None)
+    if writer is not None:
+        raise ScheduleError(
+            f"cache_read: what block {name!r} reads as number {argument} is written in the same loop nest"
+        )
     copy = loop.Alloc(buffer=BufferType(source.type.dtype, shape, "local"), location=block.location)
     top.parent.insert_before(top, copy)
     axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
@@ -303,8 +342,12 @@ def cache_write(s: Schedule, name: str) -> str:
     `compute_at`."""
     block = s.block(name)
     buffer = written_buffer(block)
-    top = enclosing_loops(block)[0]
+    top = _outermost(block)
     assert top.parent is not None
+    for op in accesses_of(buffer):
+        if not inside(op, block) and (inside(op, top) or not isinstance(op, loop.Load)):
+            what = "read in the same loop nest" if isinstance(op, loop.Load) else "also written by another block"
+            raise ScheduleError(f"cache_write: the result of block {name!r} is {what}")
     local = loop.Alloc(buffer=BufferType(buffer.type.dtype, buffer.type.shape, "local"), location=block.location)
     top.parent.insert_before(top, local)
     for op in list(accesses_of(buffer)):

@@ -43,9 +43,13 @@ def initialize_reductions(schedule: Schedule) -> None:
         if at is not None:
             decompose_reduction(schedule, op.sym_name, at.iv.name)
             continue
-        for update in [x for x in op.body.ops if isinstance(x, loop.Accumulate)]:  # the block runs once, in no loop at all
+        for update in [
+            x for x in op.body.ops if isinstance(x, loop.Accumulate)
+        ]:  # the block runs once, in no loop at all
             b = Builder.before(update)
-            identity = b(scalar.Constant(value=scalar.combiner_identity(update.combiner, update.dtype), dtype=update.dtype))
+            identity = b(
+                scalar.Constant(value=scalar.combiner_identity(update.combiner, update.dtype), dtype=update.dtype)
+            )
             b(loop.Store(identity, update.buffer, (), indices=update.indices))
 
 

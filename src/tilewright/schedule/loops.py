@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from ..dialects import loop
 from ..ir.core import Operation
-from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_eq, prove_le, smin, substitute, symbol
+from ..ir.symbolic import (
+    Dim,
+    Expr,
+    ceildiv,
+    free_symbols,
+    prove_divisible,
+    prove_eq,
+    prove_le,
+    smin,
+    substitute,
+    symbol,
+)
 from .schedule import Schedule, ScheduleError, only_child, primitive
 from .tree import Access, resolved, substitute_tree, substitute_tree_at
 
@@ -108,7 +119,9 @@ def reorder(s: Schedule, *names: str) -> None:
     for f in target:
         depends = free_symbols(f.iv.upper) & own if isinstance(f.iv.upper, Expr) else frozenset()
         if not depends <= seen:
-            raise ScheduleError(f"reorder: the extent of {f.iv.name!r} depends on {next(iter(depends - seen)).name!r}, which must stay outside it")
+            raise ScheduleError(
+                f"reorder: the extent of {f.iv.name!r} depends on {next(iter(depends - seen)).name!r}, which must stay outside it"
+            )
         seen.add(f.iv)
     if any(f.kind != "serial" for f in chain) and target != chain:
         bad = next(f for f in chain if f.kind != "serial")
@@ -140,17 +153,24 @@ def merge(s: Schedule, first: str, second: str) -> None:
     """
     a, b = s.loop(first), s.loop(second)
     if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
-        raise ScheduleError(f"merge: {first!r} ({a.extent} iterations) and {second!r} ({b.extent}) are no neighbours of equal extent")
+        raise ScheduleError(
+            f"merge: {first!r} ({a.extent} iterations) and {second!r} ({b.extent}) are no neighbours of equal extent"
+        )
     if a.kind != "serial" or b.kind != "serial":
         raise ScheduleError(f"merge: {first!r} and {second!r} must be serial, they are '{a.kind}' and '{b.kind}'")
     between = a.next
+    allocs: list[loop.Alloc] = []
     while between is not None and between is not b:
         if not isinstance(between, loop.Alloc):
             raise ScheduleError(f"merge: statements stand between {first!r} and {second!r}")
+        allocs.append(between)
         between = between.next
     if between is None:
         raise ScheduleError(f"merge: {second!r} does not follow {first!r}")
+    assert a.parent is not None
     _check_same_iteration(a, b)
+    for alloc in allocs:  # the merged body uses them
+        a.parent.insert_before(a, alloc)
     for op in list(b.body.ops):
         a.body.append(op)
         if isinstance(op, loop.Block):
@@ -160,7 +180,6 @@ def merge(s: Schedule, first: str, second: str) -> None:
     for op in list(a.body.ops):
         if isinstance(op, loop.Alloc):
             a.body.insert_before(a.body.first, op)
-    # Buffers allocated between the two must be visible in the merged body.
     b.erase()
 
 
@@ -194,6 +213,16 @@ def _ancestors(op: Operation) -> list[Operation]:
 @primitive
 def tile(s: Schedule, rows: str, columns: str, row_factor: int, column_factor: int) -> tuple[str, str, str, str]:
     """Split two nested loops and put the tile loops inside: returns (rows_o, columns_o, rows_i, columns_i)."""
+    a, b = s.loop(rows), s.loop(columns)
+    if only_child(a) is not b:
+        raise ScheduleError(f"tile: loop {columns!r} is not the only statement directly inside {rows!r}")
+    if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
+        raise ScheduleError(f"tile: the extent of {columns!r} depends on {rows!r}")
+    if a.kind != "serial" or b.kind != "serial":
+        raise ScheduleError(f"tile: {rows!r} and {columns!r} must be serial, they are '{a.kind}' and '{b.kind}'")
+    for what, factor in (("row_factor", row_factor), ("column_factor", column_factor)):
+        if factor < 1:
+            raise ScheduleError(f"tile: {what} must be at least 1, got {factor}")
     ro, ri = split(s, rows, row_factor)
     co, ci = split(s, columns, column_factor)
     reorder(s, ro, co, ri, ci)
@@ -231,6 +260,8 @@ def vectorize(s: Schedule, name: str, lanes: int = 0) -> None:
     """Run the iterations of a loop in vector lanes (`lanes` 0: the target's width). Any extent; a reduction keeps a partial
     result per lane."""
     f = s.loop(name)
+    if lanes < 0:
+        raise ScheduleError(f"vectorize: lanes must not be negative, got {lanes}")
     if any(isinstance(op, loop.For) and op.kind == "vectorize" for op in f.walk()):
         raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
     _set_kind(s, name, "vectorize", lanes)
@@ -240,6 +271,8 @@ def vectorize(s: Schedule, name: str, lanes: int = 0) -> None:
 def unroll(s: Schedule, name: str, factor: int = 0) -> None:
     """Unroll a loop by `factor` (0: wholly, for constant extents)."""
     f = s.loop(name)
+    if factor < 0:
+        raise ScheduleError(f"unroll: factor must not be negative, got {factor}")
     if factor == 0 and not isinstance(f.extent, int):
         raise ScheduleError(f"unroll: the extent of {name!r} is symbolic ({f.extent}); give a factor")
     _set_kind(s, name, "unroll", factor)

@@ -11,6 +11,7 @@ Every primitive checks its arguments and raises `ScheduleError` naming the bad o
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,9 +50,11 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {}
 def primitive(function: Callable[Concatenate[Schedule, P], R]) -> Callable[Concatenate[Schedule, P], R]:
     """Register a schedule primitive: a function on a schedule whose use is recorded in the trace."""
     name = function.__name__
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def run(schedule: Schedule, *args: P.args, **kwargs: P.kwargs) -> R:
+        _check_arguments(name, signature, (schedule, *args), kwargs)
         depth, schedule._depth = schedule._depth, schedule._depth + 1
         try:
             result = function(schedule, *args, **kwargs)
@@ -63,6 +66,30 @@ def primitive(function: Callable[Concatenate[Schedule, P], R]) -> Callable[Conca
 
     PRIMITIVES[name] = run
     return run
+
+
+def _check_arguments(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise `ScheduleError` when arguments are missing, too many or of another type than the primitive declares."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    for argument, value in list(bound.arguments.items())[1:]:
+        parameter = signature.parameters[argument]
+        annotation = str(parameter.annotation)
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            annotation = f"tuple[{annotation}, ...]"
+        if not _fits(value, annotation):
+            raise ScheduleError(f"{name}: {argument} must be {annotation}, got {value!r}")
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    if " | " in annotation:
+        return any(_fits(value, part) for part in annotation.split(" | "))
+    if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
+        return isinstance(value, (tuple, list)) and all(_fits(v, annotation[6:-6]) for v in value)
+    plain = {"str": str, "int": int, "bool": bool, "None": type(None)}.get(annotation)
+    return plain is None or type(value) is plain
 
 
 class Schedule:
@@ -136,9 +163,13 @@ def trace_from_json(text: str) -> list[Step]:
     for name, arguments, options in json.loads(text):
         if name not in PRIMITIVES:
             raise ScheduleError(f"the trace uses an unknown primitive {name!r}; known: {', '.join(sorted(PRIMITIVES))}")
-        fixed = tuple(tuple(a) if isinstance(a, list) else a for a in arguments)
-        steps.append(Step(name, fixed, tuple(options.items()), None))
+        steps.append(Step(name, _tuples(arguments), tuple((k, _tuples(v)) for k, v in options.items()), None))
     return steps
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples they were."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def only_child(f: Operation) -> Operation | None:

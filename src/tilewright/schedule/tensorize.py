@@ -61,7 +61,8 @@ def tensorize(
     s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...], k: str, nr: int, padded: bool = False
 ) -> None:
     """Replace the innermost loops of a contraction (rows `m`, columns `n`, outer reduce loops, inner reduce loop `k`) by one
-    `simd.brgemm` with panels of `nr` columns. It also initializes the result."""
+    `simd.brgemm` with panels of `nr` columns. It also initializes the result, unless loops outside the tile reduce too: then the
+    block must have its initial values already."""
     block = s.block(name)
     update, loads = _factor_loads(block)
     rows, columns, depth = s.loop(m), s.loop(n), s.loop(k)
@@ -78,6 +79,12 @@ def tensorize(
         child = only_child(child) if child is not None else None
     if child is not block:
         raise ScheduleError(f"tensorize: the loops around {name!r} are not perfectly nested")
+    reducing = {x for e in block.bindings[len(block.axes) :] if isinstance(e, Expr) for x in free_symbols(e)}
+    outside = [f.iv.name for f in around[: -len(tile)] if f.iv in reducing]
+    if outside and not block.attributes.get("tw.initialized"):
+        raise ScheduleError(
+            f"tensorize: block {name!r} also reduces over {outside[0]!r} outside the tile: decompose_reduction there first"
+        )
     left, right = loads
     if _moves(left, columns.iv) == _moves(right, columns.iv):
         raise ScheduleError(f"tensorize: loop {n!r} must move exactly one factor")
@@ -128,6 +135,7 @@ def tensorize(
         b_k=b_k,
         b_r=tuple(b_r),
         c_m=c_m,
+        accumulate=bool(outside),
         padded=padded,
         location=block.location,
     )

@@ -1,0 +1,138 @@
+"""Kernels to schedule, with what they compute in NumPy, and running them in the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from tilewright.dialects import loop, tensor
+from tilewright.dialects.tensor_builder import TensorBuilder
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Module, Region, Value
+from tilewright.ir.interpreter import Frame
+from tilewright.ir.symbolic import evaluate, free_symbols, smax, symbol
+from tilewright.ir.types import TensorType, f32
+from tilewright.lowering.tensor_to_loop import kernel_of_group
+
+N = symbol("n", 1, 12)
+ROWS = 5
+
+
+def kernel_from(shapes: Sequence[tuple[Any, ...]], body: Callable[..., Sequence[Any]], name: str = "k") -> loop.Kernel:
+    """The naive kernel of a group over float32 inputs; `body` takes the builder and wrapped tensors."""
+    group = tensor.Group.assemble([], [], {"kind": "elementwise"}, [Region()])
+    args = [group.body.add_arg(TensorType(f32, s), f"x{k}") for k, s in enumerate(shapes)]
+    t = TensorBuilder(Builder(group.body))
+    results: list[Value] = [r.value for r in body(t, *map(t.wrap, args))]
+    # Names of blocks follow the computations.
+    for k, op in enumerate(op for op in group.body.ops if isinstance(op, tensor.Compute)):
+        op.attributes["tw.origin"] = f"b{k}"
+    group.body.append(tensor.Yield(results))
+    return kernel_of_group(group, name)
+
+
+def matmul() -> loop.Kernel:
+    """b0 = x0 @ x1; b1 = max(b0 + x2, 0)."""
+
+    def body(t: TensorBuilder, a: Any, b: Any, bias: Any) -> list[Any]:
+        y = t.reduce("sum", (N, 8), (6,), lambda i, j, r: a[i, r] * b[r, j])
+        return [t.compute((N, 8), lambda i, j: (y[i, j] + bias[j]).apply("max", 0.0))]
+
+    return kernel_from([(N, 6), (6, 8), (8,)], body)
+
+
+def softmax() -> loop.Kernel:
+    """b0 = max, b1 = exp(x - b0), b2 = sum, b3 = b1 / b2 over rows of symbolic length."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        top = t.reduce("max", (4,), (N,), lambda i, r: x[i, r])
+        e = t.compute((4, N), lambda i, j: (x[i, j] - top[i]).apply("exp"))
+        s = t.reduce("sum", (4,), (N,), lambda i, r: e[i, r])
+        return [t.compute((4, N), lambda i, j: e[i, j] / s[i])]
+
+    return kernel_from([(4, N)], body)
+
+
+def stencil() -> loop.Kernel:
+    """b0 = 2x; b1[i] = b0[i - 1] + b0[i] with the border repeated; both are used: b2 = b1 * x."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        double = t.compute((N,), lambda i: x[i] * 2.0)
+        both = t.compute((N,), lambda i: double[smax(i - 1, 0)] + double[i])
+        return [t.compute((N,), lambda i: both[i] * x[i])]
+
+    return kernel_from([(N,)], body)
+
+
+def transposed() -> loop.Kernel:
+    """b0 = exp(x) transposed, b1 its sums over three dimensions' last two."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        y = t.compute((3, N, 4), lambda i, j, k: x[k, j, i].apply("exp"))
+        return [t.reduce("sum", (3,), (N, 4), lambda i, r, q: y[i, r, q]), y]
+
+    return kernel_from([(4, N, 3)], body)
+
+
+def scalar_sum() -> loop.Kernel:
+    """b0 = sum(x), b1 = b0 * 2: a block in no loop."""
+
+    def body(t: TensorBuilder, x: Any) -> list[Any]:
+        s = t.reduce("sum", (), (N,), lambda r: x[r])
+        return [t.compute((), lambda: s[()] * 2.0)]
+
+    return kernel_from([(N,)], body)
+
+
+KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] = {
+    "matmul": (matmul, lambda a, b, c: [np.maximum(a @ b + c, 0)]),
+    "softmax": (
+        softmax,
+        lambda x: [np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)],
+    ),
+    "stencil": (stencil, lambda x: [(2 * x[np.maximum(np.arange(len(x)) - 1, 0)] + 2 * x) * x]),
+    "transposed": (transposed, lambda x: [np.exp(x).T.sum((1, 2)), np.exp(x).T]),
+    "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),
+}
+
+
+def inputs_of(kernel: loop.Kernel, n: int) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(n)
+    args = kernel.body.args[: len(kernel.body.args) - kernel.num_outputs]
+    return [rng.standard_normal([int(evaluate(d, {"n": n})) for d in a.type.shape]).astype("f4") for a in args]
+
+
+def _reduces(f: loop.For) -> bool:
+    """Whether a loop carries a reduction: lanes then keep partial results."""
+    bindings = [e for op in f.walk() if isinstance(op, loop.Block) for e in op.bindings[len(op.axes) :]]
+    used = set().union(*(free_symbols(e) for e in bindings)) if bindings else set()
+    return f.iv in used or any(
+        isinstance(op, loop.Accumulate) and f.iv not in set().union(*map(free_symbols, op.indices)) for op in f.walk()
+    )
+
+
+def run(kernel: loop.Kernel, n: int, shuffle: bool = False) -> list[np.ndarray[Any, Any]]:
+    """The outputs of a kernel on random inputs. With `shuffle`, loops whose iterations may run in any order do so."""
+    module = Module()
+    outputs = kernel.body.args[len(kernel.body.args) - kernel.num_outputs :]
+    results = [np.full([int(evaluate(d, {"n": n})) for d in a.type.shape], np.nan, "f4") for a in outputs]
+    frame = Frame(module, {"n": n}, {})
+    if not shuffle:
+        frame.run_block(kernel.body, [*inputs_of(kernel, n), *results])
+        return results
+    plain = loop.For.interpret
+    rng = np.random.default_rng(0)
+
+    def interpret(self: loop.For, env: Any, *inits: Any) -> tuple[Any, ...]:
+        if inits or self.kind in ("serial", "unroll") or (self.kind == "vectorize" and _reduces(self)):
+            return plain(self, env, *inits)
+        for i in rng.permutation(int(env.evaluate(self.extent))):
+            env.child({self.iv.name: int(i)}).run_block(self.body, ())
+        return ()
+
+    with mock.patch.object(loop.For, "interpret", interpret):
+        frame.run_block(kernel.body, [*inputs_of(kernel, n), *results])
+    return results

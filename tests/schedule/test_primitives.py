@@ -1,0 +1,369 @@
+"""Every schedule primitive keeps what kernels compute, replays from its trace, and names wrong arguments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import loop
+from tilewright.ir.equality import first_difference
+from tilewright.ir.parser import parse_op
+from tilewright.ir.printer import print_op
+from tilewright.ir.verifier import verify
+from tilewright.schedule import PRIMITIVES, Schedule, ScheduleError, finalize, trace_from_json, trace_to_json
+from tilewright.schedule.tree import walk_loops
+
+from .kernels import KERNELS, inputs_of, run
+
+SIZES = (1, 5, 12)
+
+
+def check(kernel: loop.Kernel, name: str, sizes: tuple[int, ...] = SIZES) -> None:
+    """The kernel is sound and computes what it did, in any order of its unordered loops."""
+    verify(kernel)
+    for n in sizes:
+        expected = KERNELS[name][1](*inputs_of(kernel, n))
+        for shuffle in (False, True):
+            for actual, wanted in zip(run(kernel, n, shuffle), expected, strict=True):
+                np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5, err_msg=print_op(kernel))
+
+
+def check_trace(schedule: Schedule, name: str) -> None:
+    """The trace survives JSON and makes an equal kernel; the kernel survives its text."""
+    again = Schedule(KERNELS[name][0]())
+    again.replay(trace_from_json(trace_to_json(schedule.trace)))
+    assert first_difference(again.kernel, schedule.kernel) is None
+    assert again.trace == schedule.trace
+    assert len(schedule.show().splitlines()) == len(schedule.trace)
+    for generic in (False, True):
+        assert first_difference(parse_op(print_op(schedule.kernel, generic=generic)), schedule.kernel) is None
+
+
+CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
+    "split": ("matmul", lambda s: (s.split("b0_i0", 4), s.split("b0_i1", 3), s.split("b0_r0", 2))),
+    "split by more than there is": ("matmul", lambda s: s.split("b0_i1", 16)),
+    "split twice": ("matmul", lambda s: s.split(s.split("b0_i0", 8)[1], 3)),
+    "fuse": ("transposed", lambda s: s.fuse("b0_i1", "b0_i2")),
+    "fuse symbolic with symbolic": ("transposed", lambda s: s.split(s.fuse(s.fuse("b0_i0", "b0_i1"), "b0_i2"), 5)),
+    "add_unit_loop": ("scalar_sum", lambda s: (s.add_unit_loop("b1"), s.add_unit_loop("b0"))),
+    "reorder": ("matmul", lambda s: s.reorder("b0_r0", "b0_i0")),
+    "merge": ("softmax", lambda s: (s.merge("b0_i0", "b1_i0"), s.merge("b0_i0", "b2_i0"), s.merge("b0_i0", "b3_i0"))),
+    "tile": ("matmul", lambda s: s.tile("b0_i0", "b0_i1", 4, 3)),
+    "parallel": ("matmul", lambda s: (s.parallel("b0_i0"), s.parallel("b1_i0"))),
+    "vectorize": ("matmul", lambda s: (s.vectorize("b0_i1"), s.vectorize("b1_i1", 8))),
+    "vectorize a reduction": ("softmax", lambda s: (s.vectorize("b0_r0"), s.vectorize("b2_r0"))),
+    "unroll": ("matmul", lambda s: (s.unroll("b0_i1"), s.unroll("b0_i0", 2))),
+    "bind": ("matmul", lambda s: (s.bind("b0_i0", "thread.x"), s.bind("b0_i1", "block.x"))),
+    "compute_at": ("stencil", lambda s: (s.compute_at("b1", "b2_i0"), s.compute_at("b0", "b2_i0"))),
+    "compute_at of a tile with a border": (
+        "stencil",
+        lambda s: (s.split("b2_i0", 4), s.compute_at("b1", "b2_i0_o"), s.compute_at("b0", "b2_i0_o")),
+    ),
+    "compute_at of a reduction": ("matmul", lambda s: (s.split("b1_i0", 4), s.compute_at("b0", "b1_i0_o"))),
+    "compute_inline": ("stencil", lambda s: (s.compute_inline("b0"), s.compute_inline("b1"))),
+    "decompose_reduction": ("matmul", lambda s: s.decompose_reduction("b0", "b0_r0")),
+    "decompose_reduction outside": ("matmul", lambda s: s.decompose_reduction("b0", "b0_i0")),
+    "decompose_reduction of a split one": (
+        "softmax",
+        lambda s: (s.split("b2_r0", 4), s.decompose_reduction("b2", "b2_r0_o"), s.vectorize("b2_r0_i")),
+    ),
+    "rfactor": ("matmul", lambda s: s.rfactor(s.split("b0_r0", 2)[1])),
+    "rfactor a whole reduction": ("softmax", lambda s: (s.rfactor("b0_r0"), s.rfactor("b2_r0"))),
+    "cache_read": ("matmul", lambda s: (s.cache_read("b0", 0), s.cache_read("b0", 1, (1, 0)))),
+    "cache_read placed": (
+        "matmul",
+        lambda s: (
+            s.split("b0_i0", 4),
+            s.compute_at(s.cache_read("b0", 0), "b0_i0_o"),
+            s.compute_at(s.cache_read("b0", 1), "b0_i1"),
+        ),
+    ),
+    "cache_write": ("matmul", lambda s: (s.cache_write("b1"), s.cache_write("b0"))),
+    "cache_write placed": ("matmul", lambda s: s.compute_at("b0", s.loops(s.cache_write("b0"))[0])),
+    "write_into": ("matmul", lambda s: s.write_into("b0", "b1")),
+    "compact": ("softmax", lambda s: (s.merge("b0_i0", "b1_i0"), s.compact(), s.merge("b0_i0", "b2_i0"))),
+    "tensorize": ("matmul", lambda s: s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0", 8)),
+    "tensorize a tile": (
+        "matmul",
+        lambda s: (
+            s.split("b0_i0", 4),
+            s.write_into("b0", "b1"),
+            s.tensorize("b0", "b0_i0_i", "b0_i1", (), "b0_r0", 8),
+        ),
+    ),
+    "tensorize with an outer reduction": (
+        "matmul",
+        lambda s: (
+            s.split("b0_r0", 2),
+            s.reorder("b0_r0_o", "b0_i0", "b0_i1", "b0_r0_i"),
+            s.decompose_reduction("b0", "b0_r0_o"),
+            s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8),
+        ),
+    ),
+    "tensorize two reductions": (
+        "matmul",
+        lambda s: (s.split("b0_r0", 2), s.tensorize("b0", "b0_i0", "b0_i1", ("b0_r0_o",), "b0_r0_i", 8)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_meaning_stays(case: str) -> None:
+    name, schedule_it = CASES[case]
+    s = Schedule(KERNELS[name][0]())
+    naive = print_op(s.kernel)
+    schedule_it(s)
+    assert print_op(s.kernel) != naive
+    check(s.kernel, name)
+    check_trace(s, name)
+    finalize(s)
+    assert not any(isinstance(op, loop.Block) for op in s.kernel.walk())
+    check(s.kernel, name)
+    assert first_difference(parse_op(print_op(s.kernel)), s.kernel) is None
+
+
+def test_every_primitive_has_a_case() -> None:
+    for primitive in PRIMITIVES:
+        assert any(case.split()[0] == primitive for case in CASES), f"no case for '{primitive}'"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_naive_and_finalized_kernels_agree_with_numpy(name: str) -> None:
+    kernel = KERNELS[name][0]()
+    check(kernel, name)
+    check(finalize(Schedule(kernel)), name)
+
+
+# -- Random schedules --------------------------------------------------------------------------------------------------------------
+
+
+def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any, ...]:
+    loops = [f.iv.name for f in walk_loops(s.kernel)] or ["none"]
+    blocks = [b.sym_name for b in s.kernel.walk() if isinstance(b, loop.Block)] or ["none"]
+    block = r.choice(blocks)
+    nested = [(f.iv.name, f.body.first.iv.name) for f in walk_loops(s.kernel) if isinstance(f.body.first, loop.For)]
+    pair = r.choice(nested) if nested and r.random() < 0.8 else (r.choice(loops), r.choice(loops))
+    around = s.loops(block) if block != "none" else []
+    arguments: dict[str, Callable[[], tuple[Any, ...]]] = {
+        "split": lambda: (r.choice(loops), r.choice([1, 2, 3, 4, 16])),
+        "fuse": lambda: pair,
+        "add_unit_loop": lambda: (block,),
+        "reorder": lambda: tuple(r.sample(around, min(len(around), 2))) or ("none",),
+        "merge": lambda: (r.choice(loops), r.choice(loops)),
+        "tile": lambda: (*pair, r.choice([2, 3]), r.choice([2, 4])),
+        "parallel": lambda: (r.choice(loops),),
+        "vectorize": lambda: (r.choice(loops),),
+        "unroll": lambda: (r.choice(loops), r.choice([0, 2])),
+        "bind": lambda: (r.choice(loops), r.choice(["block.x", "thread.x"])),
+        "compute_at": lambda: (block, r.choice(loops)),
+        "compute_inline": lambda: (block,),
+        "decompose_reduction": lambda: (block, r.choice(around or loops)),
+        "rfactor": lambda: (r.choice(loops),),
+        "cache_read": lambda: (block, r.choice([0, 0, 1])),
+        "cache_write": lambda: (block,),
+        "write_into": lambda: (block, r.choice(blocks)),
+        "compact": lambda: (),
+        "tensorize": lambda: (
+            block,
+            *(around[-3:-1] if len(around) > 2 else pair),
+            (),
+            around[-1] if around else "none",
+            4,
+        ),
+    }
+    return arguments[primitive]()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_schedules(seed: int) -> None:
+    """Any sequence of primitives keeps the meaning; one that is refused changes nothing."""
+    r = random.Random(seed)
+    name = r.choice(list(KERNELS))
+    s = Schedule(KERNELS[name][0]())
+    for _ in range(r.randrange(2, 12)):
+        primitive = r.choice(list(PRIMITIVES))
+        arguments = random_arguments(r, primitive, s)
+        before, steps = print_op(s.kernel), len(s.trace)
+        try:
+            getattr(s, primitive)(*arguments)
+        except ScheduleError as error:
+            assert str(error)
+            assert print_op(s.kernel) == before, f"{primitive}{arguments} raised and yet changed the kernel"
+            assert len(s.trace) == steps
+    check(s.kernel, name, (1, 5))
+    check_trace(s, name)
+    finalize(s)
+    check(s.kernel, name, (1, 5))
+
+
+# -- Wrong arguments ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "message"),
+    [
+        ("matmul", lambda s: s.split("b0_i9", 4), "no loop 'b0_i9' in kernel 'k'; loops: b0_i0, b0_i1"),
+        ("matmul", lambda s: s.split("b0_i0", 0), "split: factor must be at least 1, got 0"),
+        ("matmul", lambda s: s.split("b0_i0", "4"), "split: factor must be int, got '4'"),
+        ("matmul", lambda s: s.split("b0_i0", True), "split: factor must be int, got True"),
+        ("matmul", lambda s: s.split("b0_i0"), "split: missing a required argument: 'factor'"),
+        ("matmul", lambda s: s.split("b0_i0", 2, 3), "split: too many positional arguments"),
+        ("matmul", lambda s: s.split(name="b0_i0", by=3), "split: missing a required argument: 'factor'"),
+        ("matmul", lambda s: (s.parallel("b0_i0"), s.split("b0_i0", 2)), "split: loop 'b0_i0' is already 'parallel'"),
+        (
+            "matmul",
+            lambda s: s.fuse("b0_i0", "b0_r0"),
+            "fuse: loop 'b0_r0' is not the only statement directly inside 'b0_i0'",
+        ),
+        ("matmul", lambda s: s.fuse(*s.split("b0_i0", 8)), "fuse: the extent of 'b0_i0_i' depends on 'b0_i0_o'"),
+        ("matmul", lambda s: s.reorder("b0_i0", "b0_i0"), "reorder: a loop is named twice"),
+        (
+            "matmul",
+            lambda s: s.reorder("b0_i0", "b1_i0"),
+            "reorder: loops b1_i0 are not perfectly nested under 'b0_i0'",
+        ),
+        (
+            "matmul",
+            lambda s: s.reorder(*s.split("b0_i0", 8)[::-1]),
+            "reorder: the extent of 'b0_i0_i' depends on 'b0_i0_o', which must stay outside",
+        ),
+        ("matmul", lambda s: s.reorder(1, 2), r"reorder: names must be tuple\[str, ...\], got \(1, 2\)"),
+        (
+            "matmul",
+            lambda s: s.tile("b0_i0", "b0_r0", 2, 2),
+            "tile: loop 'b0_r0' is not the only statement directly inside 'b0_i0'",
+        ),
+        ("matmul", lambda s: s.tile("b0_i0", "b0_i1", 2, 0), "tile: column_factor must be at least 1, got 0"),
+        ("matmul", lambda s: s.merge("b0_i0", "b1_i1"), "merge: 'b0_i0' .* are no neighbours of equal extent"),
+        ("matmul", lambda s: s.merge("b1_i0", "b0_i0"), "merge: 'b0_i0' does not follow 'b1_i0'"),
+        (
+            "stencil",
+            lambda s: s.merge("b0_i0", "b1_i0"),
+            "merge: 'b0_i0' and 'b1_i0' exchange values of different iterations",
+        ),
+        ("matmul", lambda s: s.parallel("b0_i1"), "parallel: loop 'b0_i1' is not outermost"),
+        ("scalar_sum", lambda s: s.parallel("b0_r0"), "parallel: block 'b0' reduces over loop 'b0_r0'"),
+        (
+            "matmul",
+            lambda s: (s.vectorize("b0_i1"), s.vectorize("b0_i0")),
+            "vectorize: a loop inside 'b0_i0' is vectorized already",
+        ),
+        ("matmul", lambda s: s.vectorize("b0_i1", -4), "vectorize: lanes must not be negative, got -4"),
+        ("matmul", lambda s: s.unroll("b0_i0"), r"unroll: the extent of 'b0_i0' is symbolic \(n\); give a factor"),
+        ("matmul", lambda s: s.unroll("b0_i0", -1), "unroll: factor must not be negative, got -1"),
+        ("matmul", lambda s: s.bind("b0_i0", "warp"), "bind: unknown thread axis 'warp'"),
+        ("matmul", lambda s: s.bind("b0_r0", "thread.x"), "bind: block 'b0' reduces over loop 'b0_r0'"),
+        ("matmul", lambda s: s.compute_at("b9", "b0_i0"), "no block 'b9' in kernel 'k'; blocks: b0, b1"),
+        ("matmul", lambda s: s.compute_at("b0", "b0_i0"), "compute_at: block 'b0' is already inside loop 'b0_i0'"),
+        ("matmul", lambda s: s.compute_at("b1", "b0_i0"), "compute_at: block 'b1' writes an output of the kernel"),
+        ("softmax", lambda s: s.compute_at("b1", "b2_i0"), "compute_at: block 'b1' is also read outside loop 'b2_i0'"),
+        ("matmul", lambda s: s.compute_inline("b0"), "compute_inline: block 'b0' is not one elementwise store"),
+        ("matmul", lambda s: s.decompose_reduction("b1", "b1_i0"), "decompose_reduction: block 'b1' is no reduction"),
+        (
+            "matmul",
+            lambda s: s.decompose_reduction("b0", "b1_i0"),
+            "decompose_reduction: loop 'b1_i0' is not around block 'b0'",
+        ),
+        (
+            "transposed",
+            lambda s: s.decompose_reduction("b1", "b1_r1"),
+            "decompose_reduction: loop 'b1_r0' outside 'b1_r1' is part of the reduction",
+        ),
+        ("matmul", lambda s: s.rfactor("b0_i0"), "rfactor: block 'b0' does not reduce over loop 'b0_i0'"),
+        (
+            "softmax",
+            lambda s: s.rfactor(s.split("b2_r0", 4)[1]),
+            "rfactor: the extent of 'b2_r0_i' depends on another loop",
+        ),
+        (
+            "matmul",
+            lambda s: (s.decompose_reduction("b0", "b0_r0"), s.rfactor("b0_r0")),
+            "rfactor: block 'b0' has its initial values already",
+        ),
+        ("matmul", lambda s: s.cache_read("b0", 2), "cache_read: block 'b0' reads 2 buffers, there is no number 2"),
+        (
+            "matmul",
+            lambda s: s.cache_read("b0", 0, (0, 0)),
+            r"cache_read: order \(0, 0\) is no permutation of 2 dimensions",
+        ),
+        ("matmul", lambda s: s.cache_read("b0", 0, "ab"), "cache_read: order must be tuple"),
+        (
+            "matmul",
+            lambda s: (s.compute_at("b0", "b1_i0"), s.cache_read("b1", 0)),
+            "cache_read: what block 'b1' reads as number 0 is written in the same loop nest",
+        ),
+        (
+            "matmul",
+            lambda s: (s.compute_at("b0", "b1_i0"), s.cache_write("b0")),
+            "cache_write: the result of block 'b0' is read in the same loop nest",
+        ),
+        (
+            "matmul",
+            lambda s: (s.decompose_reduction("b0", "b0_r0"), s.cache_write("b0")),
+            "cache_write: the result of block 'b0' is also written by another block",
+        ),
+        ("matmul", lambda s: s.write_into("b1", "b0"), "write_into: block 'b1' does not write an intermediate buffer"),
+        ("softmax", lambda s: s.write_into("b0", "b1"), "write_into: .* differ"),
+        (
+            "stencil",
+            lambda s: s.write_into("b0", "b1"),
+            "write_into: block 'b1' does not read 'b0' exactly where it stores",
+        ),
+        ("matmul", lambda s: s.tensorize("b1", "b1_i0", "b1_i1", (), "b1_i1", 8), "tensorize: block 'b1' is no sum"),
+        (
+            "matmul",
+            lambda s: s.tensorize("b0", "b0_i1", "b0_i0", (), "b0_r0", 8),
+            "tensorize: columns 'b0_i0' are not contiguous",
+        ),
+        (
+            "matmul",
+            lambda s: s.tensorize("b0", "b0_i0", "b1_i1", (), "b0_r0", 8),
+            "are not the innermost loops around 'b0'",
+        ),
+        (
+            "matmul",
+            lambda s: s.tensorize("b0", "b0_i0", "b0_i1", "b0_r0", "b0_r0", 8),
+            r"tensorize: reductions must be tuple\[str, ...\]",
+        ),
+        (
+            "matmul",
+            lambda s: (
+                s.split("b0_r0", 2),
+                s.reorder("b0_r0_o", "b0_i0", "b0_i1", "b0_r0_i"),
+                s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8),
+            ),
+            "tensorize: block 'b0' also reduces over 'b0_r0_o' outside the tile",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(name: str, use: Callable[[Schedule], Any], message: str) -> None:
+    s = Schedule(KERNELS[name][0]())
+    with pytest.raises(ScheduleError, match=message):
+        use(s)
+    check(s.kernel, name, (5,))
+
+
+def test_unknown_primitives() -> None:
+    s = Schedule(KERNELS["matmul"][0]())
+    with pytest.raises(AttributeError, match="no schedule primitive 'splitt'; known: add_unit_loop"):
+        s.splitt("b0_i0", 2)
+    with pytest.raises(ScheduleError, match="the trace uses an unknown primitive 'splitt'"):
+        trace_from_json('[["splitt", ["b0_i0", 2], {}]]')
+
+
+def test_a_trace_reads_as_a_program() -> None:
+    s = Schedule(KERNELS["matmul"][0]())
+    s.split("b0_i0", factor=4)
+    s.parallel("b0_i0_o")
+    assert s.show() == "split('b0_i0', factor=4)  -> ('b0_i0_o', 'b0_i0_i')\nparallel('b0_i0_o')"
+
+
+def test_replaying_on_another_kernel_names_what_is_missing() -> None:
+    s = Schedule(KERNELS["matmul"][0]())
+    s.split("b0_i1", 4)
+    with pytest.raises(ScheduleError, match="no loop 'b0_i1' in kernel 'k'; loops: b0_i0, b1_i0, b2_i0"):
+        Schedule(KERNELS["stencil"][0]()).replay(s.trace)
