@@ -16,6 +16,7 @@ from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.form_groups import form_groups
 from ..transforms.pack_operands import pack_operands
+from ..transforms.transpose_weights import transpose_weights
 from .bufferize import bufferize
 from .graph_to_tensor import lower_to_tensor
 from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, moved_bytes
@@ -64,7 +65,7 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
         compose,
         absorb_permutations,
         eliminate,
-        *([pack] if options.panel else []),
+        *([pack, transpose_weights] if options.panel else []),
         group,
         collapse_axes,
     ]

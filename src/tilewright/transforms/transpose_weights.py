@@ -1,0 +1,72 @@
+"""Weights of reductions that are no contractions (a depthwise convolution's), in the order in which vectors read them.
+
+Where the other operand is contiguous along the result's last axis, lanes run along that axis, and a weight ``w[c, 0, y, x]`` would be
+gathered with the stride of a whole filter. It is transposed here, at compile time, to ``w[0, y, x, c]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dialects import func, graph, tensor
+from ..dialects.tensor import extent
+from ..ir.builder import Builder
+from ..ir.cleanup import dce
+from ..ir.constant import Constant
+from ..ir.core import Module, Value
+from ..ir.symbolic import Expr, free_symbols, is_symbol, linear_in
+from .pack_operands import CONTRACTION
+
+
+def transpose_weights(module: Module) -> None:
+    """Bring the lane axis of constants innermost in reductions outside contractions."""
+    made: dict[Any, Value] = {}
+    for function in module.functions(func.Func):
+        for op in function.body.ops:
+            if not isinstance(op, tensor.Compute) or not op.is_reduction or CONTRACTION in op.attributes or not op.axes:
+                continue
+            lane = op.axes[-1]
+            if isinstance(extent(lane), int) and extent(lane) == 1 or not any(_contiguous(r, lane) for r in op.reads):
+                continue
+            for read in op.reads:
+                position = _misplaced(read, lane)
+                if position is not None:
+                    _transpose(read, position, made)
+        dce(function)
+
+
+def _contiguous(read: tensor.Read, lane: Expr) -> bool:
+    """Whether neighbouring lanes read neighbouring elements of something that is no constant."""
+    if isinstance(read.source.defining_op, graph.Constant) or read.dynamic:  # type: ignore[attr-defined]
+        return False
+    *outer, last = read.indices or (0,)
+    parts = linear_in(last, lane)
+    inside = parts is not None and isinstance(parts[0], int) and parts[0] == 1
+    return inside and not any(isinstance(e, Expr) and lane in free_symbols(e) for e in outer)
+
+
+def _misplaced(read: tensor.Read, lane: Expr) -> int | None:
+    """The dimension of a constant that the lane axis alone addresses, when it is not the innermost one."""
+    if not isinstance(read.source.defining_op, graph.Constant) or read.dynamic or read.guard:  # type: ignore[attr-defined]
+        return None
+    if not all(isinstance(e, int) or is_symbol(e) for e in read.indices) or read.indices.count(lane) != 1:
+        return None
+    position: int = read.indices.index(lane)
+    behind = read.source.type.shape[position + 1 :]
+    return position if any(n != 1 for n in behind) else None
+
+
+def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None:
+    anchor = read.source.defining_op
+    source = anchor.value
+    key = (id(source.array), position)
+    if key not in made:
+        array = np.ascontiguousarray(np.moveaxis(source.array, position, -1))
+        constant = Constant(array, f"{source.name}.transposed" if source.name else "transposed")
+        made[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
+    indices = (*read.indices[:position], *read.indices[position + 1 :], read.indices[position])
+    new = Builder.before(read)(tensor.Read(made[key], (), None, indices=indices, location=read.location))
+    read.replace_by(new)
+    read.erase()
