@@ -1,0 +1,82 @@
+"""Constant folding: what is folded, what is not, and that data is shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.dialects import graph as g
+from tilewright.ir.constant import Constant
+from tilewright.transforms.fold_constants import fold_constants
+
+from .graphs import BATCH, SEQ, build, literal, outputs, run, weight
+
+
+def array(value: Any) -> np.ndarray:
+    found: np.ndarray = value.defining_op.value.array
+    return found
+
+
+def test_arithmetic_on_constants() -> None:
+    module = build({"x": (BATCH, 3)}, lambda b, x: b(g.Add(x, b(g.Exp(b(g.Mul(weight(b, 3), literal(b, 2.0))))))))
+    assert run(module, fold_constants) == {"Add": 1}
+
+
+def test_weights_are_transposed_and_reshaped_without_a_copy() -> None:
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+    def body(b: Any, x: Any) -> Any:
+        w = b(g.Constant(value=Constant(data, "fc.weight")))
+        turned = b(g.Transpose(w, permutation=(1, 0)))
+        return [b(g.Matmul(x, turned)), b(g.Reshape(w, shape=(12,)))]
+
+    module = build({"x": (BATCH, 4)}, body)
+    assert run(module, fold_constants) == {"Matmul": 1}
+    product, flat = (v.defining_op for v in outputs(module))
+    assert np.shares_memory(array(product.b), data)
+    assert np.shares_memory(flat.value.array, data)
+    assert product.b.defining_op.value.name == "fc.weight"
+
+
+def test_several_results() -> None:
+    module = build({"x": (2,)}, lambda b, x: list(b(g.Topk(literal(b, np.array([3, 1, 2], np.float32)), k=2))))
+    assert run(module, fold_constants) == {}
+    assert array(outputs(module)[1]).tolist() == [0, 2]
+
+
+def test_large_results_are_left() -> None:
+    module = build({"x": (1,)}, lambda b, x: b(g.Add(weight(b, 1, 1000), weight(b, 1000, 1))))
+    assert run(module, fold_constants) == {"Add": 1}
+    module = build({"x": (1,)}, lambda b, x: b(g.Iota(shape=(1 << 20,))))
+    assert run(module, fold_constants) == {"Iota": 1}
+
+
+def test_a_broadcast_element_stays_one_element() -> None:
+    def body(b: Any, x: Any) -> Any:
+        y = b(g.BroadcastTo(literal(b, 2.0), shape=(1000, 1000)))
+        return b(g.Transpose(b(g.Reshape(y, shape=(10, 100, 1000))), permutation=(2, 0, 1)))
+
+    module = build({"x": (1,)}, body)
+    assert run(module, fold_constants) == {}
+    (y,) = outputs(module)
+    assert array(y).shape == (1000, 10, 100)
+    assert not any(array(y).strides)
+    assert y.defining_op.value.is_splat
+
+
+def test_a_broadcast_row_is_not_multiplied_out() -> None:
+    module = build({"x": (1,)}, lambda b, x: b(g.BroadcastTo(weight(b, 300), shape=(1000, 300))))
+    assert run(module, fold_constants) == {"BroadcastTo": 1}
+
+
+def test_symbols_are_not_constants() -> None:
+    def body(b: Any, x: Any) -> Any:
+        return [
+            b(g.Slice(weight(b, 40, 2), starts=(SEQ - 1, 0), stops=(SEQ, 2), steps=(1, 1))),
+            b(g.Symbolic(values=(SEQ,))),
+            b(g.Iota(shape=(4,), start=SEQ)),
+        ]
+
+    module = build({"x": (SEQ,)}, body)
+    assert run(module, fold_constants) == {"Slice": 1, "Symbolic": 1, "Iota": 1}
