@@ -14,7 +14,7 @@ from tests.zoo.models import MODELS  # noqa: E402
 from .checks import check, operators  # noqa: E402
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["gpt2", "t5-encoder", "vit", "resnet50"])
 def test_fixed_sizes(name: str) -> None:
     model = MODELS[name]
     check(model.torch_model("tiny"), *model.inputs("tiny", batch=2, seq=12).values())
