@@ -3,6 +3,7 @@
 import tilewright.ir.core as ir
 from tilewright.ir.core import Attr, Effect, Operand, Operation, OptionalOperand, VariadicOperand, operation
 
+
 @operation
 class Fuse(Operation):
     name = "usertest.fuse"
@@ -16,6 +17,7 @@ class Fuse(Operation):
 
     def infer_types(self):
         return (self.x.type,)
+
 
 @operation
 class Qualified(Operation):

@@ -83,7 +83,7 @@ def link_library(
     from tilewright.artifact import link
 
     path = Path(path)
-    payload = np.empty(0, np.uint8) if weights is None else weights
+    payload: Any = np.empty(0, np.uint8) if weights is None else weights
     checksum = xxhash.xxh64_intdigest(payload) if payload.nbytes and embed else 0
     text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode() + b"\0"
     embedded = payload if embed else payload[:0]
@@ -126,7 +126,7 @@ def copy_whole(source: Path, path: Path) -> None:
 def save_tar(path: str | Path, objects: Sequence[bytes], weights: np.ndarray, metadata: dict[str, Any]) -> Path:
     """Write the unlinked parts: objects, the runtime's sources and headers, both blobs as raw files, metadata.json."""
     path = Path(path)
-    checksum = xxhash.xxh64_intdigest(weights) if weights.nbytes else 0
+    checksum = xxhash.xxh64_intdigest(weights.data) if weights.nbytes else 0
     text = json.dumps(metadata, ensure_ascii=False, indent=1).encode()
     files: list[tuple[str, bytes | bytearray]] = [
         *((f"objects/{index}.o", data) for index, data in enumerate(objects)),

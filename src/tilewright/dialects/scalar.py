@@ -226,7 +226,7 @@ _unary("neg", np.negative, _NUMBER)
 _unary("abs", np.abs, _NUMBER)
 _unary("sign", np.sign, _NUMBER)
 _unary("not", np.invert, _BITS)
-for _name, _function in {
+_float_functions: dict[str, Callable[[Any], Any]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "floor": np.floor,
@@ -253,7 +253,8 @@ for _name, _function in {
     "atanh": np.arctanh,
     "erf": erf,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-}.items():
+}
+for _name, _function in _float_functions.items():
     _unary(_name, _in_f64(_function) if _name not in ("sqrt", "floor", "ceil", "trunc", "round") else _function)
 _unary("isnan", lambda x: np.isnan(np.asarray(x)), to_bool=True)
 _unary("isinf", lambda x: np.isinf(np.asarray(x)), to_bool=True)

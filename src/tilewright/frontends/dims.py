@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CompileError
-from ..ir.symbolic import Dim, Expr, evaluate, linear_in, parse, symbol
+from ..ir.symbolic import Dim, Expr, evaluate, linear_in, symbol
+from ..ir.symbolic_text import parse
 
 DimsArgument = Mapping[str, Any]
 DEFAULT_LOWER = 1

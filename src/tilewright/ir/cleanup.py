@@ -15,7 +15,11 @@ def dce(root: Operation) -> int:
             op = block.last
             while op is not None:
                 above = op.previous
-                if not (op.effects & ~Effect.ALLOCATE) and not op.terminator and not any(r.has_uses for r in op.results):
+                if (
+                    not (op.effects & ~Effect.ALLOCATE)
+                    and not op.terminator
+                    and not any(r.has_uses for r in op.results)
+                ):
                     op.erase()
                     count += 1
                 elif op.regions:
@@ -28,7 +32,13 @@ def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((k, _key(v)) for k, v in value.items())
     # 1, 1.0 and True are equal in Python but different attributes.
-    return (type(value), value) if isinstance(value, (int, float)) else tuple(map(_key, value)) if isinstance(value, tuple) else value
+    return (
+        (type(value), value)
+        if isinstance(value, (int, float))
+        else tuple(map(_key, value))
+        if isinstance(value, tuple)
+        else value
+    )
 
 
 def operation_key(op: Operation, numbering: dict[Value, int] | None = None) -> Any:
@@ -38,7 +48,7 @@ def operation_key(op: Operation, numbering: dict[Value, int] | None = None) -> A
     """
     numbering = {} if numbering is None else numbering
     operands = tuple(numbering.get(v, v) for v in op.operands)
-    named = sorted((k for k in op.attributes if not k.startswith("tw.")))
+    named = sorted(k for k in op.attributes if not k.startswith("tw."))
     attributes = tuple((k, _key(op.attributes[k])) for k in named)
     regions: list[Any] = []
     for region in op.regions:

@@ -5,12 +5,13 @@ In: text. Out: interned types and symbols, plain Python values. `parser` builds 
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from . import symbolic
+from . import symbolic_text
 from .constant import Constant
 from .core import IRError, Operation, Value
 from .location import UNKNOWN, Location
@@ -334,7 +335,7 @@ class Reader:
 
     def _expression_of(self, text: str, at: int) -> Dim:
         try:
-            return symbolic.parse(text, self.scope)
+            return symbolic_text.parse(text, self.scope)
         except ValueError as error:
             self.fail(str(error), at)
 
@@ -571,10 +572,9 @@ class Reader:
             self.fail(f"a constant needs a static tensor type, not {tensor}", at)
         data = bytes.fromhex(self.hexadecimal[key])[4:]  # after the alignment
         dtype = tensor.dtype.numpy
-        if len(data) != int(tensor.size) * dtype.itemsize:  # type: ignore[arg-type]
-            self.fail(
-                f"the resource '{key}' has {len(data)} bytes, {tensor} needs {int(tensor.size) * dtype.itemsize}", at
-            )  # type: ignore[arg-type]
+        needed = math.prod(cast(tuple[int, ...], tensor.shape)) * dtype.itemsize
+        if len(data) != needed:
+            self.fail(f"the resource '{key}' has {len(data)} bytes, {tensor} needs {needed}", at)
         made = self.made[key] = Constant(np.frombuffer(data, dtype).reshape(tensor.shape), key)
         return made
 

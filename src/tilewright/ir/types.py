@@ -96,7 +96,9 @@ class DType(Type):
         import numpy as np
 
         # NumPy's scalar classes have a `dtype` too, which is a descriptor.
-        described = array_or_dtype if isinstance(array_or_dtype, type) else getattr(array_or_dtype, "dtype", array_or_dtype)
+        described = (
+            array_or_dtype if isinstance(array_or_dtype, type) else getattr(array_or_dtype, "dtype", array_or_dtype)
+        )
         dtype = np.dtype(described)
         return DType.named(dtype.name)
 

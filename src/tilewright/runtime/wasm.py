@@ -71,7 +71,8 @@ class WasmLibrary(CompiledModel):
     def _view(self, pointer: int, size: int) -> np.ndarray:
         """uint8[size] of the linear memory; void as soon as that grows, so used at once and not kept."""
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
-        return np.frombuffer((ctypes.c_uint8 * size).from_address(base + pointer), np.uint8)
+        memory: Any = (ctypes.c_uint8 * size).from_address(base + pointer)
+        return np.frombuffer(memory, np.uint8)
 
     def _text(self, function: str) -> str:
         pointer = self._call(function) & 0xFFFFFFFF
@@ -127,13 +128,13 @@ class WasmLibrary(CompiledModel):
         results = []
         for index, (spec, dtype) in enumerate(zip(self.outputs, self._output_dtypes, strict=True)):
             row = _TENSOR.unpack(self._view(outputs + index * _TENSOR.size, _TENSOR.size).tobytes())
-            shape = tuple(self._view(row[7], 8 * row[3]).view(np.int64).tolist())
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            result = self._view(row[0], size).copy().view(dtype).reshape(shape)
+            sizes: tuple[int, ...] = tuple(self._view(row[7], 8 * row[3]).view(np.int64).tolist())
+            size = int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize
+            result = self._view(row[0], size).copy().view(dtype).reshape(sizes)
             if out is not None:
-                if out[index].shape != shape or out[index].dtype != dtype:
+                if out[index].shape != sizes or out[index].dtype != dtype:
                     got = f"{out[index].dtype}{list(out[index].shape)}"
-                    raise exception_for(2, f"output '{spec.name}': expected {dtype.name}{list(shape)}, got {got}")
+                    raise exception_for(2, f"output '{spec.name}': expected {dtype.name}{list(sizes)}, got {got}")
                 out[index][...] = result
             results.append(result)
         return results

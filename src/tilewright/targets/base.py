@@ -34,7 +34,9 @@ class Target(ABC):
         """What the metadata says of the target: name, triple, features."""
 
     @abstractmethod
-    def build(self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None) -> Any:
+    def build(
+        self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
+    ) -> Any:
         """Generate code and return the loaded library, a `runtime.model.CompiledModel` with ``ir_text(level)`` and ``save(path)``."""
 
 

@@ -17,13 +17,17 @@ from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.symbolic import prove_eq
 from .match import array_of, close, is_one, number, producer, rebuild, reshape
 from .recognize_attention import ATTENTION_PATTERNS
-from .simplify import sliced_axis
+from .simplify import PATTERNS as SIMPLIFY
+from .simplify import materialize, sliced_axis
 
 
 def recognize(module: Module) -> int:
-    """Apply all recognizers; returns how many rewrites were made."""
+    """Apply all recognizers; returns how many rewrites were made.
+
+    What one of them builds may have to be simplified before another one sees its form, so that both go on together.
+    """
     total = 0
-    while count := apply_patterns(module, PATTERNS):
+    while count := apply_patterns(module, [*PATTERNS, *SIMPLIFY], materialize=materialize):
         total += count
     return total
 
@@ -33,7 +37,8 @@ def recognize(module: Module) -> int:
 
 def factors(value: Value, limit: int = 6) -> tuple[float, list[Value]]:
     """The factors of a product: one number and the rest, through multiplications and divisions by numbers used only here."""
-    scale, rest = 1.0, []
+    scale = 1.0
+    rest: list[Value] = []
     pending = [value]
     while pending:
         v = pending.pop()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dialects import graph
 from ..dialects.graph.base import broadcast_shapes, normalize_axis, tensor_type
-from ..dialects.graph.elementwise import same_shape
+from ..dialects.graph.elementwise import same_shape, splat_value
 from ..ir.builder import Builder
 from ..ir.core import IRError, Value
 from ..ir.rewrite import Rewriter, pattern
@@ -295,7 +295,7 @@ def _adds_causal(mask: Value, rows: Any, keys: Any) -> bool:
         if (table.shape[-2], table.shape[-1]) != (rows, keys):
             return False
         plain = table.reshape(table.shape[-2:]).astype(np.float64)
-        keep = np.tri(*plain.shape, dtype=bool)
+        keep = np.tri(*plain.shape) > 0
         return bool((plain[keep] == 0).all() and (plain[~keep] <= LOWEST).all())
     op = producer(mask, graph.Select)
     if op is None or number(op.a) != 0 or (low := number(op.b)) is None or low > LOWEST:
@@ -317,4 +317,16 @@ def selected_mask(op: Any, rewriter: Rewriter) -> bool:
     return True
 
 
-ATTENTION_PATTERNS = [attention, grouped_queries, causal_mask, selected_mask]
+@pattern(graph.Attention)
+def no_mask(op: Any, rewriter: Rewriter) -> bool:
+    """A mask that hides nothing -> none."""
+    if op.mask is None:
+        return False
+    element = splat_value(op.mask)
+    if element is None or bool(element) != (tensor_type(op.mask).dtype is boolean):
+        return False
+    rewriter.replace(op, rewriter.builder(graph.Attention(op.q, op.k, op.v, scale=op.scale, causal=op.causal)))
+    return True
+
+
+ATTENTION_PATTERNS = [attention, grouped_queries, causal_mask, selected_mask, no_mask]

@@ -312,8 +312,9 @@ def gather_at_positions(op: Any, rewriter: Rewriter) -> bool:
     if any(a is None for a in axes) or len({a for a in axes if a != -1}) != sum(a != -1 for a in axes):
         return False
     # Dimension k of x comes to result dimension axes[k]; the dimensions behind the indexed ones follow at the end.
-    shape: list[Dim] = [1] * (rank - 1) + list(x.shape[depth:])
-    places = [a if a != -1 else None for a in axes] + [rank - 1 + k for k in range(x.rank - depth)]
+    shape: list[Dim] = [*[1] * (rank - 1), *x.shape[depth:]]
+    places: list[int | None] = [a if a != -1 else None for a in axes]
+    places += [rank - 1 + k for k in range(x.rank - depth)]
     kept = [k for k, p in enumerate(places) if p is not None]
     order = sorted(kept, key=lambda k: places[k])  # type: ignore[arg-type,return-value]
     for k in kept:

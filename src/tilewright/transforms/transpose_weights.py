@@ -59,7 +59,7 @@ def _misplaced(read: tensor.Read, lane: Expr) -> int | None:
 
 
 def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None:
-    anchor = read.source.defining_op
+    anchor: Any = read.source.defining_op
     source = anchor.value
     key = (id(source.array), position)
     if key not in made:

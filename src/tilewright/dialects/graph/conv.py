@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class Conv(GraphOp):
         if not prove_eq(c, w.shape[1] * self.groups):
             raise IRError(f"input has {c} channels, the weight wants {w.shape[1] * self.groups}", self)
         spatial = [
-            window_size(x.shape[a], k, s, p, d)
+            window_size(x.shape[a], cast(int, k), s, p, d)
             for a, k, s, p, d in zip(
                 spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, strict=True
             )

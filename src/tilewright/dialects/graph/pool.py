@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,9 +61,8 @@ class Pool(GraphOp):
         shape = [self._positions(n, k) for k, n in enumerate(x.shape[2:])]
         index = []
         for k in range(rank):
-            assert isinstance(shape[k], int)
             index.append(
-                np.arange(shape[k])[:, None] * self.strides[k]
+                np.arange(cast(int, shape[k]))[:, None] * self.strides[k]
                 + np.arange(self.kernel[k])[None, :] * self.steps[k]
                 - self.padding[k][0]
             )
@@ -132,7 +131,7 @@ class AvgPool(Pool):
         sizes = to_channels_first(x, self.layout).shape[2:]
         for k, n in enumerate(sizes):
             p = self._positions(n, k)
-            i = np.arange(p)[:, None] * self.strides[k] + np.arange(self.kernel[k])[None, :] * self.steps[k]
+            i = np.arange(cast(int, p))[:, None] * self.strides[k] + np.arange(self.kernel[k])[None, :] * self.steps[k]
             c = (i < n + sum(self.padding[k])).sum(axis=1)
             counts = counts * c.reshape([-1 if d == k else 1 for d in range(len(sizes))])
         return counts

@@ -13,8 +13,8 @@ from ...runtime.library import Library
 from ...runtime.model import CompiledModel
 from ...schedule import Schedule
 from ..llvm.isa import Isa
-from ..llvm.target import LlvmTarget, code_text
 from ..llvm.rules import Machine, schedule_kernel
+from ..llvm.target import LlvmTarget, code_text
 
 
 class BuiltCpuLibrary(Library):

@@ -212,7 +212,7 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
             lambda lanes, a, b: g.e.op(f"select i1 {place.flag}, {register(dtype, lanes)} {a}, {register(dtype, lanes)} {b}"),
         )  # fmt: skip
     zero = otherwise.constant is not None and otherwise.parts[0] in ("0", "false", "0x0000000000000000")
-    if place.guards is not None and (place.form == "uniform" or not zero):
+    if place.guards is not None and g.lanes is not None and (place.form == "uniform" or not zero):
         # Masked loads give zero where they do not look.
         chosen = [
             g.e.op(

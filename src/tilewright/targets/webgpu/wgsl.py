@@ -13,7 +13,7 @@ from ...dialects import loop, scalar
 from ...dialects.scalar import COMBINER_OP
 from ...errors import CompileError
 from ...ir.core import Operation, Value
-from ...ir.symbolic import Binary, Dim, Expr, FloorDiv, Min, Mod, Symbol, bounds
+from ...ir.symbolic import Binary, Dim, FloorDiv, Min, Mod, Symbol, bounds
 from ...ir.types import DType, boolean, f32
 from .rules import WORKGROUP
 
