@@ -223,7 +223,7 @@ def test_rotary() -> None:
     assert "Rotary" not in recognized(inputs, swapped)
 
 
-QKV: dict[str, Any] = {name: (BATCH, 2, SEQ, 8) for name in "qkv"}
+QKV: dict[str, Any] = dict.fromkeys("qkv", (BATCH, 2, SEQ, 8))
 
 
 def keys(b: Any, k: Any) -> Any:
@@ -294,7 +294,7 @@ def causal(b: Any, rows: Any, columns: Any) -> Any:
 @pytest.mark.parametrize("length", [SEQ, 6])
 @pytest.mark.parametrize("low", [-3.4e38, -np.inf])
 def test_causal_attention(length: Any, low: float) -> None:
-    inputs = {name: (BATCH, 2, length, 8) for name in "qkv"}
+    inputs = dict.fromkeys("qkv", (BATCH, 2, length, 8))
 
     def body(b: Any, q: Any, k: Any, v: Any) -> Any:
         return attention(b, q, k, v, mask=b(g.Select(causal(b, length, length), n(b, 0), n(b, low))), guard=True)
@@ -338,7 +338,7 @@ def test_grouped_queries() -> None:
 
 
 def test_attention_over_merged_heads() -> None:
-    inputs = {name: (BATCH * 2, SEQ, 8) for name in "qkv"}
+    inputs = dict.fromkeys("qkv", (BATCH * 2, SEQ, 8))
 
     def body(b: Any, q: Any, k: Any, v: Any) -> Any:
         scores = b(g.Matmul(q, b(g.Transpose(k, permutation=(0, 2, 1)))))
