@@ -374,3 +374,11 @@ def test_no_warnings_reach_the_user() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         import_torch(N.Linear(4, 3).eval(), (random(2, 4),))
+
+
+def test_one_tensor_for_two_inputs() -> None:
+    """Example inputs may be the same object; they are two inputs all the same."""
+    x = torch.ones(2, 3)
+    module = import_torch(Lambda(lambda a, b: a - 2 * b), (x, x))
+    a, b = torch.full((2, 3), 5.0), torch.full((2, 3), 1.0)
+    np.testing.assert_array_equal(run(module, [a, b])[0], np.full((2, 3), 3))

@@ -116,7 +116,8 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
         )
     if isinstance(args, torch.Tensor) or not isinstance(args, (Sequence, type(None))):
         args = (args,)
-    examples, specs, sizes = _dynamic_inputs(model, tuple(args or ()), dict(kwargs or {}), dims)
+    args, kwargs = _distinct((tuple(args or ()), dict(kwargs or {})))
+    examples, specs, sizes = _dynamic_inputs(model, args, kwargs, dims)
     _check_signature(model, *examples)
     error: Exception | None = None
     for attempt in range(4):
@@ -130,6 +131,23 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
                 break
     hint = "" if not model.training else " (The model is in training mode; compile it after model.eval().)"
     raise CompileError(f"torch.export cannot trace {type(model).__name__}: {_first_lines(error)}{hint}") from error
+
+
+def _distinct(examples: Any) -> Any:
+    """The same inputs with a tensor that stands in several places copied, since torch traces one object as one input."""
+    import torch
+    from torch.utils import _pytree
+
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) in seen:
+                return leaf.clone()
+            seen.add(id(leaf))
+        return leaf
+
+    return _pytree.tree_map(own, examples)
 
 
 def _relaxed(error: Exception, specs: Any, sizes: Mapping[tuple[str, int], Dim], automatic: bool) -> Any:
