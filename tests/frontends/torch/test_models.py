@@ -14,13 +14,18 @@ from tests.zoo.models import MODELS  # noqa: E402
 from .checks import check, operators  # noqa: E402
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5-encoder", "vit", "resnet50"])
+# Close relatives of the others.
+RELATED = ("distilbert", "roberta", "qwen2", "mobilenet_v2", "convnext")
+DYNAMIC = [pytest.param(name, marks=pytest.mark.slow) if name in RELATED else name for name in MODELS]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5-encoder", "resnet50"])
 def test_fixed_sizes(name: str) -> None:
     model = MODELS[name]
     check(model.torch_model("tiny"), *model.inputs("tiny", batch=2, seq=12).values())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_sizes(name: str) -> None:
     """The example has batch 1, which torch would take for a constant; run with other sizes, among them 1."""
     model = MODELS[name]
