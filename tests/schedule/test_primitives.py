@@ -304,7 +304,7 @@ def test_random_schedules(seed: int) -> None:
         (
             "matmul",
             lambda s: (s.decompose_reduction("b0", "b0_r0"), s.cache_write("b0")),
-            "cache_write: the result of block 'b0' is also written by another block",
+            "cache_write: the result of block 'b0' is also written by another statement",
         ),
         ("matmul", lambda s: s.write_into("b1", "b0"), "write_into: block 'b1' does not write an intermediate buffer"),
         ("softmax", lambda s: s.write_into("b0", "b1"), "write_into: .* differ"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from ..dialects import loop, scalar
 from ..dialects.scalar import combiner_identity
 from ..ir.builder import Builder
@@ -23,6 +25,41 @@ def _nest(s: Schedule, block: loop.Block, extents: list[tuple[str, Dim]]) -> tup
         f.body.append(top)
         top = f
     return top, ivs
+
+
+def _check_alone(primitive_name: str, block: loop.Block, buffer: Value, top: Operation) -> None:
+    """Raise unless `block` alone writes a buffer and nothing in the nest `top` reads it."""
+    for op in buffer.users:
+        if not inside(op, block) and (inside(op, top) or not isinstance(op, loop.Load)):
+            what = "read in the same loop nest" if isinstance(op, loop.Load) else "also written by another statement"
+            raise ScheduleError(f"{primitive_name}: the result of block {block.sym_name!r} is {what}")
+
+
+def _check_movable(s: Schedule, primitive_name: str, block: loop.Block, to: list[Operation]) -> None:
+    """Raise unless `block` computes the same at the places `to`, which come later: what it reads is visible and unchanged there,
+    and its body does not name loops that are not around them."""
+    position = {op: k for k, op in enumerate(s.kernel.walk())}
+    left = [f for f in enclosing_loops(block) if not all(inside(place, f) for place in to)]
+    name = block.sym_name
+    for op in block.body.ops:
+        for f in left:
+            if _mentions(op, f.iv):
+                raise ScheduleError(f"{primitive_name}: the body of block {name!r} depends on loop {f.iv.name!r}")
+        if not isinstance(op, loop.Load):
+            continue
+        alloc = op.buffer.defining_op
+        if alloc is not None and any(inside(alloc, f) for f in left):
+            raise ScheduleError(f"{primitive_name}: block {name!r} reads a buffer that exists in one loop only")
+        for other in op.buffer.users:
+            if not isinstance(other, loop.Load) and not inside(other, block) and position[other] > position[block]:
+                raise ScheduleError(f"{primitive_name}: what block {name!r} reads is overwritten later")
+
+
+def _mentions(op: Operation, iv: Expr) -> bool:
+    exprs = [e for key in ("indices", "guard") for e in op.attributes.get(key, ())]
+    if isinstance(op, scalar.Index):
+        exprs.append(op.expr)
+    return any(isinstance(e, Expr) and iv in free_symbols(e) for e in exprs)
 
 
 def _outermost(op: Operation) -> Operation:
@@ -59,6 +96,9 @@ def compute_at(s: Schedule, name: str, at: str) -> list[str]:
     outside = [op for op in readers if not inside(op, target)]
     if outside or not readers:
         raise ScheduleError(f"compute_at: block {name!r} is also read outside loop {at!r}")
+    if any(not isinstance(op, loop.Load) and not inside(op, block) for op in buffer.users):
+        raise ScheduleError(f"compute_at: the result of block {name!r} is also written or used by another statement")
+    _check_movable(s, "compute_at", block, [target])
     needed = region_of(readers, target, buffer.type.shape)
     position = _store_positions(block, buffer)
     lowers: dict[int, Dim] = {}
@@ -85,8 +125,14 @@ def compute_at(s: Schedule, name: str, at: str) -> list[str]:
         bindings.append(lowers[k] + by_axis[k] if k in by_axis else lowers[k])
     block.bindings = tuple(bindings)
     _remove_empty(old)
-    first = next(op for op in target.body.ops if any(inside(r, op) for r in readers))
-    target.body.insert_before(first, top)
+    # Into conditions too: outside them the loop has iterations for which nothing is needed and which lie beyond the data.
+    place: Operation = target
+    while True:
+        first = next(op for op in place.body.ops if any(inside(r, op) for r in readers))
+        if not isinstance(first, loop.If) or not all(inside(r, first) for r in readers):
+            break
+        place = first
+    place.body.insert_before(first, top)
     _renew_bounds(block, dict(zip(axes, bindings, strict=True)))
     return s.loops(name)[len(enclosing_loops(target)) + 1 :]
 
@@ -138,6 +184,9 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     inner = [f for f in around[around.index(where) :] if f.iv in used]
     conditions = _conditions_between(block, where)
     skipped = {f.iv for f in around[around.index(where) :]} - {f.iv for f in inner}
+    for f in inner:
+        if isinstance(f.iv.upper, Expr) and free_symbols(f.iv.upper) & skipped:
+            raise ScheduleError(f"decompose_reduction: the extent of {f.iv.name!r} depends on the reduction of block {name!r}")
     if any(isinstance(e, Expr) and free_symbols(e) & skipped for e in conditions):
         raise ScheduleError(f"decompose_reduction: a condition around block {name!r} depends on its reduction")
     init = loop.Block(
@@ -205,6 +254,7 @@ def compute_inline(s: Schedule, name: str) -> None:
     reads = [op for op in others if isinstance(op, loop.Load)]
     if any(read.guard or read.dynamic for read in reads):
         raise ScheduleError(f"compute_inline: block {name!r} is read under a guard or at data-dependent indices")
+    _check_movable(s, "compute_inline", block, list(reads))
     for read in reads:
         mapping = dict(zip(store.indices, read.indices, strict=True))
         builder = Builder.before(read)
@@ -259,6 +309,7 @@ def rfactor(s: Schedule, name: str) -> str:
         )
     buffer, dtype = update.buffer, update.buffer.type.dtype
     top = around[0]
+    _check_alone("rfactor", block, buffer, top)
     n = f.extent
     if isinstance(n, Expr) and any(x.iv in free_symbols(n) for x in around):
         raise ScheduleError(f"rfactor: the extent of {name!r} depends on another loop")
@@ -266,7 +317,8 @@ def rfactor(s: Schedule, name: str) -> str:
     part = loop.Alloc(buffer=part_type, location=block.location)
     assert top.parent is not None
     top.parent.insert_before(top, part)
-    lane = symbol("p0", 0, n - 1)
+    names = {a.name for a in (*block.axes, *block.reduce_axes)}
+    lane = symbol(next(x for x in (f"p{k}" for k in itertools.count()) if x not in names), 0, n - 1)
     axes, indices = block.axes, update.indices
     final = loop.Block(
         sym_name=s.fresh(f"{block.sym_name}_final"),
@@ -283,11 +335,10 @@ def rfactor(s: Schedule, name: str) -> str:
     final.bindings = tuple(ivs)
     top.parent.insert_after(top, nest)
     # The factored loop becomes a parallel axis of the first stage.
-    axis = symbol("p0", 0, n - 1)
-    block.axes = (*axes, axis)
+    block.axes = (*axes, lane)
     block.bindings = (*block.bindings[: len(axes)], f.iv, *reductions)
     update.set_operand(1, part.result)
-    update.indices = (*indices, axis)
+    update.indices = (*indices, lane)
     # The points at which partial results begin are no longer those where all reduce axes are 0.
     reducing = next(
         x for x in around if x is f or any(isinstance(e, Expr) and x.iv in free_symbols(e) for e in reductions)
@@ -313,7 +364,7 @@ def cache_read(s: Schedule, name: str, argument: int, order: tuple[int, ...] | N
     shape = tuple(source.type.shape[d] for d in permutation)
     top = _outermost(block)
     assert top.parent is not None
-    writer = next((op for op in accesses_of(source) if not isinstance(op, loop.Load) and inside(op, top)), None)
+    writer = next((op for op in source.users if not isinstance(op, loop.Load) and inside(op, top)), None)
     if writer is not None:
         raise ScheduleError(
             f"cache_read: what block {name!r} reads as number {argument} is written in the same loop nest"
@@ -344,10 +395,7 @@ def cache_write(s: Schedule, name: str) -> str:
     buffer = written_buffer(block)
     top = _outermost(block)
     assert top.parent is not None
-    for op in accesses_of(buffer):
-        if not inside(op, block) and (inside(op, top) or not isinstance(op, loop.Load)):
-            what = "read in the same loop nest" if isinstance(op, loop.Load) else "also written by another block"
-            raise ScheduleError(f"cache_write: the result of block {name!r} is {what}")
+    _check_alone("cache_write", block, buffer, top)
     local = loop.Alloc(buffer=BufferType(buffer.type.dtype, buffer.type.shape, "local"), location=block.location)
     top.parent.insert_before(top, local)
     for op in list(accesses_of(buffer)):

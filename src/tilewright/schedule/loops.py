@@ -72,6 +72,12 @@ def fuse(s: Schedule, outer: str, inner: str) -> str:
         raise ScheduleError(f"fuse: the extent of {inner!r} depends on {outer!r}")
     if a.kind != "serial" or b.kind != "serial":
         raise ScheduleError(f"fuse: {outer!r} and {inner!r} must be serial, they are '{a.kind}' and '{b.kind}'")
+    for op in b.walk():
+        if isinstance(op, loop.Block):
+            reducing = [_used(f, op.bindings[len(op.axes) :]) for f in (a, b)]
+            moving = [_used(f, op.bindings[: len(op.axes)]) for f in (a, b)]
+            if (reducing[0] and moving[1]) or (reducing[1] and moving[0]):
+                raise ScheduleError(f"fuse: of {outer!r} and {inner!r}, block {op.sym_name!r} reduces over one only")
     m = b.extent
     iv = symbol(s.fresh(f"{outer}_{inner}_f" if len(outer) + len(inner) < 40 else "fused"), 0, a.extent * m - 1)
     new = _wrap(iv, b)
@@ -81,6 +87,10 @@ def fuse(s: Schedule, outer: str, inner: str) -> str:
     a.erase()
     substitute_tree(new, mapping)
     return iv.name
+
+
+def _used(f: loop.For, exprs: tuple[Dim, ...]) -> bool:
+    return any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in exprs)
 
 
 @primitive
@@ -250,8 +260,7 @@ def _check_no_reduction(s: Schedule, f: loop.For, primitive_name: str) -> None:
     """A loop that a reduction runs over carries a dependence between its iterations."""
     for op in f.walk():
         if isinstance(op, loop.Block):
-            reductions = op.bindings[len(op.axes) :]
-            if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
+            if _used(f, op.bindings[len(op.axes) :]):
                 raise ScheduleError(f"{primitive_name}: block '{op.sym_name}' reduces over loop '{f.iv.name}'")
 
 

@@ -22,10 +22,20 @@ def write_into(s: Schedule, name: str, consumer: str) -> None:
     if source.type.dtype is not target.type.dtype or source.type.shape != target.type.shape:
         raise ScheduleError(f"write_into: {source.type} and {target.type} differ")
     stores = [op for op in accesses_of(target) if inside(op, reader) and isinstance(op, loop.Store)]
-    loads = [op for op in accesses_of(source) if isinstance(op, loop.Load)]
-    if len(stores) != 1 or any(not inside(op, reader) or op.indices != stores[0].indices or op.guard for op in loads):
+    loads = [op for op in source.users if not inside(op, block)]
+    if len(stores) != 1 or any(
+        not isinstance(op, loop.Load) or not inside(op, reader) or op.indices != stores[0].indices or op.guard for op in loads
+    ):
         raise ScheduleError(f"write_into: block {consumer!r} does not read '{name}' exactly where it stores")
-    alloc = source.defining_op
+    alloc, other = source.defining_op, target.defining_op
+    position = {op: k for k, op in enumerate(s.kernel.walk())}
+    if any(not inside(op, reader) and position[op] < position[reader] for op in target.users):
+        raise ScheduleError(f"write_into: the result of block {consumer!r} is in use before")
+    if other is not None and position[other] > position[alloc]:
+        if other.parent is not alloc.parent:
+            raise ScheduleError(f"write_into: the results of {name!r} and {consumer!r} live in different loops")
+        assert alloc.parent is not None
+        alloc.parent.insert_before(alloc, other)
     source.replace_by(target)
     alloc.erase()
 
