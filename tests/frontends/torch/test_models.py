@@ -13,7 +13,6 @@ from tests.zoo.models import MODELS  # noqa: E402
 
 from .checks import check, operators  # noqa: E402
 
-
 # Close relatives of the others.
 RELATED = ("distilbert", "roberta", "qwen2", "mobilenet_v2", "convnext")
 DYNAMIC = [pytest.param(name, marks=pytest.mark.slow) if name in RELATED else name for name in MODELS]
