@@ -116,8 +116,8 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
         )
     if isinstance(args, torch.Tensor) or not isinstance(args, (Sequence, type(None))):
         args = (args,)
-    args, kwargs = _distinct((tuple(args or ()), dict(kwargs or {})))
-    examples, specs, sizes = _dynamic_inputs(model, args, kwargs, dims)
+    own_args, own_kwargs = _distinct((tuple(args or ()), dict(kwargs or {})))
+    examples, specs, sizes = _dynamic_inputs(model, own_args, own_kwargs, dims)
     _check_signature(model, *examples)
     error: Exception | None = None
     for attempt in range(4):
