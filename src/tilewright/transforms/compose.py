@@ -56,13 +56,22 @@ def _compose_into(consumer: Computation) -> None:
         found = _producer_of(read)
         if found is None or not _worthwhile(consumer, read, found):
             continue
-        new = _inline(read, found)
-        if new is not None:
-            changed = True
-            pending.extend(new)
+        source = read.source
+        pending.extend(_inline(read, found))
+        changed = True
+        _erase_unused(source)
     if changed:
         cse(consumer)
         dce(consumer)
+
+
+def _erase_unused(value: Value) -> None:
+    """Erase what computed a value that nothing reads any more: as a reader it would keep others from being fused."""
+    op = value.defining_op
+    while op is not None and not any(r.has_uses for r in op.results):
+        behind = op.x.defining_op if isinstance(op, tensor.Reshape) else None
+        op.erase()
+        op = behind
 
 
 @dataclass(frozen=True)
@@ -201,7 +210,7 @@ def _needs_index_values(op: tensor.Compute) -> bool:
     return any(isinstance(x, scalar.Index) for x in op.body.ops)
 
 
-def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read] | None:
+def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read]:
     """Clone the producer's body before the read and replace the read; returns the new reads."""
     op = producer.op
     mapping: dict[Expr, Dim] = dict(zip(op.axes, producer.indices, strict=True))
