@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +165,30 @@ def test_passes_accept_a_graph_without_operators() -> None:
     module = build({"x": (BATCH, 3)}, lambda b, x: x)
     graph_pipeline().run(module)
     assert operators(module) == Counter()
+
+
+@pytest.mark.parametrize("name", ["bert", "t5-encoder", "vit", "whisper-encoder"])
+def test_the_torchscript_exporter(name: str, tmp_path: Path) -> None:
+    import torch
+
+    from tilewright.frontends.onnx import import_onnx
+
+    model = MODELS[name]
+    example = model.inputs("tiny", batch=2, seq=12)
+    path = tmp_path / "model.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model.torch_model("tiny"),
+            tuple(example.values()),
+            str(path),
+            input_names=list(example),
+            dynamo=False,
+            dynamic_axes={n: {d: f"d{d}" for d in model.dims.get(n, {})} for n in example},
+            opset_version=17,
+        )
+    module = import_onnx(path, dims=model.dims)
+    check = CheckOptions(draws=2, ranges={"input_ids": (0, 99)})
+    graph_pipeline().run(module, verify_each=True, check=check)
+    found = operators(module)
+    assert {k: found[k] for k in TRANSFORMERS[name]} == TRANSFORMERS[name]
