@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from ..dialects import loop, scalar
 from ..dialects.scalar import combiner_identity
@@ -170,7 +171,7 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     """
     block, where = s.block(name), s.loop(at)
     update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
-    if update is None or block.attributes.get("tw.initialized"):
+    if update is None or block.attributes.get("tw.initialized") or block.attributes.get("tw.in_place"):
         raise ScheduleError(f"decompose_reduction: block {name!r} is no reduction that still needs its initial value")
     if not inside(block, where):
         raise ScheduleError(f"decompose_reduction: loop {at!r} is not around block {name!r}")
@@ -178,16 +179,21 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     for f in around[: around.index(where)]:
         if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in block.bindings[len(block.axes) :]):
             raise ScheduleError(f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction")
-    used: set[Expr] = set()
-    for e in block.bindings[: len(block.axes)]:
-        used |= free_symbols(e) if isinstance(e, Expr) else set()
-    inner = [f for f in around[around.index(where) :] if f.iv in used]
+    used = _symbols_of(block.bindings[: len(block.axes)])
+    reducing = _symbols_of(block.bindings[len(block.axes) :]) - used
     conditions = _conditions_between(block, where)
+    used |= _symbols_of(conditions) - reducing
+    for f in reversed(around):
+        if f.iv in used:
+            used |= _symbols_of((f.iv.upper,)) - reducing
+    inner = [f for f in around[around.index(where) :] if f.iv in used]
     skipped = {f.iv for f in around[around.index(where) :]} - {f.iv for f in inner}
     for f in inner:
-        if isinstance(f.iv.upper, Expr) and free_symbols(f.iv.upper) & skipped:
-            raise ScheduleError(f"decompose_reduction: the extent of {f.iv.name!r} depends on the reduction of block {name!r}")
-    if any(isinstance(e, Expr) and free_symbols(e) & skipped for e in conditions):
+        if _symbols_of((f.iv.upper,)) & skipped:
+            raise ScheduleError(
+                f"decompose_reduction: the extent of {f.iv.name!r} depends on the reduction of block {name!r}"
+            )
+    if _symbols_of(conditions) & skipped:
         raise ScheduleError(f"decompose_reduction: a condition around block {name!r} depends on its reduction")
     init = loop.Block(
         sym_name=s.fresh(f"{name}_init"),
@@ -222,6 +228,10 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     where.parent.insert_before(where, top)
     block.attributes["tw.initialized"] = True
     return init.sym_name
+
+
+def _symbols_of(exprs: Iterable[Dim]) -> set[Expr]:
+    return {x for e in exprs if isinstance(e, Expr) for x in free_symbols(e)}
 
 
 def _conditions_between(op: Operation, outer: Operation) -> list[Dim]:

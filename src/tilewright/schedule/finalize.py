@@ -36,21 +36,20 @@ def initialize_reductions(schedule: Schedule) -> None:
         used: set[Expr] = set()
         for e in op.bindings[len(op.axes) :]:
             used |= free_symbols(e) if isinstance(e, Expr) else set()
-        around = enclosing_loops(op)
-        at = next((f for f in around if f.iv in used), None)
-        if at is None:  # every reduce loop has one iteration
-            at = around[-1] if around else None
+        at = next((f for f in enclosing_loops(op) if f.iv in used), None)
         if at is not None:
             decompose_reduction(schedule, op.sym_name, at.iv.name)
             continue
-        for update in [
-            x for x in op.body.ops if isinstance(x, loop.Accumulate)
-        ]:  # the block runs once, in no loop at all
+        # No loop runs over the reduction, which has one term: that is the result.
+        for update in [x for x in op.body.ops if isinstance(x, loop.Accumulate)]:
             b = Builder.before(update)
-            identity = b(
-                scalar.Constant(value=scalar.combiner_identity(update.combiner, update.dtype), dtype=update.dtype)
-            )
-            b(loop.Store(identity, update.buffer, (), indices=update.indices))
+            if update.guard or update.dynamic:
+                identity = scalar.combiner_identity(update.combiner, update.dtype)
+                first = b(scalar.Constant(value=identity, dtype=update.dtype))
+                b(loop.Store(first, update.buffer, update.dynamic, indices=update.indices))
+            else:
+                b(loop.Store(update.value, update.buffer, (), indices=update.indices))
+                update.erase()
 
 
 def inline_blocks(kernel: loop.Kernel) -> None:

@@ -24,7 +24,8 @@ def write_into(s: Schedule, name: str, consumer: str) -> None:
     stores = [op for op in accesses_of(target) if inside(op, reader) and isinstance(op, loop.Store)]
     loads = [op for op in source.users if not inside(op, block)]
     if len(stores) != 1 or any(
-        not isinstance(op, loop.Load) or not inside(op, reader) or op.indices != stores[0].indices or op.guard for op in loads
+        not isinstance(op, loop.Load) or not inside(op, reader) or op.indices != stores[0].indices or op.guard
+        for op in loads
     ):
         raise ScheduleError(f"write_into: block {consumer!r} does not read '{name}' exactly where it stores")
     alloc, other = source.defining_op, target.defining_op
