@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from .check import LEVELS, check, compiled_for
+from .check import LACKING, LEVELS, check, compiled_for
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     begin, failed = time.perf_counter(), 0
     seed = options.first
     for seed in range(options.first, options.first + options.count):
-        failure = check(seed, run, options.steps)
+        failure = check(seed, run, options.steps, LACKING.get(options.target, ()))
         if failure is not None:
             failed += 1
             print(failure, "\n", flush=True)

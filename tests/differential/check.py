@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.shape_solver import ShapeSolver
 from tilewright.ir.symbolic import evaluate
+from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
 
 from .generator import Program, agrees, generate
@@ -89,9 +90,13 @@ LEVELS: dict[str, Run] = {"tensor": lowered_to_tensor, "fused": fused, "loop": s
 """Levels that can be interpreted, so that they need no target to run on."""
 
 
-def check(seed: int, run: Run, max_steps: int = 14) -> Failure | None:
+LACKING: dict[str, tuple[DType, ...]] = {"webgpu": (f64, f16, bf16, i8, u8)}
+"""Data types that a target says it does not have."""
+
+
+def check(seed: int, run: Run, max_steps: int = 14, without: Collection[DType] = ()) -> Failure | None:
     """Generate the program of `seed`, run it both ways, and compare every output."""
-    program = generate(seed, max_steps)
+    program = generate(seed, max_steps, without)
     verify(program.module)
     reason = _compare(program, run)
     if reason is None:

@@ -8,7 +8,7 @@ interpreter to a small tolerance, discontinuous operators (comparisons, rounding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,9 +86,10 @@ class _Run:
 class Generator:
     """Grows one program. All choices come from `seed`."""
 
-    def __init__(self, seed: int, max_steps: int = 14) -> None:
+    def __init__(self, seed: int, max_steps: int = 14, without: Collection[DType] = ()) -> None:
         self.rng = np.random.default_rng(seed)
         self.seed = seed
+        self.without = frozenset(without)
         self.steps = int(self.rng.integers(2, max_steps + 1))
         self.module = Module()
         self.function = func.Func(sym_name="main")
@@ -195,7 +196,8 @@ class Generator:
     # Types and data.
 
     def dtype(self) -> DType:
-        return self.pick([f32] * 14 + [i64] * 3 + [i32] * 2 + [boolean] * 2 + [f64, f16, bf16, i8, u8])
+        all_ = [f32] * 14 + [i64] * 3 + [i32] * 2 + [boolean] * 2 + [f64, f16, bf16, i8, u8]
+        return self.pick([d for d in all_ if d not in self.without])
 
     def _dim(self) -> Dim:
         if self.symbols and self.chance(0.4):
@@ -690,10 +692,10 @@ def pattern(g: Generator) -> Any:
     return None
 
 
-def generate(seed: int, max_steps: int = 14) -> Program:
-    """The program of a seed: always the same one."""
+def generate(seed: int, max_steps: int = 14, without: Collection[DType] = ()) -> Program:
+    """The program of a seed: always the same one. `without`: data types that no input and no cast has."""
     with np.errstate(all="ignore"):
-        return Generator(seed, max_steps).program()
+        return Generator(seed, max_steps, without).program()
 
 
 __all__ = ["Program", "agrees", "generate", "tensor_type"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .check import LEVELS, check, compiled_for
+from .check import LACKING, LEVELS, check, compiled_for
 from .generator import agrees, generate
 
 
@@ -15,21 +15,30 @@ def test_levels(level: str, count: int, steps: int) -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.parametrize("target, count", [("cpu", 25), ("wasm32", 6)])
-def test_targets(target: str, count: int) -> None:
+def run_many(target: str, first: int, count: int) -> None:
     if target == "wasm32":
         pytest.importorskip("wasmtime")
-    run = compiled_for(target)
-    failures = [failure for seed in range(1000, 1000 + count) if (failure := check(seed, run)) is not None]
+    if target == "webgpu":
+        wgpu = pytest.importorskip("wgpu")
+        try:
+            wgpu.gpu.request_adapter_sync()
+        except Exception as error:
+            pytest.skip(f"no WebGPU adapter (Debian: mesa-vulkan-drivers): {error}")
+    run, without = compiled_for(target), LACKING.get(target, ())
+    checks = (check(seed, run, without=without) for seed in range(first, first + count))
+    failures = [failure for failure in checks if failure is not None]
     assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("target, count", [("cpu", 25), ("wasm32", 6), ("webgpu", 6)])
+def test_targets(target: str, count: int) -> None:
+    run_many(target, 1000, count)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target, count", [("cpu", 1000), ("wasm32", 100)])
+@pytest.mark.parametrize("target, count", [("cpu", 1000), ("wasm32", 100), ("webgpu", 100)])
 def test_many(target: str, count: int) -> None:
-    run = compiled_for(target)
-    failures = [failure for seed in range(count) if (failure := check(seed, run)) is not None]
-    assert not failures, "\n".join(map(str, failures))
+    run_many(target, 0, count)
 
 
 def test_generation_is_deterministic() -> None:
