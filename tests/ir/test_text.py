@@ -66,6 +66,16 @@ def test_random_modules_come_back_equal(level: str, generic: bool, seed: int) ->
     round_trip(random_module(level, seed), generic)
 
 
+@FORMS
+@pytest.mark.parametrize("seed", range(4))
+def test_host_programs_and_scheduled_kernels_come_back_equal(seed: int, generic: bool) -> None:
+    from tilewright.lowering.pipeline import lower
+    from tilewright.targets.base import resolve
+
+    lowered = lower(random_graph(seed), resolve("cpu:x86-64-v3").lowering, lambda step, module: step(module))
+    round_trip(lowered.module, generic)
+
+
 @LEVELS
 def test_both_forms_read_to_the_same_module(level: str) -> None:
     module = random_module(level, 5)
