@@ -24,7 +24,12 @@ def random_graph(seed: int, size: int = 12) -> Module:
     n = symbol("n", 1, r.choice([8, 512]))
     width = r.choice([4, 6, 8])
     module = Module()
-    f = func.Func(sym_name="main", arg_names=("x", "y"), result_names=("out", "mid0", "mid1"), location=Location("model", "m.py", 3))
+    f = func.Func(
+        sym_name="main",
+        arg_names=("x", "y"),
+        result_names=("out", "mid0", "mid1"),
+        location=Location("model", "m.py", 3),
+    )
     module.body.append(f)
     values: list[Value] = [f.body.add_arg(TensorType(f32, (n, width)), name) for name in ("x", "y")]
     b = Builder(f.body)

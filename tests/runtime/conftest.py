@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from build import build  # noqa: E402
+from build import build
 
 
 @pytest.fixture(scope="session")
