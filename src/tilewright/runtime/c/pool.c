@@ -1,9 +1,10 @@
-/* pool.c - the threads of one context: fork, static partition, join.
+/* pool.c - the threads of one context: fork, static partition with sharing at the end, join.
  *
- * A launch of n parts posts part i to worker i through that worker's own state word, does part 0 itself, then takes back
- * every part whose worker has not begun it, and waits for the rest. Static parts keep the same data in the same
- * core's cache from one kernel to the next; taking parts back makes a launch never wait for a thread that is asleep,
- * descheduled, or (after fork) does not exist.
+ * A launch of n parts posts part i to worker i through that worker's own state word and does part 0 itself. A part is a
+ * few slices, claimed one by one through its cursor; whoever is done with its own part claims slices of the others'. Then
+ * the caller takes back every part whose worker has not begun it, and waits for the rest. Static parts keep the same
+ * data in the same core's cache from one kernel to the next; sharing slices and taking parts back makes a launch wait for
+ * no thread that is asleep, descheduled, or (after fork) does not exist, and for a slow one no longer than a slice.
  *
  *   state of a worker    IDLE -> POSTED     the caller gives it its part
  *                        POSTED -> IDLE     who does this exchange runs the part: the worker or the caller
@@ -17,11 +18,13 @@
 
 #define SPIN_NANOSECONDS 200000u /* how long to look for work, or for the others' end, before sleeping */
 #define SPINS_PER_LOOK 64        /* between two looks at the clock */
+#define SLICES 6                 /* of a part: the last one is what a late thread costs */
 
 enum { IDLE, POSTED, ASLEEP, STOP };
 
 typedef struct {
   _Alignas(TW_CACHE_LINE) _Atomic uint32_t state;
+  _Alignas(TW_CACHE_LINE) _Atomic uint32_t cursor; /* the next slice of this thread's part */
 #if TW_THREADS
   tw_parking parking;
   tw_thread thread;
@@ -55,15 +58,26 @@ struct tw_pool {
 #endif
 };
 
-/* Runs part `part` of the current launch with the scratch memory of thread `thread`. */
+/* Runs what is left of part `part` of the current launch with the scratch memory of thread `thread`. */
 static void run_part(tw_pool* pool, int32_t part, int32_t thread) {
   int64_t grains = pool->extent / pool->grain + (pool->extent % pool->grain != 0);
   int64_t share = grains / pool->parts, extra = grains % pool->parts;
   int64_t first = part * share + (part < extra ? part : extra);
-  int64_t last = first + share + (part < extra);
-  int64_t begin = first * pool->grain;
-  int64_t end = last >= grains ? pool->extent : last * pool->grain;
-  pool->kernel(begin, end, pool->buffers, pool->dims, pool->scratch + (size_t)thread * pool->scratch_stride);
+  int64_t count = share + (part < extra);
+  int64_t slice = (count + SLICES - 1) / SLICES;
+  for (;;) {
+    int64_t from = slice * atomic_fetch_add_explicit(&pool->workers[part].cursor, 1, memory_order_relaxed);
+    if (from >= count) return;
+    int64_t to = from + slice < count ? from + slice : count;
+    int64_t begin = (first + from) * pool->grain;
+    int64_t end = first + to >= grains ? pool->extent : (first + to) * pool->grain;
+    pool->kernel(begin, end, pool->buffers, pool->dims, pool->scratch + (size_t)thread * pool->scratch_stride);
+  }
+}
+
+/* Runs the thread's own part, then helps with the others'. */
+static void run_parts(tw_pool* pool, int32_t thread) {
+  for (int32_t i = 0; i < pool->parts; ++i) run_part(pool, (thread + i) % pool->parts, thread);
 }
 
 #if TW_THREADS
@@ -101,7 +115,7 @@ static void work(void* argument) {
     if (seen == STOP) return;
     uint32_t expected = POSTED;
     if (seen != POSTED || !atomic_compare_exchange_strong(&self->state, &expected, IDLE)) continue;
-    run_part(pool, self->index, self->index);
+    run_parts(pool, self->index);
     if (atomic_fetch_sub(&pool->remaining, 1) == 1 && atomic_load(&pool->waiting))
       tw_unpark(&pool->parking, &pool->remaining);
   }
@@ -135,7 +149,7 @@ static void join(tw_pool* pool) {
   for (int32_t i = 1; i < pool->parts; ++i) {
     uint32_t expected = POSTED;
     if (!atomic_compare_exchange_strong(&pool->workers[i].state, &expected, IDLE)) continue;
-    run_part(pool, i, 0);
+    run_part(pool, i, 0); /* nothing, if its slices were claimed meanwhile */
     atomic_fetch_sub(&pool->remaining, 1);
   }
   uint32_t left;
@@ -225,7 +239,8 @@ void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t gra
   pool->grain = grain;
   pool->parts = parts;
   atomic_store_explicit(&pool->remaining, (uint32_t)(parts - 1), memory_order_relaxed);
+  for (int32_t i = 0; i < parts; ++i) atomic_store_explicit(&pool->workers[i].cursor, 0, memory_order_relaxed);
   for (int32_t i = 1; i < parts; ++i) post(&pool->workers[i]);
-  run_part(pool, 0, 0);
+  run_parts(pool, 0);
   join(pool);
 }
