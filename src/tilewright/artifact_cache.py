@@ -61,13 +61,18 @@ def _hash_file(path: Path) -> str:
     return h.hexdigest()
 
 
-def key_of_module(module: Module, target: Target) -> str:
-    """The key of an imported model: its text and the contents of its weights."""
+def hash_module(module: Module) -> str:
+    """A hash of an imported model: its text and the contents of its weights."""
     from .dialects import graph
     from .ir.printer import print_op
 
-    digests = [op.value.digest() for op in module.walk() if isinstance(op, graph.Constant)]  # type: ignore[attr-defined]
-    return disk_cache.digest(compiler_fingerprint(), _options(target, None), print_op(module), *digests)
+    digests = [op.value.digest() for op in module.walk() if isinstance(op, graph.Constant)]
+    return disk_cache.digest(print_op(module), *digests)
+
+
+def key_of_module(module_hash: str, target: Target) -> str:
+    """The key of an imported model."""
+    return disk_cache.digest(compiler_fingerprint(), _options(target, None), module_hash)
 
 
 def find(key: str, suffix: str) -> Path | None:
@@ -89,4 +94,4 @@ def store(key: str, suffix: str, library: Any) -> None:
         path.unlink(missing_ok=True)
 
 
-__all__ = ["compiler_fingerprint", "find", "key_of_file", "key_of_module", "store"]
+__all__ = ["compiler_fingerprint", "find", "hash_module", "key_of_file", "key_of_module", "store"]

@@ -148,17 +148,19 @@ class Compilation:
         self.disable, self.check, self.dump = disable, check, dump
         self.report = Report()
         self.graph: Module | None = None
+        self.source: dict[str, str] = {}
 
     def run(
         self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None
     ) -> CompiledModel:
         """Import, optimize, lower, generate code, link, load."""
         module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
+        self.source = source_of(model, module)
         if not self.cache:
             return self._compile(module, threads)
         from . import artifact_cache
 
-        key = artifact_cache.key_of_module(module, self.target)
+        key = artifact_cache.key_of_module(self.source["xxh3_128"], self.target)
         found = artifact_cache.find(key, self.target.suffix)
         if found is not None:
             return _from_cache(found, threads, lambda: self._compile(module, threads))
@@ -264,7 +266,7 @@ class Compilation:
             "format": 1,
             "abi": ABI_VERSION,
             "compiler": f"tilewright {__version__}",
-            "source": getattr(self, "source", ""),
+            "source": self.source,
             "inputs": [
                 {**entry, "limit": limits[entry["name"]]} if entry["name"] in limits else entry
                 for entry in tensors(main.arg_names, main.inputs)
@@ -332,6 +334,17 @@ def _solver_steps(main: Any) -> list[dict[str, Any]]:
             where["expr"] = text(step.expr)
         steps.append(where)
     return steps
+
+
+def source_of(model: Any, module: Module) -> dict[str, str]:
+    """What the metadata says of the source model: its kind, its name, and a hash of its graph and weights."""
+    from . import artifact_cache
+
+    found = {"xxh3_128": artifact_cache.hash_module(module)}
+    if isinstance(model, (str, Path)):
+        return {"kind": Path(model).suffix.lstrip("."), "name": Path(model).name, **found}
+    kind = type(model)
+    return {"kind": kind.__module__.partition(".")[0], "name": kind.__name__, **found}
 
 
 def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None) -> Module:

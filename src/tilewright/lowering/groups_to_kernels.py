@@ -11,7 +11,7 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
 from ..ir.core import Module, Value
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim, prove_eq, substitute
+from ..ir.symbolic import Dim, prove_eq, smin, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
 from ..transforms.index_maps import flatten_index, product
@@ -157,8 +157,30 @@ def _bytes(values: list[Value]) -> Dim:
 
 
 def group_bytes(group: tensor.Group) -> Dim:
-    """Bytes a group moves to and from memory: each input read and each output written once."""
-    return _bytes([*group.operands, *group.results])
+    """Bytes a group moves to and from memory: each input read and each output written once; of a table that is looked up in,
+    only as many elements as there are lookups."""
+    total = _bytes(list(group.results))
+    for arg in group.body.args:
+        total = total + _touched(arg, [(m, r) for m in _computations(group) for r in _reads_of(m, arg)])
+    return total
+
+
+def _computations(group: tensor.Group) -> list[tensor.Compute | tensor.Scatter]:
+    return [m for m in group.body.ops if isinstance(m, (tensor.Compute, tensor.Scatter))]
+
+
+def _reads_of(op: tensor.Compute | tensor.Scatter, value: Value) -> list[tensor.Read]:
+    return [x for x in op.body.ops if isinstance(x, tensor.Read) and x.source is value]
+
+
+def _touched(value: Value, reads: list[tuple[tensor.Compute | tensor.Scatter, tensor.Read]]) -> Dim:
+    whole = value.type.size
+    if reads and all(r.dynamic for _, r in reads):
+        lookups: Dim = 0
+        for m, _ in reads:
+            lookups = lookups + product(extent(a) for a in m.axes)
+        whole = smin(whole, lookups)
+    return whole * value.type.dtype.itemsize
 
 
 def moved_bytes(function: func.Func) -> tuple[int, Dim]:
@@ -167,12 +189,13 @@ def moved_bytes(function: func.Func) -> tuple[int, Dim]:
     total: Dim = 0
     for op in function.body.ops:
         if isinstance(op, tensor.Group):
-            values = [*op.operands, *op.results]
+            total = total + group_bytes(op)
         elif isinstance(op, (tensor.Compute, tensor.Scatter)):
-            reads = [x.source for x in op.body.ops if isinstance(x, tensor.Read)]
-            values = list(dict.fromkeys([*reads, *op.operands, *op.results]))
+            sources = dict.fromkeys(x.source for x in op.body.ops if isinstance(x, tensor.Read))
+            for value in sources:
+                total = total + _touched(value, [(op, r) for r in _reads_of(op, value)])
+            total = total + _bytes([*op.operands, *op.results])
         else:
             continue
         count += 1
-        total = total + _bytes(values)
     return count, total

@@ -23,6 +23,10 @@ from .match import UNARY, producer, rebuild, reshape, transpose
 from .simplify import PATTERNS as SIMPLIFY
 from .simplify import materialize
 
+SETTLED = "tw.settled"
+"""Marks the transposes that other operands get. With one spatial dimension there and back are the same permutation, and without the
+mark one transpose would chase the other around an operator for ever."""
+
 SPATIAL = (graph.Conv, graph.ConvTranspose, graph.AdaptiveAvgPool, Pool)
 
 
@@ -60,11 +64,11 @@ def channels_last(op: Any, rewriter: Rewriter) -> bool:
 
 
 def moving(value: Value) -> Any:
-    """The transpose to channels-first that defines `value`, if one does."""
+    """The transpose to channels-first that defines `value`, if one does that was not made to stay where it is."""
     op = producer(value, graph.Transpose)
-    return (
-        op if op is not None and len(op.permutation) > 2 and op.permutation == to_first(len(op.permutation)) else None
-    )
+    if op is None or len(op.permutation) <= 2 or op.attributes.get(SETTLED):
+        return None
+    return op if op.permutation == to_first(len(op.permutation)) else None
 
 
 def turned_back(b: Builder, value: Value, permutation: Sequence[int]) -> Value:
@@ -74,7 +78,11 @@ def turned_back(b: Builder, value: Value, permutation: Sequence[int]) -> Value:
         return value
     shape: tuple[Dim, ...] = (*[1] * (len(permutation) - t.rank), *t.shape)
     inverse = [permutation.index(d) for d in range(len(permutation))]
-    return transpose(b, reshape(b, value, shape), inverse)
+    back = transpose(b, reshape(b, value, shape), inverse)
+    made = producer(back, graph.Transpose)
+    if made is not None and list(made.permutation) == inverse:
+        made.attributes[SETTLED] = True
+    return back
 
 
 @pattern(*UNARY, graph.Identity)
