@@ -162,3 +162,16 @@ def test_operands_that_broadcast(shape: tuple[Any, ...]) -> None:
 def test_networks_without_convolutions_are_left_alone() -> None:
     module = build({"x": (BATCH, 3, 4)}, lambda b, x: b(g.Exp(b(g.Transpose(x, permutation=(0, 2, 1))))))
     assert choose_layout(module) == 0
+
+
+def test_one_spatial_dimension_and_a_foreign_operand() -> None:
+    """There and back are the same permutation with one spatial dimension; the transposes come to rest all the same."""
+
+    def body(b: Any, x: Any) -> Any:
+        w = weight(b, 7, 5, 3)
+        y = b(g.Conv(x, w, None, strides=(1,), padding=((1, 1),), dilations=(1,)))
+        return [y, b(g.Max(b(g.Transpose(x, permutation=(0, 2, 1))), b(g.Mul(x, x)))), b(g.Add(y, weight(b, 7, 5)))]
+
+    module = build({"x": (2, 5, 5)}, body)
+    run(module, choose_layout)
+    assert layouts(module) == {"channels_last"}
