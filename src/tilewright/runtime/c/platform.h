@@ -75,6 +75,11 @@ int tw_thread_start(tw_thread* thread, void (*body)(void*), void* argument);
 void tw_thread_join(tw_thread thread);
 void tw_thread_yield(void);
 
+/* The processor that the calling thread runs on; -1 when the system does not tell. */
+int32_t tw_current_cpu(void);
+/* Moves the calling thread to another processor that it may use, if there is one, without binding it there. */
+void tw_leave_cpu(int32_t cpu);
+
 /* Sleeps while *word == expected (may return early: callers look again), and wakes the sleeper on that word. */
 void tw_parking_init(tw_parking* parking);
 void tw_parking_destroy(tw_parking* parking);

@@ -160,6 +160,23 @@ int tw_thread_start(tw_thread* thread, void (*body)(void*), void* argument) {
 
 void tw_thread_join(tw_thread thread) { pthread_join(thread, NULL); }
 
+#if defined(__linux__)
+int32_t tw_current_cpu(void) { return sched_getcpu(); }
+
+void tw_leave_cpu(int32_t cpu) {
+  cpu_set_t all, others;
+  if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof all, &all)) return;
+  others = all;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others)) return;
+  sched_setaffinity(0, sizeof all, &all);
+}
+#else
+int32_t tw_current_cpu(void) { return -1; }
+
+void tw_leave_cpu(int32_t cpu) { (void)cpu; }
+#endif
+
 void tw_thread_yield(void) { sched_yield(); }
 
 #if defined(__linux__)

@@ -70,6 +70,10 @@ void tw_thread_join(tw_thread thread) {
   CloseHandle(thread);
 }
 
+int32_t tw_current_cpu(void) { return -1; }
+
+void tw_leave_cpu(int32_t cpu) { (void)cpu; }
+
 void tw_thread_yield(void) { SwitchToThread(); }
 
 void tw_parking_init(tw_parking* parking) {

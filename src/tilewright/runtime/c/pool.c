@@ -52,6 +52,7 @@ struct tw_pool {
   int started;
   uint64_t spin; /* nanoseconds; 0 when there are fewer cores than threads */
   int64_t process;
+  _Atomic int32_t caller_cpu; /* where the calling thread was at its last launch */
   worker* workers; /* [1, threads); 0 stands for the caller and is unused */
 #if TW_THREADS
   tw_parking parking;
@@ -82,6 +83,12 @@ static void run_parts(tw_pool* pool, int32_t thread) {
 
 #if TW_THREADS
 
+/* Some schedulers wake a worker on the caller's processor, and leave it there while others idle: it goes away by itself. */
+static void keep_apart(const tw_pool* pool) {
+  int32_t cpu = tw_current_cpu();
+  if (cpu >= 0 && cpu == atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed)) tw_leave_cpu(cpu);
+}
+
 /* Looks at `word` until it differs from `value` or the pool's spinning time is over. Returns what it saw last. */
 static uint32_t spin_while(const tw_pool* pool, _Atomic uint32_t* word, uint32_t value) {
   uint64_t deadline = 0;
@@ -98,6 +105,7 @@ static uint32_t spin_while(const tw_pool* pool, _Atomic uint32_t* word, uint32_t
 }
 
 static uint32_t wait_for_post(worker* self) {
+  keep_apart(self->pool);
   uint32_t seen = spin_while(self->pool, &self->state, IDLE);
   if (seen != IDLE) return seen;
   if (atomic_compare_exchange_strong(&self->state, &seen, ASLEEP)) {
@@ -124,6 +132,7 @@ static void work(void* argument) {
 static void start(tw_pool* pool) {
   pool->started = 1;
   pool->process = tw_process_id();
+  atomic_init(&pool->caller_cpu, tw_current_cpu());
   pool->spin = tw_core_count() < pool->wanted ? 0 : SPIN_NANOSECONDS;
   tw_parking_init(&pool->parking);
   int32_t i = 1;
@@ -239,6 +248,9 @@ void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t gra
   pool->grain = grain;
   pool->parts = parts;
   atomic_store_explicit(&pool->remaining, (uint32_t)(parts - 1), memory_order_relaxed);
+#if TW_THREADS
+  atomic_store_explicit(&pool->caller_cpu, tw_current_cpu(), memory_order_relaxed);
+#endif
   for (int32_t i = 0; i < parts; ++i) atomic_store_explicit(&pool->workers[i].cursor, 0, memory_order_relaxed);
   for (int32_t i = 1; i < parts; ++i) post(&pool->workers[i]);
   run_parts(pool, 0);
