@@ -19,7 +19,7 @@ from ..ir.cleanup import sort_block
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, bounds, prove_eq
 from .index_maps import product
-from .pack_operands import CONTRACTION
+from .pack_operands import CONTRACTION, Roles
 
 ROW_BYTES = 128 * 1024
 """Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
@@ -201,10 +201,25 @@ def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
         first = _contraction_before(middle, home) if middle is not None else None
         if middle is None or first is None or {first, middle, last} & gone:
             continue
+        if not (_right_operand_fits(first.members[0]) and _right_operand_fits(last.members[0])):
+            continue  # every tile of rows reads both right operands whole
         last.members = [*first.members, *middle.members, *last.members]
         last.kind = "chain"
         gone |= {first, middle}
     return [d for d in drafts if d not in gone]
+
+
+CHAIN_OPERAND_BYTES = 1 << 20
+"""Largest right operand, for one batch, of the contractions of a chain."""
+
+
+def _right_operand_fits(op: Computation) -> bool:
+    roles = Roles.of(op)
+    if roles is None or not isinstance(op, tensor.Compute):
+        return False
+    elements = product(extent(a) for a in (*(op.axes[p] for p in roles.n), *op.reduce_axes))
+    most = bounds(elements)[1]
+    return most is not None and most * op.dtype.itemsize <= CHAIN_OPERAND_BYTES
 
 
 def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
