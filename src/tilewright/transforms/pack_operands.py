@@ -2,7 +2,8 @@
 
 ``b[k, n]`` becomes ``p[n // nr, k, n % nr]``: panels of `nr` columns in which one row after another is contiguous, the last one filled up
 with zeros. A constant is packed here, at compile time; a run-time operand whose columns are not contiguous anyway (a key matrix in
-attention) by a computation of its own; any other run-time operand is left alone, for a row-major matrix is already a sequence of rows.
+attention), or whose rows lie apart, by a computation of its own; any other run-time operand is left alone, for a row-major matrix is
+already a sequence of rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
-from ..ir.symbolic import Dim, Expr, ceildiv, prove_le
+from ..ir.symbolic import Dim, Expr, bounds, ceildiv, prove_eq, prove_le
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
 
@@ -77,7 +78,7 @@ def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
     if source is not None and not any(c.b.moves_with(axis) for axis in c.batch):
         _pack_constant(c, k, source, nr, packed)
         padded = True
-    elif not contiguous:
+    elif not contiguous or _rows_lie_apart(c):
         _pack_at_run_time(c, k, nr)
         padded = True
     reductions = tuple(compute.reduce_axes.index(axis) for axis in k)
@@ -91,6 +92,18 @@ def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
         padded,
     )
     compute.attributes[CONTRACTION] = roles.as_attribute()
+
+
+def _rows_lie_apart(c: Contraction) -> bool:
+    """Whether the rows of a run-time right operand are short pieces of longer rows (one head's values among all heads') that are read
+    often: a stride of a power of two would map them to few sets of the caches."""
+    if len(c.k) != 1 or prove_eq(c.b.coefficients[c.k[0]], extent(c.n[-1])):
+        return False
+    rows, readers = bounds(extent(c.k[0]))[1], bounds(product(extent(a) for a in c.m))[1]
+    return rows is None or readers is None or (rows >= SCATTERED_ROWS and readers >= SCATTERED_ROWS)
+
+
+SCATTERED_ROWS = 128
 
 
 def _symbols(e: Dim) -> frozenset[Expr]:
