@@ -1,0 +1,47 @@
+"""The README's commands, run in order in an empty folder on a small model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from tests.zoo.models import MODELS
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def shell_commands() -> list[list[str]]:
+    """The `tilewright ...` lines of the README, without their comments."""
+    section = README.read_text().split("## From the shell")[1].split("## ")[0]
+    lines = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert lines is not None
+    return [shlex.split(line, comments=True) for line in lines.group(1).splitlines()]
+
+
+def test_commands_run(tmp_path: Path) -> None:
+    model = MODELS["gpt2"]
+    source = model.onnx_model("tiny", dynamic=True).parent
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    ids = model.inputs("tiny", batch=2, seq=16)["input_ids"]
+    torch.export.save(torch.export.export(model.torch_model("tiny"), (ids,)), tmp_path / "model.pt2")
+    commands = shell_commands()
+    assert {c[1] for c in commands} == {"doctor", "compile", "run", "inspect", "profile", "bench"}
+    for command in commands:
+        assert command[0] == "tilewright"
+        # The small model has 128 positions.
+        arguments = [a.replace("seq<=512", "seq<=128") for a in command[1:]]
+        if arguments[0] == "doctor":
+            arguments += ["--dims", "input_ids:batch<=8,seq<=128"]
+        if "--ir" in arguments:
+            arguments += ["--dims", "input_ids:batch<=8,seq<=128"]
+        if arguments[0] == "bench":
+            arguments += ["--seconds", "0.2"]
+        done = subprocess.run(
+            [sys.executable, "-m", "tilewright", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
