@@ -7,43 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tilewright.dialects import func, graph
-from tilewright.dialects.graph.elementwise import BINARY, UNARY
-from tilewright.ir.builder import Builder
-from tilewright.ir.cleanup import cse, dce
-from tilewright.ir.core import Module
-from tilewright.ir.parser import parse
-from tilewright.ir.printer import print_op
-from tilewright.ir.rewrite import apply_patterns
-from tilewright.ir.symbolic import symbol
-from tilewright.ir.types import TensorType, f32
-from tilewright.ir.verifier import verify
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
+from tests.ir.large_module import build, simplify  # noqa: E402
 
-def build(count: int) -> Module:
-    """A function of `count` operators on a tensor (n, 4), n symbolic; every fifth one is a duplicate."""
-    module = Module()
-    f = func.Func(sym_name="main", arg_names=("x",))
-    module.body.append(f)
-    x = f.body.add_arg(TensorType(f32, (symbol("n", 1, 8), 4)), "x")
-    b = Builder(f.body)
-    y = x
-    for _ in range(count // 5):
-        a = b(BINARY["add"](y, x))
-        y = b(BINARY["mul"](b(UNARY["tanh"](a)), b(UNARY["tanh"](a))))
-        y = b(graph.Softmax(y, axis=-1))
-    b(func.Return([y]))
-    return module
-
-
-def simplify(module: Module) -> None:
-    """One folding, CSE and DCE pass."""
-    apply_patterns(module, [])
-    cse(module)
-    dce(module)
+from tilewright.ir.core import Module  # noqa: E402
+from tilewright.ir.parser import parse  # noqa: E402
+from tilewright.ir.printer import print_op  # noqa: E402
+from tilewright.ir.verifier import verify  # noqa: E402
 
 
 def main() -> None:

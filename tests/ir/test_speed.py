@@ -8,39 +8,11 @@ from typing import Any
 
 import pytest
 
-from tilewright.dialects import func, graph
-from tilewright.dialects.graph.elementwise import BINARY, UNARY
-from tilewright.ir.builder import Builder
-from tilewright.ir.cleanup import cse, dce
+from tests.ir.large_module import build, simplify
 from tilewright.ir.core import Module
 from tilewright.ir.parser import parse
 from tilewright.ir.printer import print_op
-from tilewright.ir.rewrite import apply_patterns
-from tilewright.ir.symbolic import symbol
-from tilewright.ir.types import TensorType, f32
 from tilewright.ir.verifier import verify
-
-
-def build(count: int) -> Module:
-    module = Module()
-    f = func.Func(sym_name="main", arg_names=("x",))
-    module.body.append(f)
-    x = f.body.add_arg(TensorType(f32, (symbol("n", 1, 8), 4)), "x")
-    b = Builder(f.body)
-    y = x
-    for _ in range(count // 5):
-        a = b(BINARY["add"](y, x))
-        y = b(BINARY["mul"](b(UNARY["tanh"](a)), b(UNARY["tanh"](a))))
-        y = b(graph.Softmax(y, axis=-1))
-    b(func.Return([y]))
-    return module
-
-
-def simplify(module: Module) -> None:
-    apply_patterns(module, [])
-    cse(module)
-    dce(module)
-
 
 STEPS: dict[str, tuple[Callable[[Module], Any], Callable[[Any], object]]] = {
     "build": (lambda m: sum(1 for _ in m.walk()), build),

@@ -82,6 +82,11 @@ class Yield(Operation):
         return ()
 
 
+def reads_of(op: Operation) -> list[Read]:
+    """The reads in a computation's body."""
+    return [child for child in op.body.ops if isinstance(child, Read)]
+
+
 @operation
 class Compute(Operation):
     """``result[axes] = combine over reduce_axes of body``.
@@ -104,7 +109,7 @@ class Compute(Operation):
 
     @property
     def reads(self) -> list[Read]:
-        return [op for op in self.body.ops if isinstance(op, Read)]
+        return reads_of(self)
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -172,6 +177,12 @@ class Compute(Operation):
             else:
                 result[()] = value
         return result
+
+
+def is_dynamic_symbol(s: Expr) -> bool:
+    """Whether a symbol stands for a data-dependent index (``v0``, ``v1``, ... in the expressions of an access)."""
+    name = s.name
+    return name[0] == "v" and name[1:].isdigit()
 
 
 def free_symbols_of(e: Dim) -> frozenset[Expr]:
@@ -249,6 +260,10 @@ class Scatter(Operation):
     dest: Operand
     axes: Attr
     combiner: Attr = None
+
+    @property
+    def reads(self) -> list[Read]:
+        return reads_of(self)
 
     def infer_types(self) -> Sequence[Type]:
         return (self.dest.type,)

@@ -228,9 +228,6 @@ class TensorBuilder:
         """The value of an index expression (or of a dimension) in the current body."""
         return Scalar(self.body, self.body(scalar.Index(expr=expr))).cast(dtype)
 
-    def true(self) -> Scalar:
-        return self.constant(True, boolean)
-
     def compute(self, shape: Sequence[Dim], body: Callable[..., Scalar]) -> Tensor:
         """An elementwise computation: ``body(*indices)`` gives each element of a tensor of `shape`."""
         return self._build(None, tuple(shape), (), body)

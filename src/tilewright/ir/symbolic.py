@@ -685,11 +685,6 @@ def free_symbols(e: Dim) -> frozenset[Expr]:
     return e._free
 
 
-def symbols_by_name(*exprs: Dim) -> dict[str, Expr]:
-    """All symbols of some expressions, by name."""
-    return {s.name: s for e in exprs for s in sorted(free_symbols(e), key=_order)}
-
-
 def substitute(e: Dim, mapping: Mapping[Expr, Dim]) -> Dim:
     """`e` with symbols replaced, simplified anew."""
     if isinstance(e, int) or not mapping or free_symbols(e).isdisjoint(mapping):

@@ -97,7 +97,7 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
 
 def _may_overwrite(members: list[tensor.Compute], writer: int, arg: Value, rows: int) -> bool:
     for position, m in enumerate(members):
-        reads = [x for x in m.body.ops if isinstance(x, tensor.Read) and x.source is arg]
+        reads = _reads_of(m, arg)
         if not reads:
             continue
         if position > writer or any(r.guard or r.dynamic for r in reads):
@@ -170,7 +170,7 @@ def _computations(group: tensor.Group) -> list[tensor.Compute | tensor.Scatter]:
 
 
 def _reads_of(op: tensor.Compute | tensor.Scatter, value: Value) -> list[tensor.Read]:
-    return [x for x in op.body.ops if isinstance(x, tensor.Read) and x.source is value]
+    return [x for x in op.reads if x.source is value]
 
 
 def _touched(value: Value, reads: list[tuple[tensor.Compute | tensor.Scatter, tensor.Read]]) -> Dim:
@@ -191,7 +191,7 @@ def moved_bytes(function: func.Func) -> tuple[int, Dim]:
         if isinstance(op, tensor.Group):
             total = total + group_bytes(op)
         elif isinstance(op, (tensor.Compute, tensor.Scatter)):
-            sources = dict.fromkeys(x.source for x in op.body.ops if isinstance(x, tensor.Read))
+            sources = dict.fromkeys(x.source for x in op.reads)
             for value in sources:
                 total = total + _touched(value, [(op, r) for r in _reads_of(op, value)])
             total = total + _bytes([*op.operands, *op.results])

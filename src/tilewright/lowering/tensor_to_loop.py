@@ -71,7 +71,7 @@ def dims_of(kernel: loop.Kernel) -> tuple[Expr, ...]:
             bound.update(axes)
             use(a.upper for a in axes)
         use(op.attributes.values())
-    free = {s for s in used - bound if not (s.name[0] == "v" and s.name[1:].isdigit())}
+    free = {s for s in used - bound if not tensor.is_dynamic_symbol(s)}
     return tuple(sorted(free, key=lambda s: s.name))
 
 

@@ -13,7 +13,7 @@ from ..ir.symbolic import Expr, free_symbols
 from .blocks import decompose_reduction
 from .compact import compact_buffers
 from .schedule import Schedule
-from .tree import enclosing_loops, inside, substitute_tree
+from .tree import enclosing_loops, inside, reduce_variables, substitute_tree
 
 
 def finalize(schedule: Schedule) -> loop.Kernel:
@@ -33,9 +33,7 @@ def initialize_reductions(schedule: Schedule) -> None:
             continue
         if not any(isinstance(x, loop.Accumulate) for x in op.body.ops) or op.attributes.get("tw.in_place"):
             continue
-        used: set[Expr] = set()
-        for e in op.bindings[len(op.axes) :]:
-            used |= free_symbols(e) if isinstance(e, Expr) else set()
+        used = reduce_variables(op)
         at = next((f for f in enclosing_loops(op) if f.iv in used), None)
         if at is not None:
             decompose_reduction(schedule, op.sym_name, at.iv.name)

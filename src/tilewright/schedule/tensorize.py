@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..dialects import loop, scalar, simd
+from ..dialects.tensor import free_symbols_of
 from ..ir.core import Operation
 from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, linear_in, substitute, symbol
 from .schedule import Schedule, ScheduleError, only_child, primitive
-from .tree import accesses_of, enclosing_loops, inside, resolved, written_buffer
+from .tree import accesses_of, address, enclosing_loops, inside, reduce_variables, written_buffer
 
 
 @primitive
@@ -39,13 +40,6 @@ def write_into(s: Schedule, name: str, consumer: str) -> None:
         alloc.parent.insert_before(alloc, other)
     source.replace_by(target)
     alloc.erase()
-
-
-def _address(op: loop.Load | loop.Accumulate) -> Dim:
-    total: Dim = 0
-    for e, stride in zip(resolved(op, op.indices), op.buffer.type.strides, strict=True):
-        total = total + e * stride
-    return total
 
 
 def _coefficient(e: Dim, iv: Expr, what: str) -> tuple[Dim, Dim]:
@@ -90,7 +84,7 @@ def tensorize(
         child = only_child(child) if child is not None else None
     if child is not block:
         raise ScheduleError(f"tensorize: the loops around {name!r} are not perfectly nested")
-    reducing = {x for e in block.bindings[len(block.axes) :] if isinstance(e, Expr) for x in free_symbols(e)}
+    reducing = reduce_variables(block)
     outside = [f.iv.name for f in around[: -len(tile)] if f.iv in reducing]
     if outside and not block.attributes.get("tw.initialized"):
         raise ScheduleError(
@@ -101,7 +95,7 @@ def tensorize(
         raise ScheduleError(f"tensorize: loop {n!r} must move exactly one factor")
     if _moves(left, columns.iv):
         left, right = right, left
-    a_address, b_address, c_address = _address(left), _address(right), _address(update)
+    a_address, b_address, c_address = address(left), address(right), address(update)
     panel, lane = symbol("panel_", 0, ceildiv(columns.extent, nr) - 1), symbol("lane_", 0, nr - 1)
     b_split = substitute(b_address, {columns.iv: panel * nr + lane}) if isinstance(b_address, Expr) else b_address
     a_m, a_rest = _coefficient(a_address, rows.iv, "the left factor")
@@ -157,8 +151,7 @@ def tensorize(
 
 
 def _moves(load: loop.Load, iv: Expr) -> bool:
-    address = _address(load)
-    return isinstance(address, Expr) and iv in free_symbols(address)
+    return iv in free_symbols_of(address(load))
 
 
 __all__ = ["tensorize", "write_into"]

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..dialects import loop, scalar
+from ..dialects.tensor import free_symbols_of, is_dynamic_symbol
 from ..ir.core import Operation, Value
-from ..ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, prove_eq, prove_le, smax, smin, substitute, symbol
+from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq, prove_le, smax, smin, substitute, symbol
+from ..transforms.index_maps import flatten_index, symbols_of
 
 Access = loop.Load | loop.Store | loop.Accumulate
 EXPRESSION_ATTRIBUTES = ("indices", "guard", "conditions", "bindings")
@@ -100,6 +102,11 @@ def written_buffer(block: loop.Block) -> Value:
     raise ValueError(f"block {block.sym_name!r} stores nothing")
 
 
+def reduce_variables(block: loop.Block) -> frozenset[Expr]:
+    """The loop variables (and sizes) that a block's reduction runs over."""
+    return symbols_of(block.bindings[len(block.axes) :])
+
+
 def resolved(op: Access, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
     """Index expressions of an access in terms of loop variables (through the bindings of its block)."""
     block = enclosing(op, loop.Block)
@@ -107,6 +114,11 @@ def resolved(op: Access, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
         return tuple(exprs)
     mapping = dict(zip((*block.axes, *block.reduce_axes), block.bindings, strict=True))
     return tuple(substitute(e, mapping) for e in exprs)
+
+
+def address(op: Access) -> Dim:
+    """Where an access goes, in elements from the start of its buffer, in terms of loop variables."""
+    return flatten_index(resolved(op, op.indices), op.buffer.type.shape)
 
 
 @dataclass(frozen=True)
@@ -162,25 +174,20 @@ def region_of(accesses: Iterable[Access], scope: Operation | None, shape: Sequen
     for op in accesses:
         varying = [f.iv for f in enclosing_loops(op) if f not in outer]
         for d, e in enumerate(resolved(op, op.indices)):
-            dynamic = any(s.name.startswith("v") and s.name[1:].isdigit() for s in _symbols(e))
+            dynamic = any(is_dynamic_symbol(s) for s in free_symbols_of(e))
             found = None if dynamic else interval_of(e, varying)
-            if found is None or _symbols(found.lower) & set(varying) or _symbols(found.extent) & set(varying):
+            if (
+                found is None
+                or free_symbols_of(found.lower) & set(varying)
+                or free_symbols_of(found.extent) & set(varying)
+            ):
                 found = Interval(0, shape[d])
             previous = result[d]
             result[d] = found if previous is None else union(previous, found)
     return [r if r is not None else Interval(0, n) for r, n in zip(result, shape, strict=True)]
 
 
-def _symbols(e: Dim) -> frozenset[Expr]:
-    return frozenset() if isinstance(e, int) else free_symbols(e)
-
-
 def walk_loops(root: Operation) -> Iterator[loop.For]:
     for op in root.walk():
         if isinstance(op, loop.For):
             yield op
-
-
-def constant_extent(e: Dim) -> int | None:
-    """An upper bound of an extent as a number, if there is one."""
-    return bounds(e)[1]

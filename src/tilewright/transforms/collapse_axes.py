@@ -60,15 +60,11 @@ def _collapse_tails(members: Sequence[tensor.Compute], shared: int) -> None:
             for m in deep
             for a, b in zip(m.result.type.shape[d : d + 2], deep[0].result.type.shape[d : d + 2], strict=True)
         )
-        shallow_read = any(r.source in {m.result for m in deep} for m in members if m not in deep for r in _reads(m))
+        shallow_read = any(r.source in {m.result for m in deep} for m in members if m not in deep for r in m.reads)
         if same and not shallow_read and all(_can_merge(m, d, members) for m in deep):
             _merge(deep, d)
         else:
             d += 1
-
-
-def _reads(op: tensor.Compute) -> list[tensor.Read]:
-    return [x for x in op.body.ops if isinstance(x, tensor.Read)]
 
 
 def _roles_agree(members: Sequence[tensor.Compute], d: int) -> bool:
@@ -98,7 +94,7 @@ def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) ->
     if symbols_of(_expressions(op)) & {outer, inner}:
         return False
     results = {m.result for m in members}
-    for read in _reads(op):
+    for read in op.reads:
         if read.source in results:
             if len(read.indices) <= d + 1 or read.indices[d] is not outer or read.indices[d + 1] is not inner:
                 return False
@@ -184,7 +180,7 @@ def _collapse_reductions(op: tensor.Compute) -> None:
     while d + 1 < len(op.reduce_axes):
         outer, inner = op.reduce_axes[d], op.reduce_axes[d + 1]
         free = symbols_of([e for e in _expressions(op)])
-        reads = _reads(op)
+        reads = op.reads
         if {outer, inner} & free or any(r.dynamic or not _walks_as_one(r, outer, inner) for r in reads):
             d += 1
             continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dialects import func, graph, scalar, tensor
-from ..dialects.tensor import extent
+from ..dialects.tensor import extent, free_symbols_of, is_dynamic_symbol
 from ..ir.builder import Builder
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module, Operation, Value
@@ -45,7 +45,7 @@ def compose(module: Module) -> None:
 
 def _compose_into(consumer: Computation) -> None:
     changed = False
-    pending = [op for op in consumer.body.ops if isinstance(op, tensor.Read)]
+    pending = consumer.reads
     while pending:
         read = pending.pop()
         if read.parent is None:
@@ -151,7 +151,7 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
         return reads == 0 and heavy == 0 and cheap <= 4
     if _belongs_to_contraction(op) and producer.indices != tuple(consumer.axes):
         return False  # it costs nothing as an epilogue; what only moves its elements can be composed further on
-    copies = sum(1 for r in _reads_of(consumer) if (p := _producer_of(r)) is not None and p.op is op)
+    copies = sum(1 for r in consumer.reads if (p := _producer_of(r)) is not None and p.op is op)
     repeated = not prove_le(_points(consumer), op.result.type.size)
     if not repeated and copies == 1:
         return True
@@ -161,19 +161,15 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
 
 def _belongs_to_contraction(op: tensor.Compute) -> bool:
     """Whether an elementwise computation can be the epilogue of the contraction it reads."""
-    for read in _reads_of(op):
+    for read in op.reads:
         source = read.source.defining_op
         if (
             isinstance(source, tensor.Compute)
             and tuple(read.indices) == tuple(op.axes)
             and match_contraction(source) is not None
         ):
-            return set(source.result.users) <= set(_reads_of(op))
+            return set(source.result.users) <= set(op.reads)
     return False
-
-
-def _reads_of(consumer: Computation) -> list[tensor.Read]:
-    return [op for op in consumer.body.ops if isinstance(op, tensor.Read)]
 
 
 def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
@@ -197,13 +193,7 @@ def _keeps_contraction(consumer: Computation, read: tensor.Read, producer: Produ
 
 
 def _is_dynamic(e: Dim) -> bool:
-    return not isinstance(e, int) and any(is_dynamic_symbol(s) for s in free_symbols(e))
-
-
-def is_dynamic_symbol(s: Expr) -> bool:
-    """Whether a symbol stands for a data-dependent index (``v0``, ``v1``, ...)."""
-    name = s.name
-    return name[0] == "v" and name[1:].isdigit()
+    return any(is_dynamic_symbol(s) for s in free_symbols_of(e))
 
 
 def _needs_index_values(op: tensor.Compute) -> bool:
@@ -281,7 +271,7 @@ def absorb_permutations(module: Module) -> None:
     for function in module.functions(func.Func):
         for op in list(function.body.ops):
             if isinstance(op, tensor.Compute) and not op.is_reduction:
-                for read in _reads_of(op):
+                for read in op.reads:
                     _absorb(op, read)
         compose(module)
 
@@ -290,7 +280,7 @@ def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
     producer = read.source.defining_op
     if not isinstance(producer, tensor.Compute) or not producer.is_reduction or read.guard or read.dynamic:
         return
-    reads = [r for r in _reads_of(consumer) if r.source is read.source]
+    reads = [r for r in consumer.reads if r.source is read.source]
     indices = tuple(read.indices)
     if set(read.source.users) != set(reads) or any(tuple(r.indices) != indices for r in reads):
         return

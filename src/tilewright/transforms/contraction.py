@@ -49,13 +49,6 @@ class Contraction:
     k: tuple[Expr, ...]
     dtype: DType
 
-    @property
-    def flops(self) -> Dim:
-        total: Dim = 2
-        for axis in (*self.compute.axes, *self.compute.reduce_axes):
-            total = total * tensor.extent(axis)
-        return total
-
 
 def _factor(value: Value, compute: tensor.Compute, wide: DType) -> Operand | None:
     """The operand behind one factor: an unguarded affine read, possibly widened to the accumulation dtype."""

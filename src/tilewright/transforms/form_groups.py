@@ -56,12 +56,8 @@ def _source_of(value: Value) -> Operation | None:
     return op if isinstance(op, (tensor.Compute, tensor.Scatter)) else None
 
 
-def _reads(op: Computation) -> list[tensor.Read]:
-    return [x for x in op.body.ops if isinstance(x, tensor.Read)]
-
-
 def _producers(op: Computation) -> list[Operation]:
-    values = [r.source for r in _reads(op)]
+    values = [r.source for r in op.reads]
     if isinstance(op, tensor.Scatter):
         values.append(op.dest)
     return list(dict.fromkeys(p for v in values if (p := _source_of(v)) is not None))
@@ -137,7 +133,7 @@ def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
     result = contraction.result
     if op.is_reduction or op.result.type.shape != result.type.shape or op.dtype is not contraction.result.type.dtype:
         return False
-    reads = [r for r in _reads(op) if r.source is result]
+    reads = [r for r in op.reads if r.source is result]
     if not reads or any(r.guard or r.dynamic or tuple(r.indices) != tuple(op.axes) for r in reads):
         return False
     return set(result.users) == set(reads)
@@ -148,7 +144,7 @@ def _common_rows(draft: _Draft, op: tensor.Compute) -> tuple[Dim, ...] | None:
     members = set(draft.members)
     axes, shape = op.axes, op.result.type.shape
     limit = min(len(draft.rows), len(shape))
-    for read in _reads(op):
+    for read in op.reads:
         source = _source_of(read.source)
         if source not in members:
             continue
@@ -227,7 +223,7 @@ def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
     op = last.members[0]
     if last.kind != "contraction" or not isinstance(op, tensor.Compute) or len(op.reduce_axes) != 1:
         return None
-    for read in _reads(op):
+    for read in op.reads:
         middle = home.get(read.source.defining_op) if read.source.defining_op is not None else None
         *rows, column = read.indices
         if middle is None or middle.kind != "rows" or column is not op.reduce_axes[0] or op.axes[-1] in rows:

@@ -64,7 +64,8 @@ def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
     if not c.n or c.dtype.bits not in (32, 64) or any(op.type.dtype is not c.dtype for op in (c.a, c.b)):
         return
     if any(
-        not isinstance(axis.upper, int) and set(compute.axes) & _symbols(axis.upper) for axis in compute.reduce_axes
+        not isinstance(axis.upper, int) and set(compute.axes) & tensor.free_symbols_of(axis.upper)
+        for axis in compute.reduce_axes
     ):
         return
     last = c.n[-1]
@@ -104,10 +105,6 @@ def _rows_lie_apart(c: Contraction) -> bool:
 
 
 SCATTERED_ROWS = 128
-
-
-def _symbols(e: Dim) -> frozenset[Expr]:
-    return tensor.free_symbols_of(e)
 
 
 def _order(coefficient: Dim) -> tuple[int, int]:
@@ -197,9 +194,4 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], nr: int) -> None:
     _replace_b(c, packed.value, (*lead, last // nr, *k, last % nr))
 
 
-def contraction_flops(compute: tensor.Compute) -> Dim:
-    """Multiplications and additions of one contraction."""
-    return 2 * product(extent(a) for a in (*compute.axes, *compute.reduce_axes))
-
-
-__all__ = ["CONTRACTION", "Roles", "contraction_flops", "pack_operands"]
+__all__ = ["CONTRACTION", "Roles", "pack_operands"]

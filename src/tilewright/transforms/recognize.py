@@ -227,11 +227,6 @@ def _trailing(axes: tuple[int, ...], rank: int) -> bool:
     return bool(axes) and axes == tuple(range(rank - len(axes), rank))
 
 
-def _without_cast(value: Value) -> Value:
-    op = producer(value, graph.Cast)
-    return value if op is None else op.x
-
-
 @pattern(graph.Div, graph.Mul)
 def normalization(op: Any, rewriter: Rewriter) -> bool:
     """``(x - mean(x)) / sqrt(var(x) + eps)`` -> layer norm; ``x / sqrt(mean(x^2) + eps)`` -> RMS norm (without scale and bias)."""

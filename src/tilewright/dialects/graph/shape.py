@@ -426,13 +426,3 @@ def squeeze(b: Builder, x: Value, axes: Sequence[int]) -> Value:
     drop = {a % len(shape) for a in axes}
     result: Value = b(Reshape(x, shape=tuple(d for k, d in enumerate(shape) if k not in drop)))
     return result
-
-
-def unsqueeze(b: Builder, x: Value, axes: Sequence[int]) -> Value:
-    """`x` with unit dimensions inserted so that they stand at `axes` of the result."""
-    shape = list(tensor_type(x).shape)
-    rank = len(shape) + len(axes)
-    for a in sorted(a % rank for a in axes):
-        shape.insert(a, 1)
-    result: Value = b(Reshape(x, shape=tuple(shape)))
-    return result

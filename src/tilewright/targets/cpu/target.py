@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from ...dialects import loop
 from ...errors import ArtifactError
-from ...ir.types import f32
-from ...lowering.pipeline import LoweringOptions
 from ...runtime.library import Library
 from ...runtime.model import CompiledModel
-from ...schedule import Schedule
 from ..llvm.isa import Isa
-from ..llvm.rules import Machine, schedule_kernel
-from ..llvm.target import LlvmTarget, code_text
+from ..llvm.target import BuiltCode, LlvmTarget
 
 
-class BuiltCpuLibrary(Library):
-    """A library just compiled: its weights are passed by pointer, and it can still be saved and looked into."""
+class BuiltCpuLibrary(BuiltCode, Library):
+    """A library just compiled for this machine."""
 
     def __init__(self, built: Any, threads: int | None) -> None:
         self.built = built
         super().__init__(built.path, weights=built.weights, num_threads=threads or 0, verify=False)
 
-    def save(self, path: str | Path) -> Path:
-        saved: Path = self.built.save(Path(path))
-        return saved
 
-    def code_text(self, level: str) -> str | None:
-        return code_text(self.built, level)
-
-
-class ForeignLibrary(CompiledModel):
+class ForeignLibrary(BuiltCode, CompiledModel):
     """A library for another machine: it can be saved and looked into, not run."""
 
     def __init__(self, built: Any, name: str) -> None:
@@ -41,13 +28,6 @@ class ForeignLibrary(CompiledModel):
 
     def _execute(self, arrays: Any, out: Any) -> Any:
         raise ArtifactError(f"compiled for {self.name}, which is not this machine: save it and run it there")
-
-    def save(self, path: str | Path) -> Path:
-        saved: Path = self.built.save(Path(path))
-        return saved
-
-    def code_text(self, level: str) -> str | None:
-        return code_text(self.built, level)
 
     def close(self) -> None:
         pass
@@ -59,18 +39,6 @@ class CpuTarget(LlvmTarget):
     def __init__(self, name: str, isa: Isa, native: bool) -> None:
         super().__init__(name, isa)
         self.native = native
-
-    @property
-    def lowering(self) -> LoweringOptions:
-        from ..llvm.brgemm import tile_shape
-
-        mr, nr = tile_shape(self.isa, f32)
-        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32))
-
-        def rule(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
-            return schedule_kernel(kernel, kind, rows, machine)
-
-        return LoweringOptions(panel=nr, rule=rule)
 
     def load(self, built: Any, threads: int | None) -> CompiledModel:
         return BuiltCpuLibrary(built, threads) if self.native else ForeignLibrary(built, self.name)

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ...dialects import loop
-from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, substitute, symbol
 from ...ir.types import DType
+from ...transforms.index_maps import flatten_index
 from .emitter import mangled
 from .expr import Lanes, lane_numbers, split_lanes
 from .scalars import binary, from_storage, lanewise, to_storage
@@ -33,14 +33,6 @@ class Place:
     flag: str | None
     masks: list[str] | None
     guards: list[str] | None
-
-
-def address_of(indices: tuple[Dim, ...], buffer: Value) -> Dim:
-    """Elements from the start of a buffer."""
-    total: Dim = 0
-    for e, stride in zip(indices, buffer.type.strides, strict=True):
-        total = total + e * stride
-    return total
 
 
 def emit_load(g: Context, op: loop.Load) -> Val:
@@ -73,7 +65,7 @@ def _place(g: Context, op: Access) -> Place:
     indices, guard = _in_kernel_symbols(g, op)
     buffer = op.buffer
     dtype = buffer.type.dtype
-    address = g.index.resolve(address_of(indices, buffer))
+    address = g.index.resolve(flatten_index(indices, buffer.type.shape))
     flag, guards = g.index.conditions(guard)
     base = g.pointers[buffer]
     size = dtype.itemsize
@@ -268,4 +260,4 @@ def _store_now(g: Context, place: Place, value: Val) -> None:
             g.e.line(f"store {kind} {stored}, ptr {p}, align {size}")
 
 
-__all__ = ["Access", "Place", "address_of", "emit_accumulate", "emit_load", "emit_store"]
+__all__ = ["Access", "Place", "emit_accumulate", "emit_load", "emit_store"]

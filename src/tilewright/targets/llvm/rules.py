@@ -15,19 +15,18 @@ from ...dialects import loop
 from ...dialects.scalar import Constant
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in
 from ...schedule import Schedule
-from ...schedule.tree import enclosing_loops, resolved, written_buffer
+from ...schedule.tree import address, enclosing_loops, reduce_variables, written_buffer
 from ...transforms.compose import HEAVY
 from ...transforms.pack_operands import CONTRACTION, Roles
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the rules know of a machine: the contraction tile in registers (rows, columns), vector lanes of 32 bits, and cache sizes in bytes."""
+    """What the rules know of a machine: the contraction tile in registers (rows, columns), vector lanes of 32 bits, and the second-level cache in bytes."""
 
     mr: int
     nr: int
     lanes: int
-    l1: int = 32 * 1024
     l2: int = 1024 * 1024
 
 
@@ -121,11 +120,15 @@ def _contraction(s: Schedule, machine: Machine) -> None:
         s.vectorize(n_inner)
         if _same_place(main, epilogue):
             s.write_into(name, epilogue.sym_name)
-    found = _tile_loops(s, main, roles)
-    if found is None:
-        return
-    m_loop, n_loop, k_loops = found
-    s.tensorize(main.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded)
+    _tensorize(s, main, roles)
+
+
+def _tensorize(s: Schedule, block: loop.Block, roles: Roles) -> None:
+    """Hand the loops of a contraction's tile to hardware-shaped code, if it has columns and reduce loops."""
+    found = _tile_loops(s, block, roles)
+    if found is not None:
+        m_loop, n_loop, k_loops = found
+        s.tensorize(block.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded)
 
 
 def _chain(s: Schedule, machine: Machine) -> None:
@@ -169,11 +172,8 @@ def _chain(s: Schedule, machine: Machine) -> None:
     for b in rows:
         own = [f for f in enclosing_loops(b) if f.kind == "serial"]
         _vectorize_inner(s, b, own)
-    for b, r in ((first, first_roles), (second, roles)):
-        found = _tile_loops(s, b, r)
-        if found is not None:
-            m_loop, n_loop, k_loops = found
-            s.tensorize(b.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], r.nr, r.padded)
+    _tensorize(s, first, first_roles)
+    _tensorize(s, second, roles)
     if len(rows) > 1:
         _merge_rows(s, rows)
 
@@ -230,7 +230,7 @@ def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str, str, 
         return None
     m_loop = innermost(roles.m[-1]) if roles.m else None
     tile = {n_loop, *k_loops}
-    if m_loop is None or not _inside_tile(around, m_loop, tile):
+    if m_loop is None or not _inside_tile(around, m_loop):
         m_loop = s.add_unit_loop(main.sym_name)
     around = enclosing_loops(main)
     names = [f.iv.name for f in around]
@@ -249,7 +249,7 @@ def _start(around: list[loop.For]) -> int:
     return k
 
 
-def _inside_tile(around: list[loop.For], name: str, tile: set[str]) -> bool:
+def _inside_tile(around: list[loop.For], name: str) -> bool:
     """Whether a loop belongs to the serial nest around the block (and is not the parallel loop over tiles)."""
     return any(f.iv.name == name and f.kind == "serial" for f in around)
 
@@ -285,10 +285,7 @@ def _contiguity(block: loop.Block, iv: Expr) -> float:
     for op in block.body.ops:
         if not isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
             continue
-        address: Dim = 0
-        for e, stride in zip(resolved(op, op.indices), op.buffer.type.strides, strict=True):
-            address = address + e * stride
-        parts = linear_in(address, iv)
+        parts = linear_in(address(op), iv)
         coefficient = parts[0] if parts is not None else None
         weight = 2.0 if isinstance(op, loop.Store) else 1.0
         if coefficient is None or op.dynamic:
@@ -359,7 +356,7 @@ def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
     for b in blocks:
         if not b.reduce_axes or not rows or not isinstance(b.bindings[rows - 1], Expr):
             continue
-        reduced = [f.iv for f in enclosing_loops(b) if f.iv in _reduce_loops(b)]
+        reduced = [f.iv for f in enclosing_loops(b) if f.iv in reduce_variables(b)]
         row = next((f.iv for f in enclosing_loops(b) if f.iv is b.bindings[rows - 1]), None)
         if row is None or not reduced:
             continue
@@ -377,7 +374,7 @@ def _vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> Non
     chosen = _vector_loop(block, own)
     if chosen is None:
         return
-    reduced = _reduce_loops(block)
+    reduced = reduce_variables(block)
     names = [f.iv.name for f in own]
     if chosen.iv in reduced:
         order = [x for x in names if x != chosen.iv.name] + [chosen.iv.name]
@@ -399,14 +396,6 @@ def _independent(loops: list[loop.For]) -> bool:
     return all(isinstance(f.iv.upper, int) or not (free_symbols(f.iv.upper) & ivs) for f in loops)
 
 
-def _reduce_loops(block: loop.Block) -> set[Expr]:
-    used: set[Expr] = set()
-    for e in block.bindings[len(block.axes) :]:
-        if isinstance(e, Expr):
-            used |= free_symbols(e)
-    return used
-
-
 def _single(s: Schedule, machine: Machine) -> None:
     """One computation: parallel axes outside, the vector loop inside, reduce loops around or inside it."""
     (block,) = _blocks(s)
@@ -416,7 +405,7 @@ def _single(s: Schedule, machine: Machine) -> None:
     own = enclosing_loops(block)
     if not own:
         return
-    reduced = _reduce_loops(block)
+    reduced = reduce_variables(block)
     chosen = _vector_loop(block, own)
     assert chosen is not None
     parallel = [f.iv.name for f in own if f.iv not in reduced and f is not chosen]

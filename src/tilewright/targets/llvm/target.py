@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...dialects import loop
-from ...lowering.pipeline import Lowered
+from ...ir.types import f32
+from ...lowering.pipeline import Lowered, LoweringOptions
+from ...schedule import Schedule
 from ..base import Progress, Target
+from .brgemm import tile_shape
 from .isa import Isa
+from .rules import Machine, schedule_kernel
+
+if TYPE_CHECKING:
+    from .build import BuiltLibrary
 
 
 class LlvmTarget(Target):
-    """A target of one instruction set; subclasses add the schedule rules and how the library is loaded."""
+    """A target of one instruction set; subclasses say how the library is loaded."""
 
     code_level = "llvm"
+    cache_bytes = 1024 * 1024
+    """Of the second-level cache, for which contraction tiles are made."""
 
     def __init__(self, name: str, isa: Isa) -> None:
         self.name = name
         self.isa = isa
+
+    @property
+    def lowering(self) -> LoweringOptions:
+        mr, nr = tile_shape(self.isa, f32)
+        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.cache_bytes)
+
+        def rule(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
+            return schedule_kernel(kernel, kind, rows, machine)
+
+        return LoweringOptions(panel=nr, rule=rule)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "triple": self.isa.triple, "features": list(self.isa.features)}
@@ -41,13 +61,20 @@ class LlvmTarget(Target):
         raise NotImplementedError
 
 
-def code_text(built: Any, level: str) -> str | None:
-    """LLVM IR or assembly of a built library, None for another level."""
-    if level == "llvm":
-        text: str = built.llvm_text
-        return text
-    if level == "asm":
-        from .toolchain import assembly
+class BuiltCode:
+    """Mixed into a library just compiled: its weights are passed by pointer, and it can be saved and looked into."""
 
-        return "\n".join(assembly(text, built.isa) for text in built.texts)
-    return None
+    built: BuiltLibrary
+
+    def save(self, path: str | Path) -> Path:
+        return self.built.save(path)
+
+    def code_text(self, level: str) -> str | None:
+        """LLVM IR or assembly, None for another level."""
+        if level == "llvm":
+            return self.built.llvm_text
+        if level == "asm":
+            from .toolchain import assembly
+
+            return "\n".join(assembly(text, self.built.isa) for text in self.built.texts)
+        return None

@@ -130,10 +130,6 @@ class Value:
         """The floating-point number of this bit pattern."""
         return self._cast("bitcast", Kind("f", self.kind.bits, self.kind.lanes))
 
-    def to_float(self) -> Value:
-        """The integer as a floating-point number of as many bits."""
-        return self._cast("sitofp", Kind("f", self.kind.bits, self.kind.lanes))
-
     def resized(self, bits: int) -> Value:
         """The value in `bits` bits; integers are cut off or extended by their sign."""
         if bits == self.kind.bits:

@@ -15,8 +15,8 @@ from ...dialects.scalar import COMBINER_OP, Constant, Index, ScalarOp, combiner_
 from ...ir.core import Block, Value
 from ...ir.symbolic import Dim, bounds, free_symbols, linear_in
 from ...ir.types import DType, boolean
+from ...transforms.index_maps import flatten_index
 from .expr import Lanes, lane_numbers
-from .memory import address_of
 from .scalars import HEAVY, binary
 from .values import Context, Val, literal, register
 
@@ -117,7 +117,7 @@ def _look_at_access(
     operands_vary: bool,
 ) -> bool:
     dtype: DType = op.buffer.type.dtype
-    address = g.index.resolve(address_of(op.indices, op.buffer))
+    address = g.index.resolve(flatten_index(op.indices, op.buffer.type.shape))
     dynamic = any(v in found.varying for v in op.dynamic)
     moves = varies(address) or dynamic
     parts = linear_in(address, f.iv)

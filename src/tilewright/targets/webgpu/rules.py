@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ...dialects import loop
-from ...ir.symbolic import Expr, free_symbols
 from ...schedule import Schedule
-from ...schedule.tree import enclosing_loops
+from ...schedule.tree import enclosing_loops, reduce_variables
 from ...transforms.pack_operands import CONTRACTION
 
 WORKGROUP = 64
@@ -31,7 +30,7 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
             for b in producers[1:] + blocks[-1:]:
                 s.merge(f.iv.name, enclosing_loops(b)[d].iv.name)
         producers = []
-    reduced = _reduce_variables(root)
+    reduced = reduce_variables(root)
     loops = enclosing_loops(root)
     parallel = [f.iv.name for f in loops if f.iv not in reduced]
     inner = [f.iv.name for f in loops if f.iv in reduced]
@@ -47,11 +46,3 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
     s.bind(outer, "block.x")
     s.bind(thread, "thread.x")
     return s
-
-
-def _reduce_variables(block: loop.Block) -> set[Expr]:
-    used: set[Expr] = set()
-    for e in block.bindings[len(block.axes) :]:
-        if isinstance(e, Expr):
-            used |= free_symbols(e)
-    return used

@@ -15,6 +15,7 @@ from ...errors import CompileError
 from ...ir.core import Operation, Value
 from ...ir.symbolic import Binary, Dim, FloorDiv, Min, Mod, Symbol, bounds
 from ...ir.types import DType, boolean, f32
+from ...transforms.index_maps import flatten_index
 from .rules import WORKGROUP
 
 GROUPS_PER_ROW = 32768
@@ -227,10 +228,7 @@ class _Printer:
         self.emit("}")
 
     def address(self, op: loop.Load | loop.Store | loop.Accumulate, dynamic: dict[str, str]) -> str:
-        total: Dim = 0
-        for e, stride in zip(op.indices, op.buffer.type.strides, strict=True):
-            total = total + e * stride
-        return self.dim(total, dynamic)
+        return self.dim(flatten_index(op.indices, op.buffer.type.shape), dynamic)
 
     def guard(self, op: Operation, dynamic: dict[str, str]) -> str:
         return " && ".join(f"{self.dim(e, dynamic)} >= 0" for e in op.attributes["guard"])

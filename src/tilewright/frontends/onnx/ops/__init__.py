@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import (
+from . import (  # noqa: F401  (each file registers its importers)
     attention,
     contrib,
     convolution,
@@ -18,21 +18,5 @@ from . import (
     shape,
 )
 from .table import IMPORTERS, Unsupported
-
-_modules = (
-    attention,
-    contrib,
-    convolution,
-    elementwise,
-    generate,
-    index,
-    matrix,
-    normalize,
-    quantize,
-    reduce,
-    resize,
-    sequence,
-    shape,
-)
 
 __all__ = ["IMPORTERS", "Unsupported"]
