@@ -1,0 +1,35 @@
+"""Default schedules for machines with vectors and caches (CPUs, wasm): one rule for each kind of group, made of schedule primitives only.
+
+- contraction: the result is cut into tiles that are spread over the threads; a tile is computed by one `simd.brgemm`, written to where
+  the result goes, and the epilogue runs over it while it is in the first-level cache;
+- rows: all members run row by row; rows are spread over the threads, members vectorized along their most contiguous axis;
+- a single reduction keeps its most contiguous axis innermost, or outermost of the reduce loops when that axis is not reduced;
+- scatter: serial.
+"""
+
+from __future__ import annotations
+
+from ....dialects import loop
+from ....schedule import Schedule
+from .chain import chain
+from .common import Machine
+from .contraction import contraction
+from .rows import rows as row_group
+from .rows import serial
+
+
+def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine) -> Schedule:
+    """The default schedule of a kernel made from a group of `kind` whose members share `rows` leading axes."""
+    s = Schedule(kernel)
+    if kind == "contraction":
+        contraction(s, machine)
+    elif kind == "chain":
+        chain(s, machine)
+    elif kind == "rows":
+        row_group(s, rows, machine)
+    else:
+        serial(s)
+    return s
+
+
+__all__ = ["Machine", "schedule_kernel"]

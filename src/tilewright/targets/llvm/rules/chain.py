@@ -1,0 +1,76 @@
+"""The rule of chains: contraction, computations on its rows, contraction (attention), a tile of rows at a time."""
+
+from __future__ import annotations
+
+from ....dialects import loop
+from ....schedule import Schedule
+from ....schedule.tree import enclosing_loops
+from ....transforms.pack_operands import CONTRACTION, Roles
+from .common import (
+    Machine,
+    blocks_of,
+    fuse_all,
+    loop_of,
+    upper_limit,
+    vectorize_inner,
+)
+from .contraction import same_place, tensorize_tile
+
+
+def chain(s: Schedule, machine: Machine) -> None:
+    """Contraction, computations on its rows, contraction: a tile of rows goes through all of them before the next."""
+    blocks = blocks_of(s)
+    position = [k for k, b in enumerate(blocks) if CONTRACTION in b.attributes]
+    first, second = blocks[position[0]], blocks[position[1]]
+    before, root = blocks[: position[1]], blocks[-1]
+    roles = Roles.of(second)
+    first_roles = Roles.of(first)
+    assert roles is not None and first_roles is not None
+    rank = len(second.axes)
+    outer = [x for p in (*roles.batch, *roles.m[:-1], *roles.n[:-1]) if (x := loop_of(s, root, p))]
+    m = loop_of(s, root, roles.m[-1]) if roles.m else None
+    n = loop_of(s, root, roles.n[-1])
+    k = [x for p in roles.k if (x := loop_of(s, root, rank + p))] if root is second else []
+    s.reorder(*outer, *([m] if m else []), *([n] if n else []), *k)
+    tiles = list(outer)
+    m_inner = m
+    if m and upper_limit(s.loop(m).extent) > machine.mr * 4:
+        m_outer, m_inner = s.split(m, machine.mr * 4)
+        tiles.append(m_outer)
+    if not tiles or n is None:
+        for b in blocks:
+            vectorize_inner(s, b, enclosing_loops(b))
+        return
+    at = fuse_all(s, tiles)
+    s.parallel(at)
+    inner = [x for x in (m_inner, n) if x]
+    if root is not second:
+        s.compute_at(second.sym_name, at)
+        s.vectorize(n)
+        if same_place(second, root):
+            s.write_into(second.sym_name, root.sym_name)
+    else:
+        s.reorder(*inner, *k)
+    for b in reversed(before):
+        s.compute_at(b.sym_name, at)
+    s.compact()
+    rows = [b for b in before if b is not first]
+    for b in rows:
+        own = [f for f in enclosing_loops(b) if f.kind == "serial"]
+        vectorize_inner(s, b, own)
+    tensorize_tile(s, first, first_roles)
+    tensorize_tile(s, second, roles)
+    if len(rows) > 1:
+        _merge_rows(s, rows)
+
+
+def _merge_rows(s: Schedule, blocks: list[loop.Block]) -> None:
+    """Let neighbouring blocks share their row loop where they run over the same rows."""
+    lead: list[str] = []
+    for b in blocks:
+        around = [f for f in enclosing_loops(b) if f.kind != "parallel"]
+        if len(around) < 2:
+            return
+        lead.append(around[0].iv.name)
+    for name in lead[1:]:
+        s.merge(lead[0], name)

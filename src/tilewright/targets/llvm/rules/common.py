@@ -1,0 +1,136 @@
+"""What the schedule rules share: the machine they schedule for, and questions to blocks and loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....dialects import loop
+from ....dialects.scalar import Constant
+from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in
+from ....schedule import Schedule
+from ....schedule.tree import address, enclosing_loops, reduce_variables
+from ....transforms.compose import HEAVY
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the rules know of a machine: the contraction tile in registers (rows, columns), vector lanes of 32 bits, and the second-level cache in bytes."""
+
+    mr: int
+    nr: int
+    lanes: int
+    l2: int = 1024 * 1024
+
+
+CHUNK = 4096
+"""Elements that one thread takes at least from a flat elementwise loop."""
+
+SHORT = 8
+"""Loops of fewer iterations hardly fill a vector."""
+
+GRAIN = 8192
+"""Cheap element operations that justify waking a thread."""
+
+
+def blocks_of(s: Schedule) -> list[loop.Block]:
+    return [op for op in s.kernel.walk() if isinstance(op, loop.Block)]
+
+
+def loop_of(s: Schedule, block: loop.Block, position: int) -> str | None:
+    """The loop that runs over a block's axis alone (parallel axes first), None for a unit axis."""
+    e = block.bindings[position]
+    if isinstance(e, Expr):
+        for f in enclosing_loops(block):
+            if f.iv is e:
+                return str(f.iv.name)
+    return None
+
+
+def fuse_all(s: Schedule, names: list[str]) -> str:
+    fused = names[0]
+    for name in names[1:]:
+        fused = s.fuse(fused, name)
+    return fused
+
+
+def upper_limit(extent: Dim, default: int = 1 << 30) -> int:
+    """An upper bound of an extent as a number."""
+    upper = bounds(extent)[1]
+    return default if upper is None else upper
+
+
+def contiguity(block: loop.Block, iv: Expr) -> float:
+    """How well vector lanes along a loop serve the block's accesses: contiguous ones count, strided ones cost."""
+    score = 0.0
+    for op in block.body.ops:
+        if not isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
+            continue
+        parts = linear_in(address(op), iv)
+        coefficient = parts[0] if parts is not None else None
+        weight = 2.0 if isinstance(op, loop.Store) else 1.0
+        if coefficient is None or op.dynamic:
+            score -= weight
+        elif isinstance(coefficient, int) and coefficient == 1:
+            score += weight
+        elif not (isinstance(coefficient, int) and coefficient == 0):
+            score -= weight
+    return score
+
+
+def vector_loop(block: loop.Block, candidates: list[loop.For]) -> loop.For | None:
+    """The most contiguous loop; among equals the innermost, and loops too short for a vector only when nothing else is left."""
+    best, best_score = None, 0.0
+    for f in candidates:
+        score = contiguity(block, f.iv) - (3.0 if upper_limit(f.extent) < SHORT else 0.0)
+        if best is None or score >= best_score:
+            best, best_score = f, score
+    return best
+
+
+def point_cost(block: loop.Block) -> int:
+    """Cost of one point in cheap operations."""
+    heavy = sum(op.name in HEAVY for op in block.body.ops)
+    plain = sum(not isinstance(op, Constant) for op in block.body.ops)
+    return heavy * 8 + plain
+
+
+def set_grain(s: Schedule, name: str, work: float) -> None:
+    """Iterations of the parallel loop `name`, each costing `work`, that are worth a thread."""
+    s.kernel.attributes["tw.grain"] = max(1, int(GRAIN * 4 / max(work, 1)))
+
+
+def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None:
+    """Vectorize a block's best loop; when that is a parallel axis, its reduce loops go inside."""
+    chosen = vector_loop(block, own)
+    if chosen is None:
+        return
+    reduced = reduce_variables(block)
+    names = [f.iv.name for f in own]
+    if chosen.iv in reduced:
+        order = [x for x in names if x != chosen.iv.name] + [chosen.iv.name]
+    else:
+        outer = [f.iv.name for f in own if f is not chosen and f.iv not in reduced]
+        order = [*outer, chosen.iv.name, *(f.iv.name for f in own if f.iv in reduced)]
+    if order != names and perfect(own) and independent(own):
+        s.reorder(*order)
+    s.vectorize(chosen.iv.name)
+
+
+def perfect(loops: list[loop.For]) -> bool:
+    return all(f.body.first is f.body.last for f in loops)
+
+
+def independent(loops: list[loop.For]) -> bool:
+    """No loop's extent depends on another of them."""
+    ivs = {f.iv for f in loops}
+    return all(isinstance(f.iv.upper, int) or not (free_symbols(f.iv.upper) & ivs) for f in loops)
+
+
+def is_outermost_chain(s: Schedule, name: str) -> bool:
+    f = s.loop(name)
+    parent = f.parent_op
+    while isinstance(parent, loop.For):
+        if parent.body.first is not parent.body.last:
+            return False
+        parent = parent.parent_op
+    return isinstance(parent, loop.Kernel)

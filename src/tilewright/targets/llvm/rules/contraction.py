@@ -1,0 +1,150 @@
+"""The rule of contractions: tiles of the result over the threads, one `simd.brgemm` a tile, the epilogue while the tile is in the first cache."""
+
+from __future__ import annotations
+
+from ....dialects import loop
+from ....ir.symbolic import Expr, free_symbols
+from ....schedule import Schedule
+from ....schedule.tree import enclosing_loops, written_buffer
+from ....transforms.pack_operands import CONTRACTION, Roles
+from .common import (
+    Machine,
+    blocks_of,
+    fuse_all,
+    loop_of,
+    upper_limit,
+)
+from .rows import serial, single
+
+
+def contraction(s: Schedule, machine: Machine) -> None:
+    blocks = blocks_of(s)
+    main = next(b for b in blocks if CONTRACTION in b.attributes)
+    epilogue = next((b for b in blocks if b is not main), None)
+    roles = Roles.of(main)
+    assert roles is not None
+    root = epilogue or main
+    rank = len(main.axes)
+    depth = [loop_of(s, main, rank + p) for p in roles.k]
+    *outer_m, m = [None, *(loop_of(s, root, p) for p in roles.m)]
+    *outer_n, n = [loop_of(s, root, p) for p in roles.n]
+    batch = [loop_of(s, root, p) for p in roles.batch]
+    if n is None or depth[-1] is None:
+        _degenerate(s, machine, len(blocks))
+        return
+    inner_k = [x for x in depth if x is not None] if root is main else []
+    rows, columns = _tile(s, m, n, main, machine)
+    n_outer, n_inner = s.split(n, columns) if columns else (None, n)
+    m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
+    inner = [x for x in (m_inner, n_inner) if x]
+    # Columns outside rows: a thread goes through all rows with the same packed columns before it takes the next ones.
+    tiles = [x for x in (*batch, *outer_n, n_outer, *outer_m, m_outer) if x is not None]
+    s.reorder(*tiles, *inner, *inner_k)
+    at = None
+    if tiles:
+        at = fuse_all(s, tiles)
+        s.parallel(at)
+    if epilogue is not None:
+        name = main.sym_name
+        if at is not None:
+            s.compute_at(name, at)
+        else:
+            _reorder_alone(s, main, roles)
+        s.vectorize(n_inner)
+        if same_place(main, epilogue):
+            s.write_into(name, epilogue.sym_name)
+    tensorize_tile(s, main, roles)
+
+
+def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles) -> None:
+    """Hand the loops of a contraction's tile to hardware-shaped code, if it has columns and reduce loops."""
+    found = _tile_loops(s, block, roles)
+    if found is not None:
+        m_loop, n_loop, k_loops = found
+        s.tensorize(block.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded)
+
+
+def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
+    """A contraction with one column or one term: an ordinary reduction."""
+    if count == 1:
+        single(s, machine)
+    else:
+        serial(s)
+
+
+def same_place(main: loop.Block, epilogue: loop.Block) -> bool:
+    a, b = written_buffer(main).type, written_buffer(epilogue).type
+    return bool(a.dtype is b.dtype and a.shape == b.shape)
+
+
+def _reorder_alone(s: Schedule, main: loop.Block, roles: Roles) -> None:
+    """Without a tile loop the contraction keeps its own nest: rows, columns, reduce loops innermost."""
+    rank = len(main.axes)
+    order = [loop_of(s, main, p) for p in (*roles.batch, *roles.n[:-1], *roles.m, roles.n[-1])]
+    order += [loop_of(s, main, rank + p) for p in roles.k]
+    s.reorder(*[x for x in order if x])
+
+
+def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str, str, list[str]] | None:
+    """Row, column and reduce loops of the tile that `tensorize` takes; a missing row loop is supplied by a loop of one iteration."""
+    rank = len(main.axes)
+    around = enclosing_loops(main)
+
+    def innermost(position: int) -> str | None:
+        e = main.bindings[position]
+        found = None
+        for f in around:
+            if isinstance(e, Expr) and f.iv in free_symbols(e):
+                found = f.iv.name
+        return found
+
+    k_loops = [x for p in roles.k if (x := innermost(rank + p)) is not None]
+    n_loop = innermost(roles.n[-1])
+    if n_loop is None or not k_loops:
+        return None
+    m_loop = innermost(roles.m[-1]) if roles.m else None
+    tile = {n_loop, *k_loops}
+    if m_loop is None or not _inside_tile(around, m_loop):
+        m_loop = s.add_unit_loop(main.sym_name)
+    around = enclosing_loops(main)
+    names = [f.iv.name for f in around]
+    tile.add(m_loop)
+    top = names[-len(tile) :]
+    if set(top) != tile:
+        s.reorder(*[x for x in names[_start(around) :] if x not in tile], *[x for x in names if x in tile])
+    return m_loop, n_loop, k_loops
+
+
+def _start(around: list[loop.For]) -> int:
+    """The first loop of the perfect nest that ends in the innermost loop."""
+    k = len(around) - 1
+    while k > 0 and around[k - 1].body.first is around[k - 1].body.last and around[k - 1].kind == "serial":
+        k -= 1
+    return k
+
+
+def _inside_tile(around: list[loop.For], name: str) -> bool:
+    """Whether a loop belongs to the serial nest around the block (and is not the parallel loop over tiles)."""
+    return any(f.iv.name == name and f.kind == "serial" for f in around)
+
+
+def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine) -> tuple[int | None, int | None]:
+    """Rows and columns of a tile; None leaves the loop whole.
+
+    Columns: few panels, so that the result's tile stays in the first-level cache; rows: enough for the packed columns to be used
+    several times, few enough for all threads to have work.
+    """
+    depth = 1
+    for axis in main.reduce_axes:
+        depth *= upper_limit(axis.upper + 1, 4096)
+    total_n = upper_limit(s.loop(n).extent)
+    total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
+    columns = 2 * machine.nr
+    while columns > machine.nr and columns * depth * 4 > machine.l2 // 2:
+        columns -= machine.nr
+    if total_m <= machine.mr and total_n < 16 * columns:
+        columns = machine.nr  # a few rows: only the columns can be divided among the threads
+    rows = machine.mr * 4
+    while rows > machine.mr and rows * depth * 4 > machine.l2 // 2:
+        rows -= machine.mr
+    return (None if total_m <= rows else rows), (None if total_n <= columns else columns)
