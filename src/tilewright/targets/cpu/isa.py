@@ -54,7 +54,7 @@ def host_isa() -> Isa:
         missing = ", ".join(f[1:] for f in _V2 if not flags.get(f[1:]))
         raise CompileError(f"this processor lacks {missing}; at least x86-64-v2 (SSE4.2) is needed")
     extras = tuple(f"+{name}" for name in _HOST_EXTRAS if flags.get(name) and (level is X86_64_V4 or "512" not in name))
-    return replace(level, name="host", triple=triple, features=(*level.features, *extras))
+    return replace(level, name="host", triple=triple, features=(*level.features, *extras), bf16="+avx512bf16" in extras)
 
 
 def isa_named(target: str) -> Isa:

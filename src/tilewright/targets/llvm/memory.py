@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from ...dialects import loop
 from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, substitute, symbol
-from ...ir.types import DType
+from ...ir.types import DType, bf16, f16
 from ...transforms.index_maps import flatten_index
+from .conversions import from_storage, to_storage
 from .emitter import mangled
 from .expr import Lanes, lane_numbers, split_lanes
-from .scalars import binary, from_storage, lanewise, to_storage
+from .scalars import binary, lanewise
 from .values import Context, Val, register, storage
 
 Access = loop.Load | loop.Store | loop.Accumulate
@@ -195,7 +196,7 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
         else:
             stored = g.e.load(kind, p, size)
         parts.append(from_storage(g, stored, dtype, n))
-    value = Val(dtype, parts, n)
+    value = Val(dtype, parts, n, fits=dtype if dtype in (f16, bf16) and otherwise is None else None)
     if otherwise is None:
         return value
     if place.flag is not None and not replaced:
@@ -239,16 +240,17 @@ def _store(g: Context, place: Place, value: Val) -> None:
 def _store_now(g: Context, place: Place, value: Val) -> None:
     dtype = place.dtype
     size = dtype.itemsize
+    exact = value.fits is dtype
     if place.form == "uniform":
-        stored = to_storage(g, value.parts[0], dtype, 1)
+        stored = to_storage(g, value.parts[0], dtype, 1, exact)
         g.e.line(f"store {storage(dtype, 1, g.isa.half)} {stored}, ptr {place.pointers[0]}, align {size}")
         return
     assert g.lanes is not None
     n = g.lanes.lanes
     kind = storage(dtype, n, g.isa.half)
-    shared = None if value.varies else to_storage(g, g.spread(value)[0], dtype, n)
+    shared = None if value.varies else to_storage(g, g.spread(value)[0], dtype, n, exact)
     for k, p in enumerate(place.pointers):
-        stored = shared if shared is not None else to_storage(g, value.parts[k], dtype, n)
+        stored = shared if shared is not None else to_storage(g, value.parts[k], dtype, n, exact)
         if place.form == "gather":
             mask = place.masks[k] if place.masks is not None else "splat (i1 true)"
             g.e.line(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...dialects import scalar
 from ...ir.core import Operation
 from ...ir.types import DType, bf16, boolean, f16, f64, i64
+from .conversions import bitcast, cast
 from .emitter import mangled
-from .values import Context, Val, literal, register, storage
+from .values import Context, Val, literal, number, register
 
 FAST = "contract"
 """A product and a sum may become one fused operation; nothing else is reordered."""
@@ -40,7 +42,37 @@ def emit_scalar(g: Context, op: Operation) -> Val:
     if isinstance(op, scalar.Index):
         return _index(g, op)
     operands = [g.values[v] for v in op.operands]
-    return lanewise(g, op.result.type, operands, lambda lanes, *parts: _emit(g, op, lanes, operands, *parts))
+    dtype = op.result.type
+    fits = _fits(op, operands)
+    if isinstance(op, scalar.Cast) and fits is not None and fits is op.dtype:
+        return replace(operands[0], dtype=op.dtype)
+    result = lanewise(g, dtype, operands, lambda lanes, *parts: _emit(g, op, lanes, operands, *parts))
+    result.fits = dtype if isinstance(op, scalar.Cast) and dtype in (f16, bf16) else fits
+    return result
+
+
+_CHOOSING = frozenset(f"scalar.{name}" for name in ("select", "min", "max", "neg", "abs", "cast"))
+"""Operations whose result is an operand but for its sign."""
+
+
+def _fits(op: Operation, operands: list[Val]) -> DType | None:
+    """The narrow type whose numbers all results are."""
+    floats = [v for v in operands if v.dtype.is_float]
+    if op.name not in _CHOOSING or not floats or not op.result.type.is_float:
+        return None
+    narrow = next((v.fits for v in floats if v.fits is not None), None)
+    if narrow is None or not all(v.fits is narrow or _is_number_of(narrow, v.constant) for v in floats):
+        return None
+    return narrow
+
+
+def _is_number_of(dtype: DType, value: object) -> bool:
+    import numpy as np
+
+    if not isinstance(value, (int, float)):
+        return False
+    with np.errstate(all="ignore"):
+        return float(np.asarray(value).astype(dtype.numpy)) == value
 
 
 def lanewise(g: Context, dtype: DType, operands: list[Val], write: Callable[..., str]) -> Val:
@@ -69,7 +101,7 @@ def _emit(g: Context, op: Operation, lanes: int, operands: list[Val], *x: str) -
     if isinstance(op, scalar.Cast):
         return cast(g, x[0], dtype, op.dtype, lanes)
     if isinstance(op, scalar.Bitcast):
-        return _bitcast(g, x[0], dtype, op.dtype, lanes)
+        return bitcast(g, x[0], dtype, op.dtype, lanes, operands[0].fits is dtype)
     if isinstance(op, scalar.Select):
         kind = register(operands[1].dtype, lanes)
         return g.e.op(f"select {register(boolean, lanes)} {x[0]}, {kind} {x[1]}, {kind} {x[2]}")
@@ -94,14 +126,14 @@ def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str) -> str:
     if name in _ROUNDING:
         return _intrinsic(g, _ROUNDING[name], kind, x)
     if name == "rsqrt":
-        return e.op(f"fdiv {FAST} {kind} {_number(1, dtype, lanes)}, {_intrinsic(g, 'sqrt', kind, x)}")
+        return e.op(f"fdiv {FAST} {kind} {number(1, dtype, lanes)}, {_intrinsic(g, 'sqrt', kind, x)}")
     if name == "not":
-        return e.op(f"xor {kind} {x}, {_number(True if dtype is boolean else -1, dtype, lanes)}")
+        return e.op(f"xor {kind} {x}, {number(True if dtype is boolean else -1, dtype, lanes)}")
     if name == "isnan":
-        return e.op(f"fcmp uno {kind} {x}, {_number(0, dtype, lanes)}")
+        return e.op(f"fcmp uno {kind} {x}, {number(0, dtype, lanes)}")
     if name == "isinf":
-        return e.op(f"fcmp oeq {kind} {_intrinsic(g, 'fabs', kind, x)}, {_number(float('inf'), dtype, lanes)}")
-    zero = _number(0, dtype, lanes)
+        return e.op(f"fcmp oeq {kind} {_intrinsic(g, 'fabs', kind, x)}, {number(float('inf'), dtype, lanes)}")
+    zero = number(0, dtype, lanes)
     if name == "neg":
         return e.op(f"fneg {kind} {x}") if dtype.is_float else e.op(f"sub {kind} {zero}, {x}")
     if name == "abs":
@@ -117,14 +149,9 @@ def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str) -> str:
         negative = e.op(f"{compare} {down} {kind} {x}, {zero}")
         positive = e.op(f"{compare} {up} {kind} {x}, {zero}")
         # What is neither is zero or NaN and stays what it is.
-        low = e.op(f"select {mask} {negative}, {kind} {_number(-1, dtype, lanes)}, {kind} {x}")
-        return e.op(f"select {mask} {positive}, {kind} {_number(1, dtype, lanes)}, {kind} {low}")
+        low = e.op(f"select {mask} {negative}, {kind} {number(-1, dtype, lanes)}, {kind} {x}")
+        return e.op(f"select {mask} {positive}, {kind} {number(1, dtype, lanes)}, {kind} {low}")
     raise NotImplementedError(f"scalar.{name} has no LLVM code")
-
-
-def _number(value: float, dtype: DType, lanes: int) -> str:
-    text = literal(value, dtype)
-    return text if lanes == 1 else f"splat ({register(dtype)} {text})"
 
 
 def _math(g: Context, name: str, dtype: DType, lanes: int, *x: str) -> str:
@@ -209,7 +236,7 @@ def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: 
     """``rem`` (C's fmod), ``mod`` and ``floordiv`` (Python's, as NumPy computes them)."""
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
-    zero = _number(0, dtype, lanes)
+    zero = number(0, dtype, lanes)
     rest = _remainder(g, dtype, lanes, a, b)
     if name == "rem":
         return rest
@@ -220,7 +247,7 @@ def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: 
     if name == "mod":
         return mod
     quotient = _intrinsic(g, "roundeven", kind, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
-    down = e.op(f"fadd {kind} {quotient}, {_number(-1, dtype, lanes)}")
+    down = e.op(f"fadd {kind} {quotient}, {number(-1, dtype, lanes)}")
     quotient = e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
     by_zero = e.op(f"fcmp oeq {kind} {b}, {zero}")
     return e.op(f"select {mask} {by_zero}, {kind} {e.op(f'fdiv {kind} {a}, {b}')}, {kind} {quotient}")
@@ -327,30 +354,30 @@ def _shift(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> s
     """Shifts by the width or more give what shifting bit by bit would."""
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
-    top = _number(dtype.bits - 1, dtype, lanes)
+    top = number(dtype.bits - 1, dtype, lanes)
     if name == "shr" and dtype.kind == "int":
         return e.op(f"ashr {kind} {a}, {_intrinsic(g, 'umin', kind, b, top)}")
     inside = e.op(f"icmp ule {kind} {b}, {top}")
     amount = e.op(f"and {kind} {b}, {top}")
     shifted = e.op(f"{'shl' if name == 'shl' else 'lshr'} {kind} {a}, {amount}")
-    return e.op(f"select {mask} {inside}, {kind} {shifted}, {kind} {_number(0, dtype, lanes)}")
+    return e.op(f"select {mask} {inside}, {kind} {shifted}, {kind} {number(0, dtype, lanes)}")
 
 
 def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, constant: object) -> str:
     """Integer ``div``, ``rem``, ``floordiv`` and ``mod``; a divisor of zero counts as one, so that nothing traps."""
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
-    zero, one = _number(0, dtype, lanes), _number(1, dtype, lanes)
-    number = int(constant) if isinstance(constant, (int, float)) else None
-    if number is None or number == 0:
+    zero, one = number(0, dtype, lanes), number(1, dtype, lanes)
+    known = int(constant) if isinstance(constant, (int, float)) else None
+    if known is None or known == 0:
         b = e.op(f"select {mask} {e.op(f'icmp eq {kind} {b}, {zero}')}, {kind} {one}, {kind} {b}")
     if dtype.kind == "uint":
         return e.op(f"{'udiv' if name in ('div', 'floordiv') else 'urem'} {kind} {a}, {b}")
     divisor = b
     negated = None
-    if number is None or number == -1:
+    if known is None or known == -1:
         # The least integer divided by -1 traps: negate instead.
-        negated = e.op(f"icmp eq {kind} {b}, {_number(-1, dtype, lanes)}")
+        negated = e.op(f"icmp eq {kind} {b}, {number(-1, dtype, lanes)}")
         divisor = e.op(f"select {mask} {negated}, {kind} {one}, {kind} {b}")
     rest = e.op(f"srem {kind} {a}, {divisor}")
     if name == "rem":
@@ -370,128 +397,4 @@ def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: st
     return quotient
 
 
-# -- Conversions -------------------------------------------------------------------------------------------------------------
-
-
-def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
-    """``scalar.cast`` between registers."""
-    old, new = register(source, lanes), register(target, lanes)
-    e = g.e
-    if source is target:
-        return x
-    if target is boolean:
-        return e.op(f"{'fcmp une' if source.is_float else 'icmp ne'} {old} {x}, {_number(0, source, lanes)}")
-    if target.is_float:
-        if source.is_float:
-            if old != new:
-                x = e.op(f"{'fptrunc' if source is f64 else 'fpext'} {old} {x} to {new}")
-        else:
-            x = e.op(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {old} {x} to {new}")
-        return from_storage(g, to_storage(g, x, target, lanes), target, lanes) if target in (f16, bf16) else x
-    if source.is_float:
-        name = "fptosi" if target.kind == "int" else "fptoui"
-        return e.op(f"call {new} @llvm.{name}.sat.{mangled(new)}.{mangled(old)}({old} {x})")
-    if target.bits == source.bits:
-        return x
-    if target.bits < source.bits:
-        return e.op(f"trunc {old} {x} to {new}")
-    return e.op(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
-
-
-def _bitcast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
-    narrow = (f16, bf16)
-    if source in narrow:
-        x = to_storage(g, x, source, lanes)
-    old = storage(source, lanes, g.isa.half) if source in narrow else register(source, lanes)
-    new = storage(target, lanes, g.isa.half) if target in narrow else register(target, lanes)
-    x = x if old == new else g.e.op(f"bitcast {old} {x} to {new}")
-    return from_storage(g, x, target, lanes) if target in narrow else x
-
-
-def from_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
-    """The register's value of an element as it lies in memory."""
-    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
-    e = g.e
-    if stored == kind:
-        return x
-    if dtype is boolean:
-        return e.op(f"icmp ne {stored} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
-    if dtype is f16 and g.isa.half:
-        return e.op(f"fpext {stored} {x} to {kind}")
-    integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
-    wide = e.op(f"zext {stored} {x} to {integer}")
-    if dtype is bf16:
-        return e.op(f"bitcast {integer} {e.op(f'shl {integer} {wide}, {_int(16, lanes)}')} to {kind}")
-    return _half_to_float(g, wide, integer, kind, lanes)
-
-
-def to_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
-    """A register's value as it lies in memory: rounded to nearest even."""
-    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
-    e = g.e
-    if stored == kind:
-        return x
-    if dtype is boolean:
-        return e.op(f"zext {kind} {x} to {stored}")
-    if dtype is f16 and g.isa.half:
-        return e.op(f"fptrunc {kind} {x} to {stored}")
-    integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
-    bits = e.op(f"bitcast {kind} {x} to {integer}")
-    if dtype is bf16:
-        high = e.op(f"lshr {integer} {bits}, {_int(16, lanes)}")
-        odd = e.op(f"and {integer} {high}, {_int(1, lanes)}")
-        rounded = e.op(f"add {integer} {e.op(f'add {integer} {bits}, {_int(0x7FFF, lanes)}')}, {odd}")
-        rounded = e.op(f"lshr {integer} {rounded}, {_int(16, lanes)}")
-        nan = e.op(f"fcmp uno {kind} {x}, {_number(0, dtype, lanes)}")
-        quiet = e.op(f"or {integer} {high}, {_int(0x40, lanes)}")
-        rounded = e.op(f"select {register(boolean, lanes)} {nan}, {integer} {quiet}, {integer} {rounded}")
-    else:
-        rounded = _float_to_half(g, bits, integer, kind, lanes)
-    return e.op(f"trunc {integer} {rounded} to {stored}")
-
-
-def _int(value: int, lanes: int) -> str:
-    return str(value) if lanes == 1 else f"splat (i32 {value})"
-
-
-def _half_to_float(g: Context, wide: str, integer: str, kind: str, lanes: int) -> str:
-    """float16 bits to float32 by rebasing the exponent through a multiplication, which makes subnormals exact too."""
-    e, mask = g.e, register(boolean, lanes)
-    magnitude = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x7FFF, lanes)}')}, {_int(13, lanes)}")
-    scaled = e.op(f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}")
-    special = e.op(f"fcmp oge {kind} {scaled}, {_float(65536.0, lanes)}")
-    bits = e.op(f"bitcast {kind} {scaled} to {integer}")
-    bits = e.op(
-        f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, {integer} {bits}"
-    )
-    sign = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x8000, lanes)}')}, {_int(16, lanes)}")
-    return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits}, {sign}')} to {kind}")
-
-
-def _float(value: float, lanes: int) -> str:
-    from ...ir.types import f32
-
-    return _number(value, f32, lanes)
-
-
-def _float_to_half(g: Context, bits: str, integer: str, kind: str, lanes: int) -> str:
-    """float32 bits to float16 bits, to nearest even: normal numbers by integer rounding, small ones by adding 0.5, which
-    aligns their bits. Source of the method: F. Giesen, "float_to_half_fast3_rtne"."""
-    e, mask = g.e, register(boolean, lanes)
-    magnitude = e.op(f"and {integer} {bits}, {_int(0x7FFFFFFF, lanes)}")
-    odd = e.op(f"and {integer} {e.op(f'lshr {integer} {magnitude}, {_int(13, lanes)}')}, {_int(1, lanes)}")
-    normal = e.op(f"add {integer} {magnitude}, {_int(((15 - 127) << 23) + 0xFFF, lanes)}")
-    normal = e.op(f"lshr {integer} {e.op(f'add {integer} {normal}, {odd}')}, {_int(13, lanes)}")
-    small = e.op(f"fadd {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(0.5, lanes)}")
-    small = e.op(f"sub {integer} {e.op(f'bitcast {kind} {small} to {integer}')}, {_int(126 << 23, lanes)}")
-    is_small = e.op(f"icmp ult {integer} {magnitude}, {_int(113 << 23, lanes)}")
-    result = e.op(f"select {mask} {is_small}, {integer} {small}, {integer} {normal}")
-    is_nan = e.op(f"icmp ugt {integer} {magnitude}, {_int(255 << 23, lanes)}")
-    infinite = e.op(f"select {mask} {is_nan}, {integer} {_int(0x7E00, lanes)}, {integer} {_int(0x7C00, lanes)}")
-    is_big = e.op(f"icmp uge {integer} {magnitude}, {_int((127 + 16) << 23, lanes)}")
-    result = e.op(f"select {mask} {is_big}, {integer} {infinite}, {integer} {result}")
-    sign = e.op(f"and {integer} {e.op(f'lshr {integer} {bits}, {_int(16, lanes)}')}, {_int(0x8000, lanes)}")
-    return e.op(f"or {integer} {result}, {sign}")
-
-
-__all__ = ["HEAVY", "binary", "cast", "emit_scalar", "from_storage", "lanewise", "to_storage"]
+__all__ = ["HEAVY", "binary", "emit_scalar", "lanewise"]

@@ -18,13 +18,15 @@ from .isa import Isa
 class Val:
     """An SSA value in registers: equal in all lanes (`lanes` 1, one part), or a vector of `lanes` for each part.
 
-    float16 and bfloat16 are kept as float32; booleans as i1. `constant` is the number, where it is one.
+    float16 and bfloat16 are kept as float32; booleans as i1. `constant` is the number, where it is one. `fits`: float16 or bfloat16
+    where all its values are surely numbers of that type, so that rounding to it changes nothing.
     """
 
     dtype: DType
     parts: list[str]
     lanes: int = 1
     constant: Any = None
+    fits: DType | None = None
 
     @property
     def varies(self) -> bool:
@@ -118,4 +120,10 @@ def literal(value: Any, dtype: DType) -> str:
     return str(number - (1 << dtype.bits) if number >= 1 << (dtype.bits - 1) else number)
 
 
-__all__ = ["Context", "Val", "literal", "register", "storage"]
+def number(value: float, dtype: DType, lanes: int) -> str:
+    """A number as the operand that it is in every lane."""
+    text = literal(value, dtype)
+    return text if lanes == 1 else f"splat ({register(dtype)} {text})"
+
+
+__all__ = ["Context", "Val", "literal", "number", "register", "storage"]

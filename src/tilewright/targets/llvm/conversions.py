@@ -1,0 +1,139 @@
+"""Conversions between element types, and between registers and memory: float16 and bfloat16 are float32 in registers.
+
+Rounding is to nearest, ties to even. The instruction that makes bfloat16 (AVX512-BF16), like those that multiply it, takes subnormal
+numbers (below 1.2e-38) for zeros; values that already are bfloat16 numbers are stored without it and keep every bit.
+"""
+
+from __future__ import annotations
+
+from ...ir.types import DType, bf16, boolean, f16, f32, f64
+from .emitter import mangled
+from .values import Context, number, register, storage
+
+
+def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
+    """``scalar.cast`` between registers."""
+    old, new = register(source, lanes), register(target, lanes)
+    e = g.e
+    if source is target:
+        return x
+    if target is boolean:
+        return e.op(f"{'fcmp une' if source.is_float else 'icmp ne'} {old} {x}, {number(0, source, lanes)}")
+    if target.is_float:
+        if source.is_float:
+            if old != new:
+                x = e.op(f"{'fptrunc' if source is f64 else 'fpext'} {old} {x} to {new}")
+        else:
+            x = e.op(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {old} {x} to {new}")
+        return from_storage(g, to_storage(g, x, target, lanes), target, lanes) if target in (f16, bf16) else x
+    if source.is_float:
+        name = "fptosi" if target.kind == "int" else "fptoui"
+        return e.op(f"call {new} @llvm.{name}.sat.{mangled(new)}.{mangled(old)}({old} {x})")
+    if target.bits == source.bits:
+        return x
+    if target.bits < source.bits:
+        return e.op(f"trunc {old} {x} to {new}")
+    return e.op(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
+
+
+def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact: bool = False) -> str:
+    """``scalar.bitcast`` between registers; `exact` as in `to_storage`."""
+    narrow = (f16, bf16)
+    if source in narrow:
+        x = to_storage(g, x, source, lanes, exact)
+    old = storage(source, lanes, g.isa.half) if source in narrow else register(source, lanes)
+    new = storage(target, lanes, g.isa.half) if target in narrow else register(target, lanes)
+    x = x if old == new else g.e.op(f"bitcast {old} {x} to {new}")
+    return from_storage(g, x, target, lanes) if target in narrow else x
+
+
+def from_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
+    """The register's value of an element as it lies in memory."""
+    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
+    e = g.e
+    if stored == kind:
+        return x
+    if dtype is boolean:
+        return e.op(f"icmp ne {stored} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
+    if dtype is f16 and g.isa.half:
+        return e.op(f"fpext {stored} {x} to {kind}")
+    integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
+    wide = e.op(f"zext {stored} {x} to {integer}")
+    if dtype is bf16:
+        return e.op(f"bitcast {integer} {e.op(f'shl {integer} {wide}, {_int(16, lanes)}')} to {kind}")
+    return _half_to_float(g, wide, integer, kind, lanes)
+
+
+def to_storage(g: Context, x: str, dtype: DType, lanes: int, exact: bool = False) -> str:
+    """A register's value as it lies in memory: rounded to nearest even; `exact`: it is one of the type's numbers already."""
+    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
+    e = g.e
+    if stored == kind:
+        return x
+    if dtype is boolean:
+        return e.op(f"zext {kind} {x} to {stored}")
+    if dtype is f16 and g.isa.half:
+        return e.op(f"fptrunc {kind} {x} to {stored}")
+    integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
+    bits = e.op(f"bitcast {kind} {x} to {integer}")
+    if dtype is bf16 and exact:
+        rounded = e.op(f"lshr {integer} {bits}, {_int(16, lanes)}")
+    elif dtype is bf16 and g.isa.bf16:
+        narrow = "bfloat" if lanes == 1 else f"<{lanes} x bfloat>"
+        return e.op(f"bitcast {narrow} {e.op(f'fptrunc {kind} {x} to {narrow}')} to {stored}")
+    elif dtype is bf16:
+        high = e.op(f"lshr {integer} {bits}, {_int(16, lanes)}")
+        odd = e.op(f"and {integer} {high}, {_int(1, lanes)}")
+        rounded = e.op(f"add {integer} {e.op(f'add {integer} {bits}, {_int(0x7FFF, lanes)}')}, {odd}")
+        rounded = e.op(f"lshr {integer} {rounded}, {_int(16, lanes)}")
+        nan = e.op(f"fcmp uno {kind} {x}, {number(0, dtype, lanes)}")
+        quiet = e.op(f"or {integer} {high}, {_int(0x40, lanes)}")
+        rounded = e.op(f"select {register(boolean, lanes)} {nan}, {integer} {quiet}, {integer} {rounded}")
+    else:
+        rounded = _float_to_half(g, bits, integer, kind, lanes)
+    return e.op(f"trunc {integer} {rounded} to {stored}")
+
+
+def _int(value: int, lanes: int) -> str:
+    return str(value) if lanes == 1 else f"splat (i32 {value})"
+
+
+def _half_to_float(g: Context, wide: str, integer: str, kind: str, lanes: int) -> str:
+    """float16 bits to float32 by rebasing the exponent through a multiplication, which makes subnormals exact too."""
+    e, mask = g.e, register(boolean, lanes)
+    magnitude = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x7FFF, lanes)}')}, {_int(13, lanes)}")
+    scaled = e.op(f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}")
+    special = e.op(f"fcmp oge {kind} {scaled}, {_float(65536.0, lanes)}")
+    bits = e.op(f"bitcast {kind} {scaled} to {integer}")
+    bits = e.op(
+        f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, {integer} {bits}"
+    )
+    sign = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x8000, lanes)}')}, {_int(16, lanes)}")
+    return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits}, {sign}')} to {kind}")
+
+
+def _float(value: float, lanes: int) -> str:
+    return number(value, f32, lanes)
+
+
+def _float_to_half(g: Context, bits: str, integer: str, kind: str, lanes: int) -> str:
+    """float32 bits to float16 bits, to nearest even: normal numbers by integer rounding, small ones by adding 0.5, which
+    aligns their bits. Source of the method: F. Giesen, "float_to_half_fast3_rtne"."""
+    e, mask = g.e, register(boolean, lanes)
+    magnitude = e.op(f"and {integer} {bits}, {_int(0x7FFFFFFF, lanes)}")
+    odd = e.op(f"and {integer} {e.op(f'lshr {integer} {magnitude}, {_int(13, lanes)}')}, {_int(1, lanes)}")
+    normal = e.op(f"add {integer} {magnitude}, {_int(((15 - 127) << 23) + 0xFFF, lanes)}")
+    normal = e.op(f"lshr {integer} {e.op(f'add {integer} {normal}, {odd}')}, {_int(13, lanes)}")
+    small = e.op(f"fadd {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(0.5, lanes)}")
+    small = e.op(f"sub {integer} {e.op(f'bitcast {kind} {small} to {integer}')}, {_int(126 << 23, lanes)}")
+    is_small = e.op(f"icmp ult {integer} {magnitude}, {_int(113 << 23, lanes)}")
+    result = e.op(f"select {mask} {is_small}, {integer} {small}, {integer} {normal}")
+    is_nan = e.op(f"icmp ugt {integer} {magnitude}, {_int(255 << 23, lanes)}")
+    infinite = e.op(f"select {mask} {is_nan}, {integer} {_int(0x7E00, lanes)}, {integer} {_int(0x7C00, lanes)}")
+    is_big = e.op(f"icmp uge {integer} {magnitude}, {_int((127 + 16) << 23, lanes)}")
+    result = e.op(f"select {mask} {is_big}, {integer} {infinite}, {integer} {result}")
+    sign = e.op(f"and {integer} {e.op(f'lshr {integer} {bits}, {_int(16, lanes)}')}, {_int(0x8000, lanes)}")
+    return e.op(f"or {integer} {result}, {sign}")
+
+
+__all__ = ["bitcast", "cast", "from_storage", "to_storage"]
