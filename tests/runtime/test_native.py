@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,3 +163,38 @@ def test_a_forked_child_computes(affine: Path) -> None:
     if child == 0:
         os._exit(0 if np.allclose(library(x, z)[0], expected(x, z)[0]) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_torch_tensors_cross_without_a_copy(affine: Path) -> None:
+    torch = pytest.importorskip("torch")
+    library = Library(affine)
+    x, z = (torch.from_numpy(a) for a in arguments(6))
+    y, pairs = (torch.from_numpy(a) for a in expected(x.numpy(), z.numpy()))
+    turned = x.t().contiguous().t()  # equal values, other strides
+    for _ in range(2):  # the first call of a shape, and a later one
+        for given in (x, x.clone().requires_grad_(), torch.nn.Parameter(x), turned):
+            found = library(given, z)
+            assert type(found[0]) is torch.Tensor
+            torch.testing.assert_close(found, (y, pairs))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_later_calls_are_checked_as_the_first(affine: Path, kind: str) -> None:
+    convert: Any = np.asarray if kind == "numpy" else pytest.importorskip("torch").from_numpy
+    library = Library(affine)
+    x, z = arguments(6)
+    first = library(convert(x), convert(z))[0]
+    second = library(convert(x + 1), convert(z))[0]
+    np.testing.assert_allclose(np.asarray(first), expected(x, z)[0], rtol=1e-6)  # results are not overwritten
+    np.testing.assert_allclose(np.asarray(second), expected(x + 1, z)[0], rtol=1e-6)
+    with pytest.raises(ShapeError, match="input 'x': expected float32, got float64"):
+        library(convert(x.astype(np.float64)), convert(z))
+    with pytest.raises(ShapeError, match="'batch' is 6 from"):
+        library(convert(x), convert(z[:5].copy()))
+    with pytest.raises(ShapeError, match="missing input 'z'"):
+        library(convert(x))
+    rows = convert(np.repeat(x, 2, axis=0))[::2]  # rows lie apart
+    np.testing.assert_allclose(np.asarray(library(rows, convert(z))[0]), expected(x, z)[0], rtol=1e-6)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_allclose(library(frozen, z)[0], expected(x, z)[0], rtol=1e-6)

@@ -5,7 +5,10 @@ bfloat16 and the 8-bit floats are `ml_dtypes` data types on the NumPy side. Noth
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
 
 import ml_dtypes
 import numpy as np
@@ -104,3 +107,81 @@ def like(result: np.ndarray, model: Any) -> Any:
     if hasattr(model, "__array_namespace__") and not isinstance(model, np.ndarray | np.generic):
         return model.__array_namespace__().from_dlpack(result)
     return result
+
+
+class Border(Protocol):
+    """What calls need of one array library when its tensors are plain: native code may read them where they lie."""
+
+    def all_plain(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
+        """Whether all are this library's own, of these data types, contiguous, aligned, in the CPU's memory."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """A new plain tensor, contents undefined."""
+
+    def address(self, value: Any) -> int:
+        """Where a plain tensor's elements lie."""
+
+
+class _NumpyBorder:
+    def all_plain(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
+        for value, dtype in zip(values, dtypes, strict=True):
+            if type(value) is not np.ndarray or value.dtype is not dtype:
+                return False
+            flags = value.flags
+            if not (flags.c_contiguous and flags.aligned):
+                return False
+        return True
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def address(self, value: np.ndarray) -> int:
+        try:
+            return ctypes.addressof(
+                ctypes.c_char.from_buffer(cast("Any", value))
+            )  # four times faster than the other way
+        except (TypeError, ValueError):  # read-only, empty, or of a data type that is no buffer
+            return int(value.ctypes.data)
+
+
+class _TorchBorder:
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.dtypes = {dtype: getattr(torch, dtype.name, None) for dtype in DTYPES}
+
+    def all_plain(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
+        strided = self.torch.strided
+        for value, dtype in zip(values, dtypes, strict=True):
+            if (
+                type(value) is not self.torch.Tensor
+                or value.dtype is not self.dtypes[dtype]
+                or not value.is_cpu
+                or value.layout is not strided
+                or not value.is_contiguous()
+                or value.is_neg()
+                or value.is_conj()
+            ):
+                return False
+        return True
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        return self.torch.empty(shape, dtype=self.dtypes[dtype])
+
+    def address(self, value: Any) -> int:
+        address: int = value.data_ptr()
+        return address
+
+
+NUMPY: Border = _NumpyBorder()
+_BORDERS: dict[type, Border | None] = {np.ndarray: NUMPY}
+
+
+def border_of(kind: type) -> Border | None:
+    """The border for values of exactly this type; None: they are to be converted first."""
+    try:
+        return _BORDERS[kind]
+    except KeyError:
+        torch = sys.modules.get("torch")
+        known = torch is not None and kind is torch.Tensor
+        border = _BORDERS[kind] = _TorchBorder(torch) if known else None
+        return border

@@ -1,0 +1,71 @@
+/* runtime.c - what the runtime itself costs: fork and join of the pool, and one run of a compiled model, without Python.
+ *
+ * bench/runtime.py links this with the runtime's sources and calls it; all times are nanoseconds. */
+#include "internal.h"
+
+/* The runtime's sources want a model; this one has no kernels. */
+static int32_t solve(const int64_t* const* shapes, int64_t* symbols, tw_shape_error* error) {
+  (void)shapes, (void)symbols, (void)error;
+  return 0;
+}
+
+static void output_shapes(const int64_t* symbols, int64_t* const* shapes) { (void)symbols, (void)shapes; }
+
+static int64_t no_bytes(const int64_t* symbols) {
+  (void)symbols;
+  return 0;
+}
+
+static int32_t no_launches(tw_context* context, const int64_t* symbols, void** inputs, void** outputs, uint8_t* arena,
+                           const uint8_t* weights) {
+  (void)context, (void)symbols, (void)inputs, (void)outputs, (void)arena, (void)weights;
+  return 0;
+}
+
+const tw_module_desc tw_module = {
+    .abi_version = TW_ABI_VERSION,
+    .solve = solve,
+    .output_shapes = output_shapes,
+    .arena_size = no_bytes,
+    .scratch_size = no_bytes,
+    .main = no_launches,
+};
+const tw_blob tw_blob_weights = {0};
+const tw_blob tw_blob_metadata = {0};
+
+/* A kernel that spends dims[0] pauses on every item. */
+static void idle(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
+  (void)buffers, (void)scratch;
+  for (int64_t i = begin; i < end; ++i)
+    for (int64_t k = 0; k < dims[0]; ++k) tw_pause();
+}
+
+/* `rounds` launches of `parts` items, one for each of `threads` threads; writes the time of each to `times`. */
+TW_API int bench_launches(int32_t threads, int64_t extent, int64_t pauses, int64_t gap, int64_t rounds, uint64_t* times) {
+  tw_pool* pool = tw_pool_create(threads);
+  if (!pool) return 1;
+  for (int64_t k = 0; k < rounds; ++k) {
+    for (uint64_t until = tw_clock() + (uint64_t)gap; gap && tw_clock() < until;) tw_pause();
+    uint64_t before = tw_clock();
+    tw_pool_launch(pool, idle, extent, 1, NULL, &pauses);
+    times[k] = tw_clock() - before;
+  }
+  tw_pool_destroy(pool);
+  return 0;
+}
+
+typedef int (*run_function)(tw_context*, const DLTensor*, int32_t, DLTensor*, int32_t);
+
+/* `rounds` times `inner` runs of a model; writes the mean time of each of the `rounds` to `times`. */
+TW_API int bench_runs(run_function run, tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+                      int32_t num_outputs, int64_t inner, int64_t rounds, uint64_t* times) {
+  for (int64_t k = 0; k < rounds; ++k) {
+    uint64_t before = tw_clock();
+    for (int64_t i = 0; i < inner; ++i) {
+      int status = run(context, inputs, num_inputs, outputs, num_outputs);
+      if (status) return status;
+    }
+    times[k] = (tw_clock() - before) / (uint64_t)inner;
+  }
+  return 0;
+}
