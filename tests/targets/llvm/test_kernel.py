@@ -156,6 +156,49 @@ def test_transpose(isa: Isa, vector: int) -> None:
     check([TensorType(f32, (13, 21))], lambda t, x: [t.compute((21, 13), lambda i, j: x[j, i])], isa, rule, exact=True)
 
 
+def square(isa: Isa, lanes: int) -> Callable[[Schedule], None]:
+    """Stores along i, loads along j: j goes inside, in steps of `lanes`."""
+
+    def rule(s: Schedule) -> None:
+        i, j = s.loops("map")[-1], s.loops("map")[-2]
+        s.reorder(i, j)
+        s.unroll(j, lanes)
+        s.vectorize(i, lanes)
+
+    return rule
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, u8, boolean], ids=lambda d: d.name)
+def test_squares_are_transposed_in_registers(isa: Isa, dtype: DType) -> None:
+    """Every remainder of both extents; the buffers are fenced."""
+    lanes = isa.lanes(max(dtype.bits, 32))
+    for dims in ({"m": 3 * lanes, "n": 2 * lanes}, {"m": 2 * lanes + 1, "n": lanes - 1}, {"m": 3, "n": 3 * lanes - 1}):
+        types = [TensorType(dtype, (n, m))]
+        rule = square(isa, lanes)
+        check(types, lambda t, x: [t.compute((m, n), lambda j, i: x[i, j])], isa, rule, dims, exact=True)
+    for rows, columns in ((lanes, lanes), (2 * lanes + 3, lanes // 2 + 1), (5, 3 * lanes - 2)):
+        types = [TensorType(dtype, (rows, columns))]
+        check(types, lambda t, x: [t.compute(x.shape[::-1], lambda j, i: x[i, j])], isa, square(isa, lanes), exact=True)
+    types = [TensorType(dtype, (2 * lanes, 3 * lanes))]
+    group = make_group(types, lambda t, x: [t.compute(x.shape[::-1], lambda j, i: x[i, j])])
+    assert "gather" not in print_kernel(scheduled(group, square(isa, lanes)), isa, "k").text
+
+
+@ISAS
+@pytest.mark.parametrize("otherwise", [0.0, 2.5])
+def test_squares_with_guards_and_other_operands(isa: Isa, otherwise: float) -> None:
+    """Rows past the end are not read; an operand along the lanes and one the same in all of them take part."""
+    types = [TensorType(f32, (n, m)), TensorType(f32, (n,)), TensorType(f32, (m,))]
+
+    def body(t: Any, x: Any, y: Any, z: Any) -> list[Any]:
+        padded = lambda i, j: x.at(i, j, guard=(n - 1 - i,), otherwise=otherwise)  # noqa: E731
+        return [t.compute((m, n), lambda j, i: padded(i, j) + padded(i + 3, j) * z[j] + y[i])]
+
+    for dims in ({"m": 37, "n": 29}, {"m": 16, "n": 2}, {"m": 1, "n": 40}):
+        check(types, body, isa, square(isa, isa.lanes(32)), dims)
+
+
 @ISAS
 def test_gather_of_rows_and_of_elements(isa: Isa) -> None:
     types = [TensorType(f32, (11, 20)), TensorType(i64, (9,)), TensorType(i32, (9, 20))]

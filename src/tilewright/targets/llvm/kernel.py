@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ...dialects import loop, simd
@@ -15,11 +17,11 @@ from ...ir.core import Block, Operation
 from ...ir.symbolic import Binary, Dim, Expr, Max, Min, Symbol, bounds, ceildiv, free_symbols, smax, smin, symbol
 from .brgemm import brgemm_function
 from .emitter import Emitter
-from .expr import IndexCode
+from .expr import IndexCode, lane_numbers
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
 from .scalars import HEAVY, emit_scalar
-from .values import Context, Val, register
+from .values import Context, Tile, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
 
 STACK_BYTES = 16 * 1024
@@ -220,6 +222,7 @@ def _emit(g: Context, op: Operation) -> None:
 def _emit_if(g: Context, op: loop.If) -> None:
     flag, masks = g.index.conditions(op.conditions)
     saved = g.masks, g.conditional
+    tile, g.tile = g.tile, None
     if flag is not None:
         with g.e.when(flag):
             g.masks, g.conditional = g.and_masks(g.masks, masks), g.conditional or masks is not None
@@ -228,6 +231,7 @@ def _emit_if(g: Context, op: loop.If) -> None:
         g.masks, g.conditional = g.and_masks(g.masks, masks), g.conditional or masks is not None
         _emit_block(g, op.body)
     g.masks, g.conditional = saved
+    g.tile = tile
 
 
 def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
@@ -245,6 +249,14 @@ def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
 
 
 def _emit_for(g: Context, f: loop.For) -> list[Val]:
+    tile, g.tile = g.tile, None
+    try:
+        return _emit_loop(g, f)
+    finally:
+        g.tile = tile
+
+
+def _emit_loop(g: Context, f: loop.For) -> list[Val]:
     if "." in f.kind:
         raise InternalError(
             f"loop '{f.iv.name}' is bound to a GPU's '{f.kind}'; this is a CPU's kernel (at {f.location})"
@@ -329,6 +341,8 @@ def _emit_iterations(g: Context, f: loop.For, iterations: range, values: list[Va
     """Iterations ``base + k`` written one after the other."""
     for k in iterations:
         g.index.known[f.iv] = base + k
+        if g.tile is not None:
+            g.tile.k = k
         values = _run_body(g, f, values)
     g.index.known.pop(f.iv, None)
     return values
@@ -337,7 +351,9 @@ def _emit_iterations(g: Context, f: loop.For, iterations: range, values: list[Va
 def _emit_unrolled(g: Context, f: loop.For) -> list[Val]:
     extent = g.index.resolve(f.extent)
     if isinstance(extent, int) and (f.step == 0 or extent <= f.step):
-        return _emit_iterations(g, f, range(max(extent, 0)), _current(g, f, [g.values[v] for v in f.inits]))
+        values = _current(g, f, [g.values[v] for v in f.inits])
+        with _square(g, f, 0, max(extent, 0)):
+            return _emit_iterations(g, f, range(max(extent, 0)), values)
     if f.step <= 1:
         return _emit_serial(g, f)
     values = _current(g, f, [g.values[v] for v in f.inits])
@@ -350,15 +366,52 @@ def _emit_unrolled(g: Context, f: loop.For) -> list[Val]:
             with g.index.level():
                 g.index.bind(iv, i)
                 inside = _regrouped(values, [x for _, x in current])
-                return [x for v in _emit_iterations(g, f, range(step), inside, start + iv * step) for x in v.parts]
+                with _square(g, f, start + iv * step, step):
+                    return [x for v in _emit_iterations(g, f, range(step), inside, start + iv * step) for x in v.parts]
 
         return _regrouped(values, g.e.loop("0", g.index.value(count), "1", _flat(values), body))
 
     values = loop_of(whole, f.step, 0, values)
     rest = extent - whole * f.step
-    if isinstance(rest, int) and rest == 0:
-        return values
+    if isinstance(rest, int):
+        with _square(g, f, whole * f.step, rest):
+            return _emit_iterations(g, f, range(rest), values, whole * f.step)
+    if not values and _is_square(g, f) and g.isa.masked:
+        _emit_some(g, f, whole * f.step, rest)
+        return []
     return loop_of(rest, 1, whole * f.step, values)
+
+
+def _is_square(g: Context, f: loop.For) -> bool:
+    return g.lanes is not None and g.lanes.parts == 1 and f.step == g.lanes.lanes
+
+
+@contextmanager
+def _square(g: Context, f: loop.For, first: Dim, count: int) -> Iterator[None]:
+    """Loads inside may take a square of elements: `count` iterations from `first` on, at most as many as there are lanes."""
+    saved, g.tile = g.tile, None
+    if _is_square(g, f) and (count == f.step or (g.isa.masked and 1 < count < f.step)):
+        present = ", ".join(f"i1 {str(k < count).lower()}" for k in range(f.step))
+        g.tile = Tile(f.iv, first, None if count == f.step else f"<{present}>")
+    try:
+        yield
+    finally:
+        g.tile = saved
+
+
+def _emit_some(g: Context, f: loop.For, first: Dim, count: Dim) -> None:
+    """The `count` iterations from `first` on, fewer than there are lanes: each inside the condition of the one before it, so that it sees
+    what that has loaded."""
+    n, number = g.index.value(count), f.step
+    saved = g.tile
+    with g.index.level(), ExitStack() as conditions:
+        bound = g.e.splat(f"<{number} x i64>", "i64", n)
+        present = g.e.op(f"icmp slt <{number} x i64> {lane_numbers(64, number)}, {bound}")
+        g.tile = Tile(f.iv, first, present)
+        for k in range(number - 1):
+            conditions.enter_context(g.e.when(g.e.op(f"icmp slt i64 {k}, {n}")))
+            _emit_iterations(g, f, range(k, k + 1), [], first)
+    g.tile = saved
 
 
 __all__ = ["KernelCode", "print_kernel", "upper_bound"]

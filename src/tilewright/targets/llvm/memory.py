@@ -18,6 +18,7 @@ from .conversions import from_storage, to_storage
 from .emitter import mangled
 from .expr import Lanes, lane_numbers, split_lanes
 from .scalars import binary, lanewise
+from .transpose import rows_of_tile, transposed
 from .values import Context, Val, register, storage
 
 Access = loop.Load | loop.Store | loop.Accumulate
@@ -38,6 +39,9 @@ class Place:
 
 def emit_load(g: Context, op: loop.Load) -> Val:
     """Write a load; guarded lanes get `otherwise`."""
+    column = _column_of_tile(g, op)
+    if column is not None:
+        return column
     place = _place(g, op)
     otherwise = None if op.otherwise is None else g.values[op.otherwise]
     return _load(g, place, otherwise)
@@ -215,6 +219,40 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
         ]
         value = Val(dtype, chosen, g.lanes.lanes)
     return value
+
+
+def _column_of_tile(g: Context, op: loop.Load) -> Val | None:
+    """A load in a step of an unrolled loop, out of a square that is loaded and transposed at once; None when it is no such load."""
+    tile, lanes, dtype = g.tile, g.lanes, op.buffer.type.dtype
+    if tile is None or lanes is None or lanes.parts != 1 or op.dynamic:
+        return None
+    if any(isinstance(e, Expr) and tile.iv in free_symbols(e) for e in op.guard):
+        return None
+    if op not in tile.columns:
+        otherwise = None if op.otherwise is None else g.values[op.otherwise]
+        fill = 0 if otherwise is None else otherwise.constant
+        address = flatten_index(op.indices, op.buffer.type.shape)
+        rows = rows_of_tile(g, tile, g.pointers[op.buffer], address, dtype.itemsize) if fill is not None else None
+        if rows is None:
+            return None
+        flag, guards = g.index.conditions(op.guard)
+        masks = g.and_masks(g.masks, guards)
+        if flag is not None or masks is not None:
+            # Rows of lanes that must not look are read from a constant.
+            instead = _constants(g, fill, dtype, lanes.lanes)
+            for lane, row in enumerate(rows):
+                allowed = flag
+                if masks is not None:
+                    bit = g.e.op(f"extractelement <{lanes.lanes} x i1> {masks[0]}, i64 {lane}")
+                    allowed = bit if flag is None else g.e.op(f"and i1 {flag}, {bit}")
+                rows[lane] = g.e.op(f"select i1 {allowed}, ptr {row}, ptr {instead}")
+        kind, size = storage(dtype, lanes.lanes, g.isa.half), dtype.itemsize
+        vectors = [
+            g.e.load(kind, row, size) if tile.mask is None else g.e.masked_load(kind, row, size, tile.mask)
+            for row in rows
+        ]
+        tile.columns[op] = transposed(g, vectors, storage(dtype, 1, g.isa.half))
+    return Val(dtype, [from_storage(g, tile.columns[op][tile.k], dtype, lanes.lanes)], lanes.lanes)
 
 
 def _constants(g: Context, value: object, dtype: DType, lanes: int) -> str:

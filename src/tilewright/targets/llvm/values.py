@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...ir.core import Value
-from ...ir.symbolic import Expr
+from ...ir.core import Operation, Value
+from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, bf16, boolean, f16, f32, f64
 from .emitter import Emitter
 from .expr import IndexCode, Lanes
@@ -34,8 +34,23 @@ class Val:
 
 
 @dataclass
+class Tile:
+    """The step of an unrolled loop that is being written inside a vector loop of as many lanes: iterations ``iv = first + k``.
+
+    `mask`: which iterations there are, where not all (an ``<n x i1>`` value). `columns`: what loads have found, a vector for each k.
+    """
+
+    iv: Expr
+    first: Dim
+    mask: str | None = None
+    k: int = 0
+    columns: dict[Operation, list[str]] = field(default_factory=dict)
+
+
+@dataclass
 class Context:
-    """A kernel being printed. `masks`: lanes at work, by part; None when all are. `conditional`: perhaps none is."""
+    """A kernel being printed. `masks`: lanes at work, by part; None when all are. `conditional`: perhaps none is. `tile`: the step of an
+    unrolled loop, whose loads may be squares."""
 
     e: Emitter
     index: IndexCode
@@ -45,6 +60,7 @@ class Context:
     helpers: dict[str, str] = field(default_factory=dict)
     masks: list[str] | None = None
     conditional: bool = False
+    tile: Tile | None = None
 
     @property
     def lanes(self) -> Lanes | None:
@@ -126,4 +142,4 @@ def number(value: float, dtype: DType, lanes: int) -> str:
     return text if lanes == 1 else f"splat ({register(dtype)} {text})"
 
 
-__all__ = ["Context", "Val", "literal", "number", "register", "storage"]
+__all__ = ["Context", "Tile", "Val", "literal", "number", "register", "storage"]

@@ -28,6 +28,9 @@ CHUNK = 4096
 SHORT = 8
 """Loops of fewer iterations hardly fill a vector."""
 
+LIGHT = 16
+"""Cost of a point up to which its code may be written as often as a vector has lanes."""
+
 GRAIN = 8192
 """Cheap element operations that justify waking a thread."""
 
@@ -114,6 +117,38 @@ def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None
     if order != names and perfect(own) and independent(own):
         s.reorder(*order)
     s.vectorize(chosen.iv.name)
+
+
+def square_loop(blocks: list[loop.Block], chosen: loop.For, candidates: list[loop.For]) -> loop.For | None:
+    """The loop along which elements are contiguous that lie apart along the vector loop `chosen`: a matrix to be transposed.
+
+    None where the rest of the work would outweigh the gathers.
+    """
+    if sum(point_cost(b) for b in blocks) > LIGHT:
+        return None
+    for f in reversed(candidates):
+        if f is chosen or upper_limit(f.extent) < SHORT:
+            continue
+        for op in (x for b in blocks for x in b.body.ops if isinstance(x, loop.Load) and not x.dynamic):
+            along, across = (linear_in(address(op), x.iv) for x in (f, chosen))
+            if along is not None and along[0] == 1 and across is not None and across[0] not in (0, 1):
+                return f
+    return None
+
+
+def vectorize_square(s: Schedule, x: str, y: str, blocks: list[loop.Block], machine: Machine) -> list[str]:
+    """Put loop `x`, which is around `y` directly, into it, and vectorize `y`; `x` goes in steps of as many iterations as there are lanes.
+    Returns the loops outside of `y` that are made of `x`: blocks of rows, so that a page is not left before its lines are full."""
+    bits = max((op.result.type.bits for b in blocks for op in b.body.ops if isinstance(op, loop.Load)), default=32)
+    lanes = machine.lanes * 32 // max(bits, 32)
+    outer = []
+    if upper_limit(s.loop(x).extent) > 4 * lanes:
+        x_outer, x = s.split(x, 4 * lanes)
+        outer = [x_outer]
+    s.reorder(*outer, y, x)
+    s.unroll(x, lanes)
+    s.vectorize(y, lanes)
+    return outer
 
 
 def perfect(loops: list[loop.For]) -> bool:

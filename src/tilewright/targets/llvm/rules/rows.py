@@ -18,9 +18,11 @@ from .common import (
     loop_of,
     point_cost,
     set_grain,
+    square_loop,
     upper_limit,
     vector_loop,
     vectorize_inner,
+    vectorize_square,
 )
 
 
@@ -30,7 +32,7 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         single(s, machine)
         return
     if not any(b.reduce_axes for b in blocks) and all(len(b.axes) == rows for b in blocks):
-        elementwise(s, blocks)
+        elementwise(s, blocks, machine)
         return
     shared: list[str] = []
     for d in range(rows - 1 if _lanes_across_rows(blocks, rows) else rows):
@@ -78,7 +80,7 @@ def single(s: Schedule, machine: Machine) -> None:
     """One computation: parallel axes outside, the vector loop inside, reduce loops around or inside it."""
     (block,) = blocks_of(s)
     if not block.reduce_axes:
-        elementwise(s, [block])
+        elementwise(s, [block], machine)
         return
     own = enclosing_loops(block)
     if not own:
@@ -109,7 +111,7 @@ def single(s: Schedule, machine: Machine) -> None:
     s.vectorize(name)
 
 
-def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
+def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None:
     """Computations over the same points: outer axes in parallel, the most contiguous one in vectors."""
     first = blocks[0]
     own = enclosing_loops(first)
@@ -125,21 +127,28 @@ def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
         score = sum(contiguity(b, f.iv) for b in blocks) - (3.0 if upper_limit(f.extent) < SHORT else 0.0)
         if best_score is None or score >= best_score:
             best, best_score = f.iv.name, score
-    order = [*(x for x in shared if x != best), best]
-    if order != shared:
-        s.reorder(*order)
-    *outer, inner = order
+    around = enclosing_loops(first)
+    square = square_loop(blocks, s.loop(best), around) if independent(around) else None
+    *outer, inner = [*(x for x in shared if x != best and (square is None or x != square.iv.name)), best]
     work = float(sum(point_cost(b) for b in blocks))
-    limit = upper_limit(s.loop(inner).extent)
-    if limit > CHUNK and not outer:
-        chunk, inner = s.split(inner, CHUNK)
-        outer.append(chunk)
-        limit = CHUNK
+    if square is not None:
+        s.reorder(*outer, square.iv.name, inner)
+        limit = upper_limit(square.extent) * upper_limit(s.loop(inner).extent)
+        outer += vectorize_square(s, square.iv.name, inner, blocks, machine)
+    else:
+        if [*outer, inner] != shared:
+            s.reorder(*outer, inner)
+        limit = upper_limit(s.loop(inner).extent)
+        if limit > CHUNK and not outer:
+            chunk, inner = s.split(inner, CHUNK)
+            outer.append(chunk)
+            limit = CHUNK
     if outer:
         at = fuse_all(s, outer)
         s.parallel(at)
         set_grain(s, at, work * min(limit, 1024))
-    s.vectorize(inner)
+    if square is None:
+        s.vectorize(inner)
 
 
 def serial(s: Schedule) -> None:
