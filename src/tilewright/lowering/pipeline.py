@@ -16,6 +16,7 @@ from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.form_groups import form_groups
 from ..transforms.pack_operands import pack_operands
+from ..transforms.split_reductions import split_reductions
 from ..transforms.transpose_weights import transpose_weights
 from .bufferize import bufferize
 from .graph_to_tensor import lower_to_tensor
@@ -66,6 +67,7 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
         absorb_permutations,
         eliminate,
         *([pack, transpose_weights] if options.panel else []),
+        split_reductions,
         group,
         collapse_axes,
     ]

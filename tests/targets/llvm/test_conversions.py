@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import loop
-from tilewright.ir.types import DType, TensorType, bf16, f16, f32
+from tilewright.dialects.scalar import cast_array
+from tilewright.ir.types import DType, TensorType, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from tilewright.targets.cpu.isa import X86_64_V3, X86_64_V4, host_isa
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.kernel import print_kernel
@@ -95,3 +96,24 @@ def test_vectors_are_converted_whole(dtype: DType, isa: Isa, instruction: str) -
     assert instruction in text
     assert "call" not in text
     assert "pextr" not in text and "pinsr" not in text
+
+
+@pytest.mark.parametrize("source", [f32, f64, f16, bf16], ids=str)
+@ISAS
+def test_floats_to_integers_saturate(isa: Isa, source: DType) -> None:
+    """Toward zero, ends of the range beyond it, 0 for NaN; at and around both ends of every integer type."""
+    ends = [e for b in (8, 16, 32, 64) for e in (-(2.0 ** (b - 1)), 2.0 ** (b - 1), 2.0**b, 0.0)]
+    near = [y for e in ends for x in (e, e - 1, e + 1, e - 0.5, e + 0.5) for y in (x, np.nextafter(x, -np.inf))]
+    with np.errstate(over="ignore"):
+        x = np.asarray([*near, np.nan, np.inf, -np.inf, -0.0, 2.9, -2.9] * 2, np.float64).astype(source.numpy)
+    for target in (i8, u8, i16, u16, i32, u32, i64, u64):
+        (found,), _ = run_kernel(kernel_of(source, x.shape, lambda v, t=target: v.cast(t)), isa, [x], {})
+        np.testing.assert_array_equal(found, cast_array(x, target), err_msg=str(target))
+
+
+@pytest.mark.parametrize("target", [i8, u8, i16, i32, u32, i64], ids=str)
+def test_floats_to_integers_in_vectors(target: DType) -> None:
+    """LLVM's own saturating conversion goes lane by lane."""
+    code = print_kernel(kernel_of(f32, (4096,), lambda v: v.cast(target)), X86_64_V4, "kernel")
+    text = assembly(code.text + "".join(code.helpers.values()), X86_64_V4)
+    assert "zmm" in text and "vcvttss2" not in text

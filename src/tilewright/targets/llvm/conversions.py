@@ -6,8 +6,7 @@ numbers (below 1.2e-38) for zeros; values that already are bfloat16 numbers are 
 
 from __future__ import annotations
 
-from ...ir.types import DType, bf16, boolean, f16, f32, f64
-from .emitter import mangled
+from ...ir.types import DType, bf16, boolean, f16, f32, f64, i32
 from .values import Context, number, register, storage
 
 
@@ -27,13 +26,33 @@ def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
             x = e.op(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {old} {x} to {new}")
         return from_storage(g, to_storage(g, x, target, lanes), target, lanes) if target in (f16, bf16) else x
     if source.is_float:
-        name = "fptosi" if target.kind == "int" else "fptoui"
-        return e.op(f"call {new} @llvm.{name}.sat.{mangled(new)}.{mangled(old)}({old} {x})")
+        return _to_integer(g, x, source, target, lanes)
     if target.bits == source.bits:
         return x
     if target.bits < source.bits:
         return e.op(f"trunc {old} {x} to {new}")
     return e.op(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
+
+
+def _to_integer(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
+    """A float toward zero, at the nearer end of the range where it lies outside, 0 for NaN; LLVM's saturating conversion goes lane by lane."""
+    e, old, mask = g.e, register(source, lanes), register(boolean, lanes)
+    signed = target.kind == "int"
+    low = -(2.0 ** (target.bits - 1)) if signed else 0.0
+    top = 2.0 ** (target.bits - signed)  # exact in floating point, as one less need not be
+    is_low = e.op(f"fcmp ole {old} {x}, {number(low, source, lanes)}")
+    is_high = e.op(f"fcmp oge {old} {x}, {number(top, source, lanes)}")
+    is_number = e.op(f"fcmp ord {old} {x}, {x}")
+    outside = e.op(f"or {mask} {is_low}, {is_high}")
+    inside = e.op(f"and {mask} {is_number}, {e.op(f'xor {mask} {outside}, {number(True, boolean, lanes)}')}")
+    wide = i32 if target.bits < 32 else target
+    x = e.op(f"select {mask} {inside}, {old} {x}, {old} {number(0, source, lanes)}")
+    x = e.op(f"{'fptosi' if signed or target.bits < 32 else 'fptoui'} {old} {x} to {register(wide, lanes)}")
+    for flag, end in ((is_low, int(low)), (is_high, int(top) - 1)):
+        x = e.op(
+            f"select {mask} {flag}, {register(wide, lanes)} {number(end, wide, lanes)}, {register(wide, lanes)} {x}"
+        )
+    return x if wide is target else e.op(f"trunc {register(wide, lanes)} {x} to {register(target, lanes)}")
 
 
 def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact: bool = False) -> str:
