@@ -33,11 +33,13 @@ def compiler_fingerprint() -> str:
     return disk_cache.digest(*parts)
 
 
-def _options(target: Target, dims: Mapping[str, Mapping[int, str]] | None) -> str:
-    return repr((target.describe(), sorted((k, sorted(v.items())) for k, v in (dims or {}).items())))
+def _options(target: Target, dims: Mapping[str, Mapping[int, str]] | None, precision: str | None) -> str:
+    return repr((target.describe(), precision, sorted((k, sorted(v.items())) for k, v in (dims or {}).items())))
 
 
-def key_of_file(model: Any, target: Target, dims: Mapping[str, Mapping[int, str]] | None) -> str | None:
+def key_of_file(
+    model: Any, target: Target, dims: Mapping[str, Mapping[int, str]] | None, precision: str | None = None
+) -> str | None:
     """The key of a model given as a path; None for anything else."""
     if not isinstance(model, (str, Path)) or not Path(model).is_file():
         return None
@@ -48,7 +50,7 @@ def key_of_file(model: Any, target: Target, dims: Mapping[str, Mapping[int, str]
         if file.is_file() and file != path and file.suffix not in (".so", ".wasm", ".tar", ".h", ".py", ".json"):
             info = file.stat()
             h += f";{file.name}:{info.st_size}:{info.st_mtime_ns}"
-    return disk_cache.digest(compiler_fingerprint(), _options(target, dims), h)
+    return disk_cache.digest(compiler_fingerprint(), _options(target, dims, precision), h)
 
 
 def _hash_file(path: Path) -> str:
@@ -70,9 +72,9 @@ def hash_module(module: Module) -> str:
     return disk_cache.digest(print_op(module), *digests)
 
 
-def key_of_module(module_hash: str, target: Target) -> str:
+def key_of_module(module_hash: str, target: Target, precision: str | None = None) -> str:
     """The key of an imported model."""
-    return disk_cache.digest(compiler_fingerprint(), _options(target, None), module_hash)
+    return disk_cache.digest(compiler_fingerprint(), _options(target, None, precision), module_hash)
 
 
 def find(key: str, suffix: str) -> Path | None:

@@ -5,17 +5,20 @@ graph (after `transforms.pipeline`) -> tensor: `TENSOR_PASSES` -> loop: one sche
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..dialects import func
+from ..dialects import func, tensor
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from ..ir.symbolic import Dim
+from ..ir.types import DType
 from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.form_groups import form_groups
-from ..transforms.pack_operands import pack_operands
+from ..transforms.lower_precision import CONVERSION, lower_precision
+from ..transforms.pack_operands import CONTRACTION, pack_operands
 from ..transforms.split_reductions import split_reductions
 from ..transforms.transpose_weights import transpose_weights
 from .bufferize import bufferize
@@ -41,6 +44,13 @@ class Lowered:
     kernels: dict[str, KernelInfo]
     unfused: tuple[int, Dim]
     fused: tuple[int, Dim]
+    contractions: dict[str, int] = field(default_factory=dict)
+    """How many contractions have factors of each data type."""
+
+    @property
+    def conversions(self) -> int:
+        """Kernel launches that only convert to a lower precision."""
+        return sum(k.launches for k in self.kernels.values() if k.origins == (CONVERSION,))
 
 
 def eliminate(module: Module) -> None:
@@ -49,8 +59,12 @@ def eliminate(module: Module) -> None:
     dce(module)
 
 
-def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
-    """The passes from the graph level to fused groups, in order."""
+def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> list[Callable[[Module], object]]:
+    """The passes from the graph level to fused groups, in order; `precision`: a 16-bit type for the factors of contractions."""
+
+    def narrow(module: Module) -> None:
+        assert precision is not None
+        lower_precision(module, precision)
 
     def pack(module: Module) -> None:
         pack_operands(module, options.panel)
@@ -58,7 +72,7 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
     def group(module: Module) -> None:
         form_groups(module, row_groups=options.row_groups)
 
-    pack.__name__, group.__name__ = "pack_operands", "form_groups"
+    narrow.__name__, pack.__name__, group.__name__ = "lower_precision", "pack_operands", "form_groups"
 
     return [
         lower_to_tensor,
@@ -66,6 +80,7 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
         compose,
         absorb_permutations,
         eliminate,
+        *([narrow] if precision is not None else []),
         *([pack, transpose_weights] if options.panel else []),
         split_reductions,
         group,
@@ -74,7 +89,10 @@ def tensor_passes(options: LoweringOptions) -> list[Callable[[Module], object]]:
 
 
 def lower(
-    module: Module, options: LoweringOptions, run_pass: Callable[[Callable[[Module], object], Module], object]
+    module: Module,
+    options: LoweringOptions,
+    run_pass: Callable[[Callable[[Module], object], Module], object],
+    precision: DType | None = None,
 ) -> Lowered:
     """Lower a graph-level module in place to its host program and scheduled kernels.
 
@@ -82,17 +100,23 @@ def lower(
         UnsupportedOperatorError: operators without a lowering.
     """
     unfused: tuple[int, Dim] = (0, 0)
-    for step in tensor_passes(options):
+    for step in tensor_passes(options, precision):
         run_pass(step, module)
         if step is lower_to_tensor:
             unfused = _moved(module)
-    fused = _moved(module)
+    fused, contractions = _moved(module), _contractions(module)
     names, kernels = groups_to_kernels(module, options.rule)
     bufferize(module, lambda group: [names[group]])
-    return Lowered(module, kernels, unfused, fused)
+    return Lowered(module, kernels, unfused, fused, contractions)
 
 
 def _moved(module: Module) -> tuple[int, Dim]:
     main = module.symbol("main")
     assert isinstance(main, func.Func)
     return moved_bytes(main)
+
+
+def _contractions(module: Module) -> dict[str, int]:
+    """How many contractions have factors of each data type."""
+    found = (op for op in module.walk() if isinstance(op, tensor.Compute) and CONTRACTION in op.attributes)
+    return dict(Counter(op.reads[-1].source.type.dtype.name for op in found))

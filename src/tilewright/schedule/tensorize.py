@@ -55,7 +55,8 @@ def _factor_loads(block: loop.Block) -> tuple[loop.Accumulate, list[loop.Load]]:
     if not isinstance(update, loop.Accumulate) or update.combiner != "sum":
         raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum")
     product = update.value.defining_op
-    loads = [v.defining_op for v in product.operands] if isinstance(product, scalar.BINARY["mul"]) else []
+    factors = [v.defining_op for v in product.operands] if isinstance(product, scalar.BINARY["mul"]) else []
+    loads = [x.x.defining_op if isinstance(x, scalar.Cast) and x.dtype is update.value.type else x for x in factors]
     if len(loads) != 2 or not all(isinstance(x, loop.Load) and not x.guard and not x.dynamic for x in loads):
         raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum of products of two unguarded reads")
     return update, loads  # type: ignore[return-value]

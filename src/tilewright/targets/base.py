@@ -21,6 +21,9 @@ class Target(ABC):
     code_level: str = "llvm"
     """Name of the level of its code text, for ``lib.ir``."""
 
+    precisions: tuple[str, ...] = ()
+    """What `precision` of `tilewright.compile` may ask for, beside the model's own arithmetic."""
+
     suffix: str = ".so"
     """Of the artifact's file."""
 

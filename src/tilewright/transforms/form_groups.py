@@ -131,7 +131,7 @@ def _home_for(
 def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
     (contraction,) = draft.members
     result = contraction.result
-    if op.is_reduction or op.result.type.shape != result.type.shape or op.dtype is not contraction.result.type.dtype:
+    if op.is_reduction or op.result.type.shape != result.type.shape or not op.dtype.is_float:
         return False
     reads = [r for r in op.reads if r.source is result]
     if not reads or any(r.guard or r.dynamic or tuple(r.indices) != tuple(op.axes) for r in reads):

@@ -21,6 +21,7 @@ from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, prove_eq, prove_le
+from ..ir.types import bf16, f16, f32, f64
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
 
@@ -61,7 +62,10 @@ def pack_operands(module: Module, nr: int) -> None:
 
 def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
     compute = c.compute
-    if not c.n or c.dtype.bits not in (32, 64) or any(op.type.dtype is not c.dtype for op in (c.a, c.b)):
+    factor = c.a.type.dtype
+    if not c.n or c.b.type.dtype is not factor or c.dtype not in (f32, f64):
+        return
+    if factor is not c.dtype and not (factor in (bf16, f16) and c.dtype is f32):
         return
     if any(
         not isinstance(axis.upper, int) and set(compute.axes) & tensor.free_symbols_of(axis.upper)

@@ -22,8 +22,10 @@ from functools import partial
 from ...dialects import simd
 from ...ir.symbolic import Dim, bounds, prove_eq
 from ...ir.types import DType, bf16, f16, f32, f64
+from .conversions import loaded
 from .emitter import Carried, Emitter
 from .isa import Isa
+from .values import storage
 
 LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double"}
 MIN_CHAINS = 8
@@ -356,7 +358,7 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     accumulator = f64 if t.c_dtype is f64 else f32
     scalar = LLVM_TYPES[accumulator]
     vector = f"<{t.lanes} x {scalar}>"
-    low, high = LLVM_TYPES[t.dtype], LLVM_TYPES[t.c_dtype]
+    low, high = storage(t.dtype, 1, isa.half), LLVM_TYPES[t.c_dtype]
     mask = ""
     if t.masked:
         valid = e.sub("%columns", str((t.vectors - 1) * t.lanes))
@@ -367,10 +369,14 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         """Vector `index` of a row, as accumulators' type."""
         narrow = f"<{t.lanes} x {element}>"
         where = e.at(pointer, str(index * t.lanes), itemsize)
+        if t.lanes == 1 and element == low:
+            return e.splat(vector, scalar, loaded(e, isa, e.load(low, where, itemsize), t.dtype, 1))
         if guarded and index == t.vectors - 1:
             value = e.masked_load(narrow, where, itemsize, mask)
         else:
             value = e.load(narrow, where, itemsize)
+        if element == low:
+            return loaded(e, isa, value, t.dtype, t.lanes)
         return value if element == scalar else e.op(f"fpext {narrow} {value} to {vector}")
 
     size = t.rows * t.vectors
@@ -393,9 +399,7 @@ def _tile_function(t: _Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         result = []
         for i in range(t.rows):
             element = e.load(low, e.at(a, e.mul(str(i), dims(t.a_m)), t.dtype.itemsize), t.dtype.itemsize)
-            if low != scalar:
-                element = e.op(f"fpext {low} {element} to {scalar}")
-            factor = e.splat(vector, scalar, element)
+            factor = e.splat(vector, scalar, loaded(e, isa, element, t.dtype, 1))
             for v in range(t.vectors):
                 result.append(e.fma(vector, factor, row[v], acc[i * t.vectors + v], isa.fma))
         return result

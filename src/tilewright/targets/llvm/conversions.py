@@ -7,6 +7,8 @@ numbers (below 1.2e-38) for zeros; values that already are bfloat16 numbers are 
 from __future__ import annotations
 
 from ...ir.types import DType, bf16, boolean, f16, f32, f64, i32
+from .emitter import Emitter
+from .isa import Isa
 from .values import Context, number, register, storage
 
 
@@ -68,19 +70,23 @@ def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact:
 
 def from_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
     """The register's value of an element as it lies in memory."""
-    stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
-    e = g.e
+    return loaded(g.e, g.isa, x, dtype, lanes)
+
+
+def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int) -> str:
+    """`from_storage` for code that is no kernel's."""
+    stored, kind = storage(dtype, lanes, isa.half), register(dtype, lanes)
     if stored == kind:
         return x
     if dtype is boolean:
         return e.op(f"icmp ne {stored} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
-    if dtype is f16 and g.isa.half:
+    if dtype is f16 and isa.half:
         return e.op(f"fpext {stored} {x} to {kind}")
     integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
     wide = e.op(f"zext {stored} {x} to {integer}")
     if dtype is bf16:
         return e.op(f"bitcast {integer} {e.op(f'shl {integer} {wide}, {_int(16, lanes)}')} to {kind}")
-    return _half_to_float(g, wide, integer, kind, lanes)
+    return _half_to_float(e, wide, integer, kind, lanes)
 
 
 def to_storage(g: Context, x: str, dtype: DType, lanes: int, exact: bool = False) -> str:
@@ -117,9 +123,9 @@ def _int(value: int, lanes: int) -> str:
     return str(value) if lanes == 1 else f"splat (i32 {value})"
 
 
-def _half_to_float(g: Context, wide: str, integer: str, kind: str, lanes: int) -> str:
+def _half_to_float(e: Emitter, wide: str, integer: str, kind: str, lanes: int) -> str:
     """float16 bits to float32 by rebasing the exponent through a multiplication, which makes subnormals exact too."""
-    e, mask = g.e, register(boolean, lanes)
+    mask = register(boolean, lanes)
     magnitude = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x7FFF, lanes)}')}, {_int(13, lanes)}")
     scaled = e.op(f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}")
     special = e.op(f"fcmp oge {kind} {scaled}, {_float(65536.0, lanes)}")
@@ -155,4 +161,4 @@ def _float_to_half(g: Context, bits: str, integer: str, kind: str, lanes: int) -
     return e.op(f"or {integer} {result}, {sign}")
 
 
-__all__ = ["bitcast", "cast", "from_storage", "to_storage"]
+__all__ = ["bitcast", "cast", "from_storage", "loaded", "to_storage"]

@@ -28,6 +28,7 @@ class LlvmTarget(Target):
     def __init__(self, name: str, isa: Isa) -> None:
         self.name = name
         self.isa = isa
+        self.precisions = ("bf16", "f16") if isa.half else ("bf16",)
 
     @property
     def lowering(self) -> LoweringOptions:

@@ -1,0 +1,91 @@
+"""The option ``precision``: what it asks of the compiler, and how far results move from float32's.
+
+`factor_type` reads the option, `OutputError` compares a library with one that computes in float32, on sample inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import CompileError
+
+if TYPE_CHECKING:
+    from .ir.types import DType
+    from .targets.base import Target
+
+FUTURE = ("int8", "int4")
+"""Precisions that need calibration or quantized weights and are not there yet."""
+
+
+def factor_type(precision: str | None, target: Target) -> DType | None:
+    """The 16-bit type of contractions' factors that `precision` asks for; None for the model's own arithmetic.
+
+    Raises:
+        CompileError: no such precision, or the target has no instructions for it.
+    """
+    from .ir.types import DType
+
+    if precision is None:
+        return None
+    if precision in FUTURE:
+        raise CompileError(
+            f"precision={precision!r} is not available yet; known: None (the model's own), 'bf16', 'f16'"
+        )
+    if precision not in ("bf16", "f16"):
+        raise CompileError(f"unknown precision {precision!r}; known: None (the model's own), 'bf16', 'f16'")
+    if precision not in target.precisions:
+        known = ", ".join(map(repr, target.precisions)) or "none but the model's own"
+        raise CompileError(f"target {target.name!r} does not compute in {precision}; it has: {known}")
+    return DType.named(precision)
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far the floating-point outputs lie from float32's on `samples` sets of random inputs.
+
+    `largest`: the largest difference over the largest magnitude of its output; `mean`: the root mean square of the differences over
+    that of the output, of the worst output.
+    """
+
+    largest: float
+    mean: float
+    samples: int
+
+    def __str__(self) -> str:
+        return (
+            f"output error against float32: at most {self.largest:.2g} of an output's largest value, "
+            f"{self.mean:.2g} in the mean ({self.samples} random inputs)"
+        )
+
+
+def output_error(library: Any, reference: Any, count: int = 2) -> OutputError:
+    """Run both libraries on `count` sets of random inputs of different sizes, as far as the model's sizes are dynamic."""
+    import numpy as np
+
+    from .samples import random_inputs, sample_sizes
+
+    largest = mean = 0.0
+    samples = 0
+    for seed, sizes in enumerate(sample_sizes(library.metadata, count)):
+        inputs = random_inputs(library.metadata, sizes, seed)
+        results = [y if isinstance(y, tuple) else (y,) for y in (library(**inputs), reference(**inputs))]
+        samples += 1
+        for found, wanted in zip(*results, strict=True):
+            if wanted.dtype.kind in "iub" or not wanted.size:
+                continue
+            e = wanted.astype(np.float64)
+            finite = np.isfinite(e)
+            with np.errstate(invalid="ignore"):
+                difference = np.where(finite, np.abs(found.astype(np.float64) - e), 0.0)
+            e = np.where(finite, e, 0.0)
+            scale, power = float(np.abs(e).max()), float(np.sqrt(np.mean(e * e)))
+            largest = max(largest, float(difference.max()) / (scale or 1.0))
+            mean = max(mean, float(np.sqrt(np.mean(difference * difference))) / (power or 1.0))
+    return OutputError(largest, mean, samples)
+
+
+Measure = Callable[[], OutputError | None]
+
+__all__ = ["FUTURE", "Measure", "OutputError", "factor_type", "output_error"]

@@ -1,0 +1,262 @@
+"""Contractions on 16-bit factors with float32 sums, where the user asked for that precision.
+
+In: a module of the tensor level after fusion by substitution. Out: the same module in which the factors of every contraction that `lowers`
+are read in the 16-bit type and widened, ``cast(a16[m, k]) * cast(b16[k, n])``; sums, epilogues, statistics, losses and results stay
+float32. Where the 16-bit values come from decides how many conversions there are:
+
+- a constant is rounded here, once;
+- a computation whose readers all take 16 bits yields a rounded value: contractions round in their epilogues, a softmax in its row group;
+- other readers of an elementwise result (the residual connection of a convolutional network) take the rounded value too;
+- what a normalization or a statistic needs in float32 as well (the residual stream of a transformer) is stored in both types, by a
+  computation that joins the producer's row group;
+- an input of the function is converted by a computation of its own.
+
+Depthwise convolutions and computations that only move elements or take maxima read 16 bits where their source has them, but never ask for
+a conversion: so activations stay in 16 bits between the layers of a convolutional network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..dialects import func, graph, scalar, tensor
+from ..dialects.tensor import extent
+from ..dialects.tensor_builder import TensorBuilder
+from ..ir.builder import Builder
+from ..ir.cleanup import dce
+from ..ir.constant import Constant
+from ..ir.core import Module, Operation, Value
+from ..ir.types import DType, f32
+from .contraction import Contraction, match_contraction
+from .index_maps import symbols_of
+
+CONVERSION = "narrow"
+"""``tw.origin`` of conversions that this pass inserts."""
+
+LEAST_DEPTH = 4
+"""Terms that the innermost sum of a contraction must have to be worth 16-bit factors, which hardware takes in pairs."""
+
+_EXACT = ("scalar.max", "scalar.min", "scalar.neg", "scalar.abs", "scalar.select")
+"""Functions for which rounding the operands or the result gives the same (of a selection, its two values)."""
+
+
+def lower_precision(module: Module, dtype: DType) -> None:
+    """Let every float32 contraction of every function that `lowers` read its factors as `dtype` (bf16 or f16)."""
+    for function in module.functions(func.Func):
+        _Function(function, dtype).lower()
+        dce(function)
+
+
+def lowers(c: Contraction) -> bool:
+    """Whether a contraction takes 16-bit factors: it sums in float32, and more than a few channels in its innermost sum."""
+    if c.dtype is not f32:
+        return False
+    strides = [s if isinstance(s := c.a.coefficients[axis], int) else 1 << 62 for axis in c.k]
+    depth = extent(c.k[strides.index(min(strides))])
+    return not isinstance(depth, int) or depth >= LEAST_DEPTH
+
+
+class _Function:
+    """One function on its way down. Reads of 16 bits are noted from the last operation to the first: readers before producers."""
+
+    def __init__(self, function: func.Func, dtype: DType) -> None:
+        self.function, self.dtype = function, dtype
+        self.needed: set[Operation] = set()
+        """Reads that must become 16-bit ones."""
+        self.welcome: set[Operation] = set()
+        """Reads that become 16-bit ones where that needs no conversion kernel."""
+        self.views: dict[Value, Value] = {}
+
+    def lower(self) -> None:
+        ops = list(self.function.body.ops)
+        for op in ops:
+            if isinstance(op, tensor.Compute):
+                self._note(op)
+        for op in reversed(ops):
+            if isinstance(op, graph.Constant):  # type: ignore[attr-defined]
+                self._constant(op)
+            elif isinstance(op, (tensor.Compute, tensor.Scatter)) and op.result.type.dtype is f32:
+                self._produced(op)
+        for arg in self.function.body.args:
+            reads = [r for r in _readers(arg) if r in self.needed]
+            if reads:
+                self._redirect(reads, arg, self._copy(arg, Builder(self.function.body, self.function.body.first)))
+
+    def _note(self, op: tensor.Compute) -> None:
+        found = match_contraction(op)
+        if found is not None:
+            if lowers(found):
+                self.needed |= {x.read for x in (found.a, found.b) if x.type.dtype is f32}
+        else:
+            self.welcome |= {r for r in _weighed(op) if r.source.type.dtype is f32}
+
+    # -- Producers -----------------------------------------------------------------------------------------------------------
+
+    def _constant(self, op: graph.Constant) -> None:  # type: ignore[name-defined]
+        reads = [r for r in _readers(op.result) if r in self.needed]
+        if not reads:
+            return
+        name = f"{op.value.name}.{self.dtype.name}" if op.value.name else self.dtype.name
+        rounded = Constant(op.value.array.astype(self.dtype.numpy), name)
+        self._redirect(reads, op.result, Builder.after(op)(graph.Constant(value=rounded, location=op.location)))  # type: ignore[attr-defined]
+
+    def _produced(self, op: tensor.Compute | tensor.Scatter) -> None:
+        readers = list(_readers(op.result))
+        needed = [r for r in readers if r in self.needed]
+        wanted = [r for r in readers if r in self.needed or r in self.welcome]
+        if not wanted:
+            return
+        everyone = len(wanted) == len(readers) or self._may_round(op, readers, wanted)
+        if everyone and isinstance(op, tensor.Compute) and op.combiner in (None, "max", "min"):
+            low = self._round(op)
+        elif needed or (everyone and isinstance(op, tensor.Compute) and match_contraction(op) is not None):
+            low = self._copy(op.result, Builder.after(op))
+        else:
+            return
+        self._redirect(readers if everyone else wanted, op.result, low)
+
+    def _may_round(self, op: Operation, readers: list[Operation], wanted: list[Operation]) -> bool:
+        """Whether readers that did not ask for it may take the rounded value."""
+        others = [r for r in readers if r not in wanted]
+        if not all(isinstance(r, tensor.Read) for r in others) or _normalizes(op):
+            return False
+        around = [r.parent_op for r in others]
+        return not any(isinstance(c, tensor.Compute) and c.is_reduction for c in around)
+
+    def _round(self, op: tensor.Compute) -> Value:
+        """Let a computation yield a rounded value."""
+        end = op.body.terminator
+        value = end.operands[0]
+        for read in _exact_reads(value):
+            if read.source.type.dtype is f32:
+                self.welcome.add(read)
+        end.set_operand(0, self._narrow(Builder.before(end), value))
+        op.result.type = op.result.type.with_dtype(self.dtype)
+        return op.result
+
+    def _copy(self, value: Value, builder: Builder) -> Value:
+        """A computation that rounds a tensor."""
+        t = TensorBuilder(builder)
+        x = t.wrap(value)
+        low = t.compute(value.type.shape, lambda *i: x[i].cast(self.dtype)).value
+        assert low.defining_op is not None
+        low.defining_op.attributes["tw.origin"] = CONVERSION
+        return low
+
+    # -- Readers -------------------------------------------------------------------------------------------------------------
+
+    def _redirect(self, reads: list[Operation], value: Value, low: Value) -> None:
+        """Let reads of `value`, directly or through views, read `low` and widen."""
+        self.views[value] = low
+        for read in reads:
+            assert isinstance(read, tensor.Read)
+            builder = Builder.before(read)
+            otherwise = None if read.otherwise is None else self._narrow(builder, read.otherwise)
+            narrow = builder(
+                tensor.Read(
+                    self._view(read.source),
+                    list(read.dynamic),
+                    otherwise,
+                    indices=read.indices,
+                    guard=read.guard,
+                    location=read.location,
+                )
+            )
+            for user in list(read.result.users):
+                if isinstance(user, scalar.Cast) and user.dtype is self.dtype:
+                    user.result.replace_by(narrow)
+                    user.erase()
+            if read.result.has_uses:
+                read.replace_by(builder(scalar.Cast(narrow, dtype=f32)))
+            read.erase()
+
+    def _narrow(self, builder: Builder, value: Value) -> Value:
+        """A body's value rounded; what only selects does so among rounded values."""
+        op = value.defining_op
+        if isinstance(op, scalar.Constant):
+            return builder(scalar.Constant(value=op.value, dtype=self.dtype))  # type: ignore[no-any-return]
+        if isinstance(op, scalar.Select) and value.has_one_use:
+            values = (self._narrow(builder, op.a), self._narrow(builder, op.b))
+            return builder(scalar.Select(op.condition, *values))  # type: ignore[no-any-return]
+        return builder(scalar.Cast(value, dtype=self.dtype))  # type: ignore[no-any-return]
+
+    def _view(self, value: Value) -> Value:
+        """The 16-bit tensor in place of a float32 one, with the same reshapes in between."""
+        if value not in self.views:
+            view = value.defining_op
+            assert isinstance(view, tensor.Reshape)
+            source = self._view(view.x)
+            self.views[value] = Builder.after(view)(tensor.Reshape(source, shape=view.shape, location=view.location))
+        return self.views[value]
+
+
+def _readers(value: Value) -> Iterator[Operation]:
+    """Who uses a tensor, directly or through views."""
+    for user in value.users:
+        if isinstance(user, tensor.Reshape):
+            yield from _readers(user.result)
+        else:
+            yield user
+
+
+def _weighed(op: tensor.Compute) -> list[tensor.Read]:
+    """Of a sum of elements weighted by constants that is no contraction (a depthwise convolution) the reads of those elements."""
+    product = op.body.terminator.operands[0].defining_op
+    if op.combiner != "sum" or not isinstance(product, scalar.BINARY["mul"]):
+        return []
+    left, right = (_exact_reads(v) for v in product.operands)
+    if not left or not right:
+        return []
+    moving = [
+        reads
+        for reads in (left, right)
+        if not any(isinstance(_source(r), graph.Constant) for r in reads)  # type: ignore[attr-defined]
+    ]
+    return moving[0] if len(moving) == 1 else []
+
+
+def _source(read: Operation) -> Operation | None:
+    """What computes the tensor that a read reads, through views."""
+    op = read.operands[0].defining_op
+    while isinstance(op, tensor.Reshape):
+        op = op.x.defining_op
+    return op
+
+
+def _normalizes(op: Operation) -> bool:
+    """Whether an elementwise computation uses statistics: sums that are no contractions, or what is made of them and broadcast to it."""
+    if not isinstance(op, tensor.Compute) or op.is_reduction:
+        return False
+    moving = {a for a in op.axes if not (isinstance(extent(a), int) and extent(a) == 1)}
+    for read in op.reads:
+        source = _source(read)
+        if not isinstance(source, tensor.Compute):
+            continue
+        if source.is_reduction:
+            if source.combiner == "sum" and match_contraction(source) is None and not _weighed(source):
+                return True
+        elif not moving <= symbols_of(read.indices) and _normalizes(source):
+            return True
+    return False
+
+
+def _exact_reads(value: Value) -> list[tensor.Read]:
+    """The reads of a body's value that is made from them by moving, selecting and taking extremes alone; else none."""
+    found: list[tensor.Read] = []
+
+    def exact(v: Value) -> bool:
+        op = v.defining_op
+        if isinstance(op, scalar.Constant):
+            return True
+        if op is None or len(list(v.users)) != 1:
+            return False
+        if isinstance(op, tensor.Read):
+            found.append(op)
+            return True
+        values = op.operands[1:] if isinstance(op, scalar.Select) else op.operands
+        return op.name in _EXACT and all(exact(x) for x in values)
+
+    return found if exact(value) else []
+
+
+__all__ = ["CONVERSION", "lower_precision", "lowers"]
