@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import disk_cache
+from tilewright.artifact import elf
 from tilewright.errors import ArtifactError
 
 _KIND = "runtime"
@@ -64,11 +64,10 @@ def compile_c(sources: Sequence[Path], include_dirs: Sequence[Path], target: Any
 def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
     """An object that defines `symbol` as read-only data, aligned to 64 bytes.
 
-    ELF is written directly, at memory speed; for other formats the C compiler reads the data with ``#embed``.
+    ELF is written directly; for other formats the C compiler reads the data with ``#embed``.
     """
-    arch = triple.split("-")[0]
-    if arch in _ELF_MACHINES and not any(system in triple for system in ("windows", "darwin", "macos", "apple")):
-        return _elf_object(data, symbol, arch)
+    if elf.serves(triple):
+        return elf.object_file(data, symbol, triple)
     command, _ = _compiler(triple, need_embed=True)
     with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
         base = Path(folder)
@@ -124,6 +123,7 @@ def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
         f"-Wl,--version-script={script}",
         "-Wl,-Bsymbolic",
         "-Wl,-z,noexecstack",
+        "-Wl,--build-id",  # a note, whose program header `elf.append_segment` takes
         "-s",
     ]
 
@@ -221,47 +221,3 @@ def _run(command: list[str], what: str) -> None:
         lines = (done.stderr or done.stdout).strip().splitlines()
         shown = "\n".join(lines[:20])
         raise ArtifactError(f"{what} failed ({shlex.join(command[:4])} ...):\n{shown}")
-
-
-# -- ELF ---------------------------------------------------------------------------------------------------------------------
-# System V ABI, "Object Files"; e_machine and e_flags from the processors' supplements.
-
-_ELF_MACHINES = {"x86_64": (62, 0), "amd64": (62, 0), "aarch64": (183, 0), "riscv64": (243, 0x5)}  # RVC, double floats
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_PROGBITS, _SYMTAB, _STRTAB = 1, 2, 3
-_ALLOCATED, _LARGE = 0x2, 0x10000000
-
-
-def _elf_object(data: bytes, symbol: str, arch: str) -> bytes:
-    machine, flags = _ELF_MACHINES[arch]
-    # Beyond 2 GB, code could not reach what the linker puts behind the data: the large model's section is placed last.
-    large = machine == 62 and len(data) > 1 << 30
-    names = ["", ".lrodata" if large else ".rodata", ".symtab", ".strtab", ".shstrtab", ".note.GNU-stack"]
-    strings = b"\0" + symbol.encode() + b"\0"
-    section_names = b"\0".join(n.encode() for n in names) + b"\0"
-    starts = [sum(len(n) + 1 for n in names[:k]) for k in range(len(names))]
-    symbols = _SYMBOL.pack(0, 0, 0, 0, 0, 0) + _SYMBOL.pack(1, 1 << 4 | 1, 0, 1, 0, len(data))  # global data object
-    parts, at, offsets = [bytes(_HEADER.size)], _HEADER.size, []
-    for content, align in ((data, _ALIGNMENT), (symbols, 8), (strings, 1), (section_names, 1), (b"", 1)):
-        pad = -at % align
-        parts += [bytes(pad), content]
-        offsets.append(at + pad)
-        at += pad + len(content)
-    pad = -at % 8
-    parts.append(bytes(pad))
-    table = at + pad
-    # name, type, flags, address, offset, size, link, info, alignment, entry size
-    rows = [
-        (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        (starts[1], _PROGBITS, _ALLOCATED | (_LARGE if large else 0), 0, offsets[0], len(data), 0, 0, _ALIGNMENT, 0),
-        (starts[2], _SYMTAB, 0, 0, offsets[1], len(symbols), 3, 1, 8, _SYMBOL.size),
-        (starts[3], _STRTAB, 0, 0, offsets[2], len(strings), 0, 0, 1, 0),
-        (starts[4], _STRTAB, 0, 0, offsets[3], len(section_names), 0, 0, 1, 0),
-        (starts[5], _PROGBITS, 0, 0, offsets[4], 0, 0, 0, 1, 0),
-    ]
-    parts += [_SECTION.pack(*row) for row in rows]
-    ident = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8)  # 64 bit, little-endian, version 1, System V
-    parts[0] = _HEADER.pack(ident, 1, machine, 1, 0, 0, table, flags, 64, 0, 0, _SECTION.size, len(rows), 4)
-    return b"".join(parts)

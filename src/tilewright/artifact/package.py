@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tilewright.artifact import trailer
+from tilewright.artifact import elf, trailer
 from tilewright.artifact.sources import (
     COMPILE_FLAGS,
     EXPORTS,
@@ -34,6 +34,8 @@ from tilewright.artifact.sources import (
 from tilewright.errors import ArtifactError
 
 _ALIGNMENT = 64
+_DISTANCE = 16  # of tw_blob.distance in a blob
+_MARKER = b"tilewright: the weights' place\0\0"
 _OVERHEAD = 1 << 20  # bytes of an artifact beside weights, objects and metadata: runtime, tables, padding
 
 
@@ -56,7 +58,7 @@ def gather_weights(parts: Iterable[tuple[int, Any]], size: int) -> np.ndarray:
 
 
 def blob(data: bytes | np.ndarray, checksum: int = 0, *, size: int | None = None) -> bytearray:
-    """A `tw_blob` of runtime.h: i64 size, i64 hash, 48 zero bytes, then the data. `size` 0 marks it not embedded."""
+    """A `tw_blob` of runtime.h: i64 size, i64 hash, 48 zero bytes, then the data; `size` where they come elsewhere."""
     length = len(data)
     whole = bytearray(_ALIGNMENT + length)
     whole[0:8] = (length if size is None else size).to_bytes(8, "little")
@@ -93,11 +95,17 @@ def link_library(
         parts = [
             *objects,
             *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, list(COMPILE_FLAGS)),
-            link.blob_object(bytes(blob(embedded, checksum)), "tw_blob_weights", triple),
             link.blob_object(bytes(blob(text)), "tw_blob_metadata", triple),
         ]
         is_wasm = triple.startswith("wasm")
+        appended = elf.serves(triple) and embedded.nbytes > 0
+        header = blob(b"", checksum, size=embedded.nbytes) if appended else blob(embedded, checksum)
+        if appended:
+            header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
+        parts.append(link.blob_object(bytes(header), "tw_blob_weights", triple))
         link.link_shared(parts, partial, target, WASM_EXPORTS if is_wasm else EXPORTS)
+        if appended:
+            elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
         sign(partial, wasm=is_wasm)
     return path
 

@@ -66,7 +66,8 @@ static int find_weights(const tw_options* options, const uint8_t** weights) {
     if (tw_blob_weights.size != wanted)
       return tw_fail(TW_ERROR_DAMAGED, "damaged file: %d bytes of weights expected, %d embedded", wanted,
                      tw_blob_weights.size);
-    *weights = tw_blob_weights.bytes;
+    const tw_blob* blob = &tw_blob_weights;
+    *weights = blob->distance ? (const uint8_t*)blob + blob->distance : blob->bytes;
   } else {
     if (options->weights_size != (uint64_t)wanted)
       return tw_fail(TW_ERROR_ARGUMENT, "the model has %d bytes of weights, got %d", wanted,

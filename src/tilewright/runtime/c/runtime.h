@@ -85,13 +85,14 @@ typedef struct {
 
 extern const tw_module_desc tw_module;
 
-/* A blob: data that the artifact's writer, not the code generator, puts into the library, `size` bytes at +64. Both
- * blobs are always linked, so the same objects serve a library that carries its weights and one that is given them
+/* A blob: data that the artifact's writer, not the code generator, puts into the library, `size` bytes at +64, or at
+ * +distance where weights were appended to a linked file. Both blobs are always linked, so the same objects serve a library that carries its weights and one that is given them
  * through tw_options, and objects do not change when only the values of the weights do. */
 typedef struct {
   int64_t size; /* bytes that follow this header */
   int64_t hash; /* weights: XXH64, seed 0, of all of them, embedded or not; 0: not known, not verified */
-  int64_t reserved[6];
+  int64_t distance; /* from this header to the bytes; 0: they follow it */
+  int64_t reserved[5];
   uint8_t bytes[]; /* 64-byte aligned */
 } tw_blob;
 
