@@ -6,8 +6,7 @@
 Each operator runs at two sizes, one that stays in a core's second-level cache and one that does not, the engines taking turns; the best
 time of each is kept, since everything that disturbs a run only lengthens it. The floor is the time in which this machine reads every
 input and writes every output once: measured, for the cache, with `memcpy` on as many bytes, and for memory as `tilewright.machine` does.
-Tilewright is called through its C interface into results that exist; PyTorch allocates its results in a heap that keeps what was freed,
-without page faults. Neither gets huge pages.
+Both allocate their results, in a heap that keeps what was freed: without page faults, and without huge pages.
 """
 
 from __future__ import annotations
@@ -138,7 +137,6 @@ def operators(size: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]
 
 def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any]:
     """Best times of one operator at one size."""
-    import numpy as np
     import torch
 
     import tilewright as tw
@@ -167,9 +165,8 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
     count += sum(v.nbytes for v in (results if isinstance(results, tuple) else (results,)))
     # Of a table only what is looked up.
     count = min(count, sum(k["bytes"] * k["launches"] for k in library.metadata["kernels"]))
-    arrays = [np.asarray(a.numpy()) if a.dtype is not torch.bfloat16 else a for a in arguments]
     calls: dict[str, Callable[[], Any]] = {
-        "tilewright": c_call(library, arrays, results),
+        "tilewright": lambda: library(*arguments),
         "torch": lambda: function(*arguments),
     }
     if size == "L2":
@@ -183,15 +180,6 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
         "operator": name, "size": size, "threads": threads, "bytes": count, "microseconds": best, "floor": floor,
         "error": error, "compile_seconds": compile_seconds, "kernels": len(library.metadata["kernels"]),
     }  # fmt: skip
-
-
-def c_call(library: Any, arguments: list[Any], results: Any) -> Callable[[], Any]:
-    """A call of `tw_run` as a C program makes it, without the Python border."""
-    library(*arguments, out=results)
-    context = library._context()
-    run, given = context.native.tw_run, (context.handle, context.in_pointer, context.num_inputs)
-    into = (context.out_pointer, context.num_outputs)
-    return lambda: run(*given, *into)
 
 
 def take_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:

@@ -138,7 +138,7 @@ def group_flops(group: tensor.Group) -> Dim:
         if not isinstance(m, (tensor.Compute, tensor.Scatter)):
             continue
         reduce_axes = getattr(m, "reduce_axes", ())
-        points = product(extent(a) for a in (*m.axes, *reduce_axes))
+        points = product(extent(a) for a in (*m.axes, *(() if group.kind == "prefix" else reduce_axes)))
         if not isinstance(points, int):  # a reduce axis may be bounded by a parallel one: count the longest
             points = substitute(points, {a: a.upper for a in m.axes})
         per_point = sum(

@@ -9,6 +9,8 @@ from ..ir.builder import Builder
 from ..ir.core import IRError, Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
 from ..ir.types import BufferType, TensorType
+from ..schedule.tree import substitute_tree
+from ..transforms.prefix import Prefix, match_prefix
 
 
 def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
@@ -35,7 +37,9 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
                 buffers[result] = builder(loop.Alloc(buffer=_buffer(result.type, "local"), location=op.location))
     names: set[str] = set()
     for op in group.body.ops:
-        if isinstance(op, tensor.Compute):
+        if group.kind == "prefix" and isinstance(op, tensor.Compute) and (run := match_prefix(op)) is not None:
+            _lower_prefix(builder, op, run, buffers, _unique(op, names))
+        elif isinstance(op, tensor.Compute):
             _lower_compute(builder, op, buffers, _unique(op, names))
         elif isinstance(op, tensor.Scatter):
             _lower_scatter(builder, op, buffers, _unique(op, names))
@@ -150,6 +154,29 @@ def _lower_compute(builder: Builder, op: tensor.Compute, buffers: dict[Value, Va
             body(loop.Accumulate(value, target, (), combiner=op.combiner, indices=op.axes))
         else:
             body(loop.Store(value, target, (), indices=op.axes))
+
+
+def _lower_prefix(builder: Builder, op: tensor.Compute, run: Prefix, buffers: dict[Value, Value], name: str) -> None:
+    """Along the axis a running value, a local buffer of one element for each of the other axes, is updated and copied to the result."""
+    with builder.at(op.location):
+        target, outer = buffers[op.result], tuple(a for d, a in enumerate(op.axes) if d != run.axis)
+        last = op.axes[run.axis].upper
+        reduced = symbol(op.reduce_axes[0].name, 0, last)
+        shape = tuple(a.upper + 1 for a in outer)
+        running = builder(loop.Alloc(buffer=BufferType(op.dtype, shape, "local")))
+        block = _nest(builder, name, outer, (reduced,))
+        body = Builder(block.body, location=op.location)
+        (value,) = _lower_body(body, op, buffers)
+        body(loop.Accumulate(value, running, (), combiner=op.combiner, indices=outer))
+        substitute_tree(block, {op.reduce_axes[0]: reduced})
+        copy = loop.Block(sym_name=f"{name}_out", axes=(*outer, reduced), bindings=block.bindings, location=op.location)
+        body = Builder(copy.body, location=op.location)
+        place = last - reduced if run.reverse else reduced
+        indices = list(outer)
+        indices.insert(run.axis, place)
+        body(loop.Store(body(loop.Load(running, (), None, indices=outer)), target, (), indices=tuple(indices)))
+        assert block.parent is not None
+        block.parent.insert_after(block, copy)
 
 
 def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Value], name: str) -> None:

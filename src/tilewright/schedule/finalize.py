@@ -76,7 +76,7 @@ def _promote(update: loop.Accumulate) -> None:
             break
         if any(isinstance(e, Expr) and parent.iv in free_symbols(e) for e in update.indices):
             break
-        if any(inside(x, parent) and x is not update for x in update.buffer.users):
+        if any(inside(x, parent) and x is not update and not _follows(x, update) for x in update.buffer.users):
             break
         chain.append(parent)
         op = parent
@@ -110,8 +110,27 @@ def _promote(update: loop.Accumulate) -> None:
     at = Builder.before(update)
     value: Value = at(scalar.BINARY[update.combine](carried, update.value))
     target, indices = update.buffer, update.indices
+    for x in list(target.users):
+        if _follows(x, update):
+            x.replace_by(value)
     update.erase()
     for k in range(len(new_loops) - 1, -1, -1):
         Builder(new_loops[k].body)(loop.Yield([value]))
         value = new_loops[k].results[0]
     Builder.after(new_loops[0])(loop.Store(value, target, (), indices=indices))
+
+
+def _follows(x: Operation, update: loop.Accumulate) -> bool:
+    """Whether an operation loads what `update` has just stored: a running value is used."""
+    if (
+        not isinstance(x, loop.Load)
+        or x.parent is not update.parent
+        or x.indices != update.indices
+        or x.guard
+        or x.dynamic
+    ):
+        return False
+    after = update.next
+    while after is not None and after is not x:
+        after = after.next
+    return after is x

@@ -20,6 +20,7 @@ from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, bounds, prove_eq
 from .index_maps import product
 from .pack_operands import CONTRACTION, Roles
+from .prefix import match_prefix
 
 ROW_BYTES = 128 * 1024
 """Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
@@ -74,7 +75,7 @@ def _draft(function: func.Func, row_groups: bool) -> list[_Draft]:
         sources = [home[p] for p in _producers(op)]
         target = _home_for(op, sources, needs, row_groups)
         if target is None:
-            target = _new_draft(op)
+            target = _new_draft(op, row_groups)
             drafts.append(target)
             needs[target] = set()
         else:
@@ -90,11 +91,13 @@ def _draft(function: func.Func, row_groups: bool) -> list[_Draft]:
     return drafts
 
 
-def _new_draft(op: Computation) -> _Draft:
+def _new_draft(op: Computation, row_groups: bool) -> _Draft:
     if isinstance(op, tensor.Scatter):
         return _Draft([op], "scatter", closed=True)
     if CONTRACTION in op.attributes:
         return _Draft([op], "contraction")
+    if row_groups and match_prefix(op) is not None:
+        return _Draft([op], "prefix", closed=True)
     return _Draft([op], "rows", tuple(op.result.type.shape))
 
 
@@ -102,7 +105,7 @@ def _home_for(
     op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], row_groups: bool
 ) -> _Draft | None:
     """A draft among the producers' that can take the operation."""
-    if isinstance(op, tensor.Scatter) or CONTRACTION in op.attributes:
+    if isinstance(op, tensor.Scatter) or CONTRACTION in op.attributes or (row_groups and match_prefix(op) is not None):
         return None
     for draft in dict.fromkeys(sources):
         if draft.closed:

@@ -12,6 +12,7 @@ from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.symbolic import Dim
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64
 from .. import scalar, tensor
+from ..scalar import combiner_identity
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, Clamp, Select, Symbolic, constant
@@ -271,17 +272,22 @@ class Prefix(GraphOp):
         axis = self.axis % x.rank
         n = x.shape[axis]
 
+        narrow = x.dtype.is_float and x.dtype.bits == 16
+
         def length(*i: Any) -> Dim:
-            included = 0 if self.exclusive else 1
-            return (n - 1 - i[axis] if self.reverse else i[axis]) + included  # type: ignore[no-any-return]
+            return (n - 1 - i[axis] if self.reverse else i[axis]) + 1  # type: ignore[no-any-return]
 
         def element(*i: Any) -> Scalar:
-            *parallel, r = i
-            where = list(parallel)
+            *where, r = i
+            # An exclusive combination is the inclusive one of what stands one place before.
+            r = r - 1 if self.exclusive else r
             where[axis] = n - 1 - r if self.reverse else r
-            return x[tuple(where)]
+            identity = combiner_identity(type(self).combiner, x.dtype)
+            v = x.at(*where, guard=(r,), otherwise=identity) if self.exclusive else x[tuple(where)]
+            return v.cast(f32) if narrow else v
 
-        return t.reduce(type(self).combiner, x.shape, (length,), element)
+        y = t.reduce(type(self).combiner, x.shape, (length,), element)
+        return t.compute(y.shape, lambda *i: y[i].cast(x.dtype)) if narrow else y
 
 
 @operation

@@ -201,7 +201,8 @@ def _emit_block(g: Context, block: Block) -> list[Val]:
 
 def _emit(g: Context, op: Operation) -> None:
     if isinstance(op, ScalarOp):
-        g.values[op.result] = emit_scalar(g, op)
+        special = g.running.get(op)
+        g.values[op.result] = special() if special is not None else emit_scalar(g, op)
     elif isinstance(op, loop.Load):
         g.values[op.result] = emit_load(g, op)
     elif isinstance(op, loop.Store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,8 @@ class Context:
     masks: list[str] | None = None
     conditional: bool = False
     tile: Tile | None = None
+    running: dict[Operation, Callable[[], Val]] = field(default_factory=dict)
+    """Operations that are written in another way: combinations with a value that runs through the lanes."""
 
     @property
     def lanes(self) -> Lanes | None:

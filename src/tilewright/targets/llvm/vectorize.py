@@ -7,12 +7,13 @@ What is left runs masked where the instruction set masks for free, else in narro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...dialects import loop
 from ...dialects.scalar import COMBINER_OP, Constant, Index, ScalarOp, combiner_identity
-from ...ir.core import Block, Value
+from ...ir.core import Block, Operation, Value
 from ...ir.symbolic import Dim, bounds, free_symbols, linear_in
 from ...ir.types import DType, boolean
 from ...transforms.index_maps import flatten_index
@@ -54,7 +55,7 @@ def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
     if lanes < 2 or lanes & (lanes - 1):
         return None
     many = g.isa.vector_registers >= 32
-    if body.heavy or body.scattered:
+    if body.heavy or body.scattered or running_values(f):
         parts = 1
     elif body.nested:
         parts = 4 if many else 2
@@ -151,6 +152,8 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
     """Write a vector loop; returns what its carried values have become."""
     extent = g.index.resolve(f.extent)
     n = g.index.value(extent)
+    if running_values(f):
+        return _emit_running(g, f, lanes, n, write_body)
     totals = [g.values[v] for v in f.inits]
     partial = _identities(f, lanes, parts)
 
@@ -165,10 +168,7 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
                 g.index.lanes = Lanes(f.iv, lanes, parts, i)
                 saved = g.masks
                 if masked:
-                    left = g.index.splat(
-                        g.e.op(f"sub i64 {n}, {i}") if not _numbers(n, i) else str(int(n) - int(i)), 32
-                    )
-                    g.masks = [g.e.op(f"icmp slt <{lanes} x i32> {lane_numbers(32, lanes)}, {left}")]
+                    g.masks = [_remaining(g, n, i, lanes)]
                 for k, arg in enumerate(f.body.args):
                     g.values[arg] = Val(arg.type, values[k * parts : (k + 1) * parts], lanes)
                 yielded = [x for v in write_body(g, f.body) for x in g.spread(v)]
@@ -213,6 +213,80 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
     if at == n:
         return totals
     return emit_rest(g, f, at, n, totals, write_body)
+
+
+def running_values(f: loop.For) -> list[Operation]:
+    """The combinations of carried values that the body itself uses (prefix sums); empty where it only hands them on."""
+    last = f.body.last
+    found = [v.defining_op for v in last.operands] if f.inits and last is not None else []
+    combinations = [op for op in found if op is not None and op.parent is f.body]
+    return combinations if any(set(op.result.users) != {last} for op in combinations) else []
+
+
+def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body) -> list[Val]:
+    """A loop whose running values are used in each iteration: within a vector they run in log2(lanes) steps, from vector to vector by
+    the last lane."""
+    operations = running_values(f)
+
+    def run(arg: Value, op: Operation, combiner: str, following: list[str]) -> Val:
+        """The values of `op` in the lanes; puts the last one, in all lanes, into `following`."""
+        dtype: DType = op.result.type
+        kind = register(dtype, lanes)
+        (value,) = [v for v in op.operands if v is not arg]
+        (x,) = g.spread(g.values[value])
+        identity = f"splat ({register(dtype)} {literal(combiner_identity(combiner, dtype), dtype)})"
+        if g.masks is not None:
+            x = g.e.op(f"select <{lanes} x i1> {g.masks[0]}, {kind} {x}, {kind} {identity}")
+
+        def pick(a: str, b: str, order: list[int]) -> str:
+            text = ", ".join(f"i32 {k}" for k in order)
+            return g.e.op(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{text}>")
+
+        distance = 1
+        while distance < lanes:
+            moved = pick(identity, x, [k if k < distance else lanes + k - distance for k in range(lanes)])
+            x = _combine(g, combiner, dtype, lanes, moved, x)
+            distance *= 2
+        x = _combine(g, combiner, dtype, lanes, g.values[arg].parts[0], x)
+        following.append(pick(x, x, [lanes - 1] * lanes))
+        return Val(dtype, [x], lanes)
+
+    def step(i: str, current: list[tuple[str, str]], masked: bool) -> list[str]:
+        following: list[str] = []
+        with g.index.level():
+            g.index.bind(f.iv, i)
+            g.index.lanes = Lanes(f.iv, lanes, 1, i)
+            saved = g.masks
+            if masked:
+                g.masks = [_remaining(g, n, i, lanes)]
+            for arg, op, combiner, (_, carry) in zip(f.body.args, operations, f.combiners, current, strict=True):
+                g.values[arg] = Val(arg.type, [carry], lanes)
+                g.running[op] = functools.partial(run, arg, op, combiner, following)
+            write_body(g, f.body)
+            for op in operations:
+                del g.running[op]
+            g.masks = saved
+            g.index.lanes = None
+        return following
+
+    kinds = [register(v.type, lanes) for v in f.inits]
+    values = [g.splat(g.values[v], lanes) for v in f.inits]
+    stop = _rounded(g, n, lanes)
+    for start, end, masked in (("0", stop, False), (stop, n, True)):
+        if start != end and (g.isa.masked or not masked):
+            write = functools.partial(step, masked=masked)
+            values = g.e.loop(start, end, str(lanes), list(zip(kinds, values, strict=True)), write)
+    totals = [
+        Val(v.type, [g.e.op(f"extractelement {kind} {x}, i64 {lanes - 1}")])
+        for v, kind, x in zip(f.inits, kinds, values, strict=True)
+    ]
+    return totals if stop == n or g.isa.masked else emit_rest(g, f, stop, n, totals, write_body)
+
+
+def _remaining(g: Context, n: str, i: str, lanes: int) -> str:
+    """The mask of the lanes of a vector from iteration `i` on that lie before `n`."""
+    left = g.index.splat(str(int(n) - int(i)) if _numbers(n, i) else g.e.op(f"sub i64 {n}, {i}"), 32)
+    return g.e.op(f"icmp slt <{lanes} x i32> {lane_numbers(32, lanes)}, {left}")
 
 
 def emit_rest(g: Context, f: loop.For, start: str, stop: str, totals: list[Val], write_body: Body) -> list[Val]:

@@ -4,6 +4,7 @@
   the result goes, and the epilogue runs over it while it is in the first-level cache;
 - rows: all members run row by row; rows are spread over the threads, members vectorized along their most contiguous axis;
 - a single reduction keeps its most contiguous axis innermost, or outermost of the reduce loops when that axis is not reduced;
+- prefix: one pass along the axis of a running combination;
 - scatter: serial.
 """
 
@@ -14,6 +15,7 @@ from ....schedule import Schedule
 from .chain import chain
 from .common import Machine
 from .contraction import contraction
+from .prefix import prefix
 from .rows import rows as row_group
 from .rows import serial
 
@@ -27,6 +29,8 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine)
         chain(s, machine)
     elif kind == "rows":
         row_group(s, rows, machine)
+    elif kind == "prefix":
+        prefix(s)
     else:
         serial(s)
     return s

@@ -1,0 +1,41 @@
+"""The rule of running combinations (prefix sums): one pass along the axis, in lanes along it or over its neighbours."""
+
+from __future__ import annotations
+
+from ....schedule import Schedule
+from ....schedule.tree import enclosing_loops
+from .common import blocks_of, fuse_all, point_cost, set_grain, upper_limit, vector_loop
+
+COLUMNS = 1024
+"""Neighbours that run together: their running values stay in the first-level cache, what they read of a row is a page or so."""
+
+
+def prefix(s: Schedule) -> None:
+    """Two blocks in one nest, the loop that runs innermost: the running value, and its copy to the result."""
+    blocks = blocks_of(s)
+    last = blocks[-1]
+    around = enclosing_loops(last)
+    if not around:
+        return
+    *outer, run = around
+    chosen = vector_loop(last, around)
+    work = float(sum(map(point_cost, blocks))) * upper_limit(run.extent, 1024)
+    parallel = [f.iv.name for f in outer if f is not chosen]
+    lanes = run.iv.name
+    if chosen is not None and chosen is not run:
+        lanes = chosen.iv.name
+        columns = []
+        width = upper_limit(chosen.extent)
+        if width > COLUMNS:
+            column, lanes = s.split(lanes, COLUMNS)
+            columns, width = [column], COLUMNS
+        parallel += columns
+        work *= width
+        s.reorder(*parallel, run.iv.name, lanes)
+    if parallel:
+        s.parallel(fuse_all(s, parallel))
+        set_grain(s, parallel[0], work)
+    s.vectorize(lanes)
+
+
+__all__ = ["prefix"]

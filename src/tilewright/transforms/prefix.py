@@ -1,0 +1,53 @@
+"""Recognizing running combinations (prefix sums) among tensor-level computations.
+
+``y[..., i, ...] = sum over r <= i of f(..., r, ...)``: written as a reduction over a triangle, it can be computed in one pass that keeps the
+running value. ``r <= n - 1 - i`` runs from the other end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dialects import scalar, tensor
+from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq
+from .index_maps import symbols_of
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The position of the axis that the combination runs along, and whether its first element is the last of the axis."""
+
+    axis: int
+    reverse: bool
+
+
+def match_prefix(op: tensor.Compute) -> Prefix | None:
+    """How a computation is a running combination; None when it is none."""
+    if len(op.reduce_axes) != 1 or not isinstance(op.reduce_axes[0].upper, Expr):
+        return None
+    upper = op.reduce_axes[0].upper
+    bounding = [d for d, a in enumerate(op.axes) if a in free_symbols(upper)]
+    if len(bounding) != 1:
+        return None
+    own = op.axes[bounding[0]]
+    parts = linear_in(upper, own)
+    if parts is None or own in symbols_of(_expressions(op)):
+        return None
+    if isinstance(parts[0], int) and parts[0] == 1 and prove_eq(parts[1], 0):
+        return Prefix(bounding[0], False)
+    if isinstance(parts[0], int) and parts[0] == -1 and prove_eq(parts[1], own.upper):
+        return Prefix(bounding[0], True)
+    return None
+
+
+def _expressions(op: tensor.Compute) -> list[Dim]:
+    found: list[Dim] = []
+    for x in op.body.ops:
+        if isinstance(x, tensor.Read):
+            found += [*x.indices, *x.guard]
+        elif isinstance(x, scalar.Index):
+            found.append(x.expr)
+    return found
+
+
+__all__ = ["Prefix", "match_prefix"]
