@@ -76,6 +76,12 @@ def test_bias_and_activation_are_the_epilogue_of_a_matmul() -> None:
     assert [g.kind for g in groups] == ["contraction"]
 
 
+@pytest.mark.parametrize("shape", [(1, 7, 24), (1, 1, 24), (3, 1, 24)])
+def test_dimensions_of_one_keep_nothing_apart(shape: tuple[int, ...]) -> None:
+    groups = check_passes(build({"x": shape}, linear_relu))
+    assert [g.kind for g in groups] == ["contraction"]
+
+
 def test_matmul_bias_relu_moves_memory_once() -> None:
     module = build({"x": (64, 24)}, linear_relu)
     lowered = lower(module, OPTIONS, lambda step, m: step(m))
@@ -164,3 +170,12 @@ def test_flops_of_a_triangular_reduction_have_a_bound() -> None:
     module = build({"x": (SEQ, 4)}, lambda b, x: b(graph.Cumsum(x, axis=0)))
     lowered = lower(module, OPTIONS, lambda step, m: step(m))
     assert all(bounds(k.flops)[1] is not None for k in lowered.kernels.values())
+
+
+def test_a_permutation_is_absorbed_past_dimensions_of_one() -> None:
+    def body(b: Builder, x: Value) -> Value:
+        y = b(graph.Einsum((x, weight(b, 4, 6, 8)), equation="bshd,hde->bhse"))
+        return b(graph.Transpose(y, permutation=(0, 2, 1, 3)))
+
+    (group,) = check_passes(build({"x": (1, SEQ, 4, 6)}, body), seq=9)
+    assert group.kind == "contraction"

@@ -17,7 +17,15 @@ from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
 from ..ir.types import boolean, i64
 from .contraction import match_contraction
-from .index_maps import affine_coefficients, flatten_index, product, reshape_index, substitute_all, symbols_of
+from .index_maps import (
+    affine_coefficients,
+    at_same_point,
+    flatten_index,
+    product,
+    reshape_index,
+    substitute_all,
+    symbols_of,
+)
 
 HEAVY = frozenset(
     "scalar." + name
@@ -149,7 +157,7 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
         return True  # a relabelling, conversion, fill or ramp: recomputing costs no more than loading
     if not _only_reshapes_to(op.result, consumer):
         return reads == 0 and heavy == 0 and cheap <= 4
-    if _belongs_to_contraction(op) and producer.indices != tuple(consumer.axes):
+    if _belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
         return False  # it costs nothing as an epilogue; what only moves its elements can be composed further on
     copies = sum(1 for r in consumer.reads if (p := _producer_of(r)) is not None and p.op is op)
     repeated = not prove_le(_points(consumer), op.result.type.size)
@@ -165,7 +173,7 @@ def _belongs_to_contraction(op: tensor.Compute) -> bool:
         source = read.source.defining_op
         if (
             isinstance(source, tensor.Compute)
-            and tuple(read.indices) == tuple(op.axes)
+            and at_same_point(read.indices, op.axes)
             and match_contraction(source) is not None
         ):
             return set(source.result.users) <= set(op.reads)
@@ -276,6 +284,10 @@ def absorb_permutations(module: Module) -> None:
         compose(module)
 
 
+def _is_unit(axis: Expr) -> bool:
+    return isinstance(axis.upper, int) and axis.upper == 0
+
+
 def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
     producer = read.source.defining_op
     if not isinstance(producer, tensor.Compute) or not producer.is_reduction or read.guard or read.dynamic:
@@ -285,6 +297,12 @@ def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
     if set(read.source.users) != set(reads) or any(tuple(r.indices) != indices for r in reads):
         return
     axes = tuple(consumer.axes)
+    # Where there is one point it may be written as 0: it then stands for the consumer's next axis of one point.
+    units = [a for a in axes if _is_unit(a) and a not in indices]
+    indices = tuple(
+        units.pop(0) if isinstance(e, int) and e == 0 and _is_unit(a) and units else e
+        for e, a in zip(indices, producer.axes, strict=True)
+    )
     if len(indices) != len(axes) or set(indices) != set(axes) or indices == axes or indices[-1] is not axes[-1]:
         return
     # Axis d of the producer is axis position[d] of the consumer.

@@ -18,7 +18,7 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import sort_block
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, bounds, prove_eq
-from .index_maps import product
+from .index_maps import at_same_point, product
 from .pack_operands import CONTRACTION, Roles
 from .prefix import match_prefix
 
@@ -137,9 +137,13 @@ def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
     if op.is_reduction or op.result.type.shape != result.type.shape or not op.dtype.is_float:
         return False
     reads = [r for r in op.reads if r.source is result]
-    if not reads or any(r.guard or r.dynamic or tuple(r.indices) != tuple(op.axes) for r in reads):
+    if not reads or any(r.guard or r.dynamic or not at_same_point(r.indices, op.axes) for r in reads):
         return False
-    return set(result.users) == set(reads)
+    if set(result.users) != set(reads):
+        return False
+    for r in reads:
+        r.indices = tuple(op.axes)  # so that schedules see that it reads what it overwrites
+    return True
 
 
 def _common_rows(draft: _Draft, op: tensor.Compute) -> tuple[Dim, ...] | None:

@@ -8,6 +8,14 @@ from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq, substitu
 from ..ir.types import Shape
 
 
+def at_same_point(indices: Sequence[Dim], axes: Sequence[Expr]) -> bool:
+    """Whether indices into a tensor of the axes' extents are just the axes; one of a single point may be written as 0."""
+    return len(indices) == len(axes) and all(
+        e is a or (isinstance(e, int) and e == 0 and isinstance(a.upper, int) and a.upper == 0)
+        for e, a in zip(indices, axes, strict=True)
+    )
+
+
 def symbols_of(dims: Iterable[Dim]) -> frozenset[Expr]:
     """All symbols in some expressions."""
     found: set[Expr] = set()
