@@ -1,164 +1,190 @@
-"""The zoo's models at their published sizes: Tilewright against PyTorch eager and ONNX Runtime, batch 1.
+"""The benchmark models, each defined once: a PyTorch module with fixed weights and its inputs.
 
-    python bench/models.py                       # all models; writes bench/results/models.json and models.md
-    python bench/models.py bert vit --seconds 5
-
-Each model runs in a process of its own, the engines taking turns in it; medians and ratios are reported. PyTorch runs the module in
-eager mode under `torch.no_grad`, ONNX Runtime its default session (all graph optimizations) on the same ONNX file that Tilewright
-compiles, all with the same number of threads. The floor is max(flops / peak,
-bytes / bandwidth) summed over Tilewright's kernels; peak and bandwidth are measured in the same run.
+To add one, append to `_ALL`; it then runs on every engine. Engines that read files get its ONNX export (see `prepare`).
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-RESULTS = ROOT / "bench" / "results"
-LEFT_OUT = {"llama": "1.2 billion parameters: its ONNX export alone needs more memory than the machine has"}
+from tests.zoo.models import MINILM, MODELS, ZooModel
+
 SEQUENCE = 128
+OPTIONS = 1 << 20
 
 
-def measure(name: str, seconds: float, threads: int) -> dict[str, Any]:
-    """Times, differences and compile times of one model."""
-    import onnxruntime
+@dataclass(frozen=True)
+class Model:
+    """A model of the benchmark.
+
+    `module()` gives the `torch.nn.Module` in eval mode, always with the same weights; `inputs(batch)` its tensors by name, in
+    the order of its arguments. `images` says that its weights and input are better channels-last, in torch. `numpy` and
+    `jax`, where the program is natural there, take the module and give a function of NumPy (JAX) arrays.
+    """
+
+    name: str
+    module: Callable[[], Any]
+    inputs: Callable[[int], dict[str, Any]]
+    batches: tuple[int, ...] = (1, 8)
+    precisions: tuple[str, ...] = ("float32", "bf16")
+    images: bool = False
+    numpy: Callable[[Any], Callable[..., Any]] | None = None
+    jax: Callable[[Any], Callable[..., Any]] | None = None
+
+
+def _zoo(model: ZooModel, images: bool = False) -> Model:
+    return Model(
+        model.name,
+        lambda: model.torch_model("full"),
+        lambda batch: model.inputs("full", batch=batch, seq=SEQUENCE),
+        images=images,
+    )
+
+
+def _random(*shape: int) -> Any:
     import torch
-    from tests.zoo.models import MINILM, MODELS
 
-    import tilewright as tw
-    from tilewright.cli.bench import interleaved
-    from tilewright.machine import machine
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
-    model = MINILM if name == "minilm" else MODELS[name]
-    path = model.onnx_model("full", dynamic=True)
-    start = time.perf_counter()
-    library = tw.compile(path, dims=model.dims, threads=threads, cache=False)
-    cold = time.perf_counter() - start
-    tw.compile(path, dims=model.dims, threads=threads)  # fills the cache
-    start = time.perf_counter()
-    tw.compile(path, dims=model.dims, threads=threads)
-    warm = time.perf_counter() - start
 
-    torch.set_num_threads(threads)
-    module = model.torch_model("full")
-    inputs = model.inputs("full", batch=1, seq=SEQUENCE)
-    arrays = [v.numpy() for v in inputs.values()]
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    feed = dict(zip([i.name for i in session.get_inputs()], arrays, strict=True))
+def _seeded(make: Callable[[], Any]) -> Any:
+    import torch
 
-    def eager() -> Any:
-        with torch.no_grad():
-            return module(*inputs.values())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make().eval()
 
-    calls = {"tilewright": lambda: library(*arrays), "torch": eager, "onnxruntime": lambda: session.run(None, feed)}
-    wanted = eager().numpy()
-    found = library(*arrays)
-    error = float(abs((found[0] if isinstance(found, tuple) else found) - wanted).max() / abs(wanted).max())
-    times = interleaved(calls, seconds)
-    milliseconds = {engine: statistics.median(t) * 1e3 for engine, t in times.items()}
-    rows = library.profile(*arrays, repeat=3)
-    here = machine(threads)
-    floor = sum(here.floor_seconds(r.flops, r.bytes) for r in rows)
+
+# -- A small multi-layer perceptron ----------------------------------------------------------------------------------------------
+
+
+def _mlp() -> Any:
+    from torch import nn
+
+    return _seeded(
+        lambda: nn.Sequential(
+            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+        )
+    )
+
+
+def _mlp_jax(module: Any) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    layers = [(jnp.asarray(m.weight.detach().numpy()).T, jnp.asarray(m.bias.detach().numpy())) for m in module[::2]]
+
+    def run(x: Any) -> Any:
+        for weight, bias in layers[:-1]:
+            x = jax.nn.relu(x @ weight + bias)
+        weight, bias = layers[-1]
+        return x @ weight + bias
+
+    return run
+
+
+# -- A recurrent network ---------------------------------------------------------------------------------------------------------
+
+
+def _lstm() -> Any:
+    from torch import nn
+
+    class Lstm(nn.Module):
+        """Two layers of width 256 over a sequence of 128."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(256, 256, num_layers=2, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.lstm(x)[0]
+
+    return _seeded(Lstm)
+
+
+# -- Option prices ---------------------------------------------------------------------------------------------------------------
+
+
+def black_scholes(xp: Any, erf: Callable[[Any], Any], spot: Any, strike: Any, years: Any) -> tuple[Any, Any]:
+    """Prices of European calls and puts at 2 % interest and 30 % volatility; `xp` is numpy, torch or jax.numpy."""
+    rate, volatility = 0.02, 0.3
+    deviation = volatility * xp.sqrt(years)
+    d1 = (xp.log(spot / strike) + (rate + 0.5 * volatility * volatility) * years) / deviation
+    d2 = d1 - deviation
+    below1 = 0.5 + 0.5 * erf(d1 * 0.7071067811865476)
+    below2 = 0.5 + 0.5 * erf(d2 * 0.7071067811865476)
+    discounted = strike * xp.exp(-rate * years)
+    call = spot * below1 - discounted * below2
+    return call, call - spot + discounted
+
+
+def _black_scholes() -> Any:
+    import torch
+
+    class BlackScholes(torch.nn.Module):
+        def forward(self, spot: Any, strike: Any, years: Any) -> Any:
+            return black_scholes(torch, torch.erf, spot, strike, years)
+
+    return BlackScholes().eval()
+
+
+def _black_scholes_inputs(batch: int) -> dict[str, Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    ranges = {"spot": (10, 50), "strike": (10, 50), "years": (0.1, 2)}
     return {
-        "model": name,
-        "milliseconds": milliseconds,
-        "range": {engine: [min(t) * 1e3, max(t) * 1e3] for engine, t in times.items()},
-        "runs": {engine: len(t) for engine, t in times.items()},
-        "error": error,
-        "floor_milliseconds": floor * 1e3,
-        "compile_seconds": {"cold": cold, "cached": warm},
-        "kernels": {"launches": sum(r.calls for r in rows), "distinct": len(rows)},
-        "memory": library.metadata["memory"],
+        name: low + (high - low) * torch.rand(batch * OPTIONS, generator=generator)
+        for name, (low, high) in ranges.items()
     }
 
 
-def table(results: list[dict[str, Any]], note: str) -> str:
-    """The results in Markdown, with the geometric means of the ratios."""
-    lines = [
-        note,
-        "",
-        "| model | Tilewright ms | torch ms | ONNX Runtime ms | torch ÷ ours | ONNX Runtime ÷ ours | floor ÷ ours | compile s (cached) |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    ratios: dict[str, list[float]] = {"torch": [], "onnxruntime": []}
-    for r in results:
-        ms = r["milliseconds"]
-        ours = ms["tilewright"]
-        for engine, values in ratios.items():
-            values.append(ms[engine] / ours)
-        lines.append(
-            f"| {r['model']} | {ours:.1f} | {ms['torch']:.1f} | {ms['onnxruntime']:.1f} | {ms['torch'] / ours:.2f} | "
-            f"{ms['onnxruntime'] / ours:.2f} | {r['floor_milliseconds'] / ours:.2f} | "
-            f"{r['compile_seconds']['cold']:.1f} ({r['compile_seconds']['cached']:.2f}) |"
-        )
-    if results:
-        means = {engine: statistics.geometric_mean(values) for engine, values in ratios.items()}
-        lines.append(f"| geometric mean | | | | {means['torch']:.2f} | {means['onnxruntime']:.2f} | | |")
-    lines += ["", *(f"Left out: {name}: {why}." for name, why in LEFT_OUT.items())]
-    return "\n".join(lines) + "\n"
+def _black_scholes_numpy(_: Any) -> Callable[..., Any]:
+    import numpy
+    from scipy.special import erf
+
+    return lambda *arrays: black_scholes(numpy, erf, *arrays)
 
 
-def main() -> None:
-    from tests.zoo.models import MODELS
+def _black_scholes_jax(_: Any) -> Callable[..., Any]:
+    import jax
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("models", nargs="*", help="names of zoo models (default: all that fit)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="time to spend on each model")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.one, options.seconds, options.threads)))
-        return
-    results = []
-    for name in options.models or ["minilm", *(n for n in MODELS if n not in LEFT_OUT)]:
-        command = [
-            sys.executable,
-            __file__,
-            "--one",
-            name,
-            "--seconds",
-            str(options.seconds),
-            "--threads",
-            str(options.threads),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{name}: failed\n{done.stderr[-2000:]}", file=sys.stderr)
-            continue
-        result = json.loads(done.stdout.splitlines()[-1])
-        results.append(result)
-        print(
-            name,
-            {k: round(v, 2) for k, v in result["milliseconds"].items()},
-            f"error {result['error']:.1e}",
-            flush=True,
-        )
-    note = f"{datetime.date.today()}, {cpu_name()}, {options.threads} threads, float32, batch 1, {SEQUENCE} tokens; medians."
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "models.json").write_text(json.dumps({"note": note, "results": results}, indent=1) + "\n")
-    (RESULTS / "models.md").write_text(table(results, note))
-    print(table(results, note))
+    return lambda *arrays: black_scholes(jax.numpy, jax.scipy.special.erf, *arrays)
 
 
-def cpu_name() -> str:
-    """The processor's name and the widest vectors it has."""
-    from tilewright.machine import machine
-    from tilewright.targets.cpu.isa import host_isa
+def _swin() -> Any:
+    """Swin-T at 224 x 224, 1000 classes."""
+    from transformers import SwinConfig, SwinForImageClassification
 
-    return f"{machine().processor} ({host_isa().vector_bits}-bit vectors)"
+    return SwinForImageClassification(SwinConfig(num_labels=1000))
 
 
-if __name__ == "__main__":
-    main()
+SWIN = ZooModel("swin", lambda size: _swin(), "image", "logits", {}, {"full": 224})
+
+_ALL = [
+    _zoo(MINILM),
+    _zoo(MODELS["distilbert"]),
+    _zoo(MODELS["bert"]),
+    _zoo(MODELS["vit"]),
+    _zoo(MODELS["gpt2"]),
+    _zoo(MODELS["whisper-encoder"]),
+    _zoo(MODELS["resnet50"], images=True),
+    _zoo(MODELS["mobilenet_v2"], images=True),
+    _zoo(MODELS["convnext"], images=True),
+    _zoo(SWIN),
+    Model("lstm", _lstm, lambda batch: {"x": _random(batch, SEQUENCE, 256)}),
+    Model("mlp", _mlp, lambda batch: {"x": _random(batch, 64)}, jax=_mlp_jax),
+    Model(
+        "black-scholes",
+        _black_scholes,
+        _black_scholes_inputs,
+        batches=(1,),
+        precisions=("float32",),
+        numpy=_black_scholes_numpy,
+        jax=_black_scholes_jax,
+    ),
+]
+BENCH_MODELS: dict[str, Model] = {model.name: model for model in _ALL}
+"""The benchmark models by name."""

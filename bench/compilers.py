@@ -1,0 +1,93 @@
+"""Engines that compile the ONNX file ahead of time: TVM and IREE."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .case import Case
+from .engines import Engine, Loaded
+
+_NOT_BF16 = "has no pass that computes a float32 ONNX model in bf16 on the CPU"
+
+
+class Tvm(Engine):
+    name = "tvm"
+    packages = ("apache-tvm",)
+    settings = {"float32": "Relax from ONNX, default CPU pipeline, LLVM for this processor; no tuning run"}
+    lacks = {"bf16": _NOT_BF16}
+    builds = True
+
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
+        import llvmlite.binding as llvm
+        import onnx
+        import tvm
+        from tvm.relax.frontend.onnx import from_onnx
+
+        start = time.perf_counter()
+        module = from_onnx(onnx.load(case.onnx), keep_params_in_input=False)
+        target = tvm.target.Target({"kind": "llvm", "mcpu": llvm.get_host_cpu_name(), "num-cores": case.threads})
+        tvm.compile(module, target).export_library(str(folder / "model.so"))
+        return {"compile": time.perf_counter() - start}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        os.environ["TVM_NUM_THREADS"] = str(case.threads)
+        import tvm
+        from tvm import relax
+
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / "model.so")), tvm.cpu())
+        inputs = [tvm.runtime.tensor(array) for array in case.inputs().values()]
+        main = machine["main"]
+
+        def arrays(outputs: Any) -> list[np.ndarray]:
+            return [outputs.numpy()] if hasattr(outputs, "numpy") else [t.numpy() for t in outputs]
+
+        return Loaded(lambda: main(*inputs), arrays)
+
+
+class Iree(Engine):
+    name = "iree"
+    packages = ("iree-base-compiler", "iree-base-runtime")
+    settings = {
+        "float32": "llvm-cpu for this processor, -O3 with data tiling, local-task with as many workers as threads"
+    }
+    lacks = {"bf16": _NOT_BF16}
+    builds = True
+
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
+        from iree.compiler import tools
+
+        start = time.perf_counter()
+        importer = Path(sys.executable).with_name("iree-import-onnx")
+        imported = folder / "model.mlir"
+        subprocess.run([importer, case.onnx, "-o", imported], check=True)
+        tools.compile_file(
+            str(imported),
+            output_file=str(folder / "model.vmfb"),
+            target_backends=["llvm-cpu"],
+            input_type="onnx",
+            extra_args=["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"],
+        )
+        return {"compile": time.perf_counter() - start}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        from iree import runtime
+
+        runtime.flags.parse_flags(f"--task_topology_group_count={case.threads}")
+        config = runtime.Config("local-task")
+        module = runtime.VmModule.mmap(config.vm_instance, str(folder / "model.vmfb"))
+        bound = runtime.load_vm_module(module, config)
+        name = next(n for n in module.function_names if not n.startswith("__") and not n.endswith("$async"))
+        function = bound[name]
+        inputs = [runtime.asdevicearray(config.device, array) for array in case.inputs().values()]
+
+        def arrays(outputs: Any) -> list[np.ndarray]:
+            return [o.to_host() for o in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
+
+        return Loaded(lambda: function(*inputs), arrays)

@@ -1,0 +1,263 @@
+"""The engines: how each compiles and runs a case, in its fastest honest configuration. Imports are local: a process loads one engine.
+
+An engine's `build` runs in a process of its own and leaves files; `load` runs in the process that is measured.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .case import Case
+
+
+@dataclass
+class Loaded:
+    """A model ready to run: `run()` is one inference on the case's inputs, `arrays` makes NumPy arrays of what it returns.
+
+    `inside`, where given, is seconds of one inference without the call from Python; `kernels` lists (flops, bytes) of each
+    kernel in one inference.
+    """
+
+    run: Callable[[], Any]
+    arrays: Callable[[Any], list[np.ndarray]]
+    inside: Callable[[], float] | None = None
+    kernels: Callable[[], list[tuple[int, int]]] | None = None
+
+
+class Engine:
+    """One engine. `settings` states its configuration by precision; a precision it lacks is in `lacks`, with the reason."""
+
+    name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
+    settings: ClassVar[dict[str, str]]
+    lacks: ClassVar[dict[str, str]] = {}
+    builds: ClassVar[bool] = False
+
+    def refuses(self, case: Case) -> str | None:
+        """Why this engine does not run `case`, None when it does."""
+        return self.lacks.get(case.precision)
+
+    def version(self) -> str:
+        """The versions of the engine's packages. Raises PackageNotFoundError."""
+        return ", ".join(f"{p} {importlib.metadata.version(p)}" for p in self.packages)
+
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
+        """Compile ahead of time, leaving files in `folder`; returns seconds by what took them."""
+        return {}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        """Load what `build` left, or the case's own files."""
+        raise NotImplementedError
+
+
+def _plain(outputs: Any) -> list[np.ndarray]:
+    return [np.asarray(o) for o in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
+
+
+class Tilewright(Engine):
+    name = "tilewright"
+    packages = ("llvmlite",)
+    settings = {
+        "float32": "artifact of the ONNX file, loaded by tw.load",
+        "bf16": 'the same with precision="bf16"',
+    }
+    builds = True
+
+    def version(self) -> str:
+        import tilewright
+
+        return f"tilewright {tilewright.__version__}, {super().version()}"
+
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
+        import tempfile
+        import time
+
+        import tilewright as tw
+
+        precision = None if case.precision == "float32" else case.precision
+        seconds = {}
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["TILEWRIGHT_CACHE_DIR"] = cache
+            for kind in ("compile", "cached"):
+                start = time.perf_counter()
+                library = tw.compile(case.onnx, precision=precision, threads=case.threads)
+                seconds[kind] = time.perf_counter() - start
+            library.save(folder / "model.so")
+        return seconds
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        import tilewright as tw
+
+        library = tw.load(folder / "model.so", threads=case.threads)
+        arrays = list(case.inputs().values())
+
+        def kernels() -> list[tuple[int, int]]:
+            return [(row.flops, row.bytes) for row in library.profile(*arrays, repeat=1)]
+
+        def inside() -> float:
+            from .inside import seconds_inside
+
+            return seconds_inside(library, arrays)
+
+        return Loaded(lambda: library(*arrays), _plain, inside, kernels)
+
+
+class Torch(Engine):
+    name = "torch"
+    packages = ("torch",)
+    settings = {
+        "float32": "eager, inference mode, channels-last for convolutional networks",
+        "bf16": "the same with the module and its inputs in bfloat16",
+    }
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        import torch
+
+        from .models import BENCH_MODELS
+
+        torch.set_num_threads(case.threads)
+        torch.set_num_interop_threads(1)
+        model = BENCH_MODELS[case.model]
+        module = model.module()
+        inputs = [torch.from_numpy(a) for a in case.inputs().values()]
+        if case.precision == "bf16":
+            module = module.to(torch.bfloat16)
+            inputs = [t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs]
+        if model.images:
+            module = module.to(memory_format=torch.channels_last)
+            inputs = [t.contiguous(memory_format=torch.channels_last) for t in inputs]
+        call = self.compiled(module)
+
+        def run() -> Any:
+            with torch.inference_mode():
+                return call(*inputs)
+
+        def arrays(outputs: Any) -> list[np.ndarray]:
+            return [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+        return Loaded(run, arrays)
+
+    def compiled(self, module: Any) -> Callable[..., Any]:
+        return module
+
+
+class Inductor(Torch):
+    name = "inductor"
+    settings = {
+        "float32": "torch.compile, freezing, inference mode, channels-last for convolutional networks",
+        "bf16": "the same with the module and its inputs in bfloat16",
+    }
+
+    def compiled(self, module: Any) -> Callable[..., Any]:
+        import torch
+        from torch._inductor import config
+
+        config.freezing = True
+        return torch.compile(module, dynamic=False)
+
+
+class OnnxRuntime(Engine):
+    name = "onnxruntime"
+    packages = ("onnxruntime",)
+    settings = {"float32": "CPU provider, all graph optimizations, bound inputs and outputs"}
+    lacks = {"bf16": "its CPU provider has no bf16 kernels on x86"}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = case.threads
+        session = onnxruntime.InferenceSession(str(case.onnx), options, providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for value, array in zip(session.get_inputs(), case.inputs().values(), strict=True):
+            binding.bind_cpu_input(value.name, array)
+        for value in session.get_outputs():
+            binding.bind_output(value.name)
+        return Loaded(lambda: session.run_with_iobinding(binding), lambda _: binding.copy_outputs_to_cpu())
+
+
+class OpenVino(Engine):
+    name = "openvino"
+    packages = ("openvino",)
+    settings = {
+        "float32": "latency hint, inference precision f32, bound inputs",
+        "bf16": "latency hint, inference precision bf16, bound inputs",
+    }
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        import openvino
+        from openvino import properties
+        from openvino.properties import hint
+
+        compiled = openvino.Core().compile_model(
+            str(case.onnx),
+            "CPU",
+            {
+                hint.performance_mode: hint.PerformanceMode.LATENCY,
+                hint.inference_precision: openvino.Type.f32 if case.precision == "float32" else openvino.Type.bf16,
+                properties.inference_num_threads: case.threads,
+            },
+        )
+        request = compiled.create_infer_request()
+        arrays = list(case.inputs().values())  # shared with the request: kept alive by `run`
+        for index, array in enumerate(arrays):
+            request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
+
+        def run() -> Any:
+            request.infer()
+            return arrays
+
+        return Loaded(run, lambda _: [request.get_output_tensor(i).data.copy() for i in range(len(compiled.outputs))])
+
+
+class _Program(Engine):
+    """An engine that runs only the models written for it."""
+
+    field: ClassVar[str]
+
+    def refuses(self, case: Case) -> str | None:
+        from .models import BENCH_MODELS
+
+        absent = getattr(BENCH_MODELS[case.model], self.field) is None
+        return "the model is no program of its kind" if absent else super().refuses(case)
+
+    def program(self, case: Case) -> Callable[..., Any]:
+        from .models import BENCH_MODELS
+
+        model = BENCH_MODELS[case.model]
+        return getattr(model, self.field)(model.module())
+
+
+class NumPy(_Program):
+    name = "numpy"
+    field = "numpy"
+    packages = ("numpy", "scipy")
+    settings = {"float32": "the formula on whole arrays, erf from SciPy; one thread"}
+    lacks = {"bf16": "no bf16"}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        program, arrays = self.program(case), list(case.inputs().values())
+        return Loaded(lambda: program(*arrays), _plain)
+
+
+class Jax(_Program):
+    name = "jax"
+    field = "jax"
+    packages = ("jax", "jaxlib")
+    settings = {"float32": "jax.jit on the CPU backend, process bound to as many cores as threads"}
+    lacks = {"bf16": "not written for bf16"}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: case.threads])
+        import jax
+
+        program = jax.jit(self.program(case))
+        arrays = [jax.numpy.asarray(a) for a in case.inputs().values()]
+        return Loaded(lambda: jax.block_until_ready(program(*arrays)), _plain)

@@ -1,0 +1,152 @@
+"""The harness of model benchmarks: engines in processes of their own, results that merge, the report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from bench.__main__ import main
+from bench.case import Case, largest_error
+from bench.roofline import Roof
+from bench.worker import Child, EngineError, holding
+
+from bench import report, results
+
+ROOF = Roof(2, {"float32": 1e11, "bf16": 1e12}, 1e10)
+CASE = Case("mlp", "float32", 1, 2)
+
+
+def figure(milliseconds: float, **others: Any) -> dict[str, Any]:
+    common = {
+        "min_milliseconds": milliseconds / 2,
+        "max_milliseconds": milliseconds * 2,
+        "error": 1e-7,
+        "load_seconds": 0.5,
+    }
+    return {"milliseconds": milliseconds, "peak_bytes": 1 << 20, "version": "x 1", **common, **others}
+
+
+def test_rows_merge(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    results.merge(path, CASE, {"tilewright": figure(1), "torch": figure(3)}, ROOF)
+    results.merge(path, Case("lstm", "float32", 1, 2), {"torch": figure(5)}, ROOF)
+    results.merge(path, CASE, {"torch": figure(2), "tvm": {"failed": "not installed"}}, ROOF)
+    rows = results.read(path)
+    assert [row["case"]["model"] for row in rows] == ["mlp", "lstm"]
+    assert report.milliseconds(rows[0]) == {"tilewright": 1, "torch": 2}
+    assert results.engines_measured(path, CASE) == {"tilewright", "torch"}
+    text = report.markdown(report.ordered(rows))
+    assert "| mlp | 1.00 |" in text and "2.00" in text
+    assert "not yet" in text  # the LSTM, which only torch ran
+    assert "- tvm: mlp: not installed" in text
+
+
+def test_best_peer_is_never_our_own() -> None:
+    assert report.best_peer({"engines": {"tilewright": figure(1), "torch": figure(4), "openvino": figure(2)}}) == (
+        "openvino",
+        2,
+    )
+    assert report.best_peer({"engines": {"tilewright": figure(1)}}) is None
+
+
+def test_error_of_other_shapes_and_nans_is_infinite() -> None:
+    import numpy as np
+
+    one = np.ones((2, 2), np.float32)
+    assert largest_error([one], [one]) == 0
+    assert largest_error([one * 1.5], [one]) == 0.5
+    assert largest_error([one[0]], [one]) == float("inf")
+    assert largest_error([one * np.nan], [one]) == float("inf")
+
+
+def answers(what: str) -> Iterator[Any]:
+    question = yield os.getpid()
+    while True:
+        if what == "raise":
+            raise ValueError("the reason")
+        if what == "die":
+            os._exit(3)
+        if what == "hang":
+            time.sleep(60)
+        question = yield question * 2
+
+
+def test_child_answers_and_stands_still_meanwhile() -> None:
+    child = Child(answers, "double", threads=1)
+    pid = child.first(60)
+    assert child.ask(21, 60) == 42
+    deadline = time.time() + 10
+    while (state := Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0]) != "T" and time.time() < deadline:
+        time.sleep(0.01)
+    assert state == "T"
+    child.close()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"), [("raise", "ValueError: the reason"), ("die", "exit code 3"), ("hang", "no answer in 1 s")]
+)
+def test_child_that_fails(what: str, message: str) -> None:
+    child = Child(answers, what, threads=1)
+    child.first(60)
+    with pytest.raises(EngineError, match=message):
+        child.ask(1, 1 if what == "hang" else 60)
+    child.close()
+
+
+def test_lock_is_held(tmp_path: Path) -> None:
+    import fcntl
+
+    path = tmp_path / "lock"
+    with holding(path), path.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_row_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "models.json"
+    main(
+        [
+            "-m",
+            "mlp",
+            "-p",
+            "float32",
+            "-t",
+            "1",
+            "-e",
+            "tilewright,onnxruntime,numpy",
+            "-s",
+            "0.5",
+            "--results",
+            str(path),
+        ]
+    )
+    (row,) = results.read(path)
+    assert row["case"] == {"model": "mlp", "precision": "float32", "batch": 1, "threads": 1}
+    assert row["roof"]["flops"]["float32"] > 1e9 and row["roof"]["bandwidth"] > 1e8
+    ours, peer = row["engines"]["tilewright"], row["engines"]["onnxruntime"]
+    for found in (ours, peer):
+        assert found["min_milliseconds"] <= found["milliseconds"] <= found["max_milliseconds"]
+        assert found["error"] < 1e-5 and found["peak_bytes"] > 1 << 20 and found["samples"] >= 3
+    assert ours["inside_milliseconds"] > 0 and ours["compile_seconds"] > 0 and ours["roofline_share"] > 0
+    assert "no program of its kind" in row["engines"]["numpy"]["failed"]
+    assert "| mlp |" in path.with_suffix(".md").read_text()
+    assert "onnxruntime" in capsys.readouterr().out
+
+
+def test_plot_has_a_panel_for_each_precision(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "models.json"
+    for precision in ("float32", "bf16"):
+        results.merge(path, Case("mlp", precision, 1, 2), {"tilewright": figure(1), "openvino": figure(3)}, ROOF)
+    report.write(path)
+    picture = path.with_suffix(".svg").read_text()
+    assert picture.count('<g id="axes_') == 2
