@@ -16,6 +16,7 @@ import xxhash
 from tilewright.artifact import link, package, trailer
 from tilewright.artifact.sources import COMPILE_FLAGS, EXPORTS, INCLUDE_DIR
 from tilewright.errors import ArtifactError
+from tilewright.ir.constant import Constant
 from tilewright.runtime.library import Library
 
 SOURCES = Path(__file__).parents[1] / "runtime" / "c"
@@ -54,7 +55,7 @@ def check(library: Library) -> None:
 @pytest.mark.parametrize("compiler", ["", "zig"])
 def test_a_library_for_this_machine(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CC", compiler)
-    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     target = host_triple()
     whole = package.link_library(tmp_path / "whole.so", model(target), METADATA, target, weights=weights)
     check(Library(whole))
@@ -66,7 +67,7 @@ def test_a_library_for_this_machine(compiler: str, tmp_path: Path, monkeypatch: 
 def test_no_compiler_is_needed_but_zig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TILEWRIGHT_CC", raising=False)
-    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     target = host_triple()
     check(Library(package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)))
 
@@ -74,7 +75,7 @@ def test_no_compiler_is_needed_but_zig(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
 def test_only_the_interface_is_exported(tmp_path: Path) -> None:
     target = host_triple()
-    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     path = package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)
     listing = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     assert {line.split()[-1] for line in listing.splitlines()} == set(EXPORTS)
@@ -91,7 +92,7 @@ def test_only_the_interface_is_exported(tmp_path: Path) -> None:
     ],
 )
 def test_other_machines(target: str, magic: bytes, tmp_path: Path) -> None:
-    weights = package.gather_weights([(0, WEIGHTS)], WEIGHTS.nbytes)
+    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     path = package.link_library(tmp_path / "model", model(target), METADATA, target, weights=weights)
     data = path.read_bytes()
     assert data.startswith(magic)

@@ -80,6 +80,8 @@ def random_kernel(seed: int) -> Operation:
     for op in f.body.ops:
         if isinstance(op, tensor.Compute):
             computed.append(group.body.append(op.clone(mapping)).results[0])
+    if not computed:
+        return random_kernel(seed + 1)
     # Arguments cannot be outputs of a kernel: return what was computed last, and something before it.
     group.body.append(tensor.Yield(dict.fromkeys((computed[-1], computed[len(computed) // 2]))))
     return kernel_of_group(group, f"kernel_{seed}")

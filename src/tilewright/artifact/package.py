@@ -15,9 +15,10 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -39,21 +40,31 @@ _MARKER = b"tilewright: the weights' place\0\0"
 _OVERHEAD = 1 << 20  # bytes of an artifact beside weights, objects and metadata: runtime, tables, padding
 
 
-def gather_weights(parts: Iterable[tuple[int, Any]], size: int) -> np.ndarray:
-    """All weights in one uint8[size] array aligned to 64 bytes; `parts` are (offset, buffer), gaps are zero.
+class Data(Protocol):
+    """An array that can be written somewhere."""
 
-    A single buffer that is the whole and already aligned (a mapped file, say) is used as it is.
-    """
-    placed = [(offset, np.frombuffer(part, np.uint8)) for offset, part in parts]
-    if len(placed) == 1 and placed[0][0] == 0 and placed[0][1].nbytes == size:
-        whole = placed[0][1]
-        if whole.ctypes.data % _ALIGNMENT == 0:
-            return whole
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def numpy_dtype(self) -> np.dtype: ...
+    @property
+    def nbytes(self) -> int: ...
+    def write_to(self, out: np.ndarray) -> None: ...
+
+
+def gather_weights(parts: Iterable[tuple[int, Data]], size: int) -> np.ndarray:
+    """All weights in one uint8[size] array aligned to 64 bytes; `parts` are (offset, data), gaps are zero."""
     block = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
     whole = block[start : start + size]
-    for offset, part in placed:
-        whole[offset : offset + part.nbytes] = part
+
+    def place(part: tuple[int, Data]) -> None:
+        offset, data = part
+        data.write_to(whole[offset : offset + data.nbytes].view(data.numpy_dtype).reshape(data.shape))
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # NumPy copies without the interpreter's lock
+        for _ in pool.map(place, parts):
+            pass
     return whole
 
 
@@ -113,14 +124,13 @@ def link_library(
 def save_shared(
     path: str | Path,
     module_objects: Sequence[bytes],
-    weights: Iterable[tuple[int, Any]],
-    weights_size: int,
+    weights: np.ndarray,
     metadata: dict[str, Any],
     target: Any,
 ) -> Path:
     """Write a self-contained artifact: `link_library` with the weights inside, and tilewright.h beside it."""
     path = Path(path)
-    link_library(path, module_objects, metadata, target, weights=gather_weights(weights, weights_size))
+    link_library(path, module_objects, metadata, target, weights=weights)
     copy_whole(HEADER, path.with_name(HEADER.name))
     return path
 

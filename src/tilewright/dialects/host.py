@@ -31,10 +31,10 @@ class Constant(Operation):
     offset: Attr = None
 
     def infer_types(self) -> Sequence[Type]:
-        return (BufferType(self.value.dtype, self.value.array.shape),)
+        return (BufferType(self.value.dtype, self.value.shape),)
 
     def interpret(self, env: Any) -> Any:
-        return np.ascontiguousarray(self.value.array).reshape(self.value.array.shape)
+        return np.ascontiguousarray(self.value.array).reshape(self.value.shape)
 
 
 @operation

@@ -1,8 +1,10 @@
-"""Constant tensor data, kept by reference: weights of a model are never copied by the IR."""
+"""Constant tensor data, kept by reference: weights of a model are never copied by the IR, and rearranged only where they are to lie."""
 
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .types import DType, TensorType
@@ -17,11 +19,11 @@ class Constant:
     """An array standing in the IR as an attribute; compared by identity of the array, or by content (its digest) when not large.
 
     `array` is a NumPy array (possibly memory-mapped) and must not be written to. `name` is the parameter's name in the source
-    model and, with a number, the key of its resource in printed text. A constant splat (`Constant.splat`) is a
-    broadcast view of one element.
+    model and, with a number, the key of its resource in printed text. `Constant.made` is one whose data are made from others'
+    when they are asked for, and not kept.
     """
 
-    __slots__ = ("_digest", "array", "key", "name")
+    __slots__ = ("_array", "_digest", "_write", "key", "name", "numpy_dtype", "shape")
     SMALL = 32
     COMPARED = 65536
     """Arrays of up to so many elements are compared by content."""
@@ -29,32 +31,80 @@ class Constant:
     def __init__(self, array: Any, name: str = "") -> None:
         import numpy as np
 
-        self.array: np.ndarray[Any, Any] = np.asarray(array)
+        self._array: np.ndarray[Any, Any] | None = np.asarray(array)
+        self._write: Callable[[np.ndarray[Any, Any]], None] | None = None
+        self.numpy_dtype, self.shape = self._array.dtype, tuple(int(d) for d in self._array.shape)
         self.name = name
         self.key = f"{name or 'constant'}_{next(_counter)}"
         self._digest: bytes | None = None
 
+    @classmethod
+    def made(
+        cls, shape: Sequence[int], dtype: Any, write: Callable[[np.ndarray[Any, Any]], None], name: str = ""
+    ) -> Constant:
+        """A constant whose data `write` puts into an array of its shape and dtype, as often as they are needed; at once and for
+        all when there are few. `write` may run in any thread."""
+        import numpy as np
+
+        if math.prod(shape) <= cls.COMPARED:
+            array = np.empty(shape, dtype)
+            write(array)
+            return cls(array, name)
+        constant = cls(np.broadcast_to(np.zeros((), dtype), shape), name)
+        constant._array, constant._write = None, write
+        return constant
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        if self._array is not None:
+            return self._array
+        array = np.empty(self.shape, self.numpy_dtype)
+        self.write_to(array)
+        return array
+
+    def write_to(self, out: np.ndarray[Any, Any]) -> None:
+        """Copy the data into an array of the same shape and dtype."""
+        if self._write is not None:
+            self._write(out)
+        else:
+            out[...] = self._array
+
+    @property
+    def source(self) -> object:
+        """What the data come from: constants of one source and shape are equal."""
+        return self._array if self._write is None else self._write
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * int(self.numpy_dtype.itemsize)
+
     @property
     def dtype(self) -> DType:
-        return DType.of(self.array)
+        return DType.of(self.numpy_dtype)
 
     @property
     def type(self) -> TensorType:
-        return TensorType(self.dtype, tuple(int(d) for d in self.array.shape))
+        return TensorType(self.dtype, self.shape)
 
     @property
     def is_splat(self) -> bool:
         """All elements are known to be one value without reading a large array."""
-        if self.array.size == 0:
+        array = self._array
+        if array is None or array.size == 0:
             return False
-        if self.array.size == 1 or all(
-            s == 0 or d == 1 for s, d in zip(self.array.strides, self.array.shape, strict=True)
-        ):
+        if array.size == 1 or all(s == 0 or d == 1 for s, d in zip(array.strides, array.shape, strict=True)):
             return True
-        if self.array.size > 4096:
+        if array.size > 4096:
             return False
-        first = self.array.reshape(-1)[0]
-        return bool((self.array == first).all())
+        first = array.reshape(-1)[0]
+        return bool((array == first).all())
 
     def digest(self) -> bytes:
         """Hash of dtype, shape and content (16 bytes)."""
@@ -62,7 +112,7 @@ class Constant:
             import numpy as np
             import xxhash
 
-            h = xxhash.xxh3_128(f"{self.array.dtype}{self.array.shape}".encode())
+            h = xxhash.xxh3_128(f"{self.numpy_dtype}{self.shape}".encode())
             h.update(np.ascontiguousarray(self.array).view(np.uint8).reshape(-1).data)
             self._digest = h.digest()
         return self._digest
@@ -70,18 +120,14 @@ class Constant:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if (
-            not isinstance(other, Constant)
-            or self.array.dtype != other.array.dtype
-            or self.array.shape != other.array.shape
-        ):
+        if not isinstance(other, Constant) or self.numpy_dtype != other.numpy_dtype or self.shape != other.shape:
             return False
-        return self.array is other.array or (self.array.size <= self.COMPARED and self.digest() == other.digest())
+        return self.source is other.source or (self.size <= self.COMPARED and self.digest() == other.digest())
 
     def __hash__(self) -> int:
-        if self.array.size <= self.COMPARED:
+        if self.size <= self.COMPARED:
             return hash(self.digest())
-        return hash((self.array.shape, id(self.array)))
+        return hash((self.shape, id(self.source)))
 
     def __repr__(self) -> str:
         return f"Constant({self.key}: {self.type})"

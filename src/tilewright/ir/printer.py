@@ -351,11 +351,10 @@ class _Printer:
         raise TypeError(f"{value!r} of type {kind.__name__} is no attribute value")
 
     def _constant(self, c: Constant) -> str:
-        array = c.array
-        if array.size <= Constant.SMALL or (c.is_splat and array.dtype.kind != "V"):
-            text = f"dense<{_dense(array, c.is_splat)}> : {c.type}"
+        if c.size <= Constant.SMALL or (c.is_splat and c.numpy_dtype.kind != "V"):
+            text = f"dense<{_dense(c.array, c.is_splat)}> : {c.type}"
             return f"#tw.constant<{_quote(c.name)}, {text}>" if c.name else text
-        key = self._keys.get(id(array))
+        key = self._keys.get(id(c.source))
         if key is None:
             stem = key = c.name or "constant"
             n = 1
@@ -363,7 +362,7 @@ class _Printer:
                 key = f"{stem}_{n}"
                 n += 1
             self.resources[key] = c
-            self._keys[id(array)] = key
+            self._keys[id(c.source)] = key
         return f"dense_resource<{key if _BARE.match(key) else _quote(key)}> : {c.type}"
 
     def _resource_table(self) -> None:
@@ -373,7 +372,7 @@ class _Printer:
         last = len(self.resources) - 1
         for k, (key, c) in enumerate(self.resources.items()):
             # MLIR's blobs begin with their alignment, a little-endian 32-bit number.
-            data = struct.pack("<I", c.array.dtype.itemsize) + np.ascontiguousarray(c.array).tobytes()
+            data = struct.pack("<I", c.numpy_dtype.itemsize) + np.ascontiguousarray(c.array).tobytes()
             comma = "," if k < last else ""
             self.lines.append(f'      {key if _BARE.match(key) else _quote(key)}: "0x{data.hex().upper()}"{comma}')
         self.lines += ["    }", "  }", "#-}"]

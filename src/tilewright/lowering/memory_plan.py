@@ -125,7 +125,7 @@ def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], i
             continue
         if op.value not in seen:
             seen[op.value] = end
-            end += -(-op.value.array.nbytes // ALIGNMENT) * ALIGNMENT
+            end += -(-op.value.nbytes // ALIGNMENT) * ALIGNMENT
         op.offset = seen[op.value]
     return tuple((offset, value) for value, offset in seen.items()), end
 

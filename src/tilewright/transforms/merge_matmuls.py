@@ -15,6 +15,7 @@ from ..dialects import func, graph
 from ..dialects.graph.base import tensor_type
 from ..dialects.graph.elementwise import same_shape
 from ..ir.builder import Builder
+from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
 from .match import ELEMENTWISE, array_of, new_constant
 from .simplify import slice_along
@@ -88,7 +89,13 @@ def _merge(products: list[_Product], order: dict[Operation, int]) -> None:
     b = Builder.before(first)
     sizes = [p.weight.shape[1] for p in products]
     name = products[0].matmul.b.defining_op.value.name
-    joined = b(graph.Matmul(first.a, new_constant(b, np.concatenate([p.weight for p in products], 1), name)))
+    weights = [p.weight for p in products]
+
+    def join(out: np.ndarray[Any, Any]) -> None:
+        np.concatenate(weights, 1, out=out)
+
+    joined_weight = Constant.made((weights[0].shape[0], sum(sizes)), weights[0].dtype, join, name)
+    joined = b(graph.Matmul(first.a, b(graph.Constant(value=joined_weight))))
     if any(p.bias is not None for p in products):
         dtype = products[0].weight.dtype
         parts = [np.zeros(n, dtype) if p.bias is None else p.bias for p, n in zip(products, sizes, strict=True)]

@@ -141,25 +141,25 @@ def _pack_constant(c: Contraction, k: list[Expr], source: Constant, nr: int, pac
     shape = [_number(extent(a)) for a in axes]
     strides = [_number(c.b.coefficients[a]) for a in axes]
     start = _number(c.b.offset)
-    key = (id(source.array), tuple(shape), tuple(strides), start, nr)
+    key = (id(source.source), tuple(shape), tuple(strides), start, nr)
     if key not in packed:
-        panels = -(-shape[len(outer)] // nr)
+        n_at = len(outer)
+        whole, rest = divmod(shape[n_at], nr)
 
-        def build() -> np.ndarray[Any, Any]:
+        def write(out: np.ndarray[Any, Any]) -> None:
             flat = np.ascontiguousarray(source.array).reshape(-1)[start:]
             view = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides], writeable=False)
-            n_at = len(outer)
-            result = np.zeros((*shape[:n_at], panels, *shape[n_at + 1 :], nr), flat.dtype)
-            whole = shape[n_at] // nr
             moved = np.moveaxis(view, n_at, -1)  # outer, k..., n
-            if whole:
-                part = moved[..., : whole * nr].reshape(*moved.shape[:-1], whole, nr)
-                result[(slice(None),) * n_at + (slice(0, whole),)] = np.moveaxis(part, -2, n_at)
-            if rest := shape[n_at] % nr:
-                result[(slice(None),) * n_at + (whole,)][..., :rest] = moved[..., whole * nr :]
-            return result
+            panels = np.moveaxis(out, n_at, -2)  # outer, k..., panel, lane
+            for panel in range(whole):
+                panels[..., panel, :] = moved[..., panel * nr : (panel + 1) * nr]
+            if rest:
+                panels[..., whole, :rest] = moved[..., whole * nr :]
+                panels[..., whole, rest:] = 0
 
-        constant = Constant(build(), f"{source.name}.packed" if source.name else "packed")
+        result = (*shape[:n_at], whole + (rest > 0), *shape[n_at + 1 :], nr)
+        name = f"{source.name}.packed" if source.name else "packed"
+        constant = Constant.made(result, source.numpy_dtype, write, name)
         anchor = c.b.value.defining_op
         assert anchor is not None
         packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]

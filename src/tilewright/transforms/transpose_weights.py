@@ -61,10 +61,15 @@ def _misplaced(read: tensor.Read, lane: Expr) -> int | None:
 def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None:
     anchor: Any = read.source.defining_op
     source = anchor.value
-    key = (id(source.array), position)
+    key = (id(source.source), position)
     if key not in made:
-        array = np.ascontiguousarray(np.moveaxis(source.array, position, -1))
-        constant = Constant(array, f"{source.name}.transposed" if source.name else "transposed")
+        shape = [*source.shape[:position], *source.shape[position + 1 :], source.shape[position]]
+        constant = Constant.made(
+            shape,
+            source.numpy_dtype,
+            lambda out: np.copyto(out, np.moveaxis(source.array, position, -1)),
+            f"{source.name}.transposed" if source.name else "transposed",
+        )
         made[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
     indices = (*read.indices[:position], *read.indices[position + 1 :], read.indices[position])
     new = Builder.before(read)(tensor.Read(made[key], (), None, indices=indices, location=read.location))

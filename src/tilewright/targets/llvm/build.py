@@ -52,8 +52,7 @@ class BuiltLibrary:
         path = Path(path)
         if path.suffix == ".tar":
             return package.save_tar(path, self.objects, self.weights, self.metadata)
-        parts = [(0, self.weights)] if self.weights.nbytes else []
-        return package.save_shared(path, self.objects, parts, self.weights.nbytes, self.metadata, self.isa)
+        return package.save_shared(path, self.objects, self.weights, self.metadata, self.isa)
 
     def load(self, num_threads: int = 0) -> Library | WasmLibrary:
         """Open the library with its weights, without looking at the file's checksum: it has just been written."""
@@ -97,8 +96,7 @@ def build(
     objects = compile_objects(texts, isa, processes)
     described = describe(main, plan, metadata.get("kernels"))
     full = {**described, **metadata, "kernels": described["kernels"]}
-    arrays = [(offset, _bytes_of(constant.array)) for offset, constant in plan.weights]
-    weights = package.gather_weights(arrays, plan.weights_size)
+    weights = package.gather_weights(plan.weights, plan.weights_size)
     temporary = path is None
     if path is None:
         handle, name = tempfile.mkstemp(
@@ -131,10 +129,6 @@ def _tensor(name: str, type_: Any) -> dict[str, Any]:
 
 def _dim(d: Dim) -> int | str:
     return d if isinstance(d, int) else str(d)
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:
