@@ -40,14 +40,30 @@ static void idle(int64_t begin, int64_t end, void* const* buffers, const int64_t
     for (int64_t k = 0; k < dims[0]; ++k) tw_pause();
 }
 
-/* `rounds` launches of `parts` items, one for each of `threads` threads; writes the time of each to `times`. */
+/* The caller's part does not end before every other part has been run by another thread, so none can be taken back. */
+static void meet(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
+  (void)end, (void)scratch;
+  _Atomic int64_t* arrived = buffers[0];
+  if (begin > 0) atomic_fetch_add(arrived, 1);
+  else
+    while (atomic_load(arrived) < *dims) tw_pause();
+}
+
+/* `rounds` launches of `extent` items, each of `pauses` pauses, `gap` nanoseconds after the one before; with `pauses` < 0, of an
+ * item for each thread, which all have to begin. Writes the time of each to `times`. */
 TW_API int bench_launches(int32_t threads, int64_t extent, int64_t pauses, int64_t gap, int64_t rounds, uint64_t* times) {
-  tw_pool* pool = tw_pool_create(threads);
+  tw_pool* pool = tw_pool_create(threads, 0);
   if (!pool) return 1;
+  _Atomic int64_t arrived;
+  void* const buffers[] = {&arrived};
+  tw_pool_launch(pool, idle, 2, 1, NULL, (int64_t[]){1}); /* starts the threads */
+  int64_t others = tw_pool_threads(pool) - 1;
   for (int64_t k = 0; k < rounds; ++k) {
     for (uint64_t until = tw_clock() + (uint64_t)gap; gap && tw_clock() < until;) tw_pause();
     uint64_t before = tw_clock();
-    tw_pool_launch(pool, idle, extent, 1, NULL, &pauses);
+    atomic_store(&arrived, 0);
+    if (pauses < 0) tw_pool_launch(pool, meet, others + 1, 1, buffers, &others);
+    else tw_pool_launch(pool, idle, extent, 1, NULL, &pauses);
     times[k] = tw_clock() - before;
   }
   tw_pool_destroy(pool);

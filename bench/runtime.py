@@ -26,6 +26,7 @@ from tilewright.targets.cpu.isa import host_isa
 
 SOURCE = Path(__file__).with_suffix(".c")
 MLP = (64, 64, 64, 10)
+MEET = -1
 
 
 def build(folder: Path) -> ctypes.CDLL:
@@ -82,11 +83,11 @@ def measure() -> dict[str, np.ndarray]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         native = build(Path(folder))
-        for threads in (1, 2):
-            found[f"launch, {threads} threads, warm"] = launches(native, threads, threads, 0, 0)
-        found["launch, 2 threads, 20 us apart"] = launches(native, 2, 2, 0, 20_000)
-        found["launch, 2 threads, 1 ms apart"] = launches(native, 2, 2, 0, 1_000_000, rounds=500)
-        found["launch, 4 threads, warm"] = launches(native, 4, 4, 0, 0)
+        found["launch, alone"] = launches(native, 1, 1, 0, 0)
+        found["launch, 2 threads"] = launches(native, 2, 2, 0, 0)
+        found["launch, 2 threads that must meet"] = launches(native, 2, 2, MEET, 0)
+        found["the same, 20 us apart"] = launches(native, 2, 2, MEET, 20_000)
+        found["the same, 1 ms apart"] = launches(native, 2, 2, MEET, 1_000_000, rounds=500)
         layers: list[Any] = []
         for k, n in itertools.pairwise(MLP):
             layers += [torch.nn.Linear(k, n), torch.nn.ReLU()]

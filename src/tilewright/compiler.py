@@ -459,8 +459,11 @@ def _inside_errors() -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
-def load(path: str | Path, *, threads: int | None = None) -> CompiledModel:
+def load(path: str | Path, *, threads: int | None = None, pin_threads: bool = False) -> CompiledModel:
     """Load a compiled artifact (``.so``, ``.dylib``, ``.dll``, ``.wasm``, or a WebGPU ``.tar``).
+
+    `threads` limits the threads that compute (default: all cores of the process); `pin_threads` binds each but the caller's to a core
+    (Linux), for a process that has the machine to itself.
 
     Raises:
         ArtifactError: not there, damaged, of another ABI version, or for a processor with other features.
@@ -476,7 +479,7 @@ def load(path: str | Path, *, threads: int | None = None) -> CompiledModel:
         return load_webgpu(path)
     from .runtime.library import Library
 
-    return Library(path, num_threads=threads or 0)
+    return Library(path, num_threads=threads or 0, pin_threads=pin_threads)
 
 
 __all__ = ["Compilation", "Report", "compile", "import_model", "load"]

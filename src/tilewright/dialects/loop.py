@@ -20,6 +20,9 @@ from ..ir.types import BufferType, DType, Type
 from .scalar import BINARY, COMBINER_OP, combiner_identity
 from .tensor import extent
 
+GRAIN = "tw.grain"
+"""Attribute of a kernel: how many iterations of its parallel loop are worth a thread (a `Dim` over its dims)."""
+
 FOR_KINDS = (
     "serial",
     "parallel",  # outermost only: the kernel's iterations are divided over worker threads

@@ -26,6 +26,7 @@ from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of
 _TENSOR = struct.Struct("=QiiiBBHQQQ")  # DLTensor of a 64-bit system: data, device, ndim, dtype, shape, strides, offset
 _CPU = 1
 _SKIP_VERIFY = 1
+_PIN_THREADS = 2
 _WORDS = _TENSOR.size // 8  # the first of a tensor's words is its address
 _SHAPES_KEPT = 64  # combinations of input shapes whose calls a context remembers
 
@@ -67,7 +68,9 @@ class _Context:
     def __init__(self, library: Library) -> None:
         self.native = library._native
         self.in_dtypes, self.out_dtypes = list(library._dtypes), library._output_dtypes
-        options = _Options(ABI_VERSION, library.num_threads, None, 0, _SKIP_VERIFY if library._verified else 0)
+        # The trailer's checksum covers embedded weights; the compiler's own are trusted.
+        flags = _SKIP_VERIFY | (_PIN_THREADS if library.pin_threads else 0)
+        options = _Options(ABI_VERSION, library.num_threads, None, 0, flags)
         if library._weights is not None:
             options.weights, options.weights_size = library._weights.ctypes.data, library._weights.nbytes
         handle = ctypes.c_void_p()
@@ -146,18 +149,25 @@ class Library(CompiledModel):
     """A compiled model in a shared library, which `tilewright.compile` and `tilewright.load` return.
 
     `path`: the .so, .dylib or .dll. `weights`: where the file does not carry them, all of them in one array of bytes
-    aligned to 64, kept alive by the library. `num_threads`: 0 means all cores. `verify`: check the file's trailer before
+    aligned to 64, kept alive by the library. `num_threads`: 0 means all cores; more than there are count as that.
+    `pin_threads`: worker threads stay each on a core of its own. `verify`: check the file's trailer before
     anything of it is run; only the compiler, which has just written the file, does without.
     Raises ArtifactError: not an artifact, damaged, of another version, or for another processor.
     """
 
     def __init__(
-        self, path: str | Path, *, weights: np.ndarray | None = None, num_threads: int = 0, verify: bool = True
+        self,
+        path: str | Path,
+        *,
+        weights: np.ndarray | None = None,
+        num_threads: int = 0,
+        pin_threads: bool = False,
+        verify: bool = True,
     ) -> None:
         self.path = Path(path)
+        self.pin_threads = pin_threads
         self.num_threads = num_threads
         self._weights = None if weights is None else weights.reshape(-1).view(np.uint8)
-        self._verified = True  # the trailer's checksum covers embedded weights; the compiler's own are trusted
         self._closed = False
         self._lock = threading.Lock()
         self._contexts: weakref.WeakSet[_Context] = weakref.WeakSet()

@@ -282,58 +282,6 @@ static void profile(void) {
   free(c);
 }
 
-static void empty(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
-  (void)begin, (void)end, (void)buffers, (void)dims, (void)scratch;
-}
-
-/* Part 0, the caller's, does not end before every other part has been run, so none can be taken back. */
-static void meet(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch) {
-  (void)end, (void)scratch;
-  _Atomic int64_t* arrived = buffers[0];
-  if (begin > 0) atomic_fetch_add(arrived, 1);
-  else
-    while (atomic_load(arrived) < dims[0]) tw_pause();
-}
-
-static uint64_t best_launch(tw_pool* pool, tw_kernel kernel, int32_t count) {
-  _Atomic int64_t arrived;
-  void* const buffers[] = {&arrived};
-  const int64_t others = count - 1;
-  uint64_t best = UINT64_MAX;
-  for (int round = 0; round < 50; ++round) {
-    uint64_t before = tw_clock();
-    for (int i = 0; i < 1000; ++i) {
-      atomic_store(&arrived, 0);
-      tw_pool_launch(pool, kernel, 1024, 1, buffers, &others);
-    }
-    uint64_t cost = (tw_clock() - before) / 1000;
-    if (cost < best) best = cost;
-  }
-  return best;
-}
-
-/* Prints what a launch costs: of an empty kernel, whose parts the caller takes back, and of one that every thread must
- * have begun. */
-static void bench(int32_t count) {
-  tw_pool* pool = tw_pool_create(count);
-  printf("launch on %d threads: %d ns empty, %d ns when all threads take part\n", (int)count,
-         (int)best_launch(pool, empty, count), (int)best_launch(pool, meet, count));
-  tw_pool_destroy(pool);
-  for (size_t size = (size_t)1 << 19; size <= (size_t)1 << 28; size <<= 9) {
-    uint8_t* data = malloc(size);
-    memset(data, 1, size);
-    uint64_t best = UINT64_MAX, hash = 0;
-    for (int round = 0; round < 10; ++round) {
-      uint64_t before = tw_clock();
-      hash ^= tw_hash(data, size);
-      uint64_t cost = tw_clock() - before;
-      if (cost < best) best = cost;
-    }
-    printf("hash of %d KiB: %.1f GB/s (%d)\n", (int)(size >> 10), (double)size / (double)best, (int)(hash & 1));
-    free(data);
-  }
-}
-
 int main(int argc, char** argv) {
   const char* name = argc > 1 ? argv[1] : "";
   if (!strcmp(name, "values")) values();
@@ -344,7 +292,6 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "forked")) forked();
   else if (!strcmp(name, "profile")) profile();
   else if (!strcmp(name, "refused")) refused(argv[2]);
-  else if (!strcmp(name, "bench")) bench(argc > 2 ? atoi(argv[2]) : 2);
   else if (!strcmp(name, "hash")) {
     static uint8_t text[4096];
     size_t size = fread(text, 1, sizeof text, stdin);

@@ -135,7 +135,7 @@ int tw_create(const tw_options* options, tw_context** result) {
   lay_out((uint8_t*)context, context);
   context->weights = weights;
   context->num_threads = threads ? threads : tw_core_count();
-  context->pool = tw_pool_create(context->num_threads);
+  context->pool = tw_pool_create(context->num_threads, options && (options->flags & TW_PIN_THREADS));
   if (!context->pool) {
     tw_destroy(context);
     return tw_fail(TW_ERROR_MEMORY, "no memory for %d threads", (int64_t)context->num_threads);

@@ -29,8 +29,9 @@ int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits);
 
 /* pool.c: the threads of one context, started at the first launch that has work for them. */
 typedef struct tw_pool tw_pool;
-/* Returns NULL when there is no memory. Threads that the system refuses are done without. */
-tw_pool* tw_pool_create(int32_t num_threads);
+/* Returns NULL when there is no memory. Threads that the system refuses, or has no core for, are done without. `pinned`: each
+ * worker stays on a core of its own. */
+tw_pool* tw_pool_create(int32_t num_threads, int pinned);
 void tw_pool_destroy(tw_pool* pool);
 int32_t tw_pool_threads(const tw_pool* pool);
 /* Memory that each thread may scribble in: `stride` bytes from base + thread * stride. */

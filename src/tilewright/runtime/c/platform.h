@@ -79,6 +79,8 @@ void tw_thread_yield(void);
 int32_t tw_current_cpu(void);
 /* Moves the calling thread to another processor that it may use, if there is one, without binding it there. */
 void tw_leave_cpu(int32_t cpu);
+/* Binds the calling thread to the core that comes `steps` after that of processor `cpu` among those it may use, if the system can. */
+void tw_pin_thread(int32_t cpu, int32_t steps);
 
 /* Sleeps while *word == expected (may return early: callers look again), and wakes the sleeper on that word. */
 void tw_parking_init(tw_parking* parking);

@@ -72,19 +72,25 @@ static int first_sibling(int cpu) {
   return read_text(path, text, sizeof text) ? atoi(text) : cpu;
 }
 
+/* Leaves one processor of each physical core in `set`, which holds what this thread may use; nonzero when that is not known. */
+static int find_cores(cpu_set_t* set) {
+  CPU_ZERO(set);
+  if (sched_getaffinity(0, sizeof *set, set)) return -1; /* more processors than a cpu_set_t holds */
+  for (int cpu = CPU_SETSIZE - 1; cpu >= 0; --cpu) {
+    if (!CPU_ISSET(cpu, set)) continue;
+    int first = first_sibling(cpu);
+    if (first >= 0 && first < cpu && CPU_ISSET(first, set)) CPU_CLR(cpu, set);
+  }
+  return 0;
+}
+
 int32_t tw_core_count(void) {
   cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set)) { /* more processors than a cpu_set_t holds */
+  if (find_cores(&set)) {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int32_t)online : 1;
   }
-  int32_t cores = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    int first = first_sibling(cpu);
-    if (first == cpu || first >= CPU_SETSIZE || !CPU_ISSET(first, &set)) ++cores;
-  }
+  int32_t cores = (int32_t)CPU_COUNT(&set);
   char text[64]; /* cgroup v2: "quota period" in microseconds, or "max period" */
   if (read_text("/sys/fs/cgroup/cpu.max", text, sizeof text) && text[0] != 'm') {
     char* rest = text;
@@ -171,7 +177,22 @@ void tw_leave_cpu(int32_t cpu) {
   if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others)) return;
   sched_setaffinity(0, sizeof all, &all);
 }
+
+void tw_pin_thread(int32_t cpu, int32_t steps) {
+  cpu_set_t cores, one;
+  if (cpu < 0 || cpu >= CPU_SETSIZE || find_cores(&cores) || CPU_COUNT(&cores) == 0) return;
+  int sibling = first_sibling(cpu), at = sibling >= 0 && sibling < CPU_SETSIZE && CPU_ISSET(sibling, &cores) ? sibling : cpu;
+  while (steps > 0) {
+    at = (at + 1) % CPU_SETSIZE;
+    if (CPU_ISSET(at, &cores)) --steps;
+  }
+  CPU_ZERO(&one);
+  CPU_SET(at, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
 #else
+void tw_pin_thread(int32_t cpu, int32_t steps) { (void)cpu, (void)steps; }
+
 int32_t tw_current_cpu(void) { return -1; }
 
 void tw_leave_cpu(int32_t cpu) { (void)cpu; }

@@ -74,6 +74,8 @@ int32_t tw_current_cpu(void) { return -1; }
 
 void tw_leave_cpu(int32_t cpu) { (void)cpu; }
 
+void tw_pin_thread(int32_t cpu, int32_t steps) { (void)cpu, (void)steps; }
+
 void tw_thread_yield(void) { SwitchToThread(); }
 
 void tw_parking_init(tw_parking* parking) {

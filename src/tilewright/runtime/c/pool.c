@@ -17,6 +17,7 @@
 #include "internal.h"
 
 #define SPIN_NANOSECONDS 200000u /* how long to look for work, or for the others' end, before sleeping */
+#define KEEP_NANOSECONDS 20000u  /* how much of that to hold the processor when others wait for it */
 #define SPINS_PER_LOOK 64        /* between two looks at the clock */
 #define SLICES 6                 /* of a part: the last one is what a late thread costs */
 
@@ -50,7 +51,8 @@ struct tw_pool {
   _Alignas(TW_CACHE_LINE) int32_t threads; /* including the caller */
   int32_t wanted;
   int started;
-  uint64_t spin; /* nanoseconds; 0 when there are fewer cores than threads */
+  int pinned;
+  int32_t first_cpu; /* where the calling thread was when the others were started */
   int64_t process;
   _Atomic int32_t caller_cpu; /* where the calling thread was at its last launch */
   worker* workers; /* [1, threads); 0 stands for the caller and is unused */
@@ -89,9 +91,9 @@ static void keep_apart(const tw_pool* pool) {
   if (cpu >= 0 && cpu == atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed)) tw_leave_cpu(cpu);
 }
 
-/* Looks at `word` until it differs from `value` or the pool's spinning time is over. Returns what it saw last. */
-static uint32_t spin_while(const tw_pool* pool, _Atomic uint32_t* word, uint32_t value) {
-  uint64_t deadline = 0;
+/* Looks at `word` until it differs from `value` or the time to spin is over. Returns what it saw last. */
+static uint32_t spin_while(_Atomic uint32_t* word, uint32_t value) {
+  uint64_t start = 0;
   for (;;) {
     for (int i = 0; i < SPINS_PER_LOOK; ++i) {
       uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
@@ -99,14 +101,16 @@ static uint32_t spin_while(const tw_pool* pool, _Atomic uint32_t* word, uint32_t
       tw_pause();
     }
     uint64_t now = tw_clock();
-    if (!deadline) deadline = now + pool->spin;
-    if (now >= deadline) return value;
+    if (!start) start = now;
+    if (now - start >= SPIN_NANOSECONDS) return value;
+    /* What is waited for may itself wait for this processor: other pools, other processes, this pool's own threads. */
+    if (now - start >= KEEP_NANOSECONDS) tw_thread_yield();
   }
 }
 
 static uint32_t wait_for_post(worker* self) {
-  keep_apart(self->pool);
-  uint32_t seen = spin_while(self->pool, &self->state, IDLE);
+  if (!self->pool->pinned) keep_apart(self->pool);
+  uint32_t seen = spin_while(&self->state, IDLE);
   if (seen != IDLE) return seen;
   if (atomic_compare_exchange_strong(&self->state, &seen, ASLEEP)) {
     do tw_park(&self->parking, &self->state, ASLEEP);
@@ -118,6 +122,7 @@ static uint32_t wait_for_post(worker* self) {
 static void work(void* argument) {
   worker* self = argument;
   tw_pool* pool = self->pool;
+  if (pool->pinned) tw_pin_thread(pool->first_cpu, self->index);
   for (;;) {
     uint32_t seen = wait_for_post(self);
     if (seen == STOP) return;
@@ -133,10 +138,11 @@ static void start(tw_pool* pool) {
   pool->started = 1;
   pool->process = tw_process_id();
   atomic_init(&pool->caller_cpu, tw_current_cpu());
-  pool->spin = tw_core_count() < pool->wanted ? 0 : SPIN_NANOSECONDS;
+  pool->first_cpu = tw_current_cpu();
   tw_parking_init(&pool->parking);
-  int32_t i = 1;
-  for (; i < pool->wanted; ++i) {
+  /* More threads than cores would only take turns. */
+  int32_t cores = tw_core_count(), threads = cores < pool->wanted ? cores : pool->wanted, i = 1;
+  for (; i < threads; ++i) {
     worker* w = &pool->workers[i];
     atomic_init(&w->state, IDLE);
     w->pool = pool;
@@ -163,7 +169,7 @@ static void join(tw_pool* pool) {
   }
   uint32_t left;
   while ((left = atomic_load(&pool->remaining)) != 0) {
-    if (spin_while(pool, &pool->remaining, left) != left) continue;
+    if (spin_while(&pool->remaining, left) != left) continue;
     atomic_store(&pool->waiting, 1);
     left = atomic_load(&pool->remaining);
     if (left) tw_park(&pool->parking, &pool->remaining, left);
@@ -197,7 +203,7 @@ static void join(tw_pool* pool) { (void)pool; }
 static void stop(tw_pool* pool) { (void)pool; }
 #endif
 
-tw_pool* tw_pool_create(int32_t num_threads) {
+tw_pool* tw_pool_create(int32_t num_threads, int pinned) {
 #if !TW_THREADS
   num_threads = 1;
 #endif
@@ -213,6 +219,7 @@ tw_pool* tw_pool_create(int32_t num_threads) {
   pool->workers = (worker*)(void*)(aligned + header);
   pool->wanted = num_threads;
   pool->threads = num_threads;
+  pool->pinned = pinned;
   return pool;
 }
 

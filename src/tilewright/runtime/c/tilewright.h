@@ -70,12 +70,13 @@ typedef enum {
 
 /* Flags of tw_options. */
 #define TW_SKIP_VERIFY 1u /* trust the weights: do not compare their checksum in tw_create */
+#define TW_PIN_THREADS 2u /* bind each worker to a core, counting on from the one that first calls tw_run */
 
 typedef struct tw_context tw_context;
 
 typedef struct {
   uint32_t abi_version; /* TW_ABI_VERSION */
-  int32_t num_threads;  /* worker threads including the caller; 0: all cores this process may use */
+  int32_t num_threads;  /* at most so many threads, the caller included; 0: all cores this process may use */
   const void* weights;  /* NULL: the embedded ones; else they must outlive the context, 64-byte aligned */
   uint64_t weights_size; /* bytes at `weights` */
   uint32_t flags;

@@ -270,7 +270,11 @@ class _Printer:
         launches = [op for op in ops if isinstance(op, host.Launch)]
         used: list[Dim] = [op.offset for op in ops if isinstance(op, host.Alloc)]
         used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
-        used += [d for name in self.order for d in (self.codes[name].extent, *self.kernels[name].dims)]
+        used += [
+            d
+            for name in self.order
+            for d in (self.codes[name].extent, self.codes[name].grain, *self.kernels[name].dims)
+        ]
         index = self._symbol_values(emit, "%symbols", used)
         most = max((len(op.buffers) for op in launches), default=0)
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
@@ -293,7 +297,7 @@ class _Printer:
                     emit.line(f"store ptr {places[value]}, ptr {self._slot(emit, buffers, number)}")
                 code = self.codes[op.kernel]
                 what = f"i32 {self.order.index(op.kernel)}, ptr @{code.symbol}"
-                items = f"i64 {index.value(code.extent)}, i64 {code.grain}"
+                items = f"i64 {index.value(code.extent)}, i64 {index.value(code.grain)}"
                 data = f"ptr {buffers}, ptr {pass_dims(op.kernel)}"
                 emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, {data})")
             elif not op.terminator:

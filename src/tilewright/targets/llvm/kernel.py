@@ -44,7 +44,7 @@ class KernelCode:
     symbol: str
     helpers: dict[str, str]
     extent: Dim
-    grain: int
+    grain: Dim
     scratch: Dim
 
 
@@ -88,7 +88,7 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
         f"define internal void @{body}({', '.join(_parameters(kernel, list(in_scratch)))}) {attributes} {{\n{e.text()}}}\n\n"
         f"define void @{symbol}(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch) {attributes} {{\n{wrapper.text()}}}\n"
     )
-    return KernelCode(text, symbol, g.helpers, extent, int(kernel.attributes.get("tw.grain", 1)), scratch)
+    return KernelCode(text, symbol, g.helpers, extent, kernel.attributes.get(loop.GRAIN, 1), scratch)
 
 
 def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:

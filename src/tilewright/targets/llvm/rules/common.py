@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ....dialects import loop
 from ....dialects.scalar import Constant
-from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in
+from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, smax
 from ....schedule import Schedule
 from ....schedule.tree import address, enclosing_loops, reduce_variables
 from ....transforms.compose import HEAVY
@@ -31,8 +31,8 @@ SHORT = 8
 LIGHT = 16
 """Cost of a point up to which its code may be written as often as a vector has lanes."""
 
-GRAIN = 8192
-"""Cheap element operations that justify waking a thread."""
+WORTH_A_THREAD = 1 << 16
+"""Cheap element operations of a few microseconds: what a thread takes at least, for handing it over costs about one."""
 
 
 def blocks_of(s: Schedule) -> list[loop.Block]:
@@ -97,9 +97,11 @@ def point_cost(block: loop.Block) -> int:
     return heavy * 8 + plain
 
 
-def set_grain(s: Schedule, name: str, work: float) -> None:
-    """Iterations of the parallel loop `name`, each costing `work`, that are worth a thread."""
-    s.kernel.attributes["tw.grain"] = max(1, int(GRAIN * 4 / max(work, 1)))
+def set_grain(s: Schedule, work: Dim | float) -> None:
+    """Note how many iterations of the parallel loop, each of `work` cheap element operations, are worth a thread."""
+    if isinstance(work, float):
+        work = max(1, int(work))
+    s.kernel.attributes[loop.GRAIN] = smax(1, WORTH_A_THREAD // smax(1, work))
 
 
 def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None:

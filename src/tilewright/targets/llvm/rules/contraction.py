@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Expr, free_symbols
+from ....ir.symbolic import Dim, Expr, free_symbols, smax, smin, substitute
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops, written_buffer
+from ....transforms.index_maps import product
 from ....transforms.pack_operands import CONTRACTION, Roles
 from .common import (
     Machine,
     blocks_of,
     fuse_all,
     loop_of,
+    set_grain,
     upper_limit,
 )
 from .rows import serial, single
@@ -34,6 +36,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
         return
     inner_k = [x for x in depth if x is not None] if root is main else []
     rows, columns = _tile(s, m, n, main, machine)
+    work = _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
     inner = [x for x in (m_inner, n_inner) if x]
@@ -44,6 +47,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
     if tiles:
         at = fuse_all(s, tiles)
         s.parallel(at)
+        set_grain(s, work)
     if epilogue is not None:
         name = main.sym_name
         if at is not None:
@@ -54,6 +58,13 @@ def contraction(s: Schedule, machine: Machine) -> None:
         if same_place(main, epilogue):
             s.write_into(name, epilogue.sym_name)
     tensorize_tile(s, main, roles)
+
+
+def _work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | None) -> Dim:
+    """Cost of a tile in cheap element operations: two multiply-adds count as one, but a row of the right operand is loaded as well."""
+    depth = product(axis.upper + 1 for axis in main.reduce_axes)
+    height, width = smin(m, rows) if rows else m, smin(n, columns) if columns else n
+    return smax(height, 3) * width * substitute(depth, {axis: axis.upper for axis in main.axes}) // 2
 
 
 def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles) -> None:

@@ -34,7 +34,7 @@ def prefix(s: Schedule) -> None:
         s.reorder(*parallel, run.iv.name, lanes)
     if parallel:
         s.parallel(fuse_all(s, parallel))
-        set_grain(s, parallel[0], work)
+        set_grain(s, work)
     s.vectorize(lanes)
 
 

@@ -55,7 +55,7 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         work += points * point_cost(b)
         vectorize_inner(s, b, own)
     if shared:
-        set_grain(s, at, work)
+        set_grain(s, work)
 
 
 def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
@@ -107,7 +107,7 @@ def single(s: Schedule, machine: Machine) -> None:
         at = fuse_all(s, head) if head else None
         if at is not None:
             s.parallel(at)
-            set_grain(s, at, work)
+            set_grain(s, work)
     s.vectorize(name)
 
 
@@ -146,7 +146,7 @@ def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None
     if outer:
         at = fuse_all(s, outer)
         s.parallel(at)
-        set_grain(s, at, work * min(limit, 1024))
+        set_grain(s, work * min(limit, 1024))
     if square is None:
         s.vectorize(inner)
 
