@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from tilewright.dialects.scalar import UNARY
-from tilewright.targets.cpu.isa import AARCH64, X86_64_V2, X86_64_V4
+from tilewright.targets.cpu.isa import AARCH64, X86_64_V2, X86_64_V4, host_isa
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.mathlib import FUNCTIONS, math_function
 from tilewright.targets.llvm.toolchain import assembly
@@ -22,6 +23,8 @@ from .jit import ISAS, MIDDLE, NARROW, WIDE, compile_functions
 
 Array = np.ndarray[Any, Any]
 INF, NAN = np.inf, np.nan
+TABLES = replace(WIDE, name="avx512", avx512=True)
+needs_avx512 = pytest.mark.skipif(not host_isa().avx512, reason="no AVX-512 here")
 UNARY_NAMES = [name for name in FUNCTIONS if name not in ("pow", "atan2")]
 
 
@@ -107,41 +110,75 @@ def sweep(bits: int, count: int, low: float = 0.0, high: float = INF) -> Array:
     return np.concatenate([positive, -positive])
 
 
+def dense(mantissas: int) -> Array:
+    """float32 of every sign and exponent, infinities and NaN too, with the least and the greatest mantissa and random ones."""
+    rng = np.random.default_rng(0)
+    low = np.concatenate([rng.integers(0, 1 << 23, mantissas - 2), [0, (1 << 23) - 1]]).astype(np.uint32)
+    return ((np.arange(512, dtype=np.uint32)[:, None] << 23) | low).reshape(-1).view(np.float32)
+
+
+def active(kind: Any, count: int) -> Array:
+    """Numbers where the functions do something."""
+    rng = np.random.default_rng(0)
+    return np.concatenate([rng.uniform(-scale, scale, count) for scale in (1.0, 4.0, 20.0, 100.0, 750.0)]).astype(kind)
+
+
+ANGLE_LIMIT = 1e9
+"""The bound of angles that sin, cos and tan are tested for."""
+
+
+@lru_cache(maxsize=1)
+def points_32(name: str, mantissas: int) -> tuple[Array, Array]:
+    """Arguments and exact results."""
+    x = np.concatenate([dense(mantissas), active(np.float32, 100 * mantissas)])
+    if name in ("sin", "cos", "tan"):
+        x = x[~(np.abs(x) > ANGLE_LIMIT)]
+    return x, reference(name, x)
+
+
 def arguments(name: str, bits: int, count: int) -> Array:
     """All exponents, and densely where the function does something."""
     kind = np.float32 if bits == 32 else np.float64
-    rng = np.random.default_rng(0)
-    limits = {"sin": 1e9, "cos": 1e9, "tan": 1e9}
-    parts = [sweep(bits, count // 2, 0.0, limits.get(name, np.finfo(kind).max))]
-    for scale in (1.0, 4.0, 20.0, 100.0, 750.0):
-        parts.append((rng.uniform(-scale, scale, count // 10)).astype(kind))
-    return np.concatenate(parts)
+    high = ANGLE_LIMIT if name in ("sin", "cos", "tan") else np.finfo(kind).max
+    return np.concatenate([sweep(bits, count // 2, 0.0, high), active(kind, count // 10)])
 
 
-# The worst seen, rounded up; all others are computed in float64 and correct but for one rounding.
-BOUND_32 = {
-    "exp2": 1.5,
-    "expm1": 2,
-    "log2": 2,
-    "log1p": 2,
-    "exp": 1.5,
-    "log": 1,
-    "sin": 2,
-    "cos": 2,
-    "tanh": 2.5,
-    "erf": 1.5,
-    "sigmoid": 2.5,
-}
+FLUSHED = {"exp": 1.7e-38, "sigmoid": 1.7e-38}
+"""Results below may be zero."""
 
 
+# Every ISA's width comes last: the exact results are then made once for a function.
+@pytest.mark.parametrize(
+    "isa,lanes",
+    [pytest.param(TABLES, 16, marks=needs_avx512), (WIDE, 16), (MIDDLE, 4), (NARROW, 1)],
+    ids=["avx512", "16", "4", "1-no-fma"],
+)
 @pytest.mark.parametrize("name", UNARY_NAMES)
-@pytest.mark.parametrize("isa,lanes", [(WIDE, 16), (MIDDLE, 4), (NARROW, 1)], ids=["16", "4", "1-no-fma"])
 def test_float32(name: str, isa: Isa, lanes: int) -> None:
-    x = arguments(name, 32, 300_000 if lanes == 16 else 60_000)
-    flush = 1.7e-38 if name in ("exp", "sigmoid") else 0.0
-    error = ulps(call(name, x, isa=isa, lanes=lanes), reference(name, x), flush)
+    """At most 2 ulp, over all exponents: a million points. `bench/vector_math_errors.py` goes over all 2**32."""
+    x, want = points_32(name, 1000)
+    if lanes < 16:
+        x, want = x[::5], want[::5]
+    error = ulps(call(name, x, isa=isa, lanes=lanes), want, FLUSHED.get(name, 0.0))
     worst = int(np.argmax(error))
-    assert error[worst] <= BOUND_32.get(name, 0.51), (float(x[worst]), float(error[worst]))
+    assert error[worst] <= 2, (float(x[worst]), float(error[worst]))
+
+
+@needs_avx512
+@pytest.mark.parametrize("lanes", [1, 4, 8, 32])
+@pytest.mark.parametrize("name", ["log", "tanh", "erf"])
+def test_lanes_agree(name: str, lanes: int) -> None:
+    """Where AVX-512 has a formula of its own, fewer and more lanes than a register's compute the same."""
+    x = arguments(name, 32, 10_000)
+    np.testing.assert_array_equal(call(name, x, isa=TABLES, lanes=lanes), call(name, x, isa=TABLES, lanes=16))
+
+
+@pytest.mark.parametrize("isa,lanes", [pytest.param(TABLES, 16, marks=needs_avx512), (WIDE, 16)], ids=["avx512", "16"])
+def test_large_angles(isa: Isa, lanes: int) -> None:
+    """One large angle takes its whole vector the long way; the results on both sides of the limit are good."""
+    x = np.concatenate([np.linspace(60_000, 70_000, 4096), np.tile([0.5] * 15 + [1e8], 64)]).astype(np.float32)
+    for name in ("sin", "cos", "tan"):
+        assert ulps(call(name, x, isa=isa, lanes=lanes), reference(name, x)).max() <= 2
 
 
 @pytest.mark.parametrize("name", UNARY_NAMES)
@@ -169,7 +206,7 @@ def test_special_values(name: str, isa: Isa, kind: Any) -> None:
         x = x[np.abs(x) < 1e9]
     got = call(name, x, isa=isa, lanes=1)
     want = reference(name, x)
-    error = ulps(got, want, 1.7e-38 if name in ("exp", "sigmoid") and kind == np.float32 else 1e-300)
+    error = ulps(got, want, FLUSHED.get(name, 0.0) if kind == np.float32 else 1e-300)
     assert error.max() < 16, list(zip(x, got, want, strict=True))
     sided = name not in ("exp", "exp2", "sigmoid", "log", "log2", "acosh", "acos", "cos", "cosh")
     if sided:
@@ -196,7 +233,7 @@ def test_two_operands_special_values(name: str, isa: Isa, kind: Any) -> None:
     x, y = (v.reshape(-1) for v in np.meshgrid(np.asarray(SPECIAL, kind), np.asarray(SPECIAL, kind)))
     got, want = call(name, x, y, isa=isa, lanes=1), reference(name, x, y)
     error = ulps(got, want)
-    wrong = error > 1
+    wrong = error > 2
     assert not wrong.any(), list(zip(x[wrong], y[wrong], got[wrong], want[wrong], strict=True))
     zero = (got == 0) & (want == 0)
     assert np.array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
@@ -228,7 +265,7 @@ def test_pow_float64(isa: Isa) -> None:
     assert ulps(call("pow", near, far, isa), reference("pow", near, far)).max() <= 3
 
 
-@pytest.mark.parametrize("kind,bound", [(np.float32, 0.51), (np.float64, 4)])
+@pytest.mark.parametrize("kind,bound", [(np.float32, 2), (np.float64, 4)])
 def test_atan2(kind: Any, bound: float) -> None:
     rng = np.random.default_rng(2)
     x, y = (np.exp2(rng.uniform(-20, 20, 100_000)) * rng.choice([-1, 1], 100_000) for _ in range(2))

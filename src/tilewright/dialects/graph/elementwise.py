@@ -423,9 +423,11 @@ class Gelu(Activation):
 
     def scalar_function(self, x: Scalar) -> Scalar:
         if self.approximate == "tanh":
-            inner = (x + 0.044715 * (x * x * x)) * math.sqrt(2.0 / math.pi)
-            return 0.5 * x * (inner.tanh() + 1.0)
-        return 0.5 * x * ((x * math.sqrt(0.5)).erf() + 1.0)
+            # (1 + tanh(u)) / 2 is sigmoid(2 u), which stays accurate where it is small.
+            slope = 2.0 * math.sqrt(2.0 / math.pi)
+            return x * (x * (x * x * (0.044715 * slope) + slope)).sigmoid()
+        half = 0.5 * x
+        return half * (x * math.sqrt(0.5)).erf() + half
 
 
 @operation

@@ -19,7 +19,7 @@ _LINUX = "x86_64-unknown-linux-gnu"
 
 X86_64_V2 = Isa("x86-64-v2", _LINUX, "x86-64-v2", _V2, 128, 16, masked=False, fma=False)
 X86_64_V3 = Isa("x86-64-v3", _LINUX, "x86-64-v3", _V3, 256, 16, masked=False, fma=True, half=True)
-X86_64_V4 = Isa("x86-64-v4", _LINUX, "x86-64-v4", _V4, 512, 32, masked=True, fma=True, half=True)
+X86_64_V4 = Isa("x86-64-v4", _LINUX, "x86-64-v4", _V4, 512, 32, masked=True, fma=True, half=True, avx512=True)
 AARCH64 = Isa(
     "aarch64-linux", "aarch64-unknown-linux-gnu", "generic", ("+fp-armv8", "+neon"), 128, 32,
     masked=False, fma=True, half=True, nan_minmax=True,

@@ -11,7 +11,8 @@ class Isa:
 
     `triple`, `cpu` and `features` (LLVM's spelling, ``+avx2``) select it in LLVM. A vector register has `vector_bits`, and there are
     `vector_registers` of them. `masked`: masked loads and stores cost no more than plain ones (AVX-512). `fma`: fused multiply-add
-    is an instruction. `half`: conversions between f16 and f32 are instructions; `bf16`: that from f32 to bf16 is. `nan_minmax`: the minimum and maximum
+    is an instruction. `half`: conversions between f16 and f32 are instructions; `bf16`: that from f32 to bf16 is. `avx512`: tables of 16
+    numbers are looked up in registers, and exponents, significands and reciprocals come by instructions. `nan_minmax`: the minimum and maximum
     instructions propagate NaN.
     """
 
@@ -25,6 +26,7 @@ class Isa:
     fma: bool
     half: bool = False
     bf16: bool = False
+    avx512: bool = False
     nan_minmax: bool = False
 
     def lanes(self, bits: int) -> int:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 from .emitter import Emitter
 from .isa import Isa
-from .vector_math import Formula, Kind, Value
+from .piecewise import erf_pieces, evaluate, tanh_pieces
+from .vector_math import NATIVE, Formula, Kind, Value
 
 INF, NAN = math.inf, math.nan
 LOG2E = 1.4426950408889634
@@ -29,7 +31,10 @@ LN2_HIGH_32, LN2_LOW_32 = (
 )  # multiples of the first by integers below 2**9 are exact
 LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # by integers below 2**20
 LOG2E_HIGH_64, LOG2E_LOW_64 = LOG2E, 2.0355273740931033e-17
+HALF_PI_32 = (1.57079637050628662109375, -4.37113900018624283e-8, -1.71512451616e-15)
+ANGLE_32 = 65536.0
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)  # pi / 2 in three parts
+PI_32, PI_LOW_32 = 3.1415927410125732, -8.742277657347586e-8
 PI, PI_LOW = 3.141592653589793, 1.2246467991473532e-16
 TAN_PI_8 = 0.4142135623730950
 
@@ -53,12 +58,14 @@ LOG_32 = (
     0.33333312605269544, -0.25000009601641587, 0.20002118627506986, -0.16667995779906307, 0.14219552537238568,
     -0.12405589600164546, 0.11888162885428051, -0.11675650702071909, 0.067466375562526174,
 )  # fmt: skip
+# (log(1 + r) - r) / r**2 for -1/32 <= r <= 1/16
+LOG_TABLE_32 = (-0.5000000095158166, 0.3333444689989725, -0.25006670065587716, 0.18855230715448465)
 # 2 (atanh(s) - s) / s**3 in s**2, |s| <= 0.1717
 LOG_64 = (
     0.66666666666667354, 0.399999999994075, 0.28571428744139809, 0.22222198378548707, 0.18183575165208117,
     0.15313755701200282, 0.14799067198206017,
 )  # fmt: skip
-# (sin(r) / r - 1) / r**2 and (cos(r) - 1 + r**2 / 2) / r**4 in r**2, |r| <= pi/4
+# (sin(r) / r - 1) / r**2, (cos(r) - 1 + r**2 / 2) / r**4 and (tan(r) / r - 1) / r**2 in r**2, |r| <= pi/4
 SIN_32 = (-0.16666654873439891, 0.0083321735407263595, -0.00019516655491446739)
 COS_32 = (0.041666646747936789, -0.0013887361457520439, 2.443773085285615e-5)
 SIN_64 = (
@@ -69,6 +76,22 @@ COS_64 = (
     0.041666666666666599, -0.0013888888888873991, 2.4801587289394992e-5, -2.7557314326049335e-7, 2.0875719561116013e-9,
     -1.135944879663586e-11,
 )  # fmt: skip
+TAN_32 = (
+    0.3333315430064557,
+    0.13338867085456954,
+    0.05340556098376976,
+    0.024450938591453718,
+    0.003085959367720247,
+    0.00940583983849152,
+)
+# (f(x) / x - 1) / x**2 in x**2 for x up to 1 (atan), 0.55 (asin), 1 (sinh), 0.6 (tanh)
+ATAN_32 = (
+    -0.3333315273546737, 0.19993772819346833, -0.14211055165978417, 0.10666004017042559, -0.07552212797725269, 0.04321184136336662,
+    -0.016367914896851615, 0.002920688672454411,
+)  # fmt: skip
+ASIN_32 = (0.16666942966259737, 0.0748770882715599, 0.04639711000437745, 0.019764568791785522, 0.049362291152926834)
+SINH_32 = (0.16666716022464945, 0.008330283711806018, 0.00020372195011003025)
+TANH_32 = (-0.33333299271992584, 0.1333195823971944, -0.05378668325033748, 0.02080538331093316, -0.005905866721119191)
 # (atan(t) / t - 1) / t**2 in t**2, |t| <= tan(pi/8)
 ATAN_64 = (
     -0.33333333333333196, 0.19999999999953241, -0.14285714280159253, 0.11111110781476134, -0.090908976972994969,
@@ -100,19 +123,62 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
     Raises:
         KeyError: no such function; `FUNCTIONS` lists them.
     """
-    formula = FUNCTIONS[name]
     kind = Kind("f", bits, lanes)
-    m = Formula(Emitter(), isa)
-    parameters = ["%x", "%y"][: 2 if name in ("pow", "atan2") else 1]
-    operands = [Value(m, p, kind) for p in parameters]
-    if bits == 32 and name not in OWN_FORMULA_32:
-        result = formula(m, *(x.resized(64) for x in operands)).resized(32)
-    else:
-        result = formula(m, *operands)
     symbol = f"tw.{name}.v{lanes}f{bits}"
+    if bits == 32 and isa.avx512 and lanes != NATIVE.lanes and name in NATIVE_FORMULAS:
+        return symbol, _in_native_lanes(name, symbol, lanes, isa)
+    count = 2 if name in ("pow", "atan2") else 1
+    parameters = ["%x", "%y"][:count]
+    m = Formula(Emitter(), isa)
+    operands = [Value(m, p, kind) for p in parameters]
+    definitions = {}
+    if bits == 32 and name in IN_FLOAT64:
+        result = FUNCTIONS[name](m, *(x.resized(64) for x in operands)).resized(32)
+    elif bits == 32 and name in ANGLES and isa.fma:
+        # Angles beyond a limit are rare: one in a vector costs a call.
+        slow = f"{symbol}.large"
+        large = Formula(Emitter(), isa)
+        value = FUNCTIONS[name](large, Value(large, "%x", kind))
+        definitions[slow] = (
+            f"define internal {kind} @{slow}({kind} %x) noinline cold nounwind {{\n{large.emitter.text(f'{kind} {value.text}')}}}\n"
+        )
+        m.small_angles = True
+        result = m.unless_any(m.abs(operands[0]).gt(ANGLE_32), FUNCTIONS[name](m, *operands), slow, operands[0])
+    else:
+        result = FUNCTIONS[name](m, *operands)
     signature = ", ".join(f"{kind} {p}" for p in parameters)
     body = m.emitter.text(f"{kind} {result.text}")
-    return symbol, {symbol: f"define internal {kind} @{symbol}({signature}) alwaysinline nounwind {{\n{body}}}\n"}
+    definitions[symbol] = f"define internal {kind} @{symbol}({signature}) alwaysinline nounwind {{\n{body}}}\n"
+    return symbol, definitions
+
+
+def _in_native_lanes(name: str, symbol: str, lanes: int, isa: Isa) -> dict[str, str]:
+    """The function for fewer or more lanes than a register has, so that all of them give the same results."""
+    native, definitions = math_function(name, 32, NATIVE.lanes, isa)
+    kind, e, width = Kind("f", 32, lanes), Emitter(), NATIVE.lanes
+    if lanes == 1:
+        wide = e.op(f"insertelement {NATIVE} zeroinitializer, float %x, i64 0")
+        result = e.op(f"extractelement {NATIVE} {e.op(f'call {NATIVE} @{native}({NATIVE} {wide})')}, i64 0")
+    else:
+        pieces = []
+        for start in range(0, lanes, width):
+            picked = ", ".join(f"i32 {min(start + k, lanes)}" for k in range(width))
+            part = e.op(f"shufflevector {kind} %x, {kind} zeroinitializer, <{width} x i32> <{picked}>")
+            pieces.append(e.op(f"call {NATIVE} @{native}({NATIVE} {part})"))
+        while len(pieces) > 1:
+            size = lanes // len(pieces)
+            both = ", ".join(f"i32 {k}" for k in range(2 * size))
+            pieces = [
+                e.op(f"shufflevector <{size} x float> {a}, <{size} x float> {b}, <{2 * size} x i32> <{both}>")
+                for a, b in zip(pieces[::2], pieces[1::2], strict=True)
+            ]
+        result = pieces[0]
+        if lanes < width:
+            first = ", ".join(f"i32 {k}" for k in range(lanes))
+            result = e.op(f"shufflevector {NATIVE} {result}, {NATIVE} poison, <{lanes} x i32> <{first}>")
+    body = e.text(f"{kind} {result}")
+    definitions[symbol] = f"define internal {kind} @{symbol}({kind} %x) alwaysinline nounwind {{\n{body}}}\n"
+    return definitions
 
 
 # -- Exponentials ------------------------------------------------------------------------------------------------------------------
@@ -181,7 +247,15 @@ def expm1(m: Formula, x: Value) -> Value:
 
 
 def sigmoid(m: Formula, x: Value) -> Value:
-    return 1.0 / (1.0 + exp(m, -x))
+    if x.kind.bits == 64:
+        return 1.0 / (1.0 + exp(m, -x))
+    # Little of exp's error is left in the sum.
+    bounded = m.at_most(m.at_least(x, -88.37), 87.0)
+    n, scale = _round_biased(m, bounded, -LOG2E, 127)
+    r = m.fma(n, -LN2_LOW_32, m.fma(n, -LN2_HIGH_32, -bounded))
+    less_one = m.fma(r * r, m.polynomial(r, EXP_32), r)
+    result = 1.0 / (scale + m.fma(scale, less_one, 1.0))
+    return m.select(x.lt(-88.37), 0.0, result)
 
 
 # -- Logarithms --------------------------------------------------------------------------------------------------------------------
@@ -220,7 +294,52 @@ def _log_tail(m: Formula, f: Value) -> Value:
     return s * (half + z * m.polynomial(z, LOG_64)) - half
 
 
+def _log_by_table(m: Formula, x: Value, unit: float) -> Value:
+    """The logarithm in a unit (ln(2) for log2), for AVX-512: all special values come out right by themselves.
+
+    ``x = c (1 + r) 2**e`` with c from a table, 1 around 1, so that nothing cancels there.
+    """
+    s = m.significand(x)
+    e = m.exponent(x) - m.exponent(s)
+    return _log_of_parts(m, s, e, None, unit)
+
+
+def _log_of_parts(m: Formula, s: Value, e: Value, rest: Value | None, unit: float) -> Value:
+    """The logarithm of ``s * 2**e``, plus a small natural `rest`."""
+    index = s.bits() >> 19
+    reciprocals, logarithms = log_table(unit)
+    r = m.fma(s, m.lookup(reciprocals, index), -1.0)
+    high = m.fma(e, LN2 / unit, m.lookup(logarithms, index))
+    tail = m.fma(r * r, m.polynomial(r, LOG_TABLE_32), r)
+    if rest is not None:
+        tail = tail + rest
+    return high + tail if unit == 1.0 else m.fma(tail, 1.0 / unit, high)
+
+
+@cache
+def log_table(unit: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """For significands in [0.75, 1.5) by their leading four bits: a number near the reciprocal, and minus its logarithm."""
+    import numpy as np
+
+    reciprocals, logarithms = [], []
+    for k in range(16):
+        low, high = (1 + k / 16, 1 + (k + 1) / 16) if k < 8 else ((1 + k / 16) / 2, (1 + (k + 1) / 16) / 2)
+        if k in (0, 15):
+            reciprocals.append(1.0)
+            logarithms.append(0.0)
+            continue
+        middle = 2 / (low + high)
+        near = [float(c) for c in np.linspace(middle * 0.998, middle * 1.002, 401).astype(np.float32)]
+        exact = [-math.log(c) / unit for c in near]
+        best = min(range(len(near)), key=lambda i: abs(float(np.float32(exact[i])) - exact[i]))
+        reciprocals.append(near[best])
+        logarithms.append(exact[best])
+    return tuple(reciprocals), tuple(logarithms)
+
+
 def log(m: Formula, x: Value) -> Value:
+    if m.is_native(x.kind):
+        return _log_by_table(m, x, 1.0)
     f, e = _log_parts(m, x)
     high, low = (LN2_HIGH_32, LN2_LOW_32) if x.kind.bits == 32 else (LN2_HIGH_64, LN2_LOW_64)
     result = m.fma(e, high, f + m.fma(e, low, _log_tail(m, f)))
@@ -230,6 +349,11 @@ def log(m: Formula, x: Value) -> Value:
 def log1p(m: Formula, x: Value) -> Value:
     """log(u) of the rounded ``u = 1 + x``, and what the rounding lost."""
     u = 1.0 + x
+    if m.is_native(x.kind):
+        s = m.significand(u)
+        lost = m.quotient(x - (u - 1.0), u)
+        inside = u.gt(0.0) & x.lt(2.0**25)
+        return m.copysign(_log_of_parts(m, s, m.exponent(u) - m.exponent(s), m.select(inside, lost, 0.0), 1.0), x)
     lost = (x - (u - 1.0)) / u
     inside = u.gt(0.0) & x.lt(2.0 ** (_mantissa_bits(x) + 2))
     return m.copysign(log(m, u) + m.select(inside, lost, 0.0), x)
@@ -239,6 +363,8 @@ def log2(m: Formula, x: Value) -> Value:
     if x.kind.bits == 64:
         high, low = _log2_parts(m, x)
         return _log_specials(m, x, high + low)
+    if m.is_native(x.kind):
+        return _log_by_table(m, x, LN2)
     f, e = _log_parts(m, x)
     tail = _log_tail(m, f)
     factor, rest = 1.4423828125, LOG2E - 1.4423828125
@@ -261,8 +387,36 @@ def _log2_parts(m: Formula, x: Value) -> tuple[Value, Value]:
 
 
 def pow(m: Formula, x: Value, y: Value) -> Value:
-    """``2**(y log2|x|)`` with the logarithm in two parts; float64. The special cases are C's (Annex F)."""
+    """``2**(y log2|x|)`` with the logarithm in two parts, for float32 in float64. The special cases are C's (Annex F)."""
     a = m.abs(x)
+    narrow = x.kind.bits == 32
+    result = (_finite_pow_32 if narrow else _finite_pow_64)(m, a, y)
+    up = y.gt(0.0)
+    result = m.select(a.eq(0.0), m.select(up, m.value(0.0, x.kind), INF), result)
+    result = m.select(a.eq(INF), m.select(up, m.value(INF, x.kind), 0.0), result)
+    # A negative base: odd exponents keep its sign, others but integers have no result.
+    whole = m.trunc(y).eq(y)
+    odd = whole & m.trunc(0.5 * y).ne(0.5 * y) & m.abs(y).lt(2.0 ** (_mantissa_bits(x) + 1))
+    sign = x.bits() & -(2 ** (x.kind.bits - 1))
+    result = (result.bits() | m.select(odd, sign, 0)).as_float()
+    result = m.select(x.lt(0.0) & m.trunc(y).ne(y) & a.lt(INF), NAN, result)
+    result = m.select(x.eq(-1.0) & m.abs(y).eq(INF), 1.0, result)
+    result = m.select(x.unordered(y), NAN, result)
+    return m.select(x.eq(1.0) | y.eq(0.0), 1.0, result)
+
+
+def _finite_pow_32(m: Formula, a: Value, y: Value) -> Value:
+    """To 1e-9 in float64, then rounded."""
+    f, e = (v.resized(64) for v in _log_parts(m, a))
+    s = f / (f + 2.0)
+    z = s * s
+    tail = m.fma(s * z, m.polynomial(z, LOG_64[:5]), 2.0 * s)
+    power = m.at_most(m.at_least(m.fma(tail, LOG2E, e) * y.resized(64), -200.0), 200.0)
+    n, scale = _round_biased(m, power, 1.0, 1023)
+    return (m.polynomial(power - n, (1.0, *EXP2_64[:8])) * scale).resized(32)
+
+
+def _finite_pow_64(m: Formula, a: Value, y: Value) -> Value:
     exponent = m.at_most(m.at_least(y, -1e19), 1e19)  # enough to overflow for any a but 1
     high, low = _log2_parts(m, a)
     product, error = m.two_product(exponent, high)
@@ -271,20 +425,8 @@ def pow(m: Formula, x: Value, y: Value) -> Value:
     n, _ = _round_biased(m, bounded, 1.0, 0)
     r = (bounded - n) + m.select(bounded.eq(total), rest, 0.0)
     result = _scale(m, m.polynomial(r, (1.0, *EXP2_64)), n)
-    up = y.gt(0.0)
-    result = m.select(a.eq(0.0), m.select(up, m.value(0.0, x.kind), INF), result)
-    result = m.select(a.eq(INF), m.select(up, m.value(INF, x.kind), 0.0), result)
     result = m.select(y.eq(2.0), a * a, result)
-    result = m.select(y.eq(1.0), a, result)
-    # A negative base: odd exponents keep its sign, others but integers have no result.
-    whole = m.trunc(y).eq(y)
-    odd = whole & m.trunc(0.5 * y).ne(0.5 * y) & m.abs(y).lt(2.0**53)
-    sign = x.bits() & -(2**63)
-    result = (result.bits() | m.select(odd, sign, 0)).as_float()
-    result = m.select(x.lt(0.0) & m.trunc(y).ne(y) & a.lt(INF), NAN, result)
-    result = m.select(x.eq(-1.0) & m.abs(y).eq(INF), 1.0, result)
-    result = m.select(x.unordered(y), NAN, result)
-    return m.select(x.eq(1.0) | y.eq(0.0), 1.0, result)
+    return m.select(y.eq(1.0), a, result)
 
 
 # -- Trigonometry ------------------------------------------------------------------------------------------------------------------
@@ -314,14 +456,34 @@ def _sine_cosine(m: Formula, r: Value) -> tuple[Value, Value]:
     return sine, cosine
 
 
-def _circular(m: Formula, x: Value, shift: int) -> Value:
-    """sin(|x| + shift pi/2); angles are reduced in float64."""
+def _quadrant_32(m: Formula, x: Value) -> tuple[Value, Value, Value]:
+    """`_quadrant` for float32 up to `ANGLE_32`, with fused multiply-adds: r and what is to be added to it, and q."""
+    magic = 1.5 * 2.0**23
+    total = m.fma(x, 2.0 / math.pi, magic)
+    n = total - magic
+    exact = m.fma(n, -HALF_PI_32[0], x)
+    product, lost = m.two_product(n, -HALF_PI_32[1])
+    r, rest = m.two_sum(exact, product)
+    return r, m.fma(n, -HALF_PI_32[2], rest + lost), total.bits()
+
+
+def _reduced_angle(m: Formula, x: Value) -> tuple[Value, Value, Value]:
+    """`_quadrant` of |x|, in the width of `x`: r and what is to be added to it, and q."""
     bits = x.kind.bits
-    r, q = _quadrant(m, m.abs(x).resized(64))
-    sine, cosine = _sine_cosine(m, r.resized(bits))
-    q = q.resized(bits) + shift
+    if m.small_angles:
+        return _quadrant_32(m, m.abs(x))
+    exact, q = _quadrant(m, m.abs(x).resized(64))
+    r = exact.resized(bits)
+    return r, (exact - r.resized(64)).resized(bits), q.resized(bits)
+
+
+def _circular(m: Formula, x: Value, shift: int) -> Value:
+    """sin(|x| + shift pi/2)."""
+    r, rest, q = _reduced_angle(m, x)
+    sine, cosine = _sine_cosine(m, r + rest)
+    q = q + shift
     result = m.select((q & 1).ne(0), cosine, sine)
-    return (result.bits() ^ ((q & 2) << (bits - 2))).as_float()
+    return (result.bits() ^ ((q & 2) << (x.kind.bits - 2))).as_float()
 
 
 def sin(m: Formula, x: Value) -> Value:
@@ -334,26 +496,38 @@ def cos(m: Formula, x: Value) -> Value:
 
 
 def tan(m: Formula, x: Value) -> Value:
-    r, q = _quadrant(m, m.abs(x))
-    sine, cosine = _sine_cosine(m, r)
+    narrow = x.kind.bits == 32
+    r, rest, q = _reduced_angle(m, x)
     odd = (q & 1).ne(0)
-    result = m.select(odd, -cosine, sine) / m.select(odd, sine, cosine)
-    return (result.bits() ^ (x.bits() & -(2**63))).as_float()
+    if narrow:
+        z = r * r
+        tangent = r + m.fma(r * z, m.polynomial(z, TAN_32), m.fma(rest, z, rest))
+        result = m.select(odd, m.value(-1.0, x.kind), tangent) / m.select(odd, tangent, 1.0)
+    else:
+        sine, cosine = _sine_cosine(m, r)
+        result = m.select(odd, -cosine, sine) / m.select(odd, sine, cosine)
+    return (result.bits() ^ (x.bits() & -(1 << (x.kind.bits - 1)))).as_float()
 
 
 def atan2(m: Formula, y: Value, x: Value) -> Value:
-    """The quotient of the smaller by the larger magnitude, then ``atan(t) = pi/4 + atan((t - 1) / (t + 1))``; float64."""
+    """The arc tangent of the quotient of the smaller by the larger magnitude; float64: ``atan(t) = pi/4 + atan((t - 1) / (t + 1))``."""
     a, b = m.abs(y), m.abs(x)
     steep = a.gt(b)
     t = m.select(steep, b, a) / m.select(steep, a, b)
     t = m.select(a.eq(b), m.select(a.eq(0.0), m.value(0.0, x.kind), 1.0), t)  # 0/0 and inf/inf
-    big = t.gt(TAN_PI_8)
-    u = m.select(big, (t - 1.0) / (t + 1.0), t)
-    z = u * u
-    angle = m.fma(u * z, m.polynomial(z, ATAN_64), u)
-    angle = m.select(big, (angle + PI_LOW / 4) + PI / 4, angle)
-    angle = m.select(steep, (PI_LOW / 2 - angle) + PI / 2, angle)
-    angle = m.select(x.bits().lt(0), (PI_LOW - angle) + PI, angle)
+    if x.kind.bits == 32:
+        pi, pi_low = PI_32, PI_LOW_32
+        z = t * t
+        angle = m.fma(t * z, m.polynomial(z, ATAN_32), t)
+    else:
+        pi, pi_low = PI, PI_LOW
+        big = t.gt(TAN_PI_8)
+        u = m.select(big, (t - 1.0) / (t + 1.0), t)
+        z = u * u
+        angle = m.fma(u * z, m.polynomial(z, ATAN_64), u)
+        angle = m.select(big, (angle + PI_LOW / 4) + PI / 4, angle)
+    angle = m.select(steep, (pi_low / 2 - angle) + pi / 2, angle)
+    angle = m.select(x.bits().lt(0), (pi_low - angle) + pi, angle)
     return m.select(x.unordered(y), NAN, m.copysign(angle, y))
 
 
@@ -366,19 +540,47 @@ def _leg(m: Formula, x: Value) -> Value:
     return m.sqrt((1.0 - x) * (1.0 + x))
 
 
+def _half_angle_32(m: Formula, x: Value) -> tuple[Value, Value]:
+    """Where |x| > 0.55, and asin(|x|) or there asin(sqrt((1 - |x|) / 2)), which is acos(|x|) / 2."""
+    a = m.abs(x)
+    big = a.gt(0.55)
+    z = m.select(big, m.fma(a, -0.5, 0.5), a * a)
+    s = m.select(big, m.sqrt(z), a)
+    return big, m.fma(s * z, m.polynomial(z, ASIN_32), s)
+
+
 def asin(m: Formula, x: Value) -> Value:
-    return atan2(m, x, _leg(m, x))
+    if x.kind.bits == 64:
+        return atan2(m, x, _leg(m, x))
+    big, p = _half_angle_32(m, x)
+    return m.copysign(m.select(big, m.fma(p, -2.0, PI_LOW_32 / 2) + PI_32 / 2, p), x)
 
 
 def acos(m: Formula, x: Value) -> Value:
-    return atan2(m, _leg(m, x), x)
+    if x.kind.bits == 64:
+        return atan2(m, _leg(m, x), x)
+    big, p = _half_angle_32(m, x)
+    negative = x.lt(0.0)
+    middle = PI_32 / 2 - (m.copysign(p, x) - PI_LOW_32 / 2)
+    outer = m.select(negative, m.fma(p, -2.0, PI_LOW_32) + PI_32, p + p)
+    return m.select(big, outer, middle)
 
 
 # -- Hyperbolic functions, erf -----------------------------------------------------------------------------------------------------
 
 
 def tanh(m: Formula, x: Value) -> Value:
-    t = expm1(m, 2.0 * m.at_most(m.abs(x), 10.0 if x.kind.bits == 32 else 20.0))
+    if m.is_native(x.kind):
+        pieces = tanh_pieces()
+        a = m.at_most(m.abs(x), pieces.end)
+        return m.copysign(evaluate(m, pieces, a, (1.0 + a).bits() >> 21), x)
+    if x.kind.bits == 32:
+        a = m.at_most(m.abs(x), 10.0)
+        z = a * a
+        near = m.fma(a * z, m.polynomial(z, TANH_32), a)
+        far = 1.0 - 2.0 / (1.0 + _bounded_exp_32(m, 2.0 * a))
+        return m.copysign(m.select(a.lt(0.6), near, far), x)
+    t = expm1(m, 2.0 * m.at_most(m.abs(x), 20.0))
     return m.copysign(t / (t + 2.0), x)
 
 
@@ -388,14 +590,29 @@ def _large_half_exp(m: Formula, a: Value, otherwise: Value) -> Value:
     return m.select(a.gt(22.0), 0.5 * root * root, otherwise)
 
 
+def _quarter_exp_32(m: Formula, a: Value) -> Value:
+    """``exp(a) / 4`` for 0 <= a, infinite where cosh is."""
+    a = m.at_most(a, 90.0)
+    n, scale = _round_biased(m, a, LOG2E, 125)
+    return m.polynomial(_reduced(m, a, n), (1.0, 1.0, *EXP_32)) * scale
+
+
 def sinh(m: Formula, x: Value) -> Value:
     a = m.abs(x)
+    if x.kind.bits == 32:
+        z = a * a
+        near = m.fma(a * z, m.polynomial(z, SINH_32), a)
+        quarter = _quarter_exp_32(m, a)
+        return m.copysign(m.select(a.lt(1.0), near, 2.0 * (quarter - 0.0625 / quarter)), x)
     t = expm1(m, m.at_most(a, 30.0))
     return m.copysign(_large_half_exp(m, a, 0.5 * (t + t / (t + 1.0))), x)
 
 
 def cosh(m: Formula, x: Value) -> Value:
     a = m.abs(x)
+    if x.kind.bits == 32:
+        quarter = _quarter_exp_32(m, a)
+        return 2.0 * (quarter + 0.0625 / quarter)
     e = exp(m, m.at_most(a, 30.0))
     return _large_half_exp(m, a, 0.5 * (e + 1.0 / e))
 
@@ -421,6 +638,10 @@ def atanh(m: Formula, x: Value) -> Value:
 
 
 def erf(m: Formula, x: Value) -> Value:
+    if m.is_native(x.kind):
+        pieces, factor = erf_pieces()
+        a = m.at_most(m.abs(x), pieces.end)
+        return m.copysign(evaluate(m, pieces, a, m.fma(a, factor, 1.5 * 2.0**23).bits()), x)
     if x.kind.bits == 32:
         a = m.at_most(m.abs(x), 3.925)
         near = m.fma(a, m.polynomial(a * a, ERF_32), a)
@@ -440,7 +661,10 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     )
 }  # fmt: skip
 """Function name to formula, over `Value`s."""
-OWN_FORMULA_32 = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "erf", "sigmoid"})
-"""Computed in float32; all others in float64."""
+IN_FLOAT64 = frozenset({"asinh", "acosh", "atanh"})
+"""Computed in float64 for float32 operands, too."""
+NATIVE_FORMULAS = frozenset({"log", "log2", "log1p", "tanh", "erf"})
+"""Have a formula of their own for AVX-512's registers."""
+ANGLES = frozenset({"sin", "cos", "tan"})
 
 __all__ = ["FUNCTIONS", "math_function"]
