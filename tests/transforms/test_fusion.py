@@ -116,6 +116,30 @@ def test_elementwise_siblings_share_a_kernel() -> None:
     assert len(groups) == 1
 
 
+def test_producers_without_a_common_operand_share_their_readers_kernel() -> None:
+    """Two results read two values that are each read twice: one pass over memory."""
+
+    def body(b: Builder, x: Value, y: Value) -> list[Value]:
+        p, q = b(graph.Exp(x)), b(graph.Tanh(y))
+        total = b(graph.Add(p, q))
+        return [total, b(graph.Mul(b(graph.Sub(total, p)), q))]
+
+    groups = check_passes(build({"x": (BATCH, 24), "y": (BATCH, 24)}, body), batch=3)
+    assert len(groups) == 1
+
+
+def test_producers_that_need_each_other_through_a_third_stay_apart() -> None:
+    """x -> p -> sum over all -> q, and p + q: p and q cannot be in one kernel."""
+
+    def body(b: Builder, x: Value) -> list[Value]:
+        p = b(graph.Exp(x))
+        q = b(graph.Tanh(b(graph.Mul(p, b(graph.ReduceSum(p, axes=(0, 1), keepdims=True))))))
+        total = b(graph.Add(p, q))
+        return [total, b(graph.Mul(b(graph.Sub(total, p)), q))]
+
+    check_passes(build({"x": (BATCH, 24)}, body), batch=3)
+
+
 def attention(b: Builder, x: Value) -> Value:
     def heads(seed: int) -> Value:
         y = b(graph.Add(b(graph.Matmul(x, weight(b, 32, 32, seed=seed))), weight(b, 32, seed=seed)))

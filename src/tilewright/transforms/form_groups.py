@@ -80,6 +80,8 @@ def _draft(function: func.Func, row_groups: bool) -> list[_Draft]:
             needs[target] = set()
         else:
             target.members.append(op)
+            home[op] = target
+            sources = _absorb(target, sources, drafts, needs, home)
         home[op] = target
         for s in sources:
             if s is not target:
@@ -89,6 +91,51 @@ def _draft(function: func.Func, row_groups: bool) -> list[_Draft]:
             if other is not target and target in needs[other]:
                 needs[other] |= needs[target]
     return drafts
+
+
+def _absorb(
+    target: _Draft,
+    sources: list[_Draft],
+    drafts: list[_Draft],
+    needs: dict[_Draft, set[_Draft]],
+    home: dict[Operation, _Draft],
+) -> list[_Draft]:
+    """Take in the other producers' drafts that are elementwise over the same points, too; returns the sources that are left."""
+    left = []
+    for other in sources:
+        between = (d for d in drafts if d is not other and d is not target)
+        if (
+            other is target
+            or not _is_elementwise(target)
+            or not _is_elementwise(other)
+            or other.rows != target.rows
+            or any(
+                (other in needs[d] and d in needs[target]) or (target in needs[d] and d in needs[other])
+                for d in between
+            )
+        ):
+            left.append(other)
+        elif other in drafts:
+            drafts.remove(other)
+            target.members = sorted([*other.members, *target.members], key=list(home).index)
+            needs[target] = (needs[target] | needs.pop(other)) - {target, other}
+            for m in other.members:
+                home[m] = target
+            for draft in drafts:
+                if other in needs[draft]:
+                    needs[draft] = (needs[draft] - {other}) | {target}
+    return left
+
+
+def _is_elementwise(draft: _Draft) -> bool:
+    return (
+        draft.kind == "rows"
+        and not draft.closed
+        and not any(
+            not isinstance(m, tensor.Compute) or m.is_reduction or tuple(m.result.type.shape) != draft.rows
+            for m in draft.members
+        )
+    )
 
 
 def _new_draft(op: Computation, row_groups: bool) -> _Draft:
