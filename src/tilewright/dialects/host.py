@@ -13,7 +13,7 @@ import numpy as np
 
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, VariadicOperand, operation
 from ..ir.interpreter import Frame
-from ..ir.symbolic import prove_eq
+from ..ir.symbolic import prove_eq, prove_le
 from ..ir.types import BufferType, Type
 from .loop import Kernel
 
@@ -59,11 +59,14 @@ class Alloc(Operation):
         if self.offset is None:
             return np.full(shape, np.nan if self.buffer.dtype.is_float else 0, dtype)
         # Planned buffers share bytes here as they will in the artifact, so that interpreting a program checks its plan. The
-        # arena belongs to this run of the function: it is kept with the values, under the block.
-        arena = env.values.get(self.parent)
+        # arena belongs to this run of the function: it is kept with the values, under the function.
+        main = self.parent_op
+        while isinstance(main, For):
+            main = main.parent_op
+        assert main is not None
+        arena = env.values.get(main)
         if arena is None:
-            size = int(env.evaluate(self.parent_op.attributes[ARENA_SIZE])) if self.parent_op else 0
-            arena = env.values[self.parent] = np.full(size, 0xFF, np.uint8)
+            arena = env.values[main] = np.full(int(env.evaluate(main.attributes[ARENA_SIZE])), 0xFF, np.uint8)
         start, count = int(env.evaluate(self.offset)), int(np.prod(shape, dtype=np.int64))
         end = start + count * dtype.itemsize
         if end > arena.size:
@@ -73,24 +76,78 @@ class Alloc(Operation):
 
 @operation
 class View(Operation):
-    """The same memory under another shape of as many elements."""
+    """The same memory under another shape; of fewer elements, `offset` elements from its start."""
 
     name = "host.view"
     effects = Effect.PURE
     source: Operand
     shape: Attr
+    offset: Attr = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the view shows all of its source."""
+        return prove_eq(self.offset, 0) and prove_eq(self.source.type.size, self.result.type.size)
 
     def infer_types(self) -> Sequence[Type]:
         return (BufferType(self.source.type.dtype, self.shape, self.source.type.space),)
 
     def verify(self) -> None:
-        if not prove_eq(self.source.type.size, self.result.type.size):
-            raise IRError(f"cannot prove that {self.source.type} and {self.result.type} have as many elements", self)
+        end = self.offset + self.result.type.size
+        if not self.is_whole and not (prove_le(0, self.offset) and prove_le(end, self.source.type.size)):
+            raise IRError(f"cannot prove that {self.result.type} at {self.offset} lies in {self.source.type}", self)
 
     def interpret(self, env: Any, source: Any) -> Any:
+        shape = tuple(int(env.evaluate(d)) for d in self.shape)
         view = source.view()
-        view.shape = tuple(int(env.evaluate(d)) for d in self.shape)  # unlike reshape, never copies
+        view.shape = (-1,)  # unlike reshape, never copies
+        start = int(env.evaluate(self.offset))
+        view = view[start : start + int(np.prod(shape, dtype=np.int64))]
+        view.shape = shape
         return view
+
+
+@operation
+class For(Operation):
+    """A loop over the values of the symbol `step`: the body takes buffers, launches kernels and yields the buffers of the next step.
+
+    Its arguments begin as `initial`; the results are what the last step yielded. So steps hand on memory, never its content.
+    """
+
+    name = "host.for"
+    effects = Effect.READ | Effect.WRITE
+    num_regions = 1
+    binds = ("step",)
+    initial: VariadicOperand
+    step: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.initial)
+
+    def verify(self) -> None:
+        types = [v.type for v in self.initial]
+        ends = [v.type for v in self.body.terminator.operands]
+        if [a.type for a in self.body.args] != types or ends != types:
+            raise IRError(f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self)
+
+    def interpret(self, env: Any, *initial: Any) -> Any:
+        carried = list(initial)
+        for k in range(int(env.evaluate(self.step.upper + 1))):
+            carried = env.child({self.step.name: k}).run_block(self.body, carried)
+        return carried
+
+
+@operation
+class Yield(Operation):
+    """Ends the body of a loop with the buffers of the next step."""
+
+    name = "host.yield"
+    effects = Effect.CONTROL
+    terminator = True
+    buffers: VariadicOperand
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
 
 
 @operation

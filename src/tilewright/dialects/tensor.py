@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, VariadicOperand, operation
+from ..ir.core import Attr, Block, Effect, IRError, Module, Operand, Operation, OptionalOperand, VariadicOperand, operation
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ..ir.types import DType, TensorType, Type, i64
 from .scalar import combiner_identity
@@ -318,3 +318,67 @@ class Group(Operation):
 
     def interpret(self, env: Any, *inputs: Any) -> Any:
         return tuple(env.child({}).run_block(self.body, inputs))
+
+
+@operation
+class Scan(Operation):
+    """A loop: ``*carried, *slices = body(*carried)`` for every value of the symbol `step`.
+
+    The body captures the tensors around it directly and reads slices of them at indices over `step`. Results are the carried
+    values after the last step, then the slices stacked along a leading axis as long as the loop: `places` tells, over `step`, where
+    each step's slice lies in each of them.
+    """
+
+    name = "tensor.scan"
+    effects = Effect.PURE
+    num_regions = 1
+    binds = ("step",)
+    initial: VariadicOperand
+    step: Attr
+    places: Attr = ()
+
+    def verify(self) -> None:
+        ends = [v.type for v in self.body.terminator.operands]
+        carried = [v.type for v in self.initial]
+        count = len(carried)
+        stacked = [TensorType(t.dtype, (extent(self.step), *t.shape)) for t in ends[count:]]
+        if [a.type for a in self.body.args] != carried or ends[:count] != carried:
+            raise IRError(f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}", self)
+        if len(self.places) != len(stacked) or not _equal_types([r.type for r in self.results], [*carried, *stacked]):
+            raise IRError(f"yields slices for {stacked}, which are not its results", self)
+
+    def interpret(self, env: Any, *initial: Any) -> Any:
+        carried = list(initial)
+        types = [r.type for r in self.results[len(carried) :]]
+        stacked = [np.empty([int(env.evaluate(d)) for d in t.shape], t.dtype.numpy) for t in types]
+        for k in range(int(env.evaluate(extent(self.step)))):
+            child = env.child({self.step.name: k})
+            ends = child.run_block(self.body, carried)
+            carried = ends[: len(initial)]
+            for y, place, part in zip(stacked, self.places, ends[len(initial) :], strict=True):
+                y[int(child.evaluate(place))] = part
+        return [*carried, *stacked]
+
+
+def _equal_types(a: Sequence[TensorType], b: Sequence[TensorType]) -> bool:
+    """Equal up to the way symbolic dimensions are written."""
+    return len(a) == len(b) and all(
+        x.dtype is y.dtype and x.rank == y.rank and all(map(prove_eq, x.shape, y.shape))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def blocks_of_computations(module: Module) -> list[Block]:
+    """Where computations and groups stand: the bodies of a module's functions, and after each the bodies of the scans in it."""
+    found: list[Block] = []
+
+    def visit(block: Block) -> None:
+        found.append(block)
+        for op in block.ops:
+            if isinstance(op, Scan):
+                visit(op.body)
+
+    for function in module.functions():
+        for region in function.regions:
+            visit(region.block)
+    return found

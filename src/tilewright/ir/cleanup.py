@@ -90,8 +90,6 @@ def _cse_block(block: Block, outer: dict[Any, Operation]) -> int:
 def sort_block(block: Block) -> None:
     """Order a block's operations so that producers stand before users, changing as little as possible.
 
-    Regions must not use values of this block except through their operation's operands.
-
     Raises:
         IRError: the operations depend on each other in a cycle.
     """
@@ -114,7 +112,8 @@ def sort_block(block: Block) -> None:
                 raise IRError("depends on its own result", op)
             active.add(op)
             stack.append((op, True))
-            for v in reversed(op.operands):
+            used = [v for inner in op.walk() for v in inner.operands] if op.regions else op.operands
+            for v in reversed(used):
                 producer = v.defining_op
                 if producer is not None and producer.parent is block and producer not in placed:
                     stack.append((producer, False))

@@ -1,8 +1,8 @@
 """From tensors to memory: a function of tensor groups becomes a host program that launches kernels on buffers.
 
-Comes in: the function "main" over tensors, of constants, groups and reshapes only, and for each group the kernels that
+Comes in: the function "main" over tensors, of constants, groups, reshapes and scans of such only, and for each group the kernels that
 compute it. Goes out: the function "main" whose arguments are the model's inputs followed by its outputs as buffers. Whatever
-computes a result writes it where the caller wants it (destination passing).
+computes a result writes it where the caller wants it (destination passing); a scan's body writes its slices into the stacked results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..dialects import func, graph, host, loop, tensor
 from ..ir.builder import Builder
-from ..ir.core import IRError, Module, Value
+from ..ir.core import Block, IRError, Module, Operation, Region, Value
 from ..ir.types import BufferType, TensorType
 
 
@@ -36,7 +36,7 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     """Replace the tensor function "main" by its host program.
 
     Raises:
-        IRError: the function holds an operation that is neither constant, group nor view, or a kernel is missing.
+        IRError: the function holds an operation that is neither constant, group, view nor scan, or a kernel is missing.
     """
     old = module.symbol("main")
     assert isinstance(old, func.Func)
@@ -50,20 +50,8 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     targets = [new.body.add_arg(_buffer(v.type), name) for v, name in zip(results, names, strict=True)]
 
     builder = Builder(new.body, location=old.location)
-    copied = _place_results(builder, results, targets, buffers)
-    for op in old.body.ops:
-        with builder.at(op.location):
-            if op.terminator:
-                break
-            if isinstance(op, graph.Constant):
-                buffers[op.result] = builder(host.Constant(value=op.value))
-            elif isinstance(op, tensor.Reshape):
-                if op.result not in buffers and op.result.has_uses:
-                    buffers[op.result] = _view(builder, buffers[op.x], op.result.type)
-            elif isinstance(op, tensor.Group):
-                _launch_group(builder, module, op, kernels_of(op), buffers)
-            else:
-                raise IRError("stands between kernels, where only constants, groups and reshapes may", op)
+    copied = _place_results(builder, old.body, results, targets, buffers)
+    _Bufferizer(module, kernels_of, buffers).block(builder, old.body)
     for index in copied:
         builder(host.Copy(buffers[results[index]], targets[index]))
     builder(func.Return(()))
@@ -84,22 +72,33 @@ def _view(builder: Builder, buffer: Value, type_: TensorType) -> Value:
     if buffer.type.shape == type_.shape:
         return buffer
     op = buffer.defining_op
-    if isinstance(op, host.View):
+    if isinstance(op, host.View) and op.is_whole:
         return _view(builder, op.source, type_)
     view: Value = builder(host.View(buffer, shape=type_.shape))
     return view
 
 
+def _computed(value: Value, block: Block) -> list[Value] | None:
+    """A value that operations of `block` compute in memory of their own choice, after the views of it that lead there; None for
+    one that lies somewhere already."""
+    chain = [value]
+    while isinstance(op := chain[-1].defining_op, tensor.Reshape):
+        chain.append(op.x)
+    if isinstance(op, tensor.Scan):
+        chosen = chain[-1] in op.results[len(op.initial) :]
+    else:
+        chosen = isinstance(op, tensor.Group)
+    return chain if chosen and op is not None and op.parent is block else None
+
+
 def _place_results(
-    builder: Builder, results: list[Value], targets: Sequence[Value], buffers: dict[Value, Value]
+    builder: Builder, block: Block, results: list[Value], targets: Sequence[Value], buffers: dict[Value, Value]
 ) -> list[int]:
-    """Give values that groups compute, and that are returned, the caller's memory; returns the results left to copy."""
+    """Give values that `block` computes, and ends with, the memory they are wanted in; returns the numbers of those left to copy."""
     copied = []
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
-        chain = [value]
-        while isinstance(op := chain[-1].defining_op, tensor.Reshape):
-            chain.append(op.x)
-        if isinstance(chain[-1].defining_op, tensor.Group) and chain[-1] not in buffers:
+        chain = _computed(value, block)
+        if chain is not None and chain[-1] not in buffers:
             for step in chain:
                 buffers.setdefault(step, _view(builder, target, step.type))
         else:
@@ -107,31 +106,92 @@ def _place_results(
     return copied
 
 
-def _launch_group(
-    builder: Builder,
-    module: Module,
-    group: tensor.Group,
-    calls: Sequence[str | KernelCall],
-    buffers: dict[Value, Value],
-) -> None:
-    for result in group.results:
-        if result not in buffers:
-            buffers[result] = builder(host.Alloc(buffer=_buffer(result.type)))
-    known = [buffers[v] for v in (*group.inputs, *group.results)]
-    shared: dict[int, Value] = {}
-    for call in calls:
-        if isinstance(call, str):
-            builder(host.Launch(known, kernel=call, num_outputs=len(group.results)))
-            continue
-        kernel = module.symbol(call.kernel)
-        assert isinstance(kernel, loop.Kernel)
-        arguments = []
-        for number, parameter in zip(call.arguments, kernel.body.args, strict=True):
-            if number < len(known):
-                arguments.append(known[number])
+class _Bufferizer:
+    """Writes blocks of the host program; `buffers` tells where each tensor lies."""
+
+    def __init__(self, module: Module, kernels_of: KernelsOf, buffers: dict[Value, Value]) -> None:
+        self.module, self.kernels_of, self.buffers = module, kernels_of, buffers
+
+    def block(self, builder: Builder, block: Block) -> None:
+        buffers = self.buffers
+        for op in block.ops:
+            with builder.at(op.location):
+                if op.terminator:
+                    break
+                if isinstance(op, graph.Constant):
+                    buffers[op.result] = builder(host.Constant(value=op.value))
+                elif isinstance(op, tensor.Reshape):
+                    if op.result not in buffers and op.result.has_uses:
+                        buffers[op.result] = _view(builder, buffers[op.x], op.result.type)
+                elif isinstance(op, tensor.Group):
+                    self._launch(builder, op, self.kernels_of(op))
+                elif isinstance(op, tensor.Scan):
+                    self._loop(builder, op)
+                else:
+                    raise IRError("stands between kernels, where only constants, groups, reshapes and scans may", op)
+
+    def _allocate(self, builder: Builder, op: Operation) -> None:
+        for result in op.results:
+            if result not in self.buffers:
+                self.buffers[result] = builder(host.Alloc(buffer=_buffer(result.type)))
+
+    def _launch(self, builder: Builder, group: tensor.Group, calls: Sequence[str | KernelCall]) -> None:
+        self._allocate(builder, group)
+        known = [self.buffers[v] for v in (*group.inputs, *group.results)]
+        shared: dict[int, Value] = {}
+        for call in calls:
+            if isinstance(call, str):
+                builder(host.Launch(known, kernel=call, num_outputs=len(group.results)))
                 continue
-            if number not in shared:
-                type_ = BufferType(parameter.type.dtype, parameter.type.shape)
-                shared[number] = builder(host.Alloc(buffer=type_))
-            arguments.append(shared[number])
-        builder(host.Launch(arguments, kernel=call.kernel, num_outputs=kernel.num_outputs))
+            kernel = self.module.symbol(call.kernel)
+            assert isinstance(kernel, loop.Kernel)
+            arguments = []
+            for number, parameter in zip(call.arguments, kernel.body.args, strict=True):
+                if number < len(known):
+                    arguments.append(known[number])
+                    continue
+                if number not in shared:
+                    type_ = BufferType(parameter.type.dtype, parameter.type.shape)
+                    shared[number] = builder(host.Alloc(buffer=type_))
+                arguments.append(shared[number])
+            builder(host.Launch(arguments, kernel=call.kernel, num_outputs=kernel.num_outputs))
+
+    def _loop(self, builder: Builder, scan: tensor.Scan) -> None:
+        """A carried value that is also a slice of a stacked result is handed on where that slice lies. Any other is written to one of two
+        buffers in turn, while the step reads the one that the step before wrote (at first, the initial value where it lies)."""
+        buffers = self.buffers
+        count = len(scan.initial)
+        ends = list(scan.body.terminator.operands)
+        carried, slices = ends[:count], ends[count:]
+        stacked = scan.results[count:]
+        for result in stacked:
+            if result not in buffers:
+                buffers[result] = builder(host.Alloc(buffer=_buffer(result.type)))
+        alternating = [k for k, v in enumerate(carried) if v not in slices or _computed(v, scan.body) is None]
+        first = [_view(builder, buffers[x], x.type) for x in scan.initial]
+        spare = {k: [builder(host.Alloc(buffer=first[k].type)) for _ in range(2)] for k in alternating}
+        begin = [*first, *(b for pair in spare.values() for b in pair)]
+        body = Region([Block([v.type for v in begin])])
+        op = host.For(begin, step=scan.step, regions=[body], location=scan.location)
+        builder.insert(op)
+        args = op.body.args
+        buffers.update(zip(scan.body.args, args[:count], strict=True))
+        turns = {k: (args[count + 2 * n], args[count + 2 * n + 1]) for n, k in enumerate(alternating)}
+
+        inside = Builder(op.body, location=scan.location)
+        places: list[Value] = []
+        for value, result, place in zip(slices, stacked, scan.places, strict=True):
+            memory = buffers[result]
+            size = value.type.size
+            places.append(inside(host.View(memory, shape=value.type.shape, offset=place * size)))
+        wanted = [*slices, *(carried[k] for k in alternating)]
+        targets = [*places, *(turns[k][0] for k in alternating)]
+        copied = _place_results(inside, scan.body, wanted, targets, buffers)
+        self.block(inside, scan.body)
+        for index in copied:
+            inside(host.Copy(buffers[wanted[index]], targets[index]))
+        handed = [
+            turns[k][0] if k in turns else _view(inside, buffers[v], scan.initial[k].type) for k, v in enumerate(carried)
+        ]
+        inside(host.Yield([*handed, *(b for written, other in turns.values() for b in (other, written))]))
+        buffers.update(zip(scan.results[:count], op.results[:count], strict=True))

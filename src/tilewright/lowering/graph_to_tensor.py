@@ -57,6 +57,10 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
         missing.append(op)
         return
     tensors = (lowered,) if isinstance(lowered, Tensor) else tuple(lowered)
+    for x in tensors[:1]:
+        if isinstance(loop := x.value.defining_op, tensor.Scan):
+            for inner in list(loop.body.ops):
+                _lower(inner, None, missing)
     start = before.next if before is not None else (block.first if block is not None else None)
     while start is not None and start is not op:
         if isinstance(start, (tensor.Compute, tensor.Scatter)):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..dialects import func, loop, scalar, tensor
+from ..dialects import loop, scalar, tensor
 from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
-from ..ir.core import Module, Value
+from ..ir.core import Block, Module, Value
 from ..ir.location import Location, fuse_locations
 from ..ir.symbolic import Dim, prove_eq, smin, substitute
 from ..ir.types import TensorType
@@ -42,8 +42,8 @@ def groups_to_kernels(module: Module, rule: ScheduleRule) -> tuple[dict[tensor.G
     kernels: dict[Any, KernelInfo] = {}
     names: dict[tensor.Group, str] = {}
     taken: set[str] = set()
-    for function in module.functions(func.Func):
-        for op in function.body.ops:
+    for block in tensor.blocks_of_computations(module):
+        for op in block.ops:
             if not isinstance(op, tensor.Group):
                 continue
             key = group_key(op)
@@ -183,11 +183,15 @@ def _touched(value: Value, reads: list[tuple[tensor.Compute | tensor.Scatter, te
     return whole * value.type.dtype.itemsize
 
 
-def moved_bytes(function: func.Func) -> tuple[int, Dim]:
-    """(kernels, bytes) of a function's computations or groups, each as a kernel of its own."""
+def moved_bytes(block: Block) -> tuple[int, Dim]:
+    """(kernels, bytes) of a block's computations or groups, each as a kernel of its own; those in a loop count once as kernels."""
     count = 0
     total: Dim = 0
-    for op in function.body.ops:
+    for op in block.ops:
+        if isinstance(op, tensor.Scan):
+            inside, moved = moved_bytes(op.body)
+            count, total = count + inside, total + moved * extent(op.step)
+            continue
         if isinstance(op, tensor.Group):
             total = total + group_bytes(op)
         elif isinstance(op, (tensor.Compute, tensor.Scatter)):

@@ -1,7 +1,7 @@
 """Where every buffer of a host program lies: intermediates in one arena, weights in one block.
 
-Liveness is exact, since a host program is straight-line code. A buffer that an elementwise launch writes may take the place
-of an input that dies there (the kernel's `tw.in_place` tells which). Offsets of static sizes are numbers, found by placing
+Liveness is exact, since a host program is straight-line code with loops: what a loop's body uses from before or behind it is alive
+in all of its steps. A buffer that an elementwise launch writes may take the place of an input that dies there (the kernel's `tw.in_place` tells which). Offsets of static sizes are numbers, found by placing
 the largest buffers first, each in the lowest gap among those alive at the same time ("greedy by size", Pisarchyk and Lee,
 "Efficient Memory Management for Deep Neural Net Inference", 2020).
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ..dialects import func, host, loop
 from ..ir.constant import Constant
-from ..ir.core import IRError, Module, Operation, Value
+from ..ir.core import BlockArgument, IRError, Module, Operation, OpResult, Value
 from ..ir.symbolic import Dim, bounds, evaluate, free_symbols, prove_le, unordered_max
 
 ALIGNMENT = 64
@@ -82,7 +82,7 @@ def plan_memory(module: Module) -> MemoryPlan:
     assert isinstance(main, func.Func)
     kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
     weights, weights_size = _place_weights(main)
-    allocs = [op for op in main.body.ops if isinstance(op, host.Alloc)]
+    allocs = [op for op in main.walk() if isinstance(op, host.Alloc)]
     storages, in_place = _storages(main, kernels)
     values = _nominal_values(storages)
     for s in storages:
@@ -111,6 +111,24 @@ def root(value: Value) -> Value:
     return value
 
 
+def roots(value: Value) -> set[Value]:
+    """The buffers that a value may be: several where loops hand buffers from step to step."""
+    found: set[Value] = set()
+    pending, seen = [value], set()
+    while pending:
+        value = root(pending.pop())
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value, OpResult) and isinstance(value.op, host.For):
+            pending.append(value.op.body.args[value.index])
+        elif isinstance(value, BlockArgument) and isinstance(loop_ := value.block.parent_op, host.For):
+            pending += [loop_.initial[value.index], loop_.body.terminator.operands[value.index]]
+        else:
+            found.add(value)
+    return found
+
+
 def _aligned_bytes(alloc: host.Alloc) -> Dim:
     size = alloc.buffer.size * alloc.buffer.dtype.itemsize
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
@@ -120,7 +138,7 @@ def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], i
     """Offsets of all constants, equal ones sharing theirs; returns them and the size of the whole."""
     seen: dict[Constant, int] = {}
     end = 0
-    for op in main.body.ops:
+    for op in main.walk():
         if not isinstance(op, host.Constant):
             continue
         if op.value not in seen:
@@ -135,41 +153,66 @@ def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], i
 
 def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_Storage], int]:
     """The memory blocks that the program needs, and how many buffers were put in place of others."""
-    steps = [op for op in main.body.ops if isinstance(op, (host.Launch, host.Copy))]
-    first: dict[Value, int] = {}
-    last: dict[Value, int] = {}
-    for index, op in enumerate(steps):
-        for operand in op.operands:
-            buffer = root(operand)
-            first.setdefault(buffer, index)
-            last[buffer] = index
+    steps = [op for op in main.walk() if isinstance(op, (host.Launch, host.Copy, host.Yield))]
+    first, last = _lifetimes(steps)
     home: dict[Value, _Storage] = {}
     storages: list[_Storage] = []
     in_place = 0
     for index, op in enumerate(steps):
         taken = _taken_over(op, kernels, index, home)
         for operand in op.operands:
-            buffer = root(operand)
-            alloc = buffer.defining_op
-            if buffer in home or not isinstance(alloc, host.Alloc):
-                continue
-            old = taken.get(buffer)
-            if old is None:
-                storage = _Storage([alloc], _aligned_bytes(alloc), first[buffer], last[buffer])
-                storages.append(storage)
-            else:
-                storage = old
-                storage.allocs.append(alloc)
-                storage.last = last[buffer]
-                in_place += 1
-            home[buffer] = storage
-    unused = [op for op in main.body.ops if isinstance(op, host.Alloc) and op.result not in home]
+            for buffer in roots(operand):
+                alloc = buffer.defining_op
+                if buffer in home or not isinstance(alloc, host.Alloc):
+                    continue
+                old = taken.get(buffer)
+                if old is None:
+                    storage = _Storage([alloc], _aligned_bytes(alloc), first[buffer], last[buffer])
+                    storages.append(storage)
+                else:
+                    storage = old
+                    storage.allocs.append(alloc)
+                    storage.last = last[buffer]
+                    in_place += 1
+                home[buffer] = storage
+    unused = [op for op in main.walk() if isinstance(op, host.Alloc) and op.result not in home]
     for alloc in unused:
         alloc.offset = 0
         if alloc.result.has_uses:
             raise IRError("is viewed but never written", alloc)
         alloc.erase()
     return storages, in_place
+
+
+def _lifetimes(steps: Sequence[Operation]) -> tuple[dict[Value, int], dict[Value, int]]:
+    """The first and the last of the steps in which each buffer is alive."""
+    span: dict[Operation, tuple[int, int]] = {}
+    for index, op in enumerate(steps):
+        for around in _loops_around(op):
+            span[around] = (span.get(around, (index, index))[0], index)
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for index, op in enumerate(steps):
+        for operand in op.operands:
+            for buffer in roots(operand):
+                begin = end = index
+                alloc = buffer.defining_op
+                own = _loops_around(alloc) if alloc is not None else []
+                for around in _loops_around(op):
+                    if around not in own:
+                        begin, end = min(begin, span[around][0]), max(end, span[around][1])
+                first[buffer] = min(begin, first.get(buffer, begin))
+                last[buffer] = max(end, last.get(buffer, end))
+    return first, last
+
+
+def _loops_around(op: Operation) -> list[host.For]:
+    found = []
+    around = op.parent_op
+    while isinstance(around, host.For):
+        found.append(around)
+        around = around.parent_op
+    return found
 
 
 def _taken_over(
@@ -181,16 +224,16 @@ def _taken_over(
     pairs = kernels[op.kernel].attributes.get(IN_PLACE, ())
     if pairs and isinstance(pairs[0], int):
         pairs = (pairs,)
-    roots = [root(v) for v in op.buffers]
+    behind = [roots(v) for v in op.buffers]
     taken: dict[Value, _Storage] = {}
     for output, source in pairs:
         target = root(op.outputs[output])
-        old = home.get(roots[source])
+        old = home.get(next(iter(behind[source]))) if len(behind[source]) == 1 else None
         if old is None or old in taken.values() or target in taken or target in home:
             continue
         alloc = target.defining_op
         # The input must die here, and this launch must not read the same memory through another argument.
-        if old.last != index or sum(home.get(r) is old for r in roots) > 1 or not isinstance(alloc, host.Alloc):
+        if old.last != index or sum(home.get(r) is old for found in behind for r in found) > 1 or not isinstance(alloc, host.Alloc):
             continue
         if prove_le(_aligned_bytes(alloc), old.size):
             taken[target] = old

@@ -17,6 +17,7 @@ from ..ir.types import DType
 from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.form_groups import form_groups
+from ..transforms.hoist import hoist_invariants
 from ..transforms.lower_precision import CONVERSION, lower_precision
 from ..transforms.pack_operands import CONTRACTION, pack_operands
 from ..transforms.split_reductions import split_reductions
@@ -76,12 +77,13 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
 
     return [
         lower_to_tensor,
+        hoist_invariants,
         eliminate,
         compose,
         absorb_permutations,
         eliminate,
         *([narrow] if precision is not None else []),
-        *([pack, transpose_weights] if options.panel else []),
+        *([pack, transpose_weights, hoist_invariants] if options.panel else []),
         split_reductions,
         group,
         collapse_axes,
@@ -113,7 +115,7 @@ def lower(
 def _moved(module: Module) -> tuple[int, Dim]:
     main = module.symbol("main")
     assert isinstance(main, func.Func)
-    return moved_bytes(main)
+    return moved_bytes(main.body)
 
 
 def _contractions(module: Module) -> dict[str, int]:

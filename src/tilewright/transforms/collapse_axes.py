@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..dialects import func, scalar, tensor
+from ..dialects import scalar, tensor
 from ..dialects.tensor import extent
 from ..ir.builder import Builder
 from ..ir.core import Module, Operation, Value
@@ -20,8 +20,8 @@ from .pack_operands import CONTRACTION, Roles
 
 def collapse_axes(module: Module) -> None:
     """Collapse the axes of every group as far as its accesses allow."""
-    for function in module.functions(func.Func):
-        for group in [op for op in function.body.ops if isinstance(op, tensor.Group)]:
+    for block in tensor.blocks_of_computations(module):
+        for group in [op for op in block.ops if isinstance(op, tensor.Group)]:
             _collapse(group)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dialects import func, graph, scalar, tensor
+from ..dialects import graph, scalar, tensor
 from ..dialects.tensor import extent, free_symbols_of, is_dynamic_symbol
 from ..ir.builder import Builder
 from ..ir.cleanup import cse, dce
@@ -44,11 +44,11 @@ Computation = tensor.Compute | tensor.Scatter
 
 def compose(module: Module) -> None:
     """Substitute producers into their readers wherever that does not repeat real work."""
-    for function in module.functions(func.Func):
-        for op in list(function.body.ops):
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
             if isinstance(op, (tensor.Compute, tensor.Scatter)):
                 _compose_into(op)
-        dce(function)
+    dce(module)
 
 
 def _compose_into(consumer: Computation) -> None:
@@ -155,6 +155,8 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
     heavy, cheap, reads = _cost(op)
     if heavy == 0 and reads <= 1 and cheap <= 1:
         return True  # a relabelling, conversion, fill or ramp: recomputing costs no more than loading
+    if op.parent is not consumer.parent:
+        return False  # it stands before the loop that the consumer is in: substituted, every step would repeat it
     if not _only_reshapes_to(op.result, consumer):
         return reads == 0 and heavy == 0 and cheap <= 4
     if _belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
@@ -276,12 +278,12 @@ def absorb_permutations(module: Module) -> None:
     ``t[b, h, s, d] = sum ...`` followed by ``y[b, s, h, d] = f(t[b, h, s, d])`` becomes ``t[b, s, h, d] = sum ...`` and an elementwise ``y``.
     The last dimension stays, so that what was contiguous stays contiguous.
     """
-    for function in module.functions(func.Func):
-        for op in list(function.body.ops):
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
             if isinstance(op, tensor.Compute) and not op.is_reduction:
                 for read in op.reads:
                     _absorb(op, read)
-        compose(module)
+    compose(module)
 
 
 def _is_unit(axis: Expr) -> bool:

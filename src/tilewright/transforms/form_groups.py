@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dialects import func, tensor
+from ..dialects import tensor
 from ..dialects.tensor import extent
 from ..ir.cleanup import sort_block
-from ..ir.core import Module, Operation, Value
+from ..ir.core import Block, Module, Operation, Value
 from ..ir.symbolic import Dim, bounds, prove_eq
 from .index_maps import at_same_point, product
 from .pack_operands import CONTRACTION, Roles
@@ -39,14 +39,14 @@ class _Draft:
 
 
 def form_groups(module: Module, *, row_groups: bool = True) -> None:
-    """Enclose every computation of every function in a group; without `row_groups` a reduction takes an epilogue at most."""
-    for function in module.functions(func.Func):
-        drafts = _draft(function, row_groups)
+    """Enclose every computation of a module in a group; without `row_groups` a reduction takes an epilogue at most."""
+    for block in tensor.blocks_of_computations(module):
+        drafts = _draft(block, row_groups)
         if row_groups:
             drafts = _chain_contractions(drafts)
         for draft in drafts:
             _enclose(draft)
-        sort_block(function.body)
+        sort_block(block)
 
 
 def _source_of(value: Value) -> Operation | None:
@@ -61,15 +61,16 @@ def _producers(op: Computation) -> list[Operation]:
     values = [r.source for r in op.reads]
     if isinstance(op, tensor.Scatter):
         values.append(op.dest)
-    return list(dict.fromkeys(p for v in values if (p := _source_of(v)) is not None))
+    sources = dict.fromkeys(p for v in values if (p := _source_of(v)) is not None)
+    return [p for p in sources if p.parent is op.parent]  # what stands before a loop is no member of a group in it
 
 
-def _draft(function: func.Func, row_groups: bool) -> list[_Draft]:
+def _draft(block: Block, row_groups: bool) -> list[_Draft]:
     drafts: list[_Draft] = []
     home: dict[Operation, _Draft] = {}
     # Everything a draft depends on, directly or not: a merge must not make a cycle.
     needs: dict[_Draft, set[_Draft]] = {}
-    for op in function.body.ops:
+    for op in block.ops:
         if not isinstance(op, (tensor.Compute, tensor.Scatter)):
             continue
         sources = [home[p] for p in _producers(op)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dialects import func, graph, tensor
+from ..dialects import graph, tensor
 from ..dialects.tensor import extent
 from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
@@ -53,11 +53,11 @@ class Roles:
 def pack_operands(module: Module, nr: int) -> None:
     """Mark every contraction with the roles of its axes and bring its right operand into panels of `nr` columns where needed."""
     packed: dict[Any, Value] = {}
-    for function in module.functions(func.Func):
-        for op in list(function.body.ops):
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
             if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
                 _prepare(found, nr, packed)
-        dce(function)
+    dce(module)
 
 
 def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:

@@ -10,6 +10,7 @@ from ..ir.passes import Pipeline
 from .choose_layout import choose_layout
 from .fold_batch_norm import fold_batch_norm
 from .fold_constants import fold_constants
+from .hoist import hoist
 from .merge_matmuls import merge_matmuls
 from .recognize import recognize
 from .simplify import simplify
@@ -21,6 +22,7 @@ GRAPH_PASSES: list[Callable[[Module], object]] = [
     cse,
     recognize,
     fold_batch_norm,
+    hoist,
     merge_matmuls,
     choose_layout,
     simplify,

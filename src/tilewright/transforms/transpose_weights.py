@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dialects import func, graph, tensor
+from ..dialects import graph, tensor
 from ..dialects.tensor import extent
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
@@ -23,8 +23,8 @@ from .pack_operands import CONTRACTION
 def transpose_weights(module: Module) -> None:
     """Bring the lane axis of constants innermost in reductions outside contractions."""
     made: dict[Any, Value] = {}
-    for function in module.functions(func.Func):
-        for op in function.body.ops:
+    for block in tensor.blocks_of_computations(module):
+        for op in block.ops:
             if not isinstance(op, tensor.Compute) or not op.is_reduction or CONTRACTION in op.attributes or not op.axes:
                 continue
             lane = op.axes[-1]
@@ -34,7 +34,7 @@ def transpose_weights(module: Module) -> None:
                 position = _misplaced(read, lane)
                 if position is not None:
                     _transpose(read, position, made)
-        dce(function)
+    dce(module)
 
 
 def _contiguous(read: tensor.Read, lane: Expr) -> bool:

@@ -6,16 +6,16 @@ text that refers to the kernels by name. All structs are literal, so the target'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...dialects import func, host, loop
 from ...errors import CompileError
-from ...ir.core import IRError, Module, Value
+from ...ir.core import Block, IRError, Module, Value
 from ...ir.shape_solver import Check, Define, ShapeSolver
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, is_symbol
 from ...ir.types import BufferType, DType
-from .emitter import Emitter
+from .emitter import Carried, Emitter
 from .expr import IndexCode
 from .isa import Isa
 
@@ -51,7 +51,7 @@ def symbols_of(main: func.Func) -> list[Expr]:
 
 def kernel_order(main: func.Func) -> list[str]:
     """The kernels that a host function launches, in order of first launch: their numbers at run time."""
-    return list(dict.fromkeys(op.kernel for op in main.body.ops if isinstance(op, host.Launch)))
+    return list(dict.fromkeys(op.kernel for op in main.walk() if isinstance(op, host.Launch)))
 
 
 def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weights_size: int) -> str:
@@ -266,10 +266,11 @@ class _Printer:
 
     def _main(self) -> str:
         emit = Emitter()
-        ops = list(self.main.body.ops)
+        ops = list(self.main.walk())
         launches = [op for op in ops if isinstance(op, host.Launch)]
-        used: list[Dim] = [op.offset for op in ops if isinstance(op, host.Alloc)]
+        used: list[Dim] = [op.offset for op in ops if isinstance(op, (host.Alloc, host.View))]
         used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
+        used += [op.step.upper for op in ops if isinstance(op, host.For)]
         used += [
             d
             for name in self.order
@@ -278,30 +279,8 @@ class _Printer:
         index = self._symbol_values(emit, "%symbols", used)
         most = max((len(op.buffers) for op in launches), default=0)
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
-        pass_dims = self._dims_arrays(emit, index)
-
-        places = self._argument_places(emit)
-        for op in ops:
-            if isinstance(op, host.Constant):
-                places[op.result] = emit.at("%weights", str(op.offset), 1)
-            elif isinstance(op, host.Alloc):
-                places[op.result] = emit.at("%arena", index.value(op.offset), 1)
-            elif isinstance(op, host.View):
-                places[op.result] = places[op.source]
-            elif isinstance(op, host.Copy):
-                size = index.value(op.source.type.size * op.source.type.dtype.itemsize)
-                where = f"ptr {places[op.target]}, ptr {places[op.source]}"
-                emit.line(f"call void @llvm.memcpy.p0.p0.i64({where}, i64 {size}, i1 false)")
-            elif isinstance(op, host.Launch):
-                for number, value in enumerate(op.buffers):
-                    emit.line(f"store ptr {places[value]}, ptr {self._slot(emit, buffers, number)}")
-                code = self.codes[op.kernel]
-                what = f"i32 {self.order.index(op.kernel)}, ptr @{code.symbol}"
-                items = f"i64 {index.value(code.extent)}, i64 {index.value(code.grain)}"
-                data = f"ptr {buffers}, ptr {pass_dims(op.kernel)}"
-                emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, {data})")
-            elif not op.terminator:
-                raise IRError("is no operation of the host level", op)
+        program = _Program(self, emit, index, buffers, self._dims_arrays(emit, index), self._argument_places(emit))
+        program.block(self.main.body)
         signature = "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %arena, ptr %weights"
         return _function(f"i32 @tw.main({signature})", emit, "i32 0")
 
@@ -314,8 +293,8 @@ class _Printer:
                 places[arg] = emit.op(f"load ptr, ptr {self._slot(emit, array, slot)}")
         return places
 
-    def _dims_arrays(self, emit: Emitter, index: IndexCode) -> Callable[[str], str]:
-        """Kernels that need the same symbols share one array of their values; returns a kernel's."""
+    def _dims_arrays(self, emit: Emitter, index: IndexCode) -> dict[tuple[str, ...], str]:
+        """Arrays of the values of symbols, by their names; kernels that need the same share one. Steps of loops are stored by the loops."""
         arrays: dict[tuple[str, ...], str] = {(): "null"}
         every = tuple(s.name for s in self.symbols)
         if every:
@@ -326,8 +305,73 @@ class _Printer:
             if key not in arrays:
                 arrays[key] = emit.alloca(f"[{len(key)} x i64]", 16)
                 for k, symbol in enumerate(dims):
-                    emit.line(f"store i64 {index.value(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
-        return lambda name: arrays[tuple(s.name for s in self.kernels[name].dims)]
+                    if symbol.name in every:
+                        emit.line(f"store i64 {index.value(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
+        return arrays
+
+
+class _Program:
+    """Writes the operations of the host program, block by block."""
+
+    def __init__(
+        self,
+        printer: _Printer,
+        emit: Emitter,
+        index: IndexCode,
+        buffers: str,
+        dims: dict[tuple[str, ...], str],
+        places: dict[Value, str],
+    ) -> None:
+        self.printer, self.emit, self.index = printer, emit, index
+        self.buffers, self.dims, self.places = buffers, dims, places
+
+    def block(self, block: Block) -> None:
+        emit, places = self.emit, self.places
+        for op in block.ops:
+            if isinstance(op, host.Constant):
+                places[op.result] = emit.at("%weights", str(op.offset), 1)
+            elif isinstance(op, host.Alloc):
+                places[op.result] = emit.at("%arena", self.index.value(op.offset), 1)
+            elif isinstance(op, host.View):
+                places[op.result] = emit.at(places[op.source], self.index.value(op.offset), op.source.type.dtype.itemsize)
+            elif isinstance(op, host.Copy):
+                size = self.index.value(op.source.type.size * op.source.type.dtype.itemsize)
+                where = f"ptr {places[op.target]}, ptr {places[op.source]}"
+                emit.line(f"call void @llvm.memcpy.p0.p0.i64({where}, i64 {size}, i1 false)")
+            elif isinstance(op, host.Launch):
+                self._launch(op)
+            elif isinstance(op, host.For):
+                self._loop(op)
+            elif not op.terminator:
+                raise IRError("is no operation of the host level", op)
+
+    def _launch(self, op: host.Launch) -> None:
+        emit, printer = self.emit, self.printer
+        for number, value in enumerate(op.buffers):
+            emit.line(f"store ptr {self.places[value]}, ptr {printer._slot(emit, self.buffers, number)}")
+        code = printer.codes[op.kernel]
+        what = f"i32 {printer.order.index(op.kernel)}, ptr @{code.symbol}"
+        items = f"i64 {self.index.value(code.extent)}, i64 {self.index.value(code.grain)}"
+        dims = self.dims[tuple(s.name for s in printer.kernels[op.kernel].dims)]
+        emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, ptr {self.buffers}, ptr {dims})")
+
+    def _loop(self, op: host.For) -> None:
+        emit, places = self.emit, self.places
+
+        def body(step: str, carried: Carried) -> list[str]:
+            with self.index.level():
+                self.index.bind(op.step, step)
+                for names, array in self.dims.items():
+                    if op.step.name in names:
+                        place = emit.at(array, str(names.index(op.step.name)), 8)
+                        emit.line(f"store i64 {step}, ptr {place}, align 8")
+                places.update({arg: place for arg, (_, place) in zip(op.body.args, carried, strict=True)})
+                self.block(op.body)
+                return [places[v] for v in op.body.terminator.operands]
+
+        first: Carried = [("ptr", places[v]) for v in op.initial]
+        last = emit.loop("0", self.index.value(op.step.upper + 1), "1", first, body)
+        places.update(zip(op.results, last, strict=True))
 
 
 def dlpack_type(dtype: DType) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...dialects import func, host
+from ...errors import CompileError
 from ...ir.core import Module, Value
 from ...ir.symbolic import Dim
 from .wgsl import Shader
@@ -32,6 +33,8 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
     free: list[int] = []
     steps: list[dict[str, Any]] = []
     for number, op in enumerate(main.body.ops):
+        if isinstance(op, host.For):
+            raise CompileError(f"{op.location}: a loop over time steps is not available for webgpu yet; compile for cpu or wasm32")
         if isinstance(op, host.Constant):
             places[op.result] = ["constant", len(constants)]
             constants.append(op.value)

@@ -1,0 +1,147 @@
+"""Loops over time: `graph.scan` runs its body once for each slice of its inputs and hands values from one step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, Effect, IRError, Operation, Value, VariadicOperand, operation
+from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq, symbol
+from ...ir.types import TensorType, Type
+from .. import tensor
+from ..func import Func
+from ..tensor_builder import Tensor, TensorBuilder
+from .base import GraphOp, tensor_type
+
+
+@operation
+class Yield(Operation):
+    """Ends the body of a scan: the next carried values, then this step's slice of each stacked result."""
+
+    name = "graph.yield"
+    effects = Effect.CONTROL
+    terminator = True
+    values: VariadicOperand
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+
+@operation
+class Scan(GraphOp):
+    """``*carried, *slices = body(*carried, *(x[t] for x in scanned))`` for ``t = 0, 1, ..., length - 1``.
+
+    The body's arguments are the carried values, which begin as `initial`, and one slice along the leading axis of each scanned
+    input; everything else it captures directly. The results are the carried values after the last step, then the slices of
+    every step stacked along a new leading axis. Where `backward` (one entry for each scanned input, then for each stacked result;
+    empty: none) is true, step ``t`` takes or makes slice ``length - 1 - t``.
+    """
+
+    name = "graph.scan"
+    num_regions = 1
+    initial: VariadicOperand
+    scanned: VariadicOperand
+    length: Attr
+    backward: Attr = ()
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        """The body's arguments for the carried values."""
+        return tuple(self.body.args[: len(self.initial)])
+
+    @property
+    def slices(self) -> tuple[Value, ...]:
+        """The body's arguments for the slices of scanned inputs."""
+        return tuple(self.body.args[len(self.initial) :])
+
+    def place(self, k: int, step: Dim) -> Dim:
+        """The slice that scanned input `k`, or stacked result ``k - len(scanned)``, has to do with at `step`."""
+        return self.length - 1 - step if self.backward and self.backward[k] else step
+
+    def infer_types(self) -> Sequence[Type]:
+        count = len(self.initial)
+        stacked = [v.type for v in self.body.terminator.operands[count:]]
+        return (
+            *(v.type for v in self.initial),
+            *(TensorType(t.dtype, (self.length, *t.shape)) for t in stacked),
+        )
+
+    def verify(self) -> None:
+        count, results = len(self.initial), self.body.terminator.operands
+        if len(self.body.args) != len(self.operands) or len(results) < count:
+            raise IRError(
+                f"body takes {len(self.body.args)} and yields {len(results)} values for {count} carried and {len(self.scanned)} scanned",
+                self,
+            )
+        if self.backward and len(self.backward) != len(self.scanned) + len(results) - count:
+            raise IRError("'backward' has not one entry for each scanned input and stacked result", self)
+        for k, (x, arg, end) in enumerate(zip(self.initial, self.carried, results, strict=False)):
+            if x.type is not arg.type or not _same_type(arg.type, end.type):
+                raise IRError(f"carried value {k} begins as {x.type}, is {arg.type} and becomes {end.type}", self)
+        for k, (x, arg) in enumerate(zip(self.scanned, self.slices, strict=True)):
+            t = tensor_type(x)
+            if not t.rank or not prove_eq(t.shape[0], self.length) or TensorType(t.dtype, t.shape[1:]) is not arg.type:
+                raise IRError(f"scanned input {k} is {t}, its {self.length} slices are {arg.type}", self)
+
+    def interpret(self, env: Any, *operands: Any) -> Any:
+        count = len(self.initial)
+        carried, scanned = list(operands[:count]), operands[count:]
+        types = [r.type for r in self.results[count:]]
+        stacked = [np.empty([int(env.evaluate(d)) for d in t.shape], t.dtype.numpy) for t in types]
+        for step in range(int(env.evaluate(self.length))):
+            places = [int(env.evaluate(self.place(k, step))) for k in range(len(scanned) + len(stacked))]
+            found = env.run_block(self.body, [*carried, *(x[p] for x, p in zip(scanned, places, strict=False))])
+            carried = found[:count]
+            for y, p, part in zip(stacked, places[len(scanned) :], found[count:], strict=True):
+                y[p] = part
+        return [*carried, *stacked]
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+        """A `tensor.scan` whose body holds this one's operators, yet to be lowered, after computations that read the slices."""
+        count = len(self.initial)
+        step = symbol(_step_name(self), 0, self.length - 1)
+        places = tuple(self.place(len(self.scanned) + k, step) for k in range(len(self.results) - count))
+        types = [r.type for r in self.results]
+        loop = tensor.Scan(
+            [x.value for x in operands[:count]], step=step, places=places, result_types=types, location=self.location
+        )
+        values: dict[Value, Value] = {a: loop.body.add_arg(a.type, a.hint) for a in self.carried}
+        inside = TensorBuilder(Builder(loop.body, location=self.location))
+        for k, (x, arg) in enumerate(zip(operands[count:], self.slices, strict=True)):
+            place = self.place(k, step)
+            values[arg] = inside.compute(arg.type.shape, lambda *i, x=inside.wrap(x.value), place=place: x[(place, *i)]).value
+        for op in self.body.ops:
+            if op.terminator:
+                ends = [values.get(v, v) for v in op.operands]
+                for k, arg in enumerate(self.carried):
+                    ends[k] = inside.reshape(inside.wrap(ends[k]), arg.type.shape).value
+                inside.builder(tensor.Yield(ends))
+            else:
+                loop.body.append(op.clone(values))
+        t.builder.insert(loop)
+        return [t.wrap(r) for r in loop.results]
+
+
+def _same_type(a: TensorType, b: TensorType) -> bool:
+    """Equal up to the way a symbolic dimension is written."""
+    return a.dtype is b.dtype and a.rank == b.rank and all(map(prove_eq, a.shape, b.shape))
+
+
+def _step_name(op: Operation) -> str:
+    """What the step of a scan is called: scans inside each other differ, and no dimension of the function has that name."""
+    depth, around = 0, op.parent_op
+    while around is not None and not isinstance(around, Func):
+        depth += isinstance(around, (Scan, tensor.Scan))
+        around = around.parent_op
+    types = [a.type for a in around.body.args] if around is not None else []
+    taken = {s.name for t in types for d in t.shape if isinstance(d, Expr) for s in free_symbols(d)}
+    name = f"step{depth}"
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+__all__ = ["Scan", "Yield"]

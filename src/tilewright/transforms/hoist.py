@@ -1,0 +1,272 @@
+"""Out of loops: what a scan's body computes alike in every step goes before the loop, what it computes from slices of scanned
+inputs alone is computed for all steps at once, and what no step needs is dropped.
+
+So the product of each time step with a recurrent cell's input weights becomes one matmul over the whole sequence, and the body keeps
+only what depends on the step before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..dialects import graph, tensor
+from ..dialects.graph.base import tensor_type
+from ..ir.builder import Builder
+from ..ir.core import Effect, Module, Operation, Value
+from ..ir.rewrite import Rewriter, apply_patterns, pattern
+from ..ir.symbolic import Dim, Expr, bounds, free_symbols
+from .match import ELEMENTWISE, is_one, rebuild, reshape
+
+GROWTH = 4
+"""An operator other than a matmul is computed for all steps at once if that makes no more than so many times its operands' elements."""
+
+
+def hoist(module: Module) -> None:
+    """Shrink the body of every `graph.scan` to what has to be done step by step."""
+    apply_patterns(module, [single_step, drop_unused, constant_carried], fold=False)
+    hoist_invariants(module)
+    for op in _scans(module, graph.Scan):
+        _compute_at_once(op)
+    apply_patterns(module, [drop_unused], fold=False)
+    hoist_invariants(module)
+
+
+def hoist_invariants(module: Module) -> None:
+    """Move what depends neither on the step nor on carried values in front of its loop, at the graph or the tensor level."""
+    for scan in _scans(module, graph.Scan, tensor.Scan):
+        step = scan.attributes.get("step")
+        inside: set[Value] = set(scan.body.args)
+        for op in scan.body.ops:
+            if op.effects == Effect.PURE and not op.terminator and not _depends(op, inside, step):
+                assert scan.parent is not None
+                scan.parent.insert_before(scan, op)
+            else:
+                inside.update(op.results)
+
+
+def _scans(module: Module, *classes: type[Operation]) -> list[Any]:
+    """The scans of a module, inner ones first."""
+    return [op for op in module.walk() if isinstance(op, classes)][::-1]
+
+
+def _depends(op: Operation, values: set[Value], step: Expr | None) -> bool:
+    return any(
+        any(v in values for v in inner.operands)
+        or (step is not None and any(_mentions(a, step) for a in inner.attributes.values()))
+        for inner in op.walk()
+    )
+
+
+def _mentions(attribute: Any, symbol: Expr) -> bool:
+    if isinstance(attribute, tuple):
+        return any(_mentions(a, symbol) for a in attribute)
+    return isinstance(attribute, Expr) and symbol in free_symbols(attribute)
+
+
+# -- Carried values, slices and results ------------------------------------------------------------------------------------------
+
+
+@pattern(graph.Scan)
+def single_step(op: Any, rewriter: Rewriter) -> bool:
+    """A loop of one step -> its body."""
+    if not is_one(op.length):
+        return False
+    b = rewriter.builder
+    values: dict[Value, Value] = dict(zip(op.carried, op.initial, strict=True))
+    for x, arg in zip(op.scanned, op.slices, strict=True):
+        values[arg] = reshape(b, x, arg.type.shape)
+    for inner in op.body.ops:
+        if not inner.terminator:
+            b.insert(inner.clone(values))
+    results = [values.get(v, v) for v in op.body.terminator.operands]
+    rewriter.replace(op, [reshape(b, v, r.type.shape) for v, r in zip(results, op.results, strict=True)])
+    return True
+
+
+@pattern(graph.Scan)
+def drop_unused(op: Any, rewriter: Rewriter) -> bool:
+    """Scanned inputs, stacked results and carried values that nobody reads vanish."""
+    _drop_dead_operations(op)
+    count = len(op.initial)
+    ends = op.body.terminator.operands
+    carried = [k for k, arg in enumerate(op.carried) if op.results[k].has_uses or not _feeds_itself(op, k)]
+    scanned = [k for k, arg in enumerate(op.slices) if arg.has_uses]
+    stacked = [k for k in range(len(ends) - count) if op.results[count + k].has_uses]
+    if (len(carried), len(scanned), len(stacked)) == (count, len(op.scanned), len(ends) - count):
+        return False
+    _rebuild(op, rewriter, carried, scanned, stacked)
+    return True
+
+
+@pattern(graph.Scan)
+def constant_carried(op: Any, rewriter: Rewriter) -> bool:
+    """A carried value that every step hands on unchanged is its initial value."""
+    changed = False
+    for k, (x, arg) in enumerate(zip(op.initial, op.carried, strict=True)):
+        if op.body.terminator.operands[k] is arg and (len(list(arg.uses)) > 1 or op.results[k].has_uses):
+            arg.replace_by(x)
+            op.body.terminator.set_operand(k, arg)
+            op.results[k].replace_by(x)
+            changed = True
+    if changed:
+        rewriter.changed(op)
+    return changed
+
+
+def _feeds_itself(op: Any, k: int) -> bool:
+    """Whether only the next value of carried value `k` itself needs it."""
+    seen: set[Operation] = set()
+    end = op.body.terminator
+    pending = [op.carried[k]]
+    while pending:
+        value = pending.pop()
+        for user, index in value.uses:
+            if user is end:
+                if index != k:
+                    return False
+            elif user.parent is not op.body:
+                return False
+            elif user not in seen:
+                seen.add(user)
+                pending += user.results
+    # What computes the next value must serve nobody else, or dropping it would gain nothing.
+    return True
+
+
+def _drop_dead_operations(op: Any) -> None:
+    for inner in reversed(list(op.body.ops)):
+        if inner.effects == Effect.PURE and not inner.terminator and not any(r.has_uses for r in inner.results):
+            inner.erase()
+
+
+def _rebuild(
+    op: Any, rewriter: Rewriter, carried: Sequence[int], scanned: Sequence[int], stacked: Sequence[int]
+) -> None:
+    """Replace a scan by one of only some of its carried values, scanned inputs and stacked results."""
+    count, inputs = len(op.initial), len(op.scanned)
+    end = op.body.terminator
+    body = op.regions.pop()
+    kept = [*(end.operands[k] for k in carried), *(end.operands[count + k] for k in stacked)]
+    end.set_operands(kept)
+    initial, xs = [op.initial[k] for k in carried], [op.scanned[k] for k in scanned]
+    block = body.block
+    dropped = {block.args[k] for k in range(count) if k not in carried}
+    dropped |= {block.args[count + k] for k in range(inputs) if k not in scanned}
+    for inner in reversed(list(block.ops)):  # what computed a dropped value from itself goes with it
+        if inner is not end and not any(r.has_uses for r in inner.results):
+            inner.erase()
+    for arg in dropped:
+        block.erase_arg(arg)  # type: ignore[arg-type]
+    backward = (
+        tuple([*(op.backward[k] for k in scanned), *(op.backward[inputs + k] for k in stacked)]) if op.backward else ()
+    )
+    new = rewriter.builder.insert(
+        graph.Scan(initial, xs, length=op.length, backward=backward, regions=[body], location=op.location)
+    )
+    numbers = [*carried, *(count + k for k in stacked)]
+    for k, number in enumerate(numbers):
+        op.results[number].replace_by(new.results[k])
+    for result in op.results:
+        assert not result.has_uses
+    rewriter.changed(new)
+    op.erase()
+
+
+# -- All steps at once -----------------------------------------------------------------------------------------------------------
+
+
+def _compute_at_once(scan: Any) -> None:
+    """Compute operators that depend on slices alone before the loop, on the whole inputs; their results are scanned instead."""
+    block = scan.body
+    flags = scan.backward or (False,) * (len(scan.scanned) + len(scan.results) - len(scan.initial))
+    whole: dict[Value, tuple[Value, bool]] = {
+        arg: (x, flag) for arg, x, flag in zip(scan.slices, scan.scanned, flags, strict=False)
+    }
+    local: set[Value] = set(scan.carried)
+    made: list[Value] = []
+    b = Builder.before(scan)
+    for op in block.ops:
+        if op.terminator:
+            break
+        operands = [whole[v][0] if v in whole else None for v in op.operands]
+        directions = {whole[v][1] for v in op.operands if v in whole}
+        outside = not any(v in local for inner in op.walk() for v in inner.operands)
+        found = _for_all_steps(op, operands, scan.length, b) if outside and len(directions) == 1 else None
+        if found is None:
+            local.update(op.results)
+            continue
+        whole[op.results[0]] = (found, directions.pop())
+        made.append(op.results[0])
+    wanted = [v for v in made if any(user.results and user.results[0] not in whole or user.terminator for user in v.users)]
+    if not made:
+        return
+    _scan_also(scan, [(v, *whole[v]) for v in wanted], flags)
+    _drop_dead_operations(scan)
+
+
+def _scan_also(scan: Any, inputs: Sequence[tuple[Value, Value, bool]], flags: Sequence[bool]) -> None:
+    """Let a scan read (value of its body, whole input, direction) instead of computing the value."""
+    count = len(scan.scanned)
+    for value, _, _ in inputs:
+        value.replace_by(scan.body.add_arg(value.type, value.hint))
+    whole = [x for _, x, _ in inputs]
+    scan.set_operands([*scan.operands, *whole], (len(scan.initial), count + len(whole)))
+    backward = (*flags[:count], *(flag for _, _, flag in inputs), *flags[count:])
+    scan.backward = backward if any(backward) else ()
+
+
+def _for_all_steps(op: Operation, stacked: Sequence[Value | None], length: Dim, b: Builder) -> Value | None:
+    """The results of `op` for every step, stacked; `stacked` are the operands that differ by step, with all their slices (None: an
+    operand that is the same in every step). None where `op` is not of a kind that can take them."""
+    if len(op.results) != 1:
+        return None
+    result = tensor_type(op.results[0])
+    with b.at(op.location):
+        if isinstance(op, graph.Matmul):
+            return _matmul(op, stacked, b)
+        sizes = [tensor_type(v).size for v, x in zip(op.operands, stacked, strict=True) if x is not None]
+        if not _affordable(result.size, sizes):
+            return None
+        x = stacked[0]
+        if isinstance(op, graph.Reshape) and x is not None:
+            return reshape(b, x, (length, *op.shape))
+        if isinstance(op, graph.Transpose) and x is not None:
+            moved: Value = b(graph.Transpose(x, permutation=(0, *(p + 1 for p in op.permutation))))
+            return moved
+        if isinstance(op, ELEMENTWISE):
+            operands = [
+                v if x is None else _aligned(x, result.rank, b) for v, x in zip(op.operands, stacked, strict=True)
+            ]
+            found: Value = b(rebuild(op, operands))
+            return found
+    return None
+
+
+def _matmul(op: Any, stacked: Sequence[Value | None], b: Builder) -> Value | None:
+    left, right = stacked
+    rank = op.result.type.rank
+    if op.a.type.rank < 2 or op.b.type.rank < 2:
+        # A row by a matrix: the steps become the rows.
+        if left is not None and right is None and op.a.type.rank == 1 and op.b.type.rank == 2:
+            rows: Value = b(graph.Matmul(left, op.b))
+            return rows
+        return None
+    a = op.a if left is None else _aligned(left, rank, b)
+    c = op.b if right is None else _aligned(right, rank, b)
+    product: Value = b(graph.Matmul(a, c))
+    return product
+
+
+def _aligned(x: Value, rank: int, b: Builder) -> Value:
+    """Stacked slices with unit dimensions behind the first, so that the slices broadcast to `rank` dimensions as each alone would."""
+    shape = tensor_type(x).shape
+    return reshape(b, x, (shape[0], *(1,) * (rank + 1 - len(shape)), *shape[1:]))
+
+
+def _affordable(size: Dim, operands: Sequence[Dim]) -> bool:
+    most, given = bounds(size)[1], [bounds(s)[1] for s in operands]
+    return most is not None and all(g is not None for g in given) and most <= GROWTH * sum(given)  # type: ignore[arg-type]
+
+
+__all__ = ["hoist", "hoist_invariants"]
