@@ -18,6 +18,7 @@ from typing import Any
 from ...errors import CompileError
 from ...ir.symbolic import Dim, Expr, evaluate, free_symbols, linear_in
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+from .recurrent import keep_recurrent_layers
 
 
 def export_program(
@@ -122,7 +123,7 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
     error: Exception | None = None
     for attempt in range(4):
         try:
-            with _quiet(), torch.no_grad():
+            with _quiet(), torch.no_grad(), keep_recurrent_layers():
                 return torch.export.export(model, *examples, dynamic_shapes=specs, strict=False)
         except Exception as failure:
             error = failure

@@ -31,9 +31,9 @@ def importer(*names: str) -> Callable[[Importer], Importer]:
 @cache
 def importers() -> dict[str, Importer]:
     """All importers by overload name (``aten.add.Tensor``)."""
-    from .ops import arithmetic, attention, contract, create, index, norm, pointwise, pool, reduce, shape
+    from .ops import arithmetic, attention, contract, create, index, norm, pointwise, pool, recurrent, reduce, shape
 
-    assert all((arithmetic, attention, contract, create, index, norm, pointwise, pool, reduce, shape))
+    assert all((arithmetic, attention, contract, create, index, norm, pointwise, pool, recurrent, reduce, shape))
     return _IMPORTERS
 
 

@@ -1,0 +1,68 @@
+"""Recurrent layers kept whole through torch's exporter, which would unroll them into one copy of the cell for each time step.
+
+While a model is exported, calls of ``torch.lstm`` and its relatives go to operators of our own that torch knows only the shapes of.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+_SCHEMAS = {
+    "lstm": "Tensor[] hx",
+    "gru": "Tensor hx",
+    "rnn_tanh": "Tensor hx",
+    "rnn_relu": "Tensor hx",
+}
+_REST = (
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+)
+
+
+@cache
+def operators() -> dict[Any, Any]:
+    """Our operator for each of torch's functions; registered with torch on first use."""
+    import torch
+
+    library = torch.library.Library("tilewright", "FRAGMENT")
+    found = {}
+    for name, hidden in _SCHEMAS.items():
+        results = "(Tensor, Tensor, Tensor)" if name == "lstm" else "(Tensor, Tensor)"
+        library.define(f"{name}(Tensor input, {hidden}, {_REST}) -> {results}")
+        library.impl(name, getattr(torch, name), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"tilewright::{name}", _shapes_of(name), lib=library)
+        found[getattr(torch, name)] = getattr(torch.ops.tilewright, name).default
+    _libraries.append(library)
+    return found
+
+
+_libraries: list[Any] = []  # a library's operators vanish with it
+
+
+def _shapes_of(name: str) -> Any:
+    def fake(input: Any, hx: Any, params: Any, *options: Any) -> Any:
+        *_, bidirectional, batch_first = options
+        states = list(hx) if name == "lstm" else [hx]
+        width = states[0].shape[2] * (2 if bidirectional else 1)
+        outputs = input.new_empty((*input.shape[:2], width))
+        return (outputs, *(input.new_empty(h.shape) for h in states))
+
+    return fake
+
+
+def keep_recurrent_layers() -> Any:
+    """A context in which torch's recurrent functions call `operators`."""
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            own = operators().get(func)
+            # The form for packed sequences has the batch sizes in front of the states.
+            if own is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):
+                return own(*args)
+            return func(*args, **(kwargs or {}))
+
+    return Mode()
+
+
+__all__ = ["keep_recurrent_layers", "operators"]
