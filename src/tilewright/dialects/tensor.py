@@ -13,9 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.core import Attr, Block, Effect, IRError, Module, Operand, Operation, OptionalOperand, VariadicOperand, operation
+from ..ir.core import (
+    Attr,
+    Block,
+    Effect,
+    IRError,
+    Module,
+    Operand,
+    Operation,
+    OptionalOperand,
+    VariadicOperand,
+    operation,
+)
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ..ir.types import DType, TensorType, Type, i64
+from .func import Func
 from .scalar import combiner_identity
 
 
@@ -343,7 +355,9 @@ class Scan(Operation):
         count = len(carried)
         stacked = [TensorType(t.dtype, (extent(self.step), *t.shape)) for t in ends[count:]]
         if [a.type for a in self.body.args] != carried or ends[:count] != carried:
-            raise IRError(f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}", self)
+            raise IRError(
+                f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}", self
+            )
         if len(self.places) != len(stacked) or not _equal_types([r.type for r in self.results], [*carried, *stacked]):
             raise IRError(f"yields slices for {stacked}, which are not its results", self)
 
@@ -378,7 +392,7 @@ def blocks_of_computations(module: Module) -> list[Block]:
             if isinstance(op, Scan):
                 visit(op.body)
 
-    for function in module.functions():
-        for region in function.regions:
-            visit(region.block)
+    for op in module.body.ops:
+        if isinstance(op, Func):
+            visit(op.body)
     return found

@@ -71,9 +71,7 @@ def run_layer(
         following = [inner(g.Select(inputs[1], new, old)) for new, old in zip(following, states, strict=True)]
     inner(Yield([*following, output]))
     flags = (*[backward] * len(scanned), backward) if backward else ()
-    results = b(
-        g.Scan(list(initial), scanned, length=x.type.shape[0], backward=flags, regions=[Region([body])])
-    )
+    results = b(g.Scan(list(initial), scanned, length=x.type.shape[0], backward=flags, regions=[Region([body])]))
     *final, outputs = results
     return outputs, final
 
@@ -146,8 +144,8 @@ def gru_step(
         if linear_before_reset:
             state = dict(zip(order, _parts(b, _affine(b, h, w.state, w.state_bias), 3), strict=True))
         else:
-            (gates, last), (bias, last_bias) = (_apart(b, v) for v in (w.state, w.state_bias))
-            assert gates is not None and last is not None
+            gates, last = _apart(b, w.state)
+            bias, last_bias = (None, None) if w.state_bias is None else _apart(b, w.state_bias)
             state = dict(zip(order[:2], _parts(b, _affine(b, h, gates, bias), 2), strict=True))
         r, z = (activated(b, gate, b(g.Add(inputs[k], state[k]))) for k in "rz")
         if linear_before_reset:
@@ -178,10 +176,8 @@ def _parts(b: Builder, x: Value, count: int) -> list[Value]:
     return [_columns(b, x, k * size, (k + 1) * size) for k in range(count)]
 
 
-def _apart(b: Builder, x: Value | None) -> tuple[Value | None, Value | None]:
+def _apart(b: Builder, x: Value) -> tuple[Value, Value]:
     """The columns of the first two of three gates, and those of the last."""
-    if x is None:
-        return None, None
     size = x.type.shape[-1] // 3
     return _columns(b, x, 0, 2 * size), _columns(b, x, 2 * size, 3 * size)
 

@@ -191,7 +191,8 @@ class _Bufferizer:
         for index in copied:
             inside(host.Copy(buffers[wanted[index]], targets[index]))
         handed = [
-            turns[k][0] if k in turns else _view(inside, buffers[v], scan.initial[k].type) for k, v in enumerate(carried)
+            turns[k][0] if k in turns else _view(inside, buffers[v], scan.initial[k].type)
+            for k, v in enumerate(carried)
         ]
         inside(host.Yield([*handed, *(b for written, other in turns.values() for b in (other, written))]))
         buffers.update(zip(scan.results[:count], op.results[:count], strict=True))

@@ -233,7 +233,11 @@ def _taken_over(
             continue
         alloc = target.defining_op
         # The input must die here, and this launch must not read the same memory through another argument.
-        if old.last != index or sum(home.get(r) is old for found in behind for r in found) > 1 or not isinstance(alloc, host.Alloc):
+        if (
+            old.last != index
+            or sum(home.get(r) is old for found in behind for r in found) > 1
+            or not isinstance(alloc, host.Alloc)
+        ):
             continue
         if prove_le(_aligned_bytes(alloc), old.size):
             taken[target] = old

@@ -158,9 +158,7 @@ def _rebuild(
             inner.erase()
     for arg in dropped:
         block.erase_arg(arg)  # type: ignore[arg-type]
-    backward = (
-        tuple([*(op.backward[k] for k in scanned), *(op.backward[inputs + k] for k in stacked)]) if op.backward else ()
-    )
+    backward = (*(op.backward[k] for k in scanned), *(op.backward[inputs + k] for k in stacked)) if op.backward else ()
     new = rewriter.builder.insert(
         graph.Scan(initial, xs, length=op.length, backward=backward, regions=[body], location=op.location)
     )
@@ -198,7 +196,9 @@ def _compute_at_once(scan: Any) -> None:
             continue
         whole[op.results[0]] = (found, directions.pop())
         made.append(op.results[0])
-    wanted = [v for v in made if any(user.results and user.results[0] not in whole or user.terminator for user in v.users)]
+    wanted = [
+        v for v in made if any(user.results and user.results[0] not in whole or user.terminator for user in v.users)
+    ]
     if not made:
         return
     _scan_also(scan, [(v, *whole[v]) for v in wanted], flags)

@@ -18,8 +18,9 @@ from .harness import Case, Sizes, arrays, build_module, symbols_of
 from .movement_cases import CASES as MOVEMENT
 from .network_cases import CASES as NETWORK
 from .reduction_cases import CASES as REDUCTION
+from .scan_cases import CASES as SCAN
 
-CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK]
+CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN]
 
 
 def compare(actual: list[Any], expected: Any, case: Case, what: str) -> None:

@@ -111,8 +111,8 @@ class Scan(GraphOp):
         values: dict[Value, Value] = {a: loop.body.add_arg(a.type, a.hint) for a in self.carried}
         inside = TensorBuilder(Builder(loop.body, location=self.location))
         for k, (x, arg) in enumerate(zip(operands[count:], self.slices, strict=True)):
-            place = self.place(k, step)
-            values[arg] = inside.compute(arg.type.shape, lambda *i, x=inside.wrap(x.value), place=place: x[(place, *i)]).value
+            place, whole = self.place(k, step), inside.wrap(x.value)
+            values[arg] = inside.compute(arg.type.shape, lambda *i, x=whole, p=place: x[(p, *i)]).value
         for op in self.body.ops:
             if op.terminator:
                 ends = [values.get(v, v) for v in op.operands]

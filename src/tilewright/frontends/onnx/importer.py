@@ -23,6 +23,7 @@ from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols
 from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
+from .control_flow import CONTROL_FLOW, import_loop
 from .inputs import input_types
 from .model import OnnxFile, dtype_of
 from .ops import IMPORTERS, Unsupported
@@ -200,6 +201,7 @@ class Importer:
         self.opsets = {_domain(e.domain): e.version for e in file.model.opset_import}
         self.problems: dict[str, list[tuple[str, str]]] = {}
         self.builder: Builder
+        self.function: Builder  # at the end of the function, also while a subgraph is built
 
     def run(self) -> Module:
         proto = self.file.model.graph
@@ -214,7 +216,7 @@ class Importer:
                 result_names=tuple(o.name for o in proto.output),
             )
         )
-        self.builder = Builder(func.body)
+        self.builder = self.function = Builder(func.body)
         for name, type in inputs:
             scope.names[name] = Tensor(type, value=func.body.add_arg(type, name))
         self._nodes(proto.node, scope, {})
@@ -252,13 +254,13 @@ class Importer:
 
     def _make(self, tensor: Tensor) -> Value:
         if tensor.data is not None:
-            return self.builder(g.Constant(value=tensor.data))  # type: ignore[no-any-return]
+            return self.function(g.Constant(value=tensor.data))  # type: ignore[no-any-return]
         content = tensor.content
         assert content is not None
         if is_concrete(content):
-            return self.builder(g.Constant(value=Constant(content.astype(tensor.dtype.numpy))))  # type: ignore[no-any-return]
-        value: Value = self.builder(g.Symbolic(values=tuple(content.reshape(-1)), shape=content.shape))
-        return value if tensor.dtype is i64 else self.builder(g.Cast(value, dtype=tensor.dtype))  # type: ignore[no-any-return]
+            return self.function(g.Constant(value=Constant(content.astype(tensor.dtype.numpy))))  # type: ignore[no-any-return]
+        value: Value = self.function(g.Symbolic(values=tuple(content.reshape(-1)), shape=content.shape))
+        return value if tensor.dtype is i64 else self.function(g.Cast(value, dtype=tensor.dtype))  # type: ignore[no-any-return]
 
     def emit(self, op: Operation) -> Any:
         """Insert an operator, computing it at once when its operands and result are small constants."""
@@ -329,6 +331,8 @@ class Importer:
                     return self._call(function, node)
                 if domain == "" and proto.op_type == "If":
                     return self._if(node, scope)
+                if domain == "" and proto.op_type in CONTROL_FLOW:
+                    return import_loop(self, node, scope)
                 if domain == "":
                     found = evaluate_content(node)
                     if found is not None:
@@ -362,7 +366,7 @@ class Importer:
         domain = _domain(proto.domain)
         if (proto.domain, proto.op_type, proto.overload) in self.functions or (domain, proto.op_type) in IMPORTERS:
             return True
-        if domain == "" and (proto.op_type == "If" or proto.op_type in RULES):
+        if domain == "" and (proto.op_type in ("If", *CONTROL_FLOW) or proto.op_type in RULES):
             return True
         try:
             schema = onnx.defs.get_schema(proto.op_type, scope.opsets.get(domain, self.opsets.get(domain, 1)), domain)
@@ -406,6 +410,18 @@ class Importer:
         self._initializers(branch, inner)
         self._nodes(branch.node, inner, {})
         return [inner.find(o.name, str(node.location)) for o in branch.output]
+
+    def subgraph(self, graph: Any, scope: Scope, builder: Builder, inputs: Sequence[Tensor]) -> list[Binding]:
+        """The outputs of a subgraph whose nodes are built with `builder`."""
+        inner = Scope(scope)
+        self._initializers(graph, inner)
+        inner.names.update(zip((i.name for i in graph.input), inputs, strict=True))
+        saved, self.builder = self.builder, builder
+        try:
+            self._nodes(graph.node, inner, {})
+        finally:
+            self.builder = saved
+        return [inner.find(o.name, "outputs of a subgraph") for o in graph.output]
 
     def _expand(self, node: Node, hint: str) -> Sequence[Binding]:
         """Import an operator through the function body that the ONNX standard gives for it.

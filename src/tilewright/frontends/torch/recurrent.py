@@ -41,7 +41,7 @@ _libraries: list[Any] = []  # a library's operators vanish with it
 
 def _shapes_of(name: str) -> Any:
     def fake(input: Any, hx: Any, params: Any, *options: Any) -> Any:
-        *_, bidirectional, batch_first = options
+        *_, bidirectional, _ = options
         states = list(hx) if name == "lstm" else [hx]
         width = states[0].shape[2] * (2 if bidirectional else 1)
         outputs = input.new_empty((*input.shape[:2], width))

@@ -333,7 +333,9 @@ class _Program:
             elif isinstance(op, host.Alloc):
                 places[op.result] = emit.at("%arena", self.index.value(op.offset), 1)
             elif isinstance(op, host.View):
-                places[op.result] = emit.at(places[op.source], self.index.value(op.offset), op.source.type.dtype.itemsize)
+                places[op.result] = emit.at(
+                    places[op.source], self.index.value(op.offset), op.source.type.dtype.itemsize
+                )
             elif isinstance(op, host.Copy):
                 size = self.index.value(op.source.type.size * op.source.type.dtype.itemsize)
                 where = f"ptr {places[op.target]}, ptr {places[op.source]}"

@@ -34,7 +34,9 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
     steps: list[dict[str, Any]] = []
     for number, op in enumerate(main.body.ops):
         if isinstance(op, host.For):
-            raise CompileError(f"{op.location}: a loop over time steps is not available for webgpu yet; compile for cpu or wasm32")
+            raise CompileError(
+                f"{op.location}: a loop over time steps is not available for webgpu yet; compile for cpu or wasm32"
+            )
         if isinstance(op, host.Constant):
             places[op.result] = ["constant", len(constants)]
             constants.append(op.value)

@@ -12,6 +12,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     matrix,
     normalize,
     quantize,
+    recurrent,
     reduce,
     resize,
     sequence,

@@ -66,9 +66,7 @@ def _layers(
             projection = n.transpose(rest[-1], (1, 0)) if projected else None
             weights = Weights(n.transpose(w, (1, 0)), n.transpose(r, (1, 0)), *biases)
             initial = [_state(n, s, number) for s in states]
-            y, last = run_layer(
-                n.importer.builder, x, initial, step(weights, projection), backward=direction == 1
-            )
+            y, last = run_layer(n.importer.builder, x, initial, step(weights, projection), backward=direction == 1)
             outputs.append(y)
             for kept, value in zip(final, last, strict=True):
                 kept.append(n.reshape(value, (1, *value.type.shape)))

@@ -1,0 +1,190 @@
+"""RNN, GRU and LSTM: one scan for each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....ir.builder import Builder
+from ....ir.core import Value
+from ....ir.types import i64
+from ...recurrent import Function, Step, Weights, gru_step, lstm_step, rnn_step, run_layer
+from .elementwise import cast
+from .matrix import transposed
+from .shape import reshape, slice_
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+StepOf = Callable[[int, Weights, Sequence[Function], Function | None], Step]
+
+
+@importer("RNN")
+def _rnn(n: Node) -> list[Value]:
+    return _layer(n, 1, ("Tanh",), lambda d, w, f, clip: rnn_step(w, _clipped(f[0], clip)))
+
+
+@importer("GRU")
+def _gru(n: Node) -> list[Value]:
+    linear = bool(n.attr("linear_before_reset", 0))
+
+    def step(direction: int, w: Weights, functions: Sequence[Function], clip: Function | None) -> Step:
+        return gru_step(w, "zrn", functions, linear_before_reset=linear, clip=clip)
+
+    return _layer(n, 3, ("Sigmoid", "Tanh"), step)
+
+
+@importer("LSTM")
+def _lstm(n: Node) -> list[Value]:
+    coupled = bool(n.attr("input_forget", 0))
+    weights = n.optional(7)
+
+    def step(direction: int, w: Weights, functions: Sequence[Function], clip: Function | None) -> Step:
+        peephole = None
+        if weights is not None:
+            size = weights.type.shape[1] // 3
+            row = _part(n, weights, direction)
+            peephole = {k: slice_(n, row, 0, p * size, (p + 1) * size) for p, k in enumerate("iof")}
+        return lstm_step(w, "iofg", functions, peephole=peephole, coupled=coupled, clip=clip)
+
+    return _layer(n, 4, ("Sigmoid", "Tanh", "Tanh"), step, states=2)
+
+
+def _layer(n: Node, gates: int, defaults: Sequence[str], step_of: StepOf, states: int = 1) -> list[Value]:
+    """The outputs (time, directions, batch, hidden) and final states (directions, batch, hidden), or batch first as `layout` says."""
+    batch_first = bool(n.attr("layout", 0))
+    direction = n.attr("direction", "forward")
+    directions = 2 if direction == "bidirectional" else 1
+    x, w, r = n.value(0), n.value(1), n.value(2)
+    x = _swapped(n, x) if batch_first else x
+    hidden, batch = r.type.shape[2], x.type.shape[1]
+    if n.attr("hidden_size", hidden) != hidden:
+        raise Unsupported(f"hidden_size is {n.attr('hidden_size')}, the weights have {hidden}")
+    initial = []
+    for k in range(5, 5 + states):
+        given = n.optional(k)
+        if given is None:
+            zero = n.constant(0, x.type.dtype)
+            given = n.emit(g.BroadcastTo(zero, shape=(directions, batch, hidden)))
+        elif batch_first:
+            given = _swapped(n, given)
+        initial.append(given)
+    functions = _functions(n, n.attr("activations") or [*defaults] * directions, len(defaults), directions)
+    limit = n.attr("clip")
+    clip: Function | None = None if limit is None else (lambda b, v: b(g.Clamp(v, minimum=-limit, maximum=limit)))
+    alive = _alive(n, x) if n.has(4) else None
+    outputs, final = [], [[] for _ in range(states)]  # type: ignore[var-annotated]
+    for d in range(directions):
+        biases: list[Value | None] = [None, None]
+        if n.has(3):
+            row, size = _part(n, n.value(3), d), gates * hidden
+            biases = [slice_(n, row, 0, 0, size), slice_(n, row, 0, size, 2 * size)]
+        weights = Weights(transposed(n, _part(n, w, d)), transposed(n, _part(n, r, d)), *biases)
+        y, last = run_layer(
+            n.importer.builder,
+            x,
+            [_part(n, s, d) for s in initial],
+            step_of(d, weights, functions[d], clip),
+            backward=direction == "reverse" or d == 1,
+            alive=alive,
+        )
+        outputs.append(reshape(n, y, (y.type.shape[0], 1, batch, hidden)))
+        for kept, value in zip(final, last, strict=True):
+            kept.append(reshape(n, value, (1, batch, hidden)))
+    results = [_joined(n, outputs, 1), *(_joined(n, kept, 0) for kept in final)]
+    if batch_first:
+        y = results[0]
+        results = [n.emit(g.Transpose(y, permutation=(2, 0, 1, 3))), *(_swapped(n, v) for v in results[1:])]
+    return results
+
+
+def _joined(n: Node, parts: list[Value], axis: int) -> Value:
+    return parts[0] if len(parts) == 1 else n.emit(g.Concat(parts, axis=axis))  # type: ignore[no-any-return]
+
+
+def _swapped(n: Node, x: Value) -> Value:
+    """Time and batch (or directions and batch) exchanged."""
+    return n.emit(g.Transpose(x, permutation=(1, 0, *range(2, x.type.rank))))  # type: ignore[no-any-return]
+
+
+def _part(n: Node, x: Value, direction: int) -> Value:
+    """One direction's part of a tensor whose first dimension counts directions."""
+    return reshape(n, slice_(n, x, 0, direction, direction + 1), x.type.shape[1:])
+
+
+def _alive(n: Node, x: Value) -> Value:
+    """(time, batch, 1): whether a time step lies within its sequence."""
+    time, batch = x.type.shape[:2]
+    steps = n.emit(g.Iota(shape=(time, 1, 1), axis=0, dtype=i64))
+    lengths = reshape(n, cast(n, n.value(4), i64), (1, batch, 1))
+    return n.emit(g.elementwise.BINARY["lt"](steps, lengths))  # type: ignore[no-any-return]
+
+
+# -- Activation functions ----------------------------------------------------------------------------------------------------------
+
+_PLAIN: dict[str, Callable[[Value], Any]] = {
+    "Relu": lambda x: g.Relu(x),
+    "Tanh": lambda x: g.Tanh(x),
+    "Sigmoid": lambda x: g.Sigmoid(x),
+    "Softsign": lambda x: g.Softsign(x),
+    "Softplus": lambda x: g.Softplus(x, threshold=float("inf")),
+}
+_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
+    "Affine": (1.0, 0.0),
+    "LeakyRelu": (0.01, None),
+    "ThresholdedRelu": (1.0, None),
+    "ScaledTanh": (1.0, 1.0),
+    "HardSigmoid": (0.2, 0.5),
+    "Elu": (1.0, None),
+}
+"""alpha and beta where a function has them."""
+
+
+def _functions(n: Node, names: list[str], each: int, directions: int) -> list[list[Function]]:
+    """The activation functions of every direction; functions with parameters take the given ones in their order."""
+    if len(names) != each * directions:
+        raise Unsupported(f"{len(names)} activations instead of {each * directions}")
+    alphas, betas = list(n.attr("activation_alpha") or ()), list(n.attr("activation_beta") or ())
+    known = {name.lower(): name for name in (*_PLAIN, *_DEFAULTS)}
+    found = []
+    for given in names:
+        name = known.get(given.lower())
+        if name is None:
+            raise Unsupported(f"the activation '{given}'")
+        alpha, beta = _DEFAULTS.get(name, (None, None))
+        if alpha is not None and alphas:
+            alpha = alphas.pop(0)
+        if beta is not None and betas:
+            beta = betas.pop(0)
+        found.append(_function(name, alpha, beta))
+    return [found[k * each : (k + 1) * each] for k in range(directions)]
+
+
+def _function(name: str, alpha: Any, beta: Any) -> Function:
+    def apply(b: Builder, x: Value) -> Value:
+        def scaled(v: Value, factor: float) -> Value:
+            return b(g.Mul(v, g.elementwise.constant(b, factor, x)))  # type: ignore[no-any-return]
+
+        match name:
+            case "Affine":
+                return b(g.Add(scaled(x, alpha), g.elementwise.constant(b, beta, x)))  # type: ignore[no-any-return]
+            case "LeakyRelu":
+                return b(g.LeakyRelu(x, slope=alpha))  # type: ignore[no-any-return]
+            case "ThresholdedRelu":
+                above = b(g.elementwise.BINARY["gt"](x, g.elementwise.constant(b, alpha, x)))
+                return b(g.Select(above, x, g.elementwise.constant(b, 0, x)))  # type: ignore[no-any-return]
+            case "ScaledTanh":
+                return scaled(b(g.Tanh(scaled(x, beta))), alpha)
+            case "HardSigmoid":
+                return b(g.HardSigmoid(x, alpha=alpha, beta=beta))  # type: ignore[no-any-return]
+            case "Elu":
+                return b(g.Elu(x, alpha=alpha))  # type: ignore[no-any-return]
+        return b(_PLAIN[name](x))  # type: ignore[no-any-return]
+
+    return apply
+
+
+def _clipped(function: Function, clip: Function | None) -> Function:
+    return function if clip is None else (lambda b, x: function(b, clip(b, x)))
