@@ -9,7 +9,7 @@ float32. Where the 16-bit values come from decides how many conversions there ar
 - other readers of an elementwise result (the residual connection of a convolutional network) take the rounded value too;
 - what a normalization or a statistic needs in float32 as well (the residual stream of a transformer) is stored in both types, by a
   computation that joins the producer's row group;
-- an input of the function is converted by a computation of its own.
+- an input of the function, and what a loop hands on, is converted by a computation of its own.
 
 Depthwise convolutions and computations that only move elements or take maxima read 16 bits where their source has them, but never ask for
 a conversion: so activations stay in 16 bits between the layers of a convolutional network.
@@ -17,15 +17,15 @@ a conversion: so activations stay in 16 bits between the layers of a convolution
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ..dialects import func, graph, scalar, tensor
+from ..dialects import graph, scalar, tensor
 from ..dialects.tensor import extent
 from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.constant import Constant
-from ..ir.core import Module, Operation, Value
+from ..ir.core import Block, Module, Operation, Value
 from ..ir.types import DType, f32
 from .contraction import Contraction, match_contraction
 from .index_maps import symbols_of
@@ -41,10 +41,9 @@ _EXACT = ("scalar.max", "scalar.min", "scalar.neg", "scalar.abs", "scalar.select
 
 
 def lower_precision(module: Module, dtype: DType) -> None:
-    """Let every float32 contraction of every function that `lowers` read its factors as `dtype` (bf16 or f16)."""
-    for function in module.functions(func.Func):
-        _Function(function, dtype).lower()
-        dce(function)
+    """Let every float32 contraction of a module that `lowers` read its factors as `dtype` (bf16 or f16)."""
+    _Lowering(tensor.blocks_of_computations(module), dtype).lower()
+    dce(module)
 
 
 def lowers(c: Contraction) -> bool:
@@ -56,11 +55,11 @@ def lowers(c: Contraction) -> bool:
     return not isinstance(depth, int) or depth >= LEAST_DEPTH
 
 
-class _Function:
-    """One function on its way down. Reads of 16 bits are noted from the last operation to the first: readers before producers."""
+class _Lowering:
+    """The blocks of a module on their way down. Reads of 16 bits are noted from the last operation to the first: readers before producers."""
 
-    def __init__(self, function: func.Func, dtype: DType) -> None:
-        self.function, self.dtype = function, dtype
+    def __init__(self, blocks: Sequence[Block], dtype: DType) -> None:
+        self.blocks, self.dtype = blocks, dtype
         self.needed: set[Operation] = set()
         """Reads that must become 16-bit ones."""
         self.welcome: set[Operation] = set()
@@ -68,19 +67,27 @@ class _Function:
         self.views: dict[Value, Value] = {}
 
     def lower(self) -> None:
-        ops = list(self.function.body.ops)
-        for op in ops:
-            if isinstance(op, tensor.Compute):
-                self._note(op)
-        for op in reversed(ops):
-            if isinstance(op, graph.Constant):  # type: ignore[attr-defined]
-                self._constant(op)
-            elif isinstance(op, (tensor.Compute, tensor.Scatter)) and op.result.type.dtype is f32:
-                self._produced(op)
-        for arg in self.function.body.args:
-            reads = [r for r in _readers(arg) if r in self.needed]
-            if reads:
-                self._redirect(reads, arg, self._copy(arg, Builder(self.function.body, self.function.body.first)))
+        for block in self.blocks:
+            for op in block.ops:
+                if isinstance(op, tensor.Compute):
+                    self._note(op)
+        for block in reversed(self.blocks):  # a loop's body before what it captures
+            for op in reversed(list(block.ops)):
+                if isinstance(op, graph.Constant):  # type: ignore[attr-defined]
+                    self._constant(op)
+                elif isinstance(op, (tensor.Compute, tensor.Scatter)) and op.result.type.dtype is f32:
+                    self._produced(op)
+                elif isinstance(op, tensor.Scan):
+                    for result in op.results:
+                        self._given(result, Builder.after(op))
+            for arg in block.args:
+                self._given(arg, Builder(block, block.first))
+
+    def _given(self, value: Value, builder: Builder) -> None:
+        """Convert a value that no computation here makes where it is needed in 16 bits."""
+        reads = [r for r in _readers(value) if r in self.needed]
+        if reads:
+            self._redirect(reads, value, self._copy(value, builder))
 
     def _note(self, op: tensor.Compute) -> None:
         found = match_contraction(op)

@@ -6,7 +6,7 @@ same on any number of threads.
 
 from __future__ import annotations
 
-from ..dialects import func, tensor
+from ..dialects import tensor
 from ..dialects.tensor import extent
 from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
@@ -25,8 +25,8 @@ PIECES = 32
 
 def split_reductions(module: Module) -> None:
     """Cut every long reduction to few results, other than contractions, along its outermost reduce axis that is long enough."""
-    for function in module.functions(func.Func):
-        for op in list(function.body.ops):
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
             if isinstance(op, tensor.Compute) and op.is_reduction and CONTRACTION not in op.attributes:
                 _split(op)
 

@@ -99,3 +99,16 @@ def test_dropout_while_training_is_refused() -> None:
     layer = torch.nn.LSTM(5, 8, 2, dropout=0.5)
     with pytest.raises(UnsupportedOperatorError, match="dropout"):
         tw.compile(Whole(layer).train(), (random(4, 1, 5),), cache=False)
+
+
+def test_weights_of_both_products_are_rounded_when_asked() -> None:
+    whole = model("lstm-deep")
+    x = random(2, 7, 5)
+    library = tw.compile(whole, (x,), precision="bf16", cache=False)
+    with torch.no_grad():
+        wanted = whole(x)
+    for got, want in zip(library(x.numpy()), wanted, strict=True):
+        close(np.asarray(got), want, atol=3e-2)
+    # One for both directions' products with the inputs.
+    constants = [line for line in library.ir("host").splitlines() if "host.constant" in line and ".packed" in line]
+    assert len(constants) == 6 and all('"bf16"' in line for line in constants)
