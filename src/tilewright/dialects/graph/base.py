@@ -12,7 +12,7 @@ from typing import Any
 
 from ...ir.builder import Builder
 from ...ir.core import Constant, Effect, IRError, Operation, Value
-from ...ir.symbolic import Dim, Expr, is_symbol, prove_eq
+from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType
 from ..tensor_builder import Tensor, TensorBuilder
 
@@ -70,20 +70,9 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: Operation | None = None) -> tup
 
 
 def broadcast_index(index: Sequence[Dim], shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The element of a tensor of `shape` that broadcasting shows at `index` of the result.
-
-    An axis that has one value in both is kept, so that it is seen that they are walked alike.
-    """
+    """The element of a tensor of `shape` that broadcasting shows at `index` of the result."""
     tail = index[len(index) - len(shape) :]
-    return tuple(0 if _is_unit(d) and not _is_unit_axis(i) else i for i, d in zip(tail, shape, strict=True))
-
-
-def _is_unit(d: Dim) -> bool:
-    return isinstance(d, int) and d == 1
-
-
-def _is_unit_axis(i: Dim) -> bool:
-    return isinstance(i, Expr) and is_symbol(i) and i.lower == 0 and isinstance(i.upper, int) and i.upper == 0
+    return tuple(0 if isinstance(d, int) and d == 1 else i for i, d in zip(tail, shape, strict=True))
 
 
 def normalize_axis(axis: int, rank: int, op: Operation | None = None) -> int:
