@@ -16,9 +16,10 @@ import numpy as np
 
 from tilewright.dialects import func, graph
 from tilewright.dialects.graph.base import tensor_type
+from tilewright.dialects.graph.scan import Yield
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
-from tilewright.ir.core import IRError, Module, Operation, Value
+from tilewright.ir.core import Block, IRError, Module, Operation, Region, Value
 from tilewright.ir.interpreter import Frame
 from tilewright.ir.symbolic import Dim, Expr, bounds, evaluate, symbol
 from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
@@ -86,7 +87,7 @@ class _Run:
 class Generator:
     """Grows one program. All choices come from `seed`."""
 
-    def __init__(self, seed: int, max_steps: int = 14, without: Collection[DType] = ()) -> None:
+    def __init__(self, seed: int, max_steps: int = 14, without: Collection[DType | str] = ()) -> None:
         self.rng = np.random.default_rng(seed)
         self.seed = seed
         self.without = frozenset(without)
@@ -147,6 +148,8 @@ class Generator:
 
     def _grow(self) -> bool:
         name, make = self.pick(_MAKERS)
+        if name in self.without:
+            return False
         before = list(self.function.body.ops)
         try:
             result = make(self)
@@ -440,6 +443,29 @@ def prefix(g: Generator) -> Any:
     return g.builder(G.OPERATORS[g.pick(["Cumsum", "Cumsum", "Cumprod"])](x, **options))
 
 
+@_maker(2)
+def scan(g: Generator) -> Any:
+    """A loop over rows that carries a running value, forward or backward; one of its products depends on the rows alone."""
+    x = g.value("float", rank=2)
+    if x is None or not isinstance(x.type.shape[-1], int):
+        return None
+    row = TensorType(x.type.dtype, x.type.shape[1:])
+    start = g.builder(G.ReduceMean(x, axes=(0,), keepdims=False))
+    block = Block([row, row])
+    b = Builder(block)
+    width = x.type.shape[-1]
+    weight = b(G.Constant(value=Constant(g.data(x.type.dtype, (width, width)))))
+    inputs = b(G.Matmul(block.args[1], weight)) if g.chance(0.6) else block.args[1]
+    kept = b(G.Matmul(block.args[0], weight)) if g.chance(0.6) else b(G.Neg(block.args[0]))
+    new = b(G.Tanh(b(G.Add(inputs, kept))))
+    slices = [new, b(G.Sigmoid(kept))][: g.integer(0, 2)]
+    b(Yield([new, *slices]))
+    backward = tuple(g.chance(0.5) for _ in range(1 + len(slices)))
+    op = G.Scan([start], [x], length=x.type.shape[0], backward=backward, regions=[Region([block])])
+    g.builder.insert(op)
+    return tuple(op.results)
+
+
 @_maker(5)
 def softmax_or_norm(g: Generator) -> Any:
     x = g.value("float", rank=1)
@@ -692,8 +718,8 @@ def pattern(g: Generator) -> Any:
     return None
 
 
-def generate(seed: int, max_steps: int = 14, without: Collection[DType] = ()) -> Program:
-    """The program of a seed: always the same one. `without`: data types that no input and no cast has."""
+def generate(seed: int, max_steps: int = 14, without: Collection[DType | str] = ()) -> Program:
+    """The program of a seed: always the same one. `without`: data types that no input and no cast has, and operators by name."""
     with np.errstate(all="ignore"):
         return Generator(seed, max_steps, without).program()
 
