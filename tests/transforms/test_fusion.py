@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import func, graph, tensor
+from tilewright.dialects.simd import Panel
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
@@ -20,7 +21,9 @@ from tilewright.lowering.groups_to_kernels import moved_bytes
 from tilewright.lowering.pipeline import LoweringOptions, lower, tensor_passes
 from tilewright.targets.llvm.rules import Machine, schedule_kernel
 
-OPTIONS = LoweringOptions(panel=32, rule=lambda k, kind, rows: schedule_kernel(k, kind, rows, Machine(6, 32, 8)))
+OPTIONS = LoweringOptions(
+    panel=lambda dtype: Panel(32), rule=lambda k, kind, rows: schedule_kernel(k, kind, rows, Machine(6, 32, 8))
+)
 BATCH, SEQ = symbol("batch", 1, 8), symbol("seq", 1, 40)
 
 

@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..ir.core import Attr, Effect, Operand, Operation, operation
+from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
+
+
+@dataclass(frozen=True)
+class Panel:
+    """How a target wants right operands of contractions packed: panels of `nr` columns, `group` successive rows interleaved, and
+    zeros after the last row up to a multiple of `depth` rows, unless `depth_block` divides them evenly."""
+
+    nr: int
+    group: int = 1
+    depth: int = 1
+
+    def padded_rows(self, k: Dim) -> Dim:
+        """Rows of a packed operand of `k` rows."""
+        unit = self.group if k_divides(k, depth_block(k, self.depth, self.group)) else max(self.depth, self.group)
+        return ceildiv(k, unit) * unit
+
+
+def k_divides(k: Dim, by: int) -> bool:
+    """Whether `by` divides the known number `k`."""
+    return isinstance(k, int) and k % by == 0
+
+
+def depth_block(k: Dim, most: int, multiple: int) -> int:
+    """Rows that one step of a tile instruction takes: at most `most`; fewer, a multiple of `multiple`, where that divides a known
+    `k` with one step more at most."""
+    if not isinstance(k, int) or k <= 0:
+        return most
+    steps = -(-k // most)
+    for block in range(most, 0, -multiple):
+        if k % block == 0:
+            return block if k // block <= steps + 1 else most
+    return most
 
 
 @operation
@@ -18,8 +52,13 @@ class BatchReduceGemm(Operation):
     All addresses are in elements from the start of the flat, row-major buffers. `m`, `n`, `k` are extents; `reductions` lists
     the extents of further outer reduce loops (a convolution's kernel rows and columns). Strides: A moves by ``a_m``, ``a_k`` and
     ``a_r[i]``; B is a sequence of panels of `nr` columns: column n of row k is at ``b_panel * (n // nr) + b_k * k + n % nr``;
-    C moves by ``c_m`` per row, 1 per column. `accumulate` adds to C instead of overwriting it. `padded` promises that the last
-    panel of B may be read in full. All numbers are `Dim`s over the surrounding loop variables.
+    C moves by ``c_m`` per row, 1 per column. `accumulate` adds to C instead of overwriting it. All numbers are `Dim`s over the
+    surrounding loop variables.
+
+    With ``group > 1`` every `group` successive rows of a panel are interleaved, the layout that dot-product instructions on narrow
+    types want: element (k, n) lies at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) * group + k % group``. `padded` promises
+    that the last panel of B may be read in full, and that its rows are followed by zeros up to a multiple of `group`, or of
+    `depth_padding` where that is told.
 
     Source of the formulation: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """
@@ -46,6 +85,7 @@ class BatchReduceGemm(Operation):
     c_m: Attr
     accumulate: Attr = False
     padded: Attr = False
+    group: Attr = 1
 
     def infer_types(self) -> Sequence[Type]:
         return ()
@@ -54,18 +94,19 @@ class BatchReduceGemm(Operation):
         def value(e: Any) -> int:
             return int(env.evaluate(e))
 
-        m, n, k, nr = value(self.m), value(self.n), value(self.k), value(self.nr)
+        m, n, k, nr, group = value(self.m), value(self.n), value(self.k), value(self.nr), value(self.group)
         outer = [value(e) for e in self.reductions]
         if m <= 0 or n <= 0:
             return
         rows, columns, depth = np.arange(m), np.arange(n), np.arange(k)
         total = np.zeros((m, n), np.float64)
-        column = value(self.b_panel) * (columns // nr) + columns % nr
+        column = value(self.b_panel) * (columns // nr) + columns % nr * group
+        row = value(self.b_k) * (depth // group) + depth % group
         for point in np.ndindex(*outer):
             a_start = value(self.a_offset) + sum(i * value(s) for i, s in zip(point, self.a_r, strict=True))
             b_start = value(self.b_offset) + sum(i * value(s) for i, s in zip(point, self.b_r, strict=True))
             left = a.reshape(-1)[a_start + rows[:, None] * value(self.a_m) + depth[None, :] * value(self.a_k)]
-            right = b.reshape(-1)[b_start + depth[:, None] * value(self.b_k) + column[None, :]]
+            right = b.reshape(-1)[b_start + row[:, None] + column[None, :]]
             total += left.astype(np.float64) @ right.astype(np.float64)
         where = value(self.c_offset) + rows[:, None] * value(self.c_m) + columns[None, :]
         flat = c.reshape(-1)

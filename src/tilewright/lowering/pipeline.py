@@ -19,7 +19,7 @@ from ..transforms.compose import absorb_permutations, compose
 from ..transforms.form_groups import form_groups
 from ..transforms.hoist import hoist_invariants
 from ..transforms.lower_precision import CONVERSION, lower_precision
-from ..transforms.pack_operands import CONTRACTION, pack_operands
+from ..transforms.pack_operands import CONTRACTION, PanelRule, pack_operands
 from ..transforms.split_reductions import split_reductions
 from ..transforms.transpose_weights import transpose_weights
 from .bufferize import bufferize
@@ -29,10 +29,10 @@ from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, move
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a target asks of lowering: columns of a packed panel (0: operands are not packed), its schedule rule, and whether one
+    """What a target asks of lowering: its layout of packed operands (None: they are not packed), its schedule rule, and whether one
     worker can compute whole rows, so that reductions share a kernel with their neighbours."""
 
-    panel: int
+    panel: PanelRule | None
     rule: ScheduleRule
     row_groups: bool = True
 
@@ -68,6 +68,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         lower_precision(module, precision)
 
     def pack(module: Module) -> None:
+        assert options.panel is not None
         pack_operands(module, options.panel)
 
     def group(module: Module) -> None:
@@ -83,7 +84,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         absorb_permutations,
         eliminate,
         *([narrow] if precision is not None else []),
-        *([pack, transpose_weights, hoist_invariants] if options.panel else []),
+        *([pack, transpose_weights, hoist_invariants] if options.panel is not None else []),
         split_reductions,
         group,
         collapse_axes,

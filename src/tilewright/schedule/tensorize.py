@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..dialects import loop, scalar, simd
 from ..dialects.tensor import free_symbols_of
-from ..ir.core import Operation
+from ..ir.core import Operation, Value
 from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, linear_in, substitute, symbol
+from ..ir.types import Type
 from .schedule import Schedule, ScheduleError, only_child, primitive
 from .tree import accesses_of, address, enclosing_loops, inside, reduce_variables, written_buffer
 
@@ -55,19 +56,33 @@ def _factor_loads(block: loop.Block) -> tuple[loop.Accumulate, list[loop.Load]]:
     if not isinstance(update, loop.Accumulate) or update.combiner != "sum":
         raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum")
     product = update.value.defining_op
-    factors = [v.defining_op for v in product.operands] if isinstance(product, scalar.BINARY["mul"]) else []
-    loads = [x.x.defining_op if isinstance(x, scalar.Cast) and x.dtype is update.value.type else x for x in factors]
+    factors = product.operands if isinstance(product, scalar.BINARY["mul"]) else ()
+    loads = [_uncast(v, update.value.type) for v in factors]
     if len(loads) != 2 or not all(isinstance(x, loop.Load) and not x.guard and not x.dynamic for x in loads):
         raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum of products of two unguarded reads")
     return update, loads  # type: ignore[return-value]
 
 
+def _uncast(value: Value, wide: Type) -> Operation | None:
+    """What computes `value`, before it is widened to the accumulator's type."""
+    op = value.defining_op
+    return op.x.defining_op if isinstance(op, scalar.Cast) and op.result.type is wide else op
+
+
 @primitive
 def tensorize(
-    s: Schedule, name: str, m: str, n: str, reductions: tuple[str, ...], k: str, nr: int, padded: bool = False
+    s: Schedule,
+    name: str,
+    m: str,
+    n: str,
+    reductions: tuple[str, ...],
+    k: str,
+    nr: int,
+    padded: bool = False,
+    group: int = 1,
 ) -> None:
     """Replace the innermost loops of a contraction (rows `m`, columns `n`, outer reduce loops, inner reduce loop `k`) by one
-    `simd.brgemm` with panels of `nr` columns. It also initializes the result, unless loops outside the tile reduce too: then the
+    `simd.brgemm` with panels of `nr` columns and interleaved groups of `group` rows. It also initializes the result, unless loops outside the tile reduce too: then the
     block must have its initial values already."""
     block = s.block(name)
     update, loads = _factor_loads(block)
@@ -98,7 +113,9 @@ def tensorize(
         left, right = right, left
     a_address, b_address, c_address = address(left), address(right), address(update)
     panel, lane = symbol("panel_", 0, ceildiv(columns.extent, nr) - 1), symbol("lane_", 0, nr - 1)
-    b_split = substitute(b_address, {columns.iv: panel * nr + lane}) if isinstance(b_address, Expr) else b_address
+    step, part = symbol("step_", 0, ceildiv(depth.extent, group) - 1), symbol("part_", 0, group - 1)
+    parts: dict[Expr, Dim] = {columns.iv: panel * nr + lane, depth.iv: step * group + part}
+    b_split = substitute(b_address, parts) if isinstance(b_address, Expr) else b_address
     a_m, a_rest = _coefficient(a_address, rows.iv, "the left factor")
     a_r: list[Dim] = []
     b_r: list[Dim] = []
@@ -111,16 +128,19 @@ def tensorize(
     for f in outer:
         c, b_rest = _coefficient(b_rest, f.iv, "the right factor")
         b_r.append(c)
-    b_k, b_rest = _coefficient(b_rest, depth.iv, "the right factor")
+    b_k, b_rest = _coefficient(b_rest, step, "the right factor")
+    next_row, b_rest = _coefficient(b_rest, part, "the right factor")
     c_n, c_rest = _coefficient(c_address, columns.iv, "the result")
     c_m, c_rest = _coefficient(c_rest, rows.iv, "the result")
-    if unit != 1 or c_n != 1:
+    if group > 1 and next_row != 1:
+        raise ScheduleError(f"tensorize: groups of {group} rows are not interleaved in the right factor")
+    if unit != group or c_n != 1:
         raise ScheduleError(
             f"tensorize: columns {n!r} are not contiguous in the right factor (stride {unit}) and the result (stride {c_n})"
         )
-    inner = {f.iv for f in tile}
+    inner = {f.iv for f in tile} | {lane, panel, step, part}
     for what, e in (("left factor", a_rest), ("right factor", b_rest), ("result", c_rest)):
-        if isinstance(e, Expr) and (free_symbols(e) & inner or lane in free_symbols(e) or panel in free_symbols(e)):
+        if isinstance(e, Expr) and free_symbols(e) & inner:
             raise ScheduleError(f"tensorize: the address of the {what} is not affine in the tile's loops ({e})")
     op = simd.BatchReduceGemm(
         left.buffer,
@@ -143,6 +163,7 @@ def tensorize(
         c_m=c_m,
         accumulate=bool(outside),
         padded=padded,
+        group=group,
         location=block.location,
     )
     assert top.parent is not None

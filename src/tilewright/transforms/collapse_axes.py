@@ -170,7 +170,7 @@ def _shift_roles(op: tensor.Compute, d: int) -> None:
         return tuple(p if p <= d else p - 1 for p in positions if p != d + 1)
 
     op.attributes[CONTRACTION] = Roles(
-        shifted(roles.batch), shifted(roles.m), shifted(roles.n), roles.k, roles.nr, roles.padded
+        shifted(roles.batch), shifted(roles.m), shifted(roles.n), roles.k, roles.nr, roles.padded, roles.group
     ).as_attribute()
 
 
@@ -203,7 +203,7 @@ def _collapse_reductions(op: tensor.Compute) -> None:
         if roles is not None:
             k_order = tuple(p if p <= d else p - 1 for p in roles.k if p != d + 1)
             op.attributes[CONTRACTION] = Roles(
-                roles.batch, roles.m, roles.n, k_order, roles.nr, roles.padded
+                roles.batch, roles.m, roles.n, k_order, roles.nr, roles.padded, roles.group
             ).as_attribute()
 
 

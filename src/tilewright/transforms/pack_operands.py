@@ -1,19 +1,22 @@
 """Right operands of contractions in panels, the layout that contraction tiles want.
 
 ``b[k, n]`` becomes ``p[n // nr, k, n % nr]``: panels of `nr` columns in which one row after another is contiguous, the last one filled up
-with zeros. A constant is packed here, at compile time; a run-time operand whose columns are not contiguous anyway (a key matrix in
+with zeros. Of narrow types `group` successive rows are interleaved, ``p[n // nr, k // group, n % nr, k % group]``, as dot-product
+instructions want them (`simd.Panel`). A constant is packed here, at compile time; a run-time operand whose columns are not contiguous anyway (a key matrix in
 attention), or whose rows lie apart, by a computation of its own; any other run-time operand is left alone, for a row-major matrix is
 already a sequence of rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..dialects import graph, tensor
+from ..dialects.simd import Panel
 from ..dialects.tensor import extent
 from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
@@ -21,7 +24,7 @@ from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, prove_eq, prove_le
-from ..ir.types import bf16, f16, f32, f64
+from ..ir.types import DType, bf16, f16, f32, f64
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
 
@@ -39,9 +42,10 @@ class Roles:
     k: tuple[int, ...]
     nr: int
     padded: bool
+    group: int = 1
 
     def as_attribute(self) -> tuple[Any, ...]:
-        return (self.batch, self.m, self.n, self.k, self.nr, self.padded)
+        return (self.batch, self.m, self.n, self.k, self.nr, self.padded, self.group)
 
     @staticmethod
     def of(op: Operation) -> Roles | None:
@@ -50,17 +54,21 @@ class Roles:
         return None if found is None else Roles(*found)
 
 
-def pack_operands(module: Module, nr: int) -> None:
-    """Mark every contraction with the roles of its axes and bring its right operand into panels of `nr` columns where needed."""
+PanelRule = Callable[[DType], Panel]
+"""A target's layout of packed operands, by the type of their elements."""
+
+
+def pack_operands(module: Module, panel: PanelRule) -> None:
+    """Mark every contraction with the roles of its axes and bring its right operand into panels where needed."""
     packed: dict[Any, Value] = {}
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
-                _prepare(found, nr, packed)
+                _prepare(found, panel, packed)
     dce(module)
 
 
-def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
+def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) -> None:
     compute = c.compute
     factor = c.a.type.dtype
     if not c.n or c.b.type.dtype is not factor or c.dtype not in (f32, f64):
@@ -79,13 +87,18 @@ def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
     contiguous = isinstance(c.b.coefficients[last], int) and c.b.coefficients[last] == 1
     constant = c.b.value.defining_op
     source = constant.value if isinstance(constant, graph.Constant) else None  # type: ignore[attr-defined]
+    panel = panel_rule(c.b.type.dtype)
+    if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
+        panel = Panel(panel.nr)  # groups of the left operand's elements cannot be loaded as one
     padded = False
     if source is not None and not any(c.b.moves_with(axis) for axis in c.batch):
-        _pack_constant(c, k, source, nr, packed)
+        _pack_constant(c, k, source, panel, packed)
         padded = True
-    elif not contiguous or _rows_lie_apart(c):
-        _pack_at_run_time(c, k, nr)
+    elif not contiguous or _rows_lie_apart(c) or (panel.group > 1 and _has_many_rows(c)):
+        _pack_at_run_time(c, k, panel)
         padded = True
+    else:
+        panel = Panel(panel.nr)
     reductions = tuple(compute.reduce_axes.index(axis) for axis in k)
     positions = {axis: i for i, axis in enumerate(compute.axes)}
     roles = Roles(
@@ -93,10 +106,17 @@ def _prepare(c: Contraction, nr: int, packed: dict[Any, Value]) -> None:
         tuple(positions[a] for a in c.m),
         tuple(positions[a] for a in c.n),
         reductions,
-        nr,
+        panel.nr,
         padded,
+        panel.group,
     )
     compute.attributes[CONTRACTION] = roles.as_attribute()
+
+
+def _has_many_rows(c: Contraction) -> bool:
+    """Whether enough rows of the left operand meet the right one to pay for packing it."""
+    rows = bounds(product(extent(a) for a in c.m))[1]
+    return rows is None or rows >= PACKING_ROWS
 
 
 def _rows_lie_apart(c: Contraction) -> bool:
@@ -109,6 +129,7 @@ def _rows_lie_apart(c: Contraction) -> bool:
 
 
 SCATTERED_ROWS = 128
+PACKING_ROWS = 8
 
 
 def _order(coefficient: Dim) -> tuple[int, int]:
@@ -123,10 +144,12 @@ def _replace_b(c: Contraction, value: Value, index: tuple[Dim, ...]) -> None:
     read.erase()
 
 
-def _panel_index(c: Contraction, k: list[Expr], nr: int) -> tuple[Dim, ...]:
-    """Index into the packed operand: further column axes, panel, rows, lane."""
-    *outer, last = c.n
-    return (*outer, last // nr, *k, last % nr)
+def _panel_index(lead: Sequence[Expr], last: Expr, k: list[Expr], panel: Panel) -> tuple[Dim, ...]:
+    """Index into the packed operand: leading axes, panel, rows, lane, and the place in a group of rows."""
+    *outer, row = k
+    if panel.group == 1:
+        return (*lead, last // panel.nr, *k, last % panel.nr)
+    return (*lead, last // panel.nr, *outer, row // panel.group, last % panel.nr, row % panel.group)
 
 
 def _number(d: Dim) -> int:
@@ -135,67 +158,80 @@ def _number(d: Dim) -> int:
     return d
 
 
-def _pack_constant(c: Contraction, k: list[Expr], source: Constant, nr: int, packed: dict[Any, Value]) -> None:
+def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel, packed: dict[Any, Value]) -> None:
     *outer, last = c.n
     axes = [*outer, last, *k]
     shape = [_number(extent(a)) for a in axes]
     strides = [_number(c.b.coefficients[a]) for a in axes]
     start = _number(c.b.offset)
-    key = (id(source.source), tuple(shape), tuple(strides), start, nr)
+    nr, group = panel.nr, panel.group
+    key = (id(source.source), tuple(shape), tuple(strides), start, panel)
     if key not in packed:
         n_at = len(outer)
         whole, rest = divmod(shape[n_at], nr)
+        rows = _number(panel.padded_rows(shape[-1]))
 
         def write(out: np.ndarray[Any, Any]) -> None:
             flat = np.ascontiguousarray(source.array).reshape(-1)[start:]
             view = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides], writeable=False)
-            moved = np.moveaxis(view, n_at, -1)  # outer, k..., n
-            panels = np.moveaxis(out, n_at, -2)  # outer, k..., panel, lane
-            for panel in range(whole):
-                panels[..., panel, :] = moved[..., panel * nr : (panel + 1) * nr]
-            if rest:
-                panels[..., whole, :rest] = moved[..., whole * nr :]
-                panels[..., whole, rest:] = 0
+            for part in range(group):
+                moved = np.moveaxis(view[..., part::group], n_at, -1)  # outer, k..., n
+                target = out[..., part] if group > 1 else out
+                panels = np.moveaxis(target, n_at, -2)  # outer, k..., panel, lane
+                filled = moved.shape[-2]
+                panels[..., filled:, :, :] = 0
+                panels = panels[..., :filled, :, :]
+                for number in range(whole):
+                    panels[..., number, :] = moved[..., number * nr : (number + 1) * nr]
+                if rest:
+                    panels[..., whole, :rest] = moved[..., whole * nr :]
+                    panels[..., whole, rest:] = 0
 
-        result = (*shape[:n_at], whole + (rest > 0), *shape[n_at + 1 :], nr)
+        inner = (rows, nr) if group == 1 else (rows // group, nr, group)
+        result = (*shape[:n_at], whole + (rest > 0), *shape[n_at + 1 : -1], *inner)
         name = f"{source.name}.packed" if source.name else "packed"
         constant = Constant.made(result, source.numpy_dtype, write, name)
         anchor = c.b.value.defining_op
         assert anchor is not None
         packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
-    _replace_b(c, packed[key], _panel_index(c, k, nr))
+    _replace_b(c, packed[key], _panel_index(outer, last, k, panel))
 
 
-def _pack_at_run_time(c: Contraction, k: list[Expr], nr: int) -> None:
+def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     """Insert a computation that copies the right operand into panels; batch axes that move it lead."""
     compute, read = c.compute, c.b.read
     *outer, last = c.n
+    nr, group = panel.nr, panel.group
     batch = [axis for axis in c.batch if c.b.moves_with(axis)]
     lead = [*batch, *outer]
-    shape: list[Dim] = [*(extent(a) for a in lead), ceildiv(extent(last), nr), *(extent(a) for a in k), nr]
+    rows = [extent(a) for a in k]
+    rows[-1] = panel.padded_rows(rows[-1])
+    inner = [*rows, nr] if group == 1 else [*rows[:-1], ceildiv(rows[-1], group), nr, group]
+    shape: list[Dim] = [*(extent(a) for a in lead), ceildiv(extent(last), nr), *inner]
     builder = Builder.before(compute)
     t = TensorBuilder(builder)
     source = t.wrap(c.b.value)
 
     def element(*i: Any) -> Any:
-        *leading, panel = i[: len(lead) + 1]
-        rows, lane = i[len(lead) + 1 : -1], i[-1]
-        column = panel * nr + lane
-        mapping = dict(zip((*lead, last, *k), (*leading, column, *rows), strict=True))
+        *leading, number = i[: len(lead) + 1]
+        row, lane = list(i[len(lead) + 1 : len(lead) + 1 + len(k)]), i[len(lead) + 1 + len(k)]
+        if group > 1:
+            row[-1] = row[-1] * group + i[-1]
+        column = number * nr + lane
+        mapping = dict(zip((*lead, last, *k), (*leading, column, *row), strict=True))
         for axis in c.batch:
             if axis not in mapping:
                 mapping[axis] = 0
         index = substitute_all(read.indices, mapping)
-        guard = extent(last) - 1 - column
-        if prove_le(0, guard):
-            return source.at(*index)
-        return source.at(*index, guard=(guard,), otherwise=0.0)
+        guards = (extent(last) - 1 - column, extent(k[-1]) - 1 - row[-1])
+        needed = tuple(g for g in guards if not prove_le(0, g))
+        return source.at(*index, guard=needed, otherwise=0.0) if needed else source.at(*index)
 
     packed = t.compute(shape, element)
     made = packed.value.defining_op
     assert made is not None
     made.attributes["tw.origin"] = "pack"
-    _replace_b(c, packed.value, (*lead, last // nr, *k, last % nr))
+    _replace_b(c, packed.value, _panel_index(lead, last, k, panel))
 
 
-__all__ = ["CONTRACTION", "Roles", "pack_operands"]
+__all__ = ["CONTRACTION", "PanelRule", "Roles", "pack_operands"]

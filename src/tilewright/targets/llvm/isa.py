@@ -29,6 +29,15 @@ class Isa:
     avx512: bool = False
     nan_minmax: bool = False
 
+    def has(self, feature: str) -> bool:
+        """Whether the instruction set has an extension, in LLVM's spelling (``avx512bf16``)."""
+        return f"+{feature}" in self.features
+
+    @property
+    def tiles(self) -> bool:
+        """Whether there are tile registers with products of bf16 (AMX)."""
+        return self.has("amx-tile") and self.has("amx-bf16")
+
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` bits fill a vector register."""
         return self.vector_bits // bits

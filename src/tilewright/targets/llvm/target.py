@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...dialects import loop
-from ...ir.types import f32
+from ...ir.types import bf16, f32
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...schedule import Schedule
 from ..base import Progress, Target
-from .brgemm import tile_shape
+from .brgemm import panel_of, tile_shape
 from .isa import Isa
 from .rules import Machine, schedule_kernel
 
@@ -33,12 +34,13 @@ class LlvmTarget(Target):
     @property
     def lowering(self) -> LoweringOptions:
         mr, nr = tile_shape(self.isa, f32)
-        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.cache_bytes)
+        tiles = ((bf16, tile_shape(self.isa, bf16)),)
+        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.cache_bytes, tiles=tiles)
 
         def rule(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
             return schedule_kernel(kernel, kind, rows, machine)
 
-        return LoweringOptions(panel=nr, rule=rule)
+        return LoweringOptions(panel=partial(panel_of, self.isa), rule=rule)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "triple": self.isa.triple, "features": list(self.isa.features)}

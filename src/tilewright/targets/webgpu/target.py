@@ -21,7 +21,7 @@ class WebgpuTarget(Target):
 
     @property
     def lowering(self) -> LoweringOptions:
-        return LoweringOptions(panel=0, rule=schedule_kernel, row_groups=False)
+        return LoweringOptions(panel=None, rule=schedule_kernel, row_groups=False)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ....dialects import loop
 from ....dialects.scalar import Constant
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, smax
+from ....ir.types import DType
 from ....schedule import Schedule
 from ....schedule.tree import address, enclosing_loops, reduce_variables
 from ....transforms.compose import HEAVY
@@ -14,12 +15,19 @@ from ....transforms.compose import HEAVY
 
 @dataclass(frozen=True)
 class Machine:
-    """What the rules know of a machine: the contraction tile in registers (rows, columns), vector lanes of 32 bits, and the second-level cache in bytes."""
+    """What the rules know of a machine: contraction tiles in registers (rows, columns; by the type of the factors where it is not that
+    of float32), vector lanes of 32 bits, and bytes of the caches of a core."""
 
     mr: int
     nr: int
     lanes: int
+    l1: int = 32 * 1024
     l2: int = 1024 * 1024
+    tiles: tuple[tuple[DType, tuple[int, int]], ...] = ()
+
+    def tile(self, dtype: DType) -> tuple[int, int]:
+        """The contraction tile in registers for factors of `dtype`."""
+        return dict(self.tiles).get(dtype, (self.mr, self.nr))
 
 
 CHUNK = 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....dialects import loop
 from ....ir.symbolic import Dim, Expr, free_symbols, smax, smin, substitute
+from ....ir.types import DType
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops, written_buffer
 from ....transforms.index_maps import product
@@ -57,6 +58,8 @@ def contraction(s: Schedule, machine: Machine) -> None:
         s.vectorize(n_inner)
         if same_place(main, epilogue):
             s.write_into(name, epilogue.sym_name)
+        else:
+            s.compact()
     tensorize_tile(s, main, roles)
 
 
@@ -72,7 +75,9 @@ def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles) -> None:
     found = _tile_loops(s, block, roles)
     if found is not None:
         m_loop, n_loop, k_loops = found
-        s.tensorize(block.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded)
+        s.tensorize(
+            block.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded, roles.group
+        )
 
 
 def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
@@ -139,6 +144,12 @@ def _inside_tile(around: list[loop.For], name: str) -> bool:
     return any(f.iv.name == name and f.kind == "serial" for f in around)
 
 
+def _factor_type(main: loop.Block) -> DType:
+    """The element type of a contraction's factors."""
+    found: DType = next(op for op in main.body.ops if isinstance(op, loop.Load)).buffer.type.dtype
+    return found
+
+
 def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine) -> tuple[int | None, int | None]:
     """Rows and columns of a tile; None leaves the loop whole.
 
@@ -148,14 +159,16 @@ def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine
     depth = 1
     for axis in main.reduce_axes:
         depth *= upper_limit(axis.upper + 1, 4096)
+    factor = _factor_type(main)
+    mr, nr = machine.tile(factor)
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
-    columns = 2 * machine.nr
-    while columns > machine.nr and columns * depth * 4 > machine.l2 // 2:
-        columns -= machine.nr
-    if total_m <= machine.mr and total_n < 16 * columns:
-        columns = machine.nr  # a few rows: only the columns can be divided among the threads
-    rows = machine.mr * 4
-    while rows > machine.mr and rows * depth * 4 > machine.l2 // 2:
-        rows -= machine.mr
+    columns = 2 * nr
+    while columns > nr and columns * depth * factor.itemsize > machine.l2 // 2:
+        columns -= nr
+    if total_m <= mr and total_n < 16 * columns:
+        columns = nr  # a few rows: only the columns can be divided among the threads
+    rows = mr * 4
+    while rows > mr and rows * depth * factor.itemsize > machine.l2 // 2:
+        rows -= mr
     return (None if total_m <= rows else rows), (None if total_n <= columns else columns)

@@ -1,0 +1,165 @@
+"""The driver of a `simd.brgemm`: panels of columns, in each blocks of rows, every block a call of a tile function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from ....ir.symbolic import bounds
+from ..emitter import Carried, Emitter
+from ..isa import Isa
+from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, tile_rows
+from .vector_tile import Tile, tile_function
+
+
+class Driver:
+    """Writes the function over a whole problem, collecting the tile functions it calls in `definitions`."""
+
+    def __init__(self, problem: Problem, isa: Isa) -> None:
+        self.problem, self.isa = problem, isa
+        self.emitter, self.dims = Emitter(), Arguments()
+        self.definitions: dict[str, str] = {}
+
+    def write(self) -> None:
+        """Panels of columns outside, so that a panel of B stays in the nearest cache while the rows of A pass by."""
+        p, e = self.problem, self.emitter
+        whole, rest = p.n // p.width, p.n % p.width
+        count = str(whole) if isinstance(whole, int) else e.op(f"sdiv i64 {self.dims(p.n)}, {p.width}")
+
+        def body(group: str, _: Carried) -> list[str]:
+            self._rows(*self._panel(group), p.width // p.lanes)
+            return []
+
+        e.loop("0", count, "1", [], body)
+        if isinstance(rest, int):
+            if rest:
+                self._known_columns(*self._panel(count), rest)
+            return
+        left = e.op(f"srem i64 {self.dims(p.n)}, {p.width}")
+        b, c = self._panel(count)
+        if not (self.isa.masked or p.padded):
+            with e.when(e.op(f"icmp sgt i64 {left}, 0")):  # an empty tile may have a negative extent
+                self._narrowing(b, c, left)
+            return
+        for v in range(1, p.width // p.lanes + 1):
+            above = e.op(f"icmp sgt i64 {left}, {(v - 1) * p.lanes}")
+            upto = e.op(f"icmp sle i64 {left}, {v * p.lanes}")
+            with e.when(e.op(f"and i1 {above}, {upto}")):
+                self._rows(b, c, v, left)
+
+    def _panel(self, group: str) -> tuple[str, str]:
+        """Addresses of B and C where group `group` of `width` columns begins."""
+        p, e = self.problem, self.emitter
+        if p.splits == 1:
+            start = e.mul(group, self.dims(p.b_panel))
+        else:
+            panel = e.mul(e.divide(group, p.splits), self.dims(p.b_panel))
+            start = e.add(panel, e.mul(e.remainder(group, p.splits), str(p.width * p.group)))
+        return e.at("%b", start, p.dtype.itemsize), e.at("%c", e.mul(group, str(p.width)), p.c_dtype.itemsize)
+
+    def _known_columns(self, b: str, c: str, rest: int) -> None:
+        p = self.problem
+        if rest % p.lanes == 0:
+            self._rows(b, c, rest // p.lanes)
+        elif self.isa.masked or p.padded:
+            self._rows(b, c, -(-rest // p.lanes), str(rest))
+        else:
+            self._narrowing(b, c, str(rest))
+
+    def _narrowing(self, b: str, c: str, left: str) -> None:
+        """`left` columns without reading past them: whole vectors one by one, then halves, quarters, ... by the bits of `left`."""
+        p, e = self.problem, self.emitter
+
+        def at(start: str, lanes: int) -> None:
+            self._rows(e.at(b, start, p.dtype.itemsize), e.at(c, start, p.c_dtype.itemsize), 1, lanes=lanes)
+
+        def body(i: str, _: Carried) -> list[str]:
+            at(e.mul(i, str(p.lanes)), p.lanes)
+            return []
+
+        e.loop("0", e.divide(left, p.lanes), "1", [], body)
+        lanes = p.lanes
+        while lanes > 1:
+            lanes //= 2
+            start = e.mul(e.divide(left, 2 * lanes), str(2 * lanes))
+            if left.isdigit():
+                if int(left) & lanes:
+                    at(start, lanes)
+            else:
+                with e.when(e.op(f"icmp ne i64 {e.op(f'and i64 {left}, {lanes}')}, 0")):
+                    at(start, lanes)
+
+    def _rows(self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None) -> None:
+        """All rows of one panel, in blocks whose heights differ by at most one; only `columns` of its columns where given."""
+        p, e = self.problem, self.emitter
+        limit = tile_rows(self.isa, vectors)
+
+        def block(height: int, row: str) -> None:
+            a_row = e.at("%a", e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
+            c_row = e.at(c, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
+            self._call(Tile.of(p, height, vectors, lanes or p.lanes), a_row, b, c_row, columns)
+
+        if isinstance(p.m, int):
+            if p.m <= 0:
+                return
+            blocks = -(-p.m // limit)
+            low, tall = divmod(p.m, blocks)
+            for height, first, number in ((low + 1, 0, tall), (low, tall * (low + 1), blocks - tall)):
+
+                def body(i: str, _: Carried, height: int = height, first: int = first) -> list[str]:
+                    block(height, e.add(e.mul(i, str(height)), str(first)))
+                    return []
+
+                e.loop("0", str(number), "1", [], body)
+            return
+        # Any height may occur, each with a tile function of its own: no more of them than keep the multipliers busy.
+        most = bounds(p.m)[1]
+        limit = min(limit, max(tile_rows(self.isa, p.width // p.lanes), -(-MIN_CHAINS // vectors)))
+        limit = limit if most is None else max(1, min(limit, most))
+        m = self.dims(p.m)
+        with e.when(e.op(f"icmp sgt i64 {m}, 0")):
+            count = e.divide(e.add(m, str(limit - 1)), limit)
+            low_rows = e.op(f"udiv i64 {m}, {count}")
+            tall_blocks = e.op(f"urem i64 {m}, {count}")
+
+            def each(i: str, carried: Carried) -> list[str]:
+                row = carried[0][1]
+                is_tall = e.op(f"icmp ult i64 {i}, {tall_blocks}")
+                height = e.add(low_rows, e.op(f"zext i1 {is_tall} to i64"))
+                e.switch(height, {h: partial(block, h, row) for h in range(1, limit + 1)})
+                return [e.add(row, height)]
+
+            e.loop("0", count, "1", [("i64", "0")], each)
+
+    def _call(self, tile: Tile, a: str, b: str, c: str, columns: str | None) -> None:
+        p, e = self.problem, self.emitter
+        through_stack = columns is not None and not self.isa.masked
+        if through_stack:
+            tile = replace(tile, accumulate=False)
+        elif columns is not None:
+            tile = replace(tile, masked=True)
+        name, text, needed = tile_function(tile, self.isa)
+        self.definitions[name] = text
+        extra = "".join(f", i64 {x}" for x in ([columns] if tile.masked else []) + [self.dims(d) for d in needed])
+        if columns is None or not through_stack:
+            e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {c}, i64 {self.dims(p.c_m)}{extra})")
+            return
+        width = tile.vectors * tile.lanes
+        element, size = LLVM_TYPES[p.c_dtype], p.c_dtype.itemsize
+        stack = e.alloca(f"[{tile.rows * width} x {element}]", 64)
+        e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {stack}, i64 {width}{extra})")
+
+        def row(i: str, _: Carried) -> list[str]:
+            source, target = e.at(stack, e.mul(i, str(width)), size), e.at(c, e.mul(i, self.dims(p.c_m)), size)
+
+            def column(j: str, _: Carried) -> list[str]:
+                value, where = e.load(element, e.at(source, j, size), size), e.at(target, j, size)
+                if p.accumulate:
+                    value = e.op(f"fadd {element} {value}, {e.load(element, where, size)}")
+                e.line(f"store {element} {value}, ptr {where}, align {size}")
+                return []
+
+            e.loop("0", columns, "1", [], column)
+            return []
+
+        e.loop("0", str(tile.rows), "1", [], row)

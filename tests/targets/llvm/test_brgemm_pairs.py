@@ -1,0 +1,148 @@
+"""`simd.brgemm` over interleaved pairs of bf16 rows: by AMX tiles and dot products where this machine has them, by widening anywhere."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dialects.simd import Panel, depth_block
+from tilewright.ir.symbolic import Dim, smin, symbol
+from tilewright.ir.types import bf16, f32
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.llvm.brgemm import brgemm_function, panel_of
+from tilewright.targets.llvm.isa import Isa
+
+from .jit import MIDDLE, NARROW, WIDE, exported
+from .test_brgemm import guarded, make_op, random, run
+
+DOTS = replace(WIDE, name="dots", features=("+avx512bf16",))
+TILES = replace(WIDE, name="tiles", features=("+amx-tile", "+amx-bf16"))
+
+
+def permitted(feature: str) -> bool:
+    if not host_isa().has(feature):
+        return False
+    if feature != "amx-bf16":
+        return True
+    request_permission, tile_data = 0x1023, 18  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+    return ctypes.CDLL(None).syscall(158, request_permission, tile_data) == 0
+
+
+def needs(isa: Isa, feature: str) -> Any:
+    return pytest.param(
+        isa, id=isa.name, marks=pytest.mark.skipif(not permitted(feature), reason=f"this processor has no {feature}")
+    )
+
+
+ISAS = pytest.mark.parametrize(
+    "isa",
+    [
+        pytest.param(WIDE, id="wide"),
+        pytest.param(MIDDLE, id="middle"),
+        pytest.param(NARROW, id="narrow"),
+        needs(DOTS, "avx512bf16"),
+        needs(TILES, "amx-bf16"),
+    ],
+)
+
+
+def in_panels(b: np.ndarray[Any, Any], panel: Panel) -> np.ndarray[Any, Any]:
+    """``(taps, k, n)`` in panels: ``(panels, taps, k // group, nr, group)``."""
+    taps, k, n = b.shape
+    panels, rows = -(-n // panel.nr), panel.padded_rows(k)
+    assert isinstance(rows, int)
+    full = np.zeros((taps, rows, panels * panel.nr), b.dtype)
+    full[:, :k, :n] = b
+    return np.ascontiguousarray(
+        full.reshape(taps, rows // panel.group, panel.group, panels, panel.nr).transpose(3, 0, 1, 4, 2)
+    )
+
+
+def check(isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool = False, symbolic: str = "") -> None:
+    """The sum of `taps` products against NumPy in float64. A's rows are longer than k, and what follows must not be used: NaN."""
+    panel = panel_of(isa, bf16)
+    gap = 3
+    a = np.full((taps, m, k + gap), np.nan, np.float32).astype(bf16.numpy)
+    a[..., :k] = random((taps, m, k), bf16)
+    b = random((taps, k, n), bf16)
+    c = random((m, n + gap), f32)
+    before = c.copy()
+    expected = np.einsum("tmk,tkn->mn", a[..., :k].astype(np.float64), b.astype(np.float64))
+    if accumulate:
+        expected += c[:, :n]
+    sizes: dict[str, Dim] = {"m": m, "n": n, "k": k}
+    for s in symbolic:
+        sizes[s] = symbol(s, 0)
+    rows = panel.padded_rows(sizes["k"])
+    op = make_op(
+        bf16, f32, **sizes, nr=panel.nr, group=2, a_m=sizes["k"] + gap, c_m=n + gap, accumulate=accumulate, padded=True,
+        reductions=(taps,) if taps > 1 else (), a_r=(m * (k + gap),) if taps > 1 else (), b_r=(rows * panel.nr,) if taps > 1 else (),
+        b_panel=taps * rows * panel.nr, b_k=2 * panel.nr,
+    )  # fmt: skip
+    # k known or not, the operand is laid out as the operation's own k asks
+    laid_out = in_panels(b, panel if "k" not in symbolic else replace(panel, depth=max(panel.depth, 2)))
+    if "k" in symbolic and panel.depth > 2:
+        full = np.zeros((taps, -(-k // 32) * 32, n), b.dtype)
+        full[:, :k] = b
+        laid_out = in_panels(full, panel)
+    c = guarded(c)
+    tight = np.ascontiguousarray(a).reshape(-1)
+    run(op, isa, guarded(tight[: tight.size - gap]), guarded(laid_out), c, {"m": m, "n": n, "k": k})
+    np.testing.assert_allclose(c[:, :n], expected, rtol=1e-4, atol=1e-5 * max(1.0, (k * taps) ** 0.5) + 1e-6)
+    assert np.array_equal(c[:, n:], before[:, n:])
+
+
+@ISAS
+@pytest.mark.parametrize(
+    "m,n,k", [(64, 64, 64), (1, 100, 37), (7, 33, 8), (19, 5, 3), (2, 1, 1), (48, 128, 80), (35, 31, 24), (16, 16, 100)]
+)
+def test_static(isa: Isa, m: int, n: int, k: int) -> None:
+    check(isa, m, n, k, accumulate=m % 2 == 1)
+
+
+@ISAS
+@pytest.mark.parametrize("symbolic", ["m", "n", "k", "mnk"])
+@pytest.mark.parametrize("m,n,k", [(13, 150, 17), (33, 64, 64), (48, 40, 96)])
+def test_symbolic(isa: Isa, symbolic: str, m: int, n: int, k: int) -> None:
+    check(isa, m, n, k, symbolic=symbolic, accumulate=m == 13)
+
+
+@ISAS
+@pytest.mark.parametrize("channels", [3, 8, 24, 40, 64])
+def test_several_taps(isa: Isa, channels: int) -> None:
+    check(isa, 21, 40, channels, taps=3)
+
+
+@ISAS
+def test_every_number_of_rows(isa: Isa) -> None:
+    panel = panel_of(isa, bf16)
+    outer, total = symbol("outer", 0), symbol("total", 1)
+    rows = smin(64, total - 64 * outer)
+    k = 48
+    op = make_op(
+        bf16, f32, m=rows, n=32, k=k, nr=panel.nr, group=2, a_m=k, b_panel=k * panel.nr, b_k=2 * panel.nr, c_m=32, padded=True
+    )  # fmt: skip
+    name, definitions, dims = brgemm_function(op, isa)
+    assert dims == (rows,)
+    function = exported(definitions.values(), name, 1)
+    a, b = random((64, k), bf16), random((k, 32), bf16)
+    packed = in_panels(b[None], panel)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    for m in range(65):
+        c = np.full((64, 32), 7, np.float32)
+        left = guarded(a[: max(m, 1)])
+        function(left.ctypes.data, packed.ctypes.data, c.ctypes.data, m)
+        np.testing.assert_allclose(c[:m], expected[:m], rtol=1e-4, atol=1e-4)
+        assert (c[m:] == 7).all()
+
+
+def test_blocks_of_k() -> None:
+    assert [depth_block(k, 32, 2) for k in (64, 24, 16, 80, 96, 144, 7, 34, 62)] == [32, 24, 16, 20, 32, 24, 32, 32, 32]
+    panel = Panel(32, 2, 32)
+    assert [panel.padded_rows(k) for k in (64, 24, 7, 34, 80)] == [64, 24, 32, 64, 80]
+    assert Panel(64, 2, 2).padded_rows(7) == 8
+    assert Panel(64).padded_rows(7) == 7
