@@ -62,11 +62,17 @@ class Report:
             "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
             "seconds: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
-        if self.precision is not None:
-            factors = ", ".join(f"{n} of {dtype}" for dtype, n in sorted(self.contractions.items())) or "none"
-            lines.append(f"precision {self.precision}: contractions {factors}; conversion kernels {self.conversions}")
-            lines.append(str(self.error or "output error against float32: not measured"))
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.precision_lines()])
+
+    def precision_lines(self) -> list[str]:
+        """What the precision asked for has done, the error measured; nothing for the model's own arithmetic."""
+        if self.precision is None:
+            return []
+        factors = ", ".join(f"{n} of {dtype}" for dtype, n in sorted(self.contractions.items())) or "none"
+        return [
+            f"precision {self.precision}: contractions {factors}; conversion kernels {self.conversions}",
+            str(self.error or "output error against float32: not measured"),
+        ]
 
 
 def compile(
@@ -137,6 +143,7 @@ def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], Comp
         cached=True,
         precision=library.metadata["precision"],
         contractions=library.metadata["contractions"],
+        conversions=library.metadata["conversions"],
         measure_error=lambda: compile_anew().report.error,
     )
     library.origin = _Kept(compile_anew)
@@ -331,6 +338,7 @@ class Compilation:
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "contractions": lowered.contractions,
+            "conversions": lowered.conversions,
             "kernels": kernels,
             "memory": plan.to_metadata(),
             "fusion": {

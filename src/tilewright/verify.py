@@ -17,6 +17,8 @@ from tilewright.samples import random_inputs, sample_sizes
 
 RTOL = 1e-4
 ATOL = 1e-5
+ROUNDED = {"bf16": 2e-2, "f16": 3e-3}
+"""Both tolerances for artifacts of a lower precision: a few times the rounding of one factor."""
 
 
 @dataclass(frozen=True)
@@ -97,17 +99,21 @@ def verify(
     kwargs: Mapping[str, Any] | None = None,
     sizes: Sequence[Mapping[str, int]] | None = None,
     seed: int = 0,
-    rtol: float = RTOL,
-    atol: float = ATOL,
+    rtol: float | None = None,
+    atol: float | None = None,
     progress: Callable[..., None] | None = None,
 ) -> Report:
     """Run `library` and `model` on the same random inputs and compare every output.
 
     `model`: what was given to `tilewright.compile`, with its `args` and `kwargs` for a torch module. `sizes`: sizes for
-    the dynamic dimensions, one run each (default: the smallest, a large and a random one).
+    the dynamic dimensions, one run each (default: the smallest, a large and a random one). The tolerances are by default those
+    of the library's precision.
     Raises CompileError when the model's framework is not installed or cannot run it.
     """
     name, run = source_runner(model, args, kwargs)
+    precision = library.metadata.get("precision")
+    rtol = ROUNDED.get(precision, RTOL) if rtol is None else rtol
+    atol = ROUNDED.get(precision, ATOL) if atol is None else atol
     report = Report(name, rtol, atol)
     chosen = list(sizes) if sizes is not None else sample_sizes(library.metadata, seed=seed)
     for index, assignment in enumerate(chosen):

@@ -118,6 +118,21 @@ def test_one_line() -> None:
     assert one_line("it is wrong:\n  - first\n  - second\n      hint") == "it is wrong: first; second hint"
 
 
+def test_compile_in_lower_precision(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.so"
+    options = ("--dims", "x:batch<=32", "--precision", "bf16")
+    assert run("compile", str(model), "-o", str(path), *options, "--verify") == 0
+    out = capsys.readouterr().out
+    assert "contractions 1 of bf16" in out
+    assert "output error against float32: at most 0.0" in out
+    assert "all outputs agree" in out
+    assert run("inspect", str(path)) == 0
+    assert "precision: bf16" in capsys.readouterr().out
+    assert run("run", str(path), "--precision", "bf16") == 2
+    assert run("compile", str(model), "-o", str(path), "--precision", "int4") == 1
+    assert "not available yet" in capsys.readouterr().err
+
+
 def test_compile_with_verification(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.so"
     assert run("compile", str(model), "-o", str(path), "--dims", "x:batch<=32", "--verify") == 0

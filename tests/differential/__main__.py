@@ -6,6 +6,8 @@ import argparse
 import sys
 import time
 
+from tilewright.ir.types import DType
+
 from .check import LACKING, LEVELS, check, compiled_for
 
 
@@ -16,14 +18,16 @@ def main() -> int:
     parser.add_argument(
         "--target", default="cpu", help="a compilation target, or a level to interpret: tensor, fused, loop"
     )
+    parser.add_argument("--precision", choices=["bf16", "f16"], help="compile with this precision")
     parser.add_argument("--steps", type=int, default=14, help="operators per program, at most")
     parser.add_argument("--stop-after", type=int, default=10, help="stop after this many failures")
     options = parser.parse_args()
-    run = LEVELS.get(options.target) or compiled_for(options.target)
+    precision = DType.named(options.precision) if options.precision else None
+    run = LEVELS.get(options.target) or compiled_for(options.target, precision=precision)
     begin, failed = time.perf_counter(), 0
     seed = options.first
     for seed in range(options.first, options.first + options.count):
-        failure = check(seed, run, options.steps, LACKING.get(options.target, ()))
+        failure = check(seed, run, options.steps, LACKING.get(options.target, ()), precision)
         if failure is not None:
             failed += 1
             print(failure, "\n", flush=True)

@@ -16,7 +16,7 @@ from tilewright.ir.symbolic import evaluate
 from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
 
-from .generator import Program, agrees, generate
+from .generator import Program, agrees, generate, tolerance
 
 Run = Callable[[Module, list[list[np.ndarray]]], list[list[np.ndarray]]]
 """Runs "main" of a module on each set of inputs; must leave the module as it is."""
@@ -34,12 +34,13 @@ class Failure:
         return f"seed {self.seed}: {self.reason}\n{self.program}"
 
 
-def compiled_for(target: str, threads: int = 2) -> Run:
-    """Runs by compiling for a target."""
+def compiled_for(target: str, threads: int = 2, precision: DType | None = None) -> Run:
+    """Runs by compiling for a target, in the program's own arithmetic or in a lower precision."""
+    name = None if precision is None else precision.name
     import tilewright as tw
 
     def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        with tw.compile(module.clone(), target=target, threads=threads, cache=False) as library:
+        with tw.compile(module.clone(), target=target, threads=threads, precision=name, cache=False) as library:
             results = [library(*arrays) for arrays in inputs]
         return [list(r) if isinstance(r, tuple) else [r] for r in results]
 
@@ -86,6 +87,26 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
     return results
 
 
+def in_precision(precision: DType) -> Run:
+    """Runs by lowering the precision of contractions at the tensor level, as for the cpu target, and interpreting that."""
+    from tilewright.lowering.pipeline import tensor_passes
+    from tilewright.targets.base import resolve
+    from tilewright.transforms.pipeline import GRAPH_PASSES
+
+    def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+        lowered = module.clone()
+        for step in GRAPH_PASSES:
+            step(lowered)
+        for step in tensor_passes(resolve("cpu").lowering, precision):
+            step(lowered)
+            if step.__name__ == "lower_precision":
+                break
+        with np.errstate(all="ignore"):
+            return [Interpreter(lowered).run("main", arrays) for arrays in inputs]
+
+    return run
+
+
 LEVELS: dict[str, Run] = {"tensor": lowered_to_tensor, "fused": fused, "loop": scheduled}
 """Levels that can be interpreted, so that they need no target to run on."""
 
@@ -94,14 +115,20 @@ LACKING: dict[str, tuple[DType | str, ...]] = {"webgpu": (f64, f16, bf16, i8, u8
 """Data types and operators that a target says it does not have."""
 
 
-def check(seed: int, run: Run, max_steps: int = 14, without: Collection[DType | str] = ()) -> Failure | None:
-    """Generate the program of `seed`, run it both ways, and compare every output."""
-    program = generate(seed, max_steps, without)
+def check(
+    seed: int, run: Run, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
+) -> Failure | None:
+    """Generate the program of `seed`, run it both ways, and compare every output.
+
+    With a `precision`, which `run` must use, the results are compared with the float32 program to that type's tolerance, and to a
+    quarter of it with the interpreted program of that precision: a difference of the last bit before rounding may move a factor.
+    """
+    program = generate(seed, max_steps, without, precision)
     verify(program.module)
-    reason = _compare(program, run)
+    reason = _compare(program, run, precision)
     if reason is None:
         return None
-    smallest, reason = _narrow(program, run, reason)
+    smallest, reason = _narrow(program, run, reason, precision)
     return Failure(seed, reason, _listing(smallest.main))
 
 
@@ -119,19 +146,27 @@ def _listing(main: func.Func) -> str:
     return "\n".join(lines)
 
 
-def _compare(program: Program, run: Run) -> str | None:
+def _interpreted(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    with np.errstate(all="ignore"):
+        return [Interpreter(module).run("main", arrays) for arrays in inputs]
+
+
+def _compare(program: Program, run: Run, precision: DType | None) -> str | None:
+    references = [(_interpreted, 1.0)]
+    if precision is not None:
+        references.append((in_precision(precision), 0.25))
     try:
         actual = run(program.module, program.inputs)
+        wanted = [(reference(program.module, program.inputs), share) for reference, share in references]
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:2000]}"
-    for arrays, outputs in zip(program.inputs, actual, strict=True):
-        with np.errstate(all="ignore"):
-            expected = Interpreter(program.module).run("main", arrays)
-        for k, (a, e, value) in enumerate(zip(outputs, expected, program.main.outputs, strict=True)):
-            a, e = np.asarray(a), np.asarray(e)
-            if not agrees(a, e, value.type.dtype):
-                sizes = [x.shape for x in arrays]
-                return f"output {k} ({value.type}) differs for inputs of shapes {sizes}: {_difference(a, e)}"
+    for results, share in wanted:
+        for arrays, outputs, expected in zip(program.inputs, actual, results, strict=True):
+            for k, (a, e, value) in enumerate(zip(outputs, expected, program.main.outputs, strict=True)):
+                a, e = np.asarray(a), np.asarray(e)
+                if not agrees(a, e, value.type.dtype, share, tolerance(precision)):
+                    sizes = [x.shape for x in arrays]
+                    return f"output {k} ({value.type}) differs for inputs of shapes {sizes}: {_difference(a, e)}"
     return None
 
 
@@ -145,7 +180,7 @@ def _difference(a: np.ndarray, e: np.ndarray) -> str:
     return f"{int((error > 0).sum())} of {error.size} elements, the worst at {where}: {a[at]}, expected {e[at]}"
 
 
-def _narrow(program: Program, run: Run, reason: str) -> tuple[Program, str]:
+def _narrow(program: Program, run: Run, reason: str, precision: DType | None) -> tuple[Program, str]:
     """The first value of the program that is wrong on its own, as a program that returns just that."""
     from tilewright.ir.cleanup import dce
 
@@ -159,7 +194,7 @@ def _narrow(program: Program, run: Run, reason: str) -> tuple[Program, str]:
         main.result_names = ("y",)
         dce(module)
         candidate = Program(module, program.inputs, program.seed)
-        found = _compare(candidate, run)
+        found = _compare(candidate, run, precision)
         if found is not None:
             return candidate, found
     return program, reason

@@ -8,7 +8,7 @@ interpreter to a small tolerance, discontinuous operators (comparisons, rounding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,13 @@ ULP = {f64: 1e-6, f32: 1e-6, f16: 1e-3, bf16: 8e-3}
 """Relative disturbance of arithmetic results: a few times the rounding error (float64: of functions good to float32)."""
 TOLERANCE = {f64: 1e-4, f32: 1e-4, f16: 2e-2, bf16: 1e-1}
 """By how much a float output may differ, relative to its own and to the tensor's largest magnitude."""
+
+
+def tolerance(precision: DType | None) -> dict[DType, float]:
+    """`TOLERANCE` of a program compiled with a lower `precision`: any float may come from a value rounded to that type."""
+    return TOLERANCE if precision is None else {d: max(t, TOLERANCE[precision]) for d, t in TOLERANCE.items()}
+
+
 LARGEST_ELEMENTS = 20_000
 LARGEST_VALUE = 1e4
 
@@ -60,8 +67,11 @@ class Program:
 class _Run:
     """One set of inputs: the true value of everything built so far, and disturbed values."""
 
-    def __init__(self, module: Module, dims: dict[str, int], rng: np.random.Generator, copies: int = 2) -> None:
+    def __init__(
+        self, module: Module, dims: dict[str, int], rng: np.random.Generator, precision: DType | None, copies: int = 2
+    ) -> None:
         self.module, self.dims, self.rng = module, dims, rng
+        self.ulp = ULP if precision is None else {**ULP, f32: ULP[precision]}
         self.true: dict[Value, np.ndarray] = {}
         self.noisy: list[dict[Value, np.ndarray]] = [{} for _ in range(copies)]
 
@@ -77,9 +87,9 @@ class _Run:
         return results
 
     def _disturbed(self, array: np.ndarray, dtype: DType) -> np.ndarray:
-        if dtype not in ULP:
+        if dtype not in self.ulp:
             return array
-        noise = 1.0 + ULP[dtype] * self.rng.uniform(-1, 1, array.shape)
+        noise = 1.0 + self.ulp[dtype] * self.rng.uniform(-1, 1, array.shape)
         with np.errstate(all="ignore"):
             return np.asarray((array.astype(np.float64) * noise).astype(array.dtype))
 
@@ -87,7 +97,10 @@ class _Run:
 class Generator:
     """Grows one program. All choices come from `seed`."""
 
-    def __init__(self, seed: int, max_steps: int = 14, without: Collection[DType | str] = ()) -> None:
+    def __init__(
+        self, seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
+    ) -> None:
+        self.precision, self.tolerance = precision, tolerance(precision)
         self.rng = np.random.default_rng(seed)
         self.seed = seed
         self.without = frozenset(without)
@@ -130,7 +143,9 @@ class Generator:
         self.function = _function(types)
         self.module.body.append(self.function)
         self.builder = Builder(self.function.body)
-        self.runs = [_Run(self.module, self._sizes(k), self.rng) for k in range(2 if dynamic else 1)]
+        self.runs = [
+            _Run(self.module, self._sizes(k), self.rng, precision=self.precision) for k in range(2 if dynamic else 1)
+        ]
         inputs: list[list[np.ndarray]] = []
         for run in self.runs:
             arrays = [self._array(t, run.dims) for t in types]
@@ -168,7 +183,7 @@ class Generator:
     def _accept(self, op: Operation) -> bool:
         """Run an operator on all inputs; whether its results are well conditioned."""
         short = op.name.removeprefix("graph.")
-        exact = short in EXACT
+        exact = short in EXACT and self.precision is None  # in lower precision any value may have been rounded
         for result in op.results:
             for d in result.type.shape:
                 low, _ = bounds(d)
@@ -181,7 +196,7 @@ class Generator:
             for values in run.noisy:
                 noisy = run.evaluate(op, values, not exact)
                 for a, b, r in zip(true, noisy, op.results, strict=True):
-                    if not agrees(b, a, r.type.dtype, 0.25):
+                    if not agrees(b, a, r.type.dtype, 0.25, self.tolerance):
                         return False
                     values[r] = b
             run.true.update(zip(op.results, true, strict=True))
@@ -255,17 +270,23 @@ def _moderate(array: np.ndarray) -> bool:
     return bool(np.isfinite(wide).all() and (not wide.size or np.abs(wide).max() < LARGEST_VALUE))
 
 
-def agrees(actual: np.ndarray, expected: np.ndarray, dtype: DType, share: float = 1.0) -> bool:
-    """Whether a result is as good as `TOLERANCE` (times `share`) asks; what is not a float must be equal."""
+def agrees(
+    actual: np.ndarray,
+    expected: np.ndarray,
+    dtype: DType,
+    share: float = 1.0,
+    allowed: Mapping[DType, float] = TOLERANCE,
+) -> bool:
+    """Whether a result is as good as `allowed` (times `share`) asks; what is not a float must be equal."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return False
-    if dtype not in TOLERANCE:
+    if dtype not in allowed:
         return bool(np.array_equal(actual, expected))
     if not expected.size:
         return True
     a, e = actual.astype(np.float64), expected.astype(np.float64)
     scale = max(float(np.abs(e).max()), 1e-3)
-    limit = TOLERANCE[dtype] * share * (np.abs(e) + scale)
+    limit = allowed[dtype] * share * (np.abs(e) + scale)
     return bool(np.isfinite(a).all() and (np.abs(a - e) <= limit).all())
 
 
@@ -718,10 +739,13 @@ def pattern(g: Generator) -> Any:
     return None
 
 
-def generate(seed: int, max_steps: int = 14, without: Collection[DType | str] = ()) -> Program:
-    """The program of a seed: always the same one. `without`: data types that no input and no cast has, and operators by name."""
+def generate(
+    seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
+) -> Program:
+    """The program of a seed: always the same one. `without`: data types that no input and no cast has. `precision`: well conditioned
+    also when values are rounded to that type."""
     with np.errstate(all="ignore"):
-        return Generator(seed, max_steps, without).program()
+        return Generator(seed, max_steps, without, precision).program()
 
 
-__all__ = ["Program", "agrees", "generate", "tensor_type"]
+__all__ = ["Program", "agrees", "generate", "tensor_type", "tolerance"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilewright.ir.types import DType
+
 from .check import LACKING, LEVELS, check, compiled_for
 from .generator import agrees, generate
 
@@ -33,6 +35,25 @@ def run_many(target: str, first: int, count: int) -> None:
 @pytest.mark.parametrize("target, count", [("cpu", 25), ("wasm32", 6), ("webgpu", 6)])
 def test_targets(target: str, count: int) -> None:
     run_many(target, 1000, count)
+
+
+@pytest.mark.parametrize("precision, count", [("bf16", 15), ("f16", 5)])
+def test_precision(precision: str, count: int) -> None:
+    run_in_precision(precision, 2000, count)
+
+
+def run_in_precision(precision: str, first: int, count: int) -> None:
+    dtype = DType.named(precision)
+    run = compiled_for("cpu", precision=dtype)
+    checks = (check(seed, run, precision=dtype) for seed in range(first, first + count))
+    failures = [failure for failure in checks if failure is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision, count", [("bf16", 500), ("f16", 100)])
+def test_many_in_precision(precision: str, count: int) -> None:
+    run_in_precision(precision, 0, count)
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def command(
     target: str,
     dims: tuple[Any, ...],
     threads: int | None,
+    precision: str | None,
     files: tuple[tuple[str, str], ...],
     sizes: tuple[tuple[str, int], ...],
     seed: int,
@@ -79,7 +80,7 @@ def command(
     from tilewright.machine import usable_cores
 
     count = threads or usable_cores()
-    library = obtain(model, target, dims, count)
+    library = obtain(model, target, dims, count, precision)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     with progress_display() as progress, tempfile.TemporaryDirectory() as folder:
         calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(**inputs)}

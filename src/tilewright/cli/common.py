@@ -58,8 +58,9 @@ class Assignment(click.ParamType):
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that may compile: --target, --dims, --threads."""
+    """The options of every command that may compile: --target, --dims, --threads, --precision."""
     for decorate in (
+        click.option("--precision", help="Factors of contractions instead of the model's own: bf16, f16."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads to run on (default: all cores)."),
         click.option(
             "--dims",
@@ -109,17 +110,21 @@ def dims_argument(dims: tuple[tuple[str, dict[int, str]], ...]) -> dict[str, dic
     return result or None
 
 
-def obtain(model: str, target: str, dims: tuple[Any, ...], threads: int | None) -> Any:
+def obtain(model: str, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None) -> Any:
     """The compiled model at a path: an artifact is loaded, anything else is compiled, with its progress shown."""
     import tilewright as tw
 
     if is_artifact(model):
         if dims:
             raise click.UsageError("--dims is for compiling; an artifact's dimensions are fixed")
+        if precision:
+            raise click.UsageError("--precision is for compiling; an artifact's precision is fixed")
         return tw.load(model, threads=threads)
     require_file(model)
     with progress_display() as progress:
-        return tw.compile(model, target=target, dims=dims_argument(dims), threads=threads, progress=progress)
+        return tw.compile(
+            model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, progress=progress
+        )
 
 
 def require_file(path: str) -> None:

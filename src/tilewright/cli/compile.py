@@ -24,7 +24,6 @@ from .common import (
 @click.argument("model")
 @click.option("-o", "--output", required=True, help=f"The artifact: {', '.join(ARTIFACT_SUFFIXES)}.")
 @compile_options
-@click.option("--precision", help="Arithmetic to use instead of the model's own: bf16, f16, ...")
 @click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
 def command(
     model: str,
@@ -57,6 +56,8 @@ def command(
     kernels = len(library.metadata.get("kernels", []))
     size = number(Path(output).stat().st_size, "B")
     out.print(f"{output}: {size}, {kernels} kernels, compiled in {seconds:.1f} s", highlight=False)
+    if precision:
+        out.print("\n".join(library.report.precision_lines()), highlight=False, markup=False)
     if not verify:
         return 0
     from tilewright.verify import verify as compare

@@ -28,7 +28,7 @@ _PACKAGES = {
 @click.command("doctor")
 @click.argument("model", required=False)
 @compile_options
-def command(model: str | None, target: str, dims: tuple[Any, ...], threads: int | None) -> int:
+def command(model: str | None, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None) -> int:
     """Check this machine and, with MODEL, list every operator of the model that is not supported."""
     sound = _check_machine()
     if model is not None:

@@ -21,12 +21,18 @@ from .common import add_row, compile_options, console, is_artifact, number, obta
 @click.option("--ir", "level", help="Print the IR of this level: graph, tensor, loop, llvm (or wgsl), asm.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole metadata as JSON.")
 def command(
-    model: str, target: str, dims: tuple[Any, ...], threads: int | None, level: str | None, as_json: bool
+    model: str,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    precision: str | None,
+    level: str | None,
+    as_json: bool,
 ) -> None:
     """Show inputs, outputs, kernels and memory of MODEL (an artifact, or a model that is compiled first)."""
     if level and is_artifact(model):
         raise click.UsageError("an artifact holds no IR: give --ir the model that it was compiled from")
-    library = obtain(model, target, dims, threads)
+    library = obtain(model, target, dims, threads, precision)
     if level:
         click.echo(library.ir(level))
         return

@@ -23,6 +23,7 @@ def command(
     target: str,
     dims: tuple[Any, ...],
     threads: int | None,
+    precision: str | None,
     files: tuple[tuple[str, str], ...],
     sizes: tuple[tuple[str, int], ...],
     seed: int,
@@ -32,7 +33,7 @@ def command(
     """Show where the time of MODEL goes (an artifact, or a model that is compiled first)."""
     from tilewright.machine import machine
 
-    library = obtain(model, target, dims, threads)
+    library = obtain(model, target, dims, threads, precision)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     with progress_display() as progress:
         progress("measuring this machine")

@@ -22,13 +22,14 @@ def command(
     target: str,
     dims: tuple[Any, ...],
     threads: int | None,
+    precision: str | None,
     files: tuple[tuple[str, str], ...],
     sizes: tuple[tuple[str, int], ...],
     seed: int,
     output: str | None,
 ) -> None:
     """Run MODEL (an artifact, or a model that is compiled first) and show its outputs."""
-    library = obtain(model, target, dims, threads)
+    library = obtain(model, target, dims, threads, precision)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     begin = time.perf_counter()
     results = library(**inputs)
