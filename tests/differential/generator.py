@@ -742,7 +742,7 @@ def pattern(g: Generator) -> Any:
 def generate(
     seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
 ) -> Program:
-    """The program of a seed: always the same one. `without`: data types that no input and no cast has. `precision`: well conditioned
+    """The program of a seed: always the same one. `without`: data types and operators that it does not have. `precision`: well conditioned
     also when values are rounded to that type."""
     with np.errstate(all="ignore"):
         return Generator(seed, max_steps, without, precision).program()

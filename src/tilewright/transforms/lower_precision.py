@@ -18,6 +18,9 @@ a conversion: so activations stay in 16 bits between the layers of a convolution
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from ..dialects import graph, scalar, tensor
 from ..dialects.tensor import extent
@@ -103,8 +106,13 @@ class _Lowering:
         reads = [r for r in _readers(op.result) if r in self.needed]
         if not reads:
             return
-        name = f"{op.value.name}.{self.dtype.name}" if op.value.name else self.dtype.name
-        rounded = Constant(op.value.array.astype(self.dtype.numpy), name)
+        source, dtype = op.value, self.dtype.numpy
+
+        def write(out: np.ndarray[Any, Any]) -> None:
+            out[...] = source.array  # rounds to nearest, ties to even
+
+        name = f"{source.name}.{self.dtype.name}" if source.name else self.dtype.name
+        rounded = Constant.made(source.shape, dtype, write, name)
         self._redirect(reads, op.result, Builder.after(op)(graph.Constant(value=rounded, location=op.location)))  # type: ignore[attr-defined]
 
     def _produced(self, op: tensor.Compute | tensor.Scatter) -> None:
