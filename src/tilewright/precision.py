@@ -56,7 +56,7 @@ class OutputError:
     def __str__(self) -> str:
         return (
             f"output error against float32: at most {self.largest:.2g} of an output's largest value, "
-            f"{self.mean:.2g} in the mean ({self.samples} random inputs)"
+            f"{self.mean:.2g} in root mean squares ({self.samples} random inputs)"
         )
 
 
