@@ -71,7 +71,7 @@ def prepare(case: Case) -> None:
         expected = outputs if isinstance(outputs, tuple) else (outputs,)
         np.savez(partial / "inputs.npz", **{name: tensor.numpy() for name, tensor in inputs.items()})
         np.savez(partial / "expected.npz", *[tensor.numpy() for tensor in expected])
-        _export(module, inputs, partial / "model.onnx")
+        _export(model.export() if model.export else module, inputs, partial / "model.onnx")
         partial.rename(case.folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -120,8 +120,8 @@ def _serve(connection: Connection, log: str, threads: int, function: Callable[..
             except StopIteration:
                 return
             except BaseException as error:
-                lines = str(error).strip().splitlines() or [""]
-                connection.send((False, f"{type(error).__name__}: {lines[0][:300]}"))
+                text = " ".join(str(error).split())
+                connection.send((False, f"{type(error).__name__}: {text[:300]}"))
                 return
             connection.send((True, answer))
             question = connection.recv()

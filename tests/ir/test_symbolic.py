@@ -201,6 +201,10 @@ def test_known_simplifications() -> None:
     assert 32 * (SEQ // 32) + SEQ % 32 is SEQ
     assert I // N == 0
     assert I % N is I
+    fine = symbol("fine", 0, 11)  # does not reach what is divided
+    assert (24 * N + 12 * SEQ + fine) // 24 is N + SEQ // 2
+    assert (12 * SEQ + fine) % 24 is 12 * (SEQ % 2) + fine
+    assert (12 * SEQ + fine + 1) // 24 is not SEQ // 2
     assert (SEQ // 4) // 8 is SEQ // 32
     assert ceildiv(N, 8) is (N + 7) // 8
     assert smin(N, 41) is N

@@ -24,6 +24,16 @@ def test_equal_layers_share_kernels_and_memory() -> None:
     assert any("layer" in place for k in kernels for place in k["locations"])
 
 
+@pytest.mark.parametrize("front_end", ["onnx", "torch"])
+def test_windows_are_cut_out_without_copies_for_each_head(front_end: str) -> None:
+    """Swin: attention reads its operands where the projection left them; only the windows themselves are moved, before it."""
+    library = compiled("swin", front_end, dynamic=False)
+    launched = [(k["name"].rstrip("0123456789_"), k["launches"]) for k in library.metadata["kernels"]]
+    layers = sum(count for name, count in launched if "attention" in name)
+    assert layers == 4
+    assert sum(count for name, count in launched if "transpose" in name) <= layers
+
+
 def test_every_level_can_be_read() -> None:
     library = compiled("bert", "onnx", dynamic=True)
     assert "graph." in library.ir("graph")

@@ -24,6 +24,7 @@ TRANSFORMERS = {  # operators expected in two layers
     "bert": {"Attention": 2, "LayerNorm": 5, "Gelu": 2},
     "gpt2": {"Attention": 2, "LayerNorm": 5, "Gelu": 2},
     "llama": {"Attention": 2, "RmsNorm": 5, "Silu": 2, "Rotary": 4},
+    "swin": {"Attention": 4, "LayerNorm": 11, "Gelu": 4},
     "t5-encoder": {"Attention": 2, "RmsNorm": 5},
     "vit": {"Attention": 2, "LayerNorm": 5, "Gelu": 2},
     "whisper-encoder": {"Attention": 2, "LayerNorm": 5, "Gelu": 4},
@@ -76,11 +77,11 @@ def test_every_layer_is_recognized(name: str, frontend: str) -> None:
     module = optimized(name, frontend)
     found = operators(module)
     assert {k: found[k] for k in TRANSFORMERS[name]} == TRANSFORMERS[name]
-    allowed = {"BroadcastTo"} if name == "vit" else set()  # the class token
+    allowed = {"BroadcastTo"} if name in ("swin", "vit") else set()  # the windows' mask for the batch, the class token
     assert not [k for k in WRITTEN_OUT if found[k] and k not in allowed]
     for op in attentions(module):
         assert op.causal == (name in ("gpt2", "llama"))
-        assert (op.mask is None) == (name not in ("bert", "t5-encoder"))
+        assert (op.mask is None) == (name not in ("bert", "swin", "t5-encoder"))
     if name == "llama":
         assert {op.k.type.shape[1] for op in attentions(module)} == {2}  # not repeated for each query head
 

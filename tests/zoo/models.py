@@ -1,4 +1,4 @@
-"""The models that end-to-end tests and benchmarks run: twelve published architectures with random weights, and MiniLM.
+"""The models that end-to-end tests and benchmarks run: thirteen published architectures with random weights, and MiniLM.
 
 Every model takes and returns plain tensors. Weights come from a fixed seed, so the PyTorch module, its ONNX export and whatever is
 compiled from them agree between processes. ``tiny`` keeps the architecture with two layers of small width (seconds to run);
@@ -358,6 +358,16 @@ def _convnext(size: str) -> Any:
     return ConvNextForImageClassification(ConvNextConfig(**(tiny if size == "tiny" else {"num_labels": 1000})))
 
 
+def _swin(size: str) -> Any:
+    """Full: Swin-T."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    tiny = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+    config = SwinConfig(**(tiny | {"num_labels": 10} if size == "tiny" else {"num_labels": 1000}))
+    config._attn_implementation = "eager"  # as for T5
+    return SwinForImageClassification(config)
+
+
 def _whisper_encoder(size: str) -> Any:
     """Full: Whisper tiny."""
     from transformers import WhisperConfig
@@ -408,12 +418,13 @@ _ALL = [
     ZooModel("resnet50", _resnet50, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("mobilenet_v2", _mobilenet_v2, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("convnext", _convnext, "image", "logits", IMAGE_DIMS, _IMAGE),
+    ZooModel("swin", _swin, "image", "logits", IMAGE_DIMS, {"tiny": 32, "full": 224}),
     ZooModel(
         "whisper-encoder", _whisper_encoder, "speech", "last_hidden_state", SPEECH_DIMS, {"tiny": 100, "full": 3000}
     ),
 ]
 MODELS: dict[str, ZooModel] = {m.name: m for m in _ALL}
-"""The twelve architectures by name."""
+"""The thirteen architectures by name."""
 
 MINILM = ZooModel("minilm", _minilm, "text", "last_hidden_state", TEXT_DIMS, trained=True)
 """A trained model, of one size."""

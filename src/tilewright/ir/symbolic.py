@@ -421,6 +421,9 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
         g = math.gcd(b, *(c for c, m in r.terms if m))
         if g > 1:  # (4*i + 3) // 6 == (2*i + 1) // 3
             return _floordiv(_make({m: (c // g) for c, m in r.terms}), b // g)
+        if (split := _coarse(r, b)) is not None:  # (12*i + j) // 24 == i // 2 for 0 <= j < 12
+            g, q, _ = split
+            return _floordiv(q, b // g)
         for c, monomial in r.terms:  # (e + y//n) // b == (n*e + y) // (n*b)
             if c == 1 and len(monomial) == 1 and isinstance(atom := monomial[0], FloorDiv):
                 if isinstance(atom.b, int) and atom.b > 0:
@@ -461,10 +464,22 @@ def _mod(a: Dim, b: Dim) -> Dim:
             constant = _terms(r).get((), 0)
             inner = _make({m: c // g for c, m in r.terms})
             return _add(_scale(_mod(inner, b // g), g), constant % g)
+        if (split := _coarse(r, b)) is not None:  # (12*i + j) % 24 == 12 * (i % 2) + j for 0 <= j < 12
+            g, q, rest = split
+            return _add(_scale(_mod(q, b // g), g), rest)
         low, high = bounds(r)
         if low is not None and high is not None and low // b == high // b:
             return _add(r, -(low // b) * b)
     return _binary(Mod, r, b)
+
+
+def _coarse(a: Expr, b: int) -> tuple[int, Dim, Dim] | None:
+    """``(g, q, r)`` with ``a == g*q + r``, `g` > 1 a divisor of `b` and ``0 <= r < g``: `r` does not reach what `b` divides."""
+    for g in sorted({math.gcd(c, b) for c, m in a.terms if m} - {1}, reverse=True):
+        q, r = _split_multiples(a, g)
+        if not isinstance(q, int) and _in_range(r, g):
+            return g, q, r
+    return None
 
 
 def _in_range(r: Dim, b: Dim) -> bool:
