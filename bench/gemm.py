@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import statistics
 import sys
 import time
@@ -23,7 +24,9 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from .results import machine  # noqa: E402
 from .roofline import Roof, measure_roof  # noqa: E402
-from .worker import holding  # noqa: E402
+from .worker import holding, prioritize  # noqa: E402
+
+_PAUSE = 0.005  # seconds between turns, in which the other's threads stop spinning
 
 
 @dataclass(frozen=True)
@@ -98,24 +101,21 @@ def calls(shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any]
     )
 
 
-def measure(shape: Shape, precision: str, roof: Roof, seconds: float) -> dict[str, Any]:
+def measure(
+    shape: Shape, precision: str, roof: Roof, seconds: float, lock: Path | None = None, nice: int | None = None
+) -> dict[str, Any]:
     """Median seconds of both, their share of the peak, and of what the roofline allows."""
-    import torch
-
     row: dict[str, Any] = {**asdict(shape), "precision": precision}
     try:
         ours, theirs, error = calls(shape, precision, roof.threads)
     except Exception as problem:
         return {**row, "failed": f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"}
-    times: dict[str, list[float]] = {"tilewright": [], "torch": []}
-    end = time.perf_counter() + seconds
-    with torch.inference_mode():
-        while time.perf_counter() < end or len(times["torch"]) < 3:
-            for name, call in (("tilewright", ours), ("torch", theirs)):
-                time.sleep(0.001)  # the other's threads stop spinning
-                times[name] += _turn(call, seconds / 20)
-    floor = roof.floor_seconds(precision, shape.flops, shape.bytes(4 if precision == "float32" else 2))
-    row |= {"error": error, "floor_seconds": floor}
+    row["error"] = error
+    row["floor_seconds"] = roof.floor_seconds(precision, shape.flops, shape.bytes(4 if precision == "float32" else 2))
+    with holding(lock):
+        prioritize(os.getpid(), nice)
+        times = _take_turns(ours, theirs, seconds)
+        prioritize(os.getpid(), None if nice is None else 0)
     for name, values in times.items():
         median = statistics.median(values)
         row[name] = {
@@ -126,6 +126,19 @@ def measure(shape: Shape, precision: str, roof: Roof, seconds: float) -> dict[st
             "share_of_peak": shape.flops / median / roof.flops[precision],
         }
     return row
+
+
+def _take_turns(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> dict[str, list[float]]:
+    import torch
+
+    times: dict[str, list[float]] = {"tilewright": [], "torch": []}
+    end = time.perf_counter() + seconds
+    with torch.inference_mode():
+        while time.perf_counter() < end or len(times["torch"]) < 3:
+            for name, call in (("tilewright", ours), ("torch", theirs)):
+                time.sleep(_PAUSE)
+                times[name] += _turn(call, seconds / 20)
+    return times
 
 
 def _turn(call: Callable[[], Any], seconds: float) -> list[float]:
@@ -188,19 +201,19 @@ def main(arguments: list[str] | None = None) -> None:
     add("-t", "--threads", type=int, default=2)
     add("-s", "--seconds", type=float, default=1.0, help="of measuring, for each shape and precision")
     add("--lock", type=Path, help="hold this lock file while measuring")
+    add("--nice", type=int, help="scheduling priority while measuring, on a machine that does other work as well")
     add("--results", type=Path, default=ROOT / "bench" / "results" / "gemm.json")
     options = parser.parse_args(arguments)
     import torch
 
     torch.set_num_threads(options.threads)
-    roof = measure_roof(options.threads, options.lock)
+    roof = measure_roof(options.threads, options.lock, options.nice)
     rows = []
     for precision in options.precision:
         for shape in SHAPES:
             if options.kinds and shape.kind not in options.kinds:
                 continue
-            with holding(options.lock):
-                row = measure(shape, precision, roof, options.seconds)
+            row = measure(shape, precision, roof, options.seconds, options.lock, options.nice)
             rows.append(row)
             print(f"{precision} {shape.kind} {shape}:", _line(row), flush=True)
     result = {

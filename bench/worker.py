@@ -35,6 +35,17 @@ def holding(path: Path | None) -> Iterator[None]:
         yield
 
 
+def prioritize(process: int, nice: int | None) -> None:
+    """Set the scheduling priority of all its threads, and of its session where the kernel weighs sessions. Root may go below 0."""
+    if nice is None:
+        return
+    folder = Path(f"/proc/{process}")
+    for thread in (folder / "task").iterdir():
+        os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+    if (folder / "autogroup").exists():
+        (folder / "autogroup").write_text(str(nice))
+
+
 class EngineError(Exception):
     """The engine failed; the message is one line."""
 
@@ -80,14 +91,8 @@ class Child:
         return answer
 
     def prioritize(self, nice: int | None) -> None:
-        """Set the scheduling priority of all its threads, and of its session where the kernel weighs sessions. Root may go below 0."""
-        if nice is None:
-            return
-        process = Path(f"/proc/{self._pid}")
-        for thread in (process / "task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
-        if (process / "autogroup").exists():
-            (process / "autogroup").write_text(str(nice))
+        """`prioritize` the process."""
+        prioritize(self._pid, nice)
 
     def _signal(self, number: int) -> None:
         if self._process.is_alive():
