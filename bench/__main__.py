@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from . import report, results  # noqa: E402
 from .case import Case  # noqa: E402
-from .measure import measure, prepare  # noqa: E402
+from .measure import OURS, measure, prepare  # noqa: E402
 from .models import BENCH_MODELS  # noqa: E402
 from .registry import ENGINES  # noqa: E402
 from .roofline import measure_roof  # noqa: E402
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("-e", "--engines", type=_words(list(ENGINES)), default=list(ENGINES), metavar="NAME,...")
     add("-s", "--seconds", type=float, default=20, help="of measuring, for each row (default: 20)")
     add("--timeout", type=float, default=180, help="seconds an engine may take to build or load a model (default: 180)")
-    add("--resume", action="store_true", help="leave out the engines of a row whose figures are there")
+    add("--resume", action="store_true", help="leave out the other engines of a row whose figures are there")
     add("--lock", type=Path, help="hold this lock file while measuring")
     add(
         "--nice",
@@ -79,8 +79,8 @@ def _measure(options: argparse.Namespace) -> None:
         names = options.engines
         if options.resume:
             there = results.engines_measured(options.results, case)
-            names = [name for name in names if name not in there]
-        if not names:
+            names = [name for name in names if name not in there or name == OURS]
+        if not names or (options.resume and names == [OURS] and OURS in there):
             continue
         print(f"{case}: ", end="", flush=True)
         try:

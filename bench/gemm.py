@@ -2,7 +2,7 @@
 
 Forty shapes (rows x depth x columns, a batch before them) in float32 and bf16: square ones, BERT's, a language model's decoding,
 skinny ones, batches of small ones. The right operand is a constant where it is a weight (`nn.Linear`), an input where it is not.
-Both engines run in this process and take turns; writes bench/results/gemm.json and gemm.md.
+Each engine runs in a process of its own, and they take turns; writes bench/results/gemm.json and gemm.md.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from .results import machine  # noqa: E402
 from .roofline import Roof, measure_roof  # noqa: E402
-from .worker import holding, prioritize  # noqa: E402
+from .worker import Child, holding  # noqa: E402
 
-_PAUSE = 0.005  # seconds between turns, in which the other's threads stop spinning
+TIMEOUT = 120  # seconds that an engine may take to load a shape
 
 
 @dataclass(frozen=True)
@@ -72,50 +72,81 @@ SHAPES = [
 ]
 
 
-def calls(shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any], Callable[[], Any], float]:
-    """Tilewright's and torch's call, and the largest difference of their results over the largest magnitude."""
+def serving(engine: str, threads: int) -> Iterator[Any]:
+    """Child (see `worker`): load the shape that is asked for, then time turns of it; the answer to a load is the error or None."""
     import torch
 
-    import tilewright as tw
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    answer: Any = None
+    call: Callable[[], Any] = int
+    while True:
+        question = yield answer
+        if isinstance(question, float):
+            answer = _turn(call, question)
+        elif engine == "torch":
+            module, inputs = _torch(*question)
+            call, answer = partial(module, *inputs), None
+        else:
+            try:
+                call, answer = _ours(*question, threads)
+            except Exception as problem:
+                answer = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+def _torch(shape: Shape, precision: str) -> tuple[Any, tuple[Any, ...]]:
+    import torch
 
     generator = torch.Generator().manual_seed(0)
     dtype = torch.float32 if precision == "float32" else torch.bfloat16
     lead = (shape.batch,) if shape.batch > 1 else ()
     left = torch.randn(*lead, shape.m, shape.k, generator=generator).to(dtype)
     if shape.weight:
-        linear = torch.nn.Linear(shape.k, shape.n, bias=False).to(dtype)
-        module, inputs = linear, (left,)
-    else:
+        return torch.nn.Linear(shape.k, shape.n, bias=False).to(dtype).eval(), (left,)
 
-        class Product(torch.nn.Module):
-            def forward(self, a: Any, b: Any) -> Any:
-                return a @ b
+    class Product(torch.nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return a @ b
 
-        module, inputs = Product(), (left, torch.randn(*lead, shape.k, shape.n, generator=generator).to(dtype))
-    library = tw.compile(module.eval(), inputs, threads=threads)
-    wanted, found = module(*inputs).detach().float(), library(*inputs).float()
-    return (
-        lambda: library(*inputs),
-        lambda: module(*inputs),
-        float((wanted - found).abs().max() / wanted.abs().max()),
-    )
+    return Product(), (left, torch.randn(*lead, shape.k, shape.n, generator=generator).to(dtype))
+
+
+def _ours(shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any], float]:
+    """The call, and the largest difference from torch over the largest magnitude."""
+    import tilewright as tw
+
+    module, inputs = _torch(shape, precision)
+    library = tw.compile(module, inputs, threads=threads)
+    wanted, found = module(*inputs).float(), library(*inputs).float()
+    return partial(library, *inputs), float((wanted - found).abs().max() / wanted.abs().max())
 
 
 def measure(
-    shape: Shape, precision: str, roof: Roof, seconds: float, lock: Path | None = None, nice: int | None = None
+    children: dict[str, Child],
+    shape: Shape,
+    precision: str,
+    roof: Roof,
+    seconds: float,
+    lock: Path | None,
+    nice: int | None,
 ) -> dict[str, Any]:
-    """Median seconds of both, their share of the peak, and of what the roofline allows."""
+    """Median seconds of both, their share of the peak, and the floor that the roofline sets."""
     row: dict[str, Any] = {**asdict(shape), "precision": precision}
-    try:
-        ours, theirs, error = calls(shape, precision, roof.threads)
-    except Exception as problem:
-        return {**row, "failed": f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"}
-    row["error"] = error
+    for child in children.values():
+        child.prioritize(None if nice is None else 0)
+    answers = [child.ask((shape, precision), TIMEOUT) for child in children.values()]
+    if isinstance(answers[0], str):
+        return {**row, "failed": answers[0]}
+    row["error"] = answers[0]
     row["floor_seconds"] = roof.floor_seconds(precision, shape.flops, shape.bytes(4 if precision == "float32" else 2))
+    times: dict[str, list[float]] = {name: [] for name in children}
     with holding(lock):
-        prioritize(os.getpid(), nice)
-        times = _take_turns(ours, theirs, seconds)
-        prioritize(os.getpid(), None if nice is None else 0)
+        for child in children.values():
+            child.prioritize(nice)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times["torch"]) < 3:
+            for name, child in children.items():
+                times[name] += child.ask(seconds / 20, TIMEOUT)
     for name, values in times.items():
         median = statistics.median(values)
         row[name] = {
@@ -128,20 +159,8 @@ def measure(
     return row
 
 
-def _take_turns(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> dict[str, list[float]]:
-    import torch
-
-    times: dict[str, list[float]] = {"tilewright": [], "torch": []}
-    end = time.perf_counter() + seconds
-    with torch.inference_mode():
-        while time.perf_counter() < end or len(times["torch"]) < 3:
-            for name, call in (("tilewright", ours), ("torch", theirs)):
-                time.sleep(_PAUSE)
-                times[name] += _turn(call, seconds / 20)
-    return times
-
-
 def _turn(call: Callable[[], Any], seconds: float) -> list[float]:
+    """Seconds of single calls for about `seconds`; short ones are timed in groups of 0.1 ms, and the first two are not counted."""
     clock = time.perf_counter
     call()
     start = clock()
@@ -204,22 +223,30 @@ def main(arguments: list[str] | None = None) -> None:
     add("--nice", type=int, help="scheduling priority while measuring, on a machine that does other work as well")
     add("--results", type=Path, default=ROOT / "bench" / "results" / "gemm.json")
     options = parser.parse_args(arguments)
-    import torch
+    from importlib.metadata import version
 
-    torch.set_num_threads(options.threads)
     roof = measure_roof(options.threads, options.lock, options.nice)
+    children = {
+        name: Child(serving, name, options.threads, threads=options.threads) for name in ("tilewright", "torch")
+    }
     rows = []
-    for precision in options.precision:
-        for shape in SHAPES:
-            if options.kinds and shape.kind not in options.kinds:
-                continue
-            row = measure(shape, precision, roof, options.seconds, options.lock, options.nice)
-            rows.append(row)
-            print(f"{precision} {shape.kind} {shape}:", _line(row), flush=True)
+    try:
+        for child in children.values():
+            child.first(TIMEOUT)
+        for precision in options.precision:
+            for shape in SHAPES:
+                if options.kinds and shape.kind not in options.kinds:
+                    continue
+                row = measure(children, shape, precision, roof, options.seconds, options.lock, options.nice)
+                rows.append(row)
+                print(f"{precision} {shape.kind} {shape}:", _line(row), flush=True)
+    finally:
+        for child in children.values():
+            child.close()
     result = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "torch": torch.__version__,
+        "torch": version("torch"),
         "roof": asdict(roof),
         "rows": rows,
     }

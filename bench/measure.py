@@ -14,6 +14,7 @@ from .engines import Engine
 from .roofline import Roof
 from .worker import Child, EngineError, building, holding, preparation, running
 
+OURS = "tilewright"
 TURN = 0.25  # seconds of one engine's turn; a longer inference runs once
 ROUNDS = 3  # at least
 
@@ -37,7 +38,8 @@ def measure(
     nice: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
-    """Each engine's figures on `case`, by engine; `{"failed": reason}` for one that cannot.
+    """Each engine's figures on `case`, by engine; `{"failed": reason}` for one that cannot. "ratio" is to Tilewright's
+    median, where that is among them: figures of other runs, taken under other conditions, are not compared.
 
     Every engine is built and loaded in processes of its own, `timeout` seconds at most; then they take turns until
     `seconds` have passed. `roof` is taken in the same run.
@@ -65,6 +67,10 @@ def measure(
     finally:
         for child in children.values():
             child.close()
+    ours = figures.get(OURS, {}).get("milliseconds")
+    for figure in figures.values():
+        if ours and "milliseconds" in figure:
+            figure["ratio"] = figure["milliseconds"] / ours
     return figures
 
 

@@ -23,7 +23,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         peers = list(dict.fromkeys(name for r in chosen for name in milliseconds(r) if name != OURS))
         width = 0.8 / max(1, len(peers))
         for place, peer in enumerate(peers):
-            ratios = [milliseconds(r).get(peer, 0) / milliseconds(r)[OURS] for r in chosen]
+            ratios = [r["engines"].get(peer, {}).get("ratio", 0) for r in chosen]
             positions = [index + (place - (len(peers) - 1) / 2) * width for index in range(len(chosen))]
             axes.bar(positions, ratios, width, label=peer)
         axes.axhline(1, color="black", linewidth=1)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from . import results
+from .measure import OURS
 from .models import BENCH_MODELS
 from .registry import ENGINES
 
-OURS = "tilewright"
 Row = dict[str, Any]
 
 
@@ -38,9 +38,9 @@ def milliseconds(row: Row) -> dict[str, float]:
 
 
 def best_peer(row: Row) -> tuple[str, float] | None:
-    """The fastest other engine and its median time."""
-    peers = {name: time for name, time in milliseconds(row).items() if name != OURS}
-    return min(peers.items(), key=lambda item: item[1]) if peers else None
+    """The fastest other engine and its median time over ours, both of one run."""
+    ratios = {name: figure["ratio"] for name, figure in row["engines"].items() if name != OURS and "ratio" in figure}
+    return min(ratios.items(), key=lambda item: item[1]) if ratios else None
 
 
 def write(path: Path) -> None:
@@ -92,7 +92,7 @@ def _heading(rows: list[Row]) -> str:
     features = ", ".join(f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8"))
     return (
         f"{span}, {here['processor']} ({features}), {here['cores']} cores. Median milliseconds of one inference; the engines take "
-        "turns, each in a process of its own. The ratio is the best peer's time over Tilewright's; the error is the largest "
+        "turns, each in a process of its own. The ratio is the best peer's time over Tilewright's in the same run; the error is the largest "
         "difference from float32 PyTorch over the output's largest magnitude."
     )
 
@@ -104,10 +104,8 @@ def _times(rows: list[Row]) -> str:
     lines, ratios = [], []
     for row in rows:
         times, ours, best = milliseconds(row), row["engines"].get(OURS, {}), best_peer(row)
-        ratio = None
-        if best is not None and OURS in times:
-            ratio = best[1] / times[OURS]
-            ratios.append(ratio)
+        ratio = best[1] if best else None
+        ratios += [ratio] if ratio else []
         span = f"{_number(ours['min_milliseconds'])}–{_number(ours['max_milliseconds'])}" if OURS in times else ""
         cells = [row["case"]["model"], _number(times.get(OURS)) or "not yet", span]
         cells += [f"**{_number(times[p])}**" if best and p == best[0] else _number(times.get(p)) for p in peers]

@@ -37,21 +37,23 @@ def test_rows_merge(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     results.merge(path, CASE, {"tilewright": figure(1), "torch": figure(3)}, ROOF)
     results.merge(path, Case("lstm", "float32", 1, 2), {"torch": figure(5)}, ROOF)
-    results.merge(path, CASE, {"torch": figure(2), "tvm": {"failed": "not installed"}}, ROOF)
+    results.merge(path, CASE, {"torch": figure(2, ratio=2.5), "tvm": {"failed": "not installed"}}, ROOF)
     rows = results.read(path)
     assert [row["case"]["model"] for row in rows] == ["mlp", "lstm"]
     assert report.milliseconds(rows[0]) == {"tilewright": 1, "torch": 2}
     assert results.engines_measured(path, CASE) == {"tilewright", "torch"}
     text = report.markdown(report.ordered(rows))
-    assert "| mlp | 1.00 |" in text and "2.00" in text
+    assert "| mlp | 1.00 |" in text and "2.50" in text
     assert "not yet" in text  # the LSTM, which only torch ran
     assert "- tvm: mlp: not installed" in text
 
 
 def test_best_peer_is_never_our_own() -> None:
-    assert report.best_peer({"engines": {"tilewright": figure(1), "torch": figure(4), "openvino": figure(2)}}) == (
+    assert report.best_peer(
+        {"engines": {"tilewright": figure(1, ratio=1), "torch": figure(4, ratio=4), "openvino": figure(2, ratio=2.5)}}
+    ) == (
         "openvino",
-        2,
+        2.5,
     )
     assert report.best_peer({"engines": {"tilewright": figure(1)}}) is None
 
@@ -146,7 +148,9 @@ def test_plot_has_a_panel_for_each_precision(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "models.json"
     for precision in ("float32", "bf16"):
-        results.merge(path, Case("mlp", precision, 1, 2), {"tilewright": figure(1), "openvino": figure(3)}, ROOF)
+        results.merge(
+            path, Case("mlp", precision, 1, 2), {"tilewright": figure(1), "openvino": figure(3, ratio=3)}, ROOF
+        )
     report.write(path)
     picture = path.with_suffix(".svg").read_text()
     assert picture.count('<g id="axes_') == 2

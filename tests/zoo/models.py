@@ -148,7 +148,7 @@ def _torch_dim(text: str, made: dict[str, Any]) -> Any:
 
 
 def _perturb(model: Any) -> None:
-    """Make biases, norm scales and running statistics differ from 0 and 1, so that ignoring one is noticed."""
+    """Make biases, norm scales, running statistics and whatever starts at zero differ from 0 and 1, so that ignoring one is noticed."""
     import torch
 
     with torch.no_grad():
@@ -157,7 +157,7 @@ def _perturb(model: Any) -> None:
                 continue
             if name.endswith("running_var"):
                 p.mul_(1 + 0.2 * torch.rand_like(p))
-            elif p.ndim == 1:
+            elif p.ndim == 1 or not p.any():
                 p.add_(0.05 * torch.randn_like(p))
 
 
