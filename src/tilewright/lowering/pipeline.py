@@ -16,6 +16,7 @@ from ..ir.symbolic import Dim
 from ..ir.types import DType
 from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
+from ..transforms.defer_row_scales import defer_row_scales
 from ..transforms.form_groups import form_groups
 from ..transforms.hoist import hoist_invariants
 from ..transforms.lower_precision import CONVERSION, lower_precision
@@ -82,6 +83,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         eliminate,
         compose,
         absorb_permutations,
+        defer_row_scales,
         eliminate,
         *([narrow] if precision is not None else []),
         *([pack, transpose_weights, hoist_invariants] if options.panel is not None else []),

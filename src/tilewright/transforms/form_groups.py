@@ -17,8 +17,8 @@ from ..dialects import tensor
 from ..dialects.tensor import extent
 from ..ir.cleanup import sort_block
 from ..ir.core import Block, Module, Operation, Value
-from ..ir.symbolic import Dim, bounds, prove_eq
-from .index_maps import at_same_point, product
+from ..ir.symbolic import Dim, Expr, bounds, prove_eq
+from .index_maps import at_same_point, product, substitute_all
 from .pack_operands import CONTRACTION, Roles
 from .prefix import match_prefix
 
@@ -207,8 +207,7 @@ def _common_rows(draft: _Draft, op: tensor.Compute) -> tuple[Dim, ...] | None:
             return None  # through a view the row is no longer told by the leading index
         matching = 0
         for d, (index, axis) in enumerate(zip(read.indices, axes, strict=False)):
-            same = index is axis or (isinstance(index, int) and index == 0 and _is_unit(extent(axis)))
-            if not same or d >= limit or not prove_eq(draft.rows[d], shape[d]):
+            if not at_same_point((index,), (axis,)) or d >= limit or not prove_eq(draft.rows[d], shape[d]):
                 break
             matching += 1
         limit = min(limit, matching)
@@ -283,15 +282,28 @@ def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
         *rows, column = read.indices
         if middle is None or middle.kind != "rows" or column is not op.reduce_axes[0] or op.axes[-1] in rows:
             continue
-        if len(set(rows)) != len(rows) or not set(rows) <= set(op.axes) or len(middle.rows) != len(rows):
+        long = [e for e, n in zip(rows, read.source.type.shape, strict=False) if not _is_unit(n)]
+        if len(set(long)) != len(long) or not set(long) <= set(op.axes) or len(middle.rows) != len(rows):
             continue
         limit = bounds(extent(column))[1]
         if limit is None or limit > CHAIN_COLUMNS:
             continue
         inside = set(middle.members)
-        if all(user is read or _computation_around(user) in inside for m in middle.members for user in m.result.users):
+        users = [user for m in middle.members for user in m.result.users if _computation_around(user) not in inside]
+        if all(user is read or _reads_row(user, last, rows) for user in users):
             return middle
     return None
+
+
+def _reads_row(user: Operation, last: _Draft, rows: list[Dim]) -> bool:
+    """Whether the epilogue of a chain's last contraction reads a value of the row `rows` (in the axes of both)."""
+    around = _computation_around(user)
+    if not isinstance(user, tensor.Read) or around not in last.members[1:] or user.guard or user.dynamic:
+        return False
+    mapping: dict[Expr, Dim] = dict(zip(last.members[0].axes, around.axes, strict=True))  # type: ignore[attr-defined]
+    wanted = substitute_all(tuple(rows), mapping)
+    found = tuple(user.indices)
+    return found[: len(wanted)] == wanted and all(isinstance(e, int) for e in found[len(wanted) :])
 
 
 def _contraction_before(middle: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
@@ -315,7 +327,7 @@ def _contraction_before(middle: _Draft, home: dict[Operation, _Draft]) -> _Draft
         around = _computation_around(user)
         if around not in inside or not isinstance(user, tensor.Read) or user.guard or user.dynamic:
             return None
-        if tuple(user.indices[:rows]) != tuple(around.axes[:rows]):  # type: ignore[attr-defined]
+        if not at_same_point(user.indices[:rows], around.axes[:rows]):  # type: ignore[attr-defined]
             return None
     return found
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....schedule import Schedule
-from ....schedule.tree import enclosing_loops
+from ....schedule import Schedule, ScheduleError
+from ....schedule.tree import enclosing_loops, written_buffer
 from ....transforms.pack_operands import CONTRACTION, Roles
 from .common import (
     Machine,
@@ -43,34 +43,47 @@ def chain(s: Schedule, machine: Machine) -> None:
         return
     at = fuse_all(s, tiles)
     s.parallel(at)
-    inner = [x for x in (m_inner, n) if x]
+    if root is second:
+        s.reorder(*(x for x in (m_inner, n) if x), *k)
+    # From the last to the first, each before those that read it; what the epilogue reads of the rows stands before the product.
+    late = [b for b in before if root is not second and _reads(root, b)]
+    for b in (
+        *reversed(late),
+        *([second] if root is not second else []),
+        *reversed([b for b in before if b not in late]),
+    ):
+        s.compute_at(b.sym_name, at)
     if root is not second:
-        s.compute_at(second.sym_name, at)
         s.vectorize(n)
         if same_place(second, root):
             s.write_into(second.sym_name, root.sym_name)
-    else:
-        s.reorder(*inner, *k)
-    for b in reversed(before):
-        s.compute_at(b.sym_name, at)
     s.compact()
     rows = [b for b in before if b is not first]
-    for b in rows:
-        own = [f for f in enclosing_loops(b) if f.kind == "serial"]
-        vectorize_inner(s, b, own)
     tensorize_tile(s, first, first_roles)
     tensorize_tile(s, second, roles)
-    if len(rows) > 1:
-        _merge_rows(s, rows)
+    merge_rows(s, rows)
+    for b in rows:
+        around = enclosing_loops(b)
+        if all(f.kind != "vectorize" for f in around):
+            vectorize_inner(s, b, [f for f in around if f.kind == "serial"])
 
 
-def _merge_rows(s: Schedule, blocks: list[loop.Block]) -> None:
-    """Let neighbouring blocks share their row loop where they run over the same rows."""
-    lead: list[str] = []
-    for b in blocks:
-        around = [f for f in enclosing_loops(b) if f.kind != "parallel"]
-        if len(around) < 2:
-            return
-        lead.append(around[0].iv.name)
-    for name in lead[1:]:
-        s.merge(lead[0], name)
+def _reads(reader: loop.Block, block: loop.Block) -> bool:
+    buffer = written_buffer(block)
+    return any(isinstance(op, loop.Load) and op.buffer is buffer for op in reader.body.ops)
+
+
+def merge_rows(s: Schedule, blocks: list[loop.Block]) -> None:
+    """Let neighbouring blocks share their row loop, and inside of it their column loop where one passes just its element on."""
+    for depth in (0, 1):
+        last = None
+        for b in blocks:
+            around = [f for f in enclosing_loops(b) if f.kind == "serial"]
+            found = around[depth].iv.name if len(around) > depth else None
+            if last is not None and found is not None:
+                try:
+                    s.merge(last, found)
+                    continue
+                except ScheduleError:  # they exchange more, or something stands between
+                    pass
+            last = found
