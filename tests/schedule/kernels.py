@@ -56,6 +56,32 @@ def softmax() -> loop.Kernel:
     return kernel_from([(4, N)], body)
 
 
+def attention() -> loop.Kernel:
+    """b0 = scores, b1 = those of a window of 5 columns, b2 = max, b3 = exp(b1 - b2), b4 = sum, b5 = b3 @ values, b6 = b5 / b4."""
+
+    def body(t: TensorBuilder, q: Any, k: Any, v: Any) -> list[Any]:
+        scores = t.reduce("sum", (N, N), (3,), lambda i, j, r: q[i, r] * k[r, j])
+
+        def visible(i: Any, j: Any) -> Any:
+            return (t.index(j) <= t.index(i)) & (t.index(i) - t.index(j) < t.index(j - j + 5))
+
+        x = t.compute((N, N), lambda i, j: visible(i, j).select(scores[i, j], -np.inf))
+        top = t.reduce("max", (N,), (N,), lambda i, r: x[i, r])
+        e = t.compute((N, N), lambda i, j: (x[i, j] - top[i]).apply("exp"))
+        total = t.reduce("sum", (N,), (N,), lambda i, r: e[i, r])
+        y = t.reduce("sum", (N, 4), (N,), lambda i, j, r: e[i, r] * v[r, j])
+        return [t.compute((N, 4), lambda i, j: y[i, j] / total[i])]
+
+    return kernel_from([(N, 3), (3, N), (N, 4)], body)
+
+
+def windowed_attention(q: Any, k: Any, v: Any) -> Any:
+    rows, columns = np.indices((len(q), len(q)))
+    x = np.where((columns <= rows) & (rows - columns < 5), q @ k, -np.inf)
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e @ v / e.sum(1, keepdims=True)
+
+
 def stencil() -> loop.Kernel:
     """b0 = 2x; b1[i] = b0[i - 1] + b0[i] with the border repeated; both are used: b2 = b1 * x."""
 
@@ -93,6 +119,7 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
         softmax,
         lambda x: [np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)],
     ),
+    "attention": (attention, lambda q, k, v: [windowed_attention(q, k, v)]),
     "stencil": (stencil, lambda x: [(2 * x[np.maximum(np.arange(len(x)) - 1, 0)] + 2 * x) * x]),
     "transposed": (transposed, lambda x: [np.exp(x).T.sum((1, 2)), np.exp(x).T]),
     "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),

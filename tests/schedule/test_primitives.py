@@ -43,6 +43,14 @@ def check_trace(schedule: Schedule, name: str) -> None:
         assert first_difference(parse_op(print_op(schedule.kernel, generic=generic)), schedule.kernel) is None
 
 
+def rows_of_attention(s: Schedule) -> str:
+    """All of it for a few rows at a time."""
+    at, _ = s.split("b6_i0", 4)
+    for name in ("b4", "b5", "b3", "b2", "b1", "b0"):
+        s.compute_at(name, at)
+    return at
+
+
 CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
     "split": ("matmul", lambda s: (s.split("b0_i0", 4), s.split("b0_i1", 3), s.split("b0_r0", 2))),
     "split by more than there is": ("matmul", lambda s: s.split("b0_i1", 16)),
@@ -103,6 +111,14 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
             s.decompose_reduction("b0", "b0_r0_o"),
             s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8),
         ),
+    ),
+    "skip_hidden": ("attention", lambda s: s.skip_hidden("b3", rows_of_attention(s), 2)),
+    "skip_hidden to the column": ("attention", lambda s: s.skip_hidden("b3", rows_of_attention(s), 1)),
+    "roll": ("attention", lambda s: s.roll("b3", 4)),
+    "roll a tile": ("attention", lambda s: (rows_of_attention(s), s.roll("b3", 3))),
+    "roll visible columns": (
+        "attention",
+        lambda s: (s.skip_hidden("b3", rows_of_attention(s), 2), s.roll("b3", 2)),
     ),
     "tensorize two reductions": (
         "matmul",
@@ -167,6 +183,8 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "cache_write": lambda: (block,),
         "write_into": lambda: (block, r.choice(blocks)),
         "compact": lambda: (),
+        "skip_hidden": lambda: (block, r.choice(loops), r.choice([1, 3])),
+        "roll": lambda: (block, r.choice([1, 2, 5])),
         "tensorize": lambda: (
             block,
             *(around[-3:-1] if len(around) > 2 else pair),

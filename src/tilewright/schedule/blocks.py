@@ -179,6 +179,22 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     for f in around[: around.index(where)]:
         if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in block.bindings[len(block.axes) :]):
             raise ScheduleError(f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction")
+    init = parallel_nest(s, block, where, f"{name}_init")
+    body = Builder(init.body, location=block.location)
+    dtype = update.buffer.type.dtype
+    identity = body(scalar.Constant(value=combiner_identity(update.combiner, dtype), dtype=dtype))
+    body(loop.Store(identity, update.buffer, (), indices=update.indices))
+    block.attributes["tw.initialized"] = True
+    return init.sym_name
+
+
+def parallel_nest(s: Schedule, block: loop.Block, where: loop.For, name: str, after: bool = False) -> loop.Block:
+    """An empty block over the parallel axes of `block` in loops of its own, like those from `where` inwards, which it stands before or after.
+
+    Raises:
+        ScheduleError: the reduction decides where the parallel axes run.
+    """
+    around = enclosing_loops(block)
     used = _symbols_of(block.bindings[: len(block.axes)])
     reducing = _symbols_of(block.bindings[len(block.axes) :]) - used
     conditions = _conditions_between(block, where)
@@ -191,21 +207,16 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
     for f in inner:
         if _symbols_of((f.iv.upper,)) & skipped:
             raise ScheduleError(
-                f"decompose_reduction: the extent of {f.iv.name!r} depends on the reduction of block {name!r}"
+                f"decompose_reduction: the extent of {f.iv.name!r} depends on the reduction of block {block.sym_name!r}"
             )
     if _symbols_of(conditions) & skipped:
-        raise ScheduleError(f"decompose_reduction: a condition around block {name!r} depends on its reduction")
-    init = loop.Block(
-        sym_name=s.fresh(f"{name}_init"),
-        axes=block.axes,
-        bindings=block.bindings[: len(block.axes)],
-        location=block.location,
+        raise ScheduleError(
+            f"decompose_reduction: a condition around block {block.sym_name!r} depends on its reduction"
+        )
+    new = loop.Block(
+        sym_name=s.fresh(name), axes=block.axes, bindings=block.bindings[: len(block.axes)], location=block.location
     )
-    body = Builder(init.body, location=block.location)
-    dtype = update.buffer.type.dtype
-    identity = body(scalar.Constant(value=combiner_identity(update.combiner, dtype), dtype=dtype))
-    body(loop.Store(identity, update.buffer, (), indices=update.indices))
-    top: Operation = init
+    top: Operation = new
     mapping: dict[Expr, Dim] = {}
     fresh: list[tuple[loop.For, Expr]] = []
     for f in inner:
@@ -218,16 +229,18 @@ def decompose_reduction(s: Schedule, name: str, at: str) -> str:
         guard.body.append(top)
         top = guard
     for f, iv in reversed(fresh):
-        new = loop.For(
+        again = loop.For(
             iv=iv, kind=f.kind if f.kind in ("vectorize", "unroll") else "serial", step=f.step, location=f.location
         )
-        new.body.append(top)
-        top = new
-    init.bindings = tuple(substitute(e, mapping) if isinstance(e, Expr) else e for e in init.bindings)
+        again.body.append(top)
+        top = again
+    new.bindings = tuple(substitute(e, mapping) if isinstance(e, Expr) else e for e in new.bindings)
     assert where.parent is not None
-    where.parent.insert_before(where, top)
-    block.attributes["tw.initialized"] = True
-    return init.sym_name
+    if after:
+        where.parent.insert_after(where, top)
+    else:
+        where.parent.insert_before(where, top)
+    return new
 
 
 def _symbols_of(exprs: Iterable[Dim]) -> set[Expr]:
@@ -422,4 +435,13 @@ def cache_write(s: Schedule, name: str) -> str:
     return stage.sym_name
 
 
-__all__ = ["cache_read", "cache_write", "compute_at", "compute_inline", "decompose_reduction", "resolved", "rfactor"]
+__all__ = [
+    "cache_read",
+    "cache_write",
+    "compute_at",
+    "compute_inline",
+    "decompose_reduction",
+    "parallel_nest",
+    "resolved",
+    "rfactor",
+]

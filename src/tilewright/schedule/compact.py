@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ..dialects import loop
+from ..dialects.tensor import free_symbols_of
 from ..ir.core import Operation
+from ..ir.symbolic import Dim, bounds
 from ..ir.types import BufferType
 from .schedule import Schedule, primitive
 from .tree import accesses_of, enclosing_loops, region_of
@@ -42,7 +44,13 @@ def compact_buffers(kernel: loop.Kernel) -> None:
         region = region_of(accesses, scope, alloc.buffer.shape)
         for op in accesses:
             op.indices = tuple(e - r.lower for e, r in zip(op.indices, region, strict=True))
-        shape = tuple(r.extent for r in region)
+        shape = tuple(_settled(r.extent, kernel) for r in region)
         alloc.buffer = BufferType(alloc.buffer.dtype, shape, alloc.buffer.space)
         alloc.result.type = alloc.buffer
         scope.body.insert_before(scope.body.first, alloc)
+
+
+def _settled(extent: Dim, kernel: loop.Kernel) -> Dim:
+    """An extent that differs from iteration to iteration, at its largest: addresses are then known numbers apart."""
+    most = bounds(extent)[1]
+    return extent if most is None or free_symbols_of(extent) <= set(kernel.dims) else most

@@ -79,22 +79,19 @@ class Attention(GraphOp):
         repeat = heads // groups
         batch, _, rows, depth = qt.shape
         keys = kt.shape[2]
+        # With grouped queries everything has an axis more, so that each row stays a row.
+        lead, letters = ((batch, groups, repeat), "bgr") if repeat > 1 else ((batch, heads), "bg")
         if repeat > 1:
-            grouped = b(Reshape(q, shape=(batch, groups, repeat, rows, depth)))
-            scores = b(Einsum((grouped, k), equation="bgrsd,bgtd->bgrst"))
-            scores = b(Reshape(scores, shape=(batch, heads, rows, keys)))
-        else:
-            scores = b(Einsum((q, k), equation="bhsd,bhtd->bhst"))
+            q = b(Reshape(q, shape=(*lead, rows, depth)))
+        scores = b(Einsum((q, k), equation=f"{letters}sd,bgtd->{letters}st"))
         scores = b(BINARY["mul"](scores, constant(b, self.factor, scores)))
         if self.mask is not None:
-            if tensor_type(self.mask).dtype is boolean:
-                scores = b(Select(self.mask, scores, constant(b, -np.inf, scores)))
+            mask = self.mask if repeat == 1 else self._grouped_mask(b, groups, repeat)
+            if tensor_type(mask).dtype is boolean:
+                scores = b(Select(mask, scores, constant(b, -np.inf, scores)))
             else:
-                mask = (
-                    self.mask
-                    if tensor_type(self.mask).dtype is tensor_type(scores).dtype
-                    else b(Cast(self.mask, dtype=tensor_type(scores).dtype))
-                )
+                dtype = tensor_type(scores).dtype
+                mask = mask if tensor_type(mask).dtype is dtype else b(Cast(mask, dtype=dtype))
                 scores = b(BINARY["add"](scores, mask))
         if self.causal:
             row, column = (b(Iota(shape=(rows, keys), axis=a)) for a in (0, 1))
@@ -102,15 +99,22 @@ class Attention(GraphOp):
         weights = b(Softmax(scores, axis=-1))
         if self.mask is not None:
             # Only a mask can hide a whole row. This maximum is the one that softmax decomposes to, so it is computed once.
-            hidden = b(BINARY["eq"](b(ReduceMax(scores, axes=(3,), keepdims=True)), constant(b, -np.inf, scores)))
+            top = b(ReduceMax(scores, axes=(len(lead) + 1,), keepdims=True))
+            hidden = b(BINARY["eq"](top, constant(b, -np.inf, scores)))
             weights = b(Select(hidden, constant(b, 0, scores), weights))
+        y = b(Einsum((weights, v), equation=f"{letters}st,bgte->{letters}se"))
         if repeat > 1:
-            weights = b(Reshape(weights, shape=(batch, groups, repeat, rows, keys)))
-            y = b(Einsum((weights, v), equation="bgrst,bgte->bgrse"))
             y = b(Reshape(y, shape=(batch, heads, rows, vt.shape[3])))
-        else:
-            y = b(Einsum((weights, v), equation="bhst,bhte->bhse"))
         return narrow(b, y, self.q)
+
+    def _grouped_mask(self, b: Builder, groups: int, repeat: int) -> Value:
+        """The mask with its dimension of heads, if it has one, cut into groups and heads of a group."""
+        assert self.mask is not None
+        shape = tensor_type(self.mask).shape
+        if len(shape) < 3:
+            return self.mask
+        heads = (1, 1) if shape[-3] == 1 else (groups, repeat)
+        return b(Reshape(self.mask, shape=(*shape[:-3], *heads, *shape[-2:])))  # type: ignore[no-any-return]
 
 
 @operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....dialects import loop
 from ....schedule import Schedule, ScheduleError
-from ....schedule.tree import enclosing_loops, written_buffer
+from ....schedule.tree import enclosing_loops, walk_loops, written_buffer
 from ....transforms.pack_operands import CONTRACTION, Roles
 from .common import (
     Machine,
@@ -46,26 +46,49 @@ def chain(s: Schedule, machine: Machine) -> None:
     if root is second:
         s.reorder(*(x for x in (m_inner, n) if x), *k)
     # From the last to the first, each before those that read it; what the epilogue reads of the rows stands before the product.
-    late = [b for b in before if root is not second and _reads(root, b)]
-    for b in (
-        *reversed(late),
-        *([second] if root is not second else []),
-        *reversed([b for b in before if b not in late]),
-    ):
+    pending = [*reversed(before), *([second] if root is not second else [])]
+    while pending:
+        b = next(x for x in pending if not any(_reads(other, x) for other in pending))
+        pending.remove(b)
         s.compute_at(b.sym_name, at)
     if root is not second:
         s.vectorize(n)
         if same_place(second, root):
             s.write_into(second.sym_name, root.sym_name)
+    _limit_columns(s, before, at, machine)
     s.compact()
-    rows = [b for b in before if b is not first]
     tensorize_tile(s, first, first_roles)
     tensorize_tile(s, second, roles)
+    rows = [b for b in blocks_of(s) if b is not root]
     merge_rows(s, rows)
-    for b in rows:
+    for b in sorted(
+        rows, key=lambda b: -len(enclosing_loops(b))
+    ):  # what a row has one of stays scalar beside its columns
         around = enclosing_loops(b)
         if all(f.kind != "vectorize" for f in around):
-            vectorize_inner(s, b, [f for f in around if f.kind == "serial"])
+            free = [f for f in around if f.kind == "serial" and all(x.kind != "vectorize" for x in walk_loops(f))]
+            vectorize_inner(s, b, free)
+
+
+COLUMNS = 512
+"""Columns of the intermediate matrix that a tile of rows takes at a time."""
+
+
+def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, machine: Machine) -> None:
+    """Of the exchange between the contractions, where it is a softmax: hidden columns are left out, many are taken in blocks."""
+    for b in blocks:
+        try:
+            s.skip_hidden(b.sym_name, at, machine.nr)
+            break
+        except ScheduleError:
+            pass
+    for b in blocks:
+        if not b.reduce_axes and max((upper_limit(a.upper + 1) for a in b.axes), default=0) > 4 * COLUMNS:
+            try:
+                s.roll(b.sym_name, COLUMNS)
+                break
+            except ScheduleError:
+                pass
 
 
 def _reads(reader: loop.Block, block: loop.Block) -> bool:
