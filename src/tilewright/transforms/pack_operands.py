@@ -94,6 +94,8 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     if source is not None and not any(c.b.moves_with(axis) for axis in c.batch):
         _pack_constant(c, k, source, panel, packed)
         padded = True
+    elif not contiguous and _few_readers(c):
+        return  # one query against many keys: an ordinary reduction reads them once
     elif not contiguous or _rows_lie_apart(c) or (panel.group > 1 and _has_many_rows(c)):
         _pack_at_run_time(c, k, panel)
         padded = True
@@ -117,6 +119,15 @@ def _has_many_rows(c: Contraction) -> bool:
     """Whether enough rows of the left operand meet the right one to pay for packing it."""
     rows = bounds(product(extent(a) for a in c.m))[1]
     return rows is None or rows >= PACKING_ROWS
+
+
+FEW_READERS = 4
+
+
+def _few_readers(c: Contraction) -> bool:
+    """Whether so few rows use a run-time right operand that to bring it into panels would cost more than the products."""
+    readers = bounds(product(extent(a) for a in c.m))[1] if c.m else 1
+    return readers is not None and readers <= FEW_READERS
 
 
 def _rows_lie_apart(c: Contraction) -> bool:
