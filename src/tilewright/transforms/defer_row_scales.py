@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dialects import func, scalar, tensor
+from ..dialects import scalar, tensor
 from ..dialects.scalar import Constant
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
@@ -21,8 +21,8 @@ from .index_maps import substitute_all, symbols_of
 
 def defer_row_scales(module: Module) -> None:
     """Move divisions and multiplications by values of the row from a contraction's left operand to its result."""
-    for function in module.functions(func.Func):
-        for op in list(function.body.ops):
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
             if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
                 _defer(found)
     compose(module)
