@@ -165,6 +165,8 @@ class _TorchBorder:
         return True
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        if dtype.isbuiltin == 1:
+            return self.torch.from_numpy(np.empty(shape, dtype))  # in half the time of torch.empty
         return self.torch.empty(shape, dtype=self.dtypes[dtype])
 
     def address(self, value: Any) -> int:

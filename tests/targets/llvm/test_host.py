@@ -20,6 +20,7 @@ from tilewright.ir.core import Constant, Module
 from tilewright.ir.symbolic import Dim, Expr, smax, symbol
 from tilewright.ir.types import BufferType, f32
 from tilewright.runtime.library import Library
+from tilewright.targets.cpu.target import BuiltCpuLibrary
 from tilewright.targets.llvm.build import build, kernel_modules
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.toolchain import assembly, compile_object, compile_objects
@@ -168,7 +169,7 @@ def test_interpreter_agrees() -> None:
     data = np.random.default_rng(1).random((3, 4), np.float32)
     results = [np.zeros((4, 3), np.float32), np.zeros((3, 4), np.float32)]
     Interpreter(module).run("main", [data, *results])
-    for ours, theirs in zip(results, built.load()(data), strict=True):
+    for ours, theirs in zip(results, BuiltCpuLibrary(built, None)(data), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(results[1], data)
 
@@ -186,7 +187,7 @@ def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
     built = build(module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m)}, host_isa(), {})
     assert built.plan.weights_size == 128
     data = np.random.default_rng(2).random((8, 8), np.float32)
-    for library in (built.load(), Library(built.save(tmp_path / "weights.so"))):
+    for library in (BuiltCpuLibrary(built, None), Library(built.save(tmp_path / "weights.so"))):
         np.testing.assert_allclose(library(data), data + 3 * row, rtol=1e-6)
     with pytest.raises(Exception, match="weights are not embedded"):
         Library(built.path)
@@ -199,7 +200,7 @@ def test_divisible_dimensions() -> None:
     b(host.Copy(x, out))
     b(func.Return(()))
     del y
-    library = build(module, {}, host_isa(), {}).load()
+    library = BuiltCpuLibrary(build(module, {}, host_isa(), {}), None)
     zeros = [np.zeros(k, np.float32) for k in (6, 16, 7, 12)]
     assert library(zeros[0], zeros[1]).shape == (6,)
     with pytest.raises(ShapeError, match="'x' has size 7 in dimension 0, which no value of 'half' allows"):
@@ -215,7 +216,7 @@ def test_formulas() -> None:
     module, b, (_, _, out) = begin({"x": (a,), "y": (c,)}, {"out": tuple(sizes)})
     b(func.Return(()))
     del out
-    library = build(module, {}, host_isa(), {}).load()
+    library = BuiltCpuLibrary(build(module, {}, host_isa(), {}), None)
     for i, j in ((0, 1), (7, 3), (3, 7), (100, 13), (5, 999)):
         wanted = (i // 3, max(i, j) - j % 7, (i * j + 5) % 11, max(0, (i - j) // 4))
         assert library(np.zeros(i, np.float32), np.zeros(j, np.float32)).shape == wanted
@@ -269,9 +270,10 @@ def test_webassembly() -> None:
     """Four-byte pointers in every struct: the same program under wasmtime."""
     pytest.importorskip("wasmtime")
     from tilewright.targets.wasm.isa import WASM32
+    from tilewright.targets.wasm.target import BuiltWasmLibrary
 
     module, codes = affine()
-    library = build(module, codes, WASM32, {}).load()
+    library = BuiltWasmLibrary(build(module, codes, WASM32, {}))
     x, y = np.random.default_rng(0).random((3, 5), np.float32), np.arange(5, dtype=np.float32)
     out, last = library(x, y, np.zeros(11, np.float32))
     np.testing.assert_allclose(out, (x + 2 * y).reshape(-1), rtol=1e-6)

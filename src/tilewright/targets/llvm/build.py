@@ -18,8 +18,6 @@ from ...dialects import func
 from ...ir.core import Module
 from ...ir.symbolic import Dim, bounds
 from ...lowering.memory_plan import MemoryPlan, plan_memory
-from ...runtime.library import Library
-from ...runtime.wasm import WasmLibrary
 from .host import host_inputs, host_outputs, kernel_order, print_host, symbols_of
 from .isa import Isa
 from .toolchain import compile_objects
@@ -53,13 +51,6 @@ class BuiltLibrary:
         if path.suffix == ".tar":
             return package.save_tar(path, self.objects, self.weights, self.metadata)
         return package.save_shared(path, self.objects, self.weights, self.metadata, self.isa)
-
-    def load(self, num_threads: int = 0) -> Library | WasmLibrary:
-        """Open the library with its weights, without looking at the file's checksum: it has just been written."""
-        weights = self.weights if self.weights.nbytes else None
-        if self.isa.triple.startswith("wasm"):
-            return WasmLibrary(self.path, weights=weights)
-        return Library(self.path, weights=weights, num_threads=num_threads, verify=False)
 
     @property
     def llvm_text(self) -> str:
