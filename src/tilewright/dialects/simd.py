@@ -11,6 +11,7 @@ import numpy as np
 from ..ir.core import Attr, Effect, Operand, Operation, operation
 from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
+from .tensor import sorted_places
 
 
 @dataclass(frozen=True)
@@ -111,3 +112,36 @@ class BatchReduceGemm(Operation):
         where = value(self.c_offset) + rows[:, None] * value(self.c_m) + columns[None, :]
         flat = c.reshape(-1)
         flat[where] = (total + flat[where] if self.accumulate else total).astype(c.dtype)
+
+
+@operation
+class Order(Operation):
+    """``y[y_offset + j * y_step] = place of the j-th element, for j < k, when x[x_offset + i * x_step], i < n, is sorted``.
+
+    Stable, ascending or (`largest`) descending; NaN counts as the largest number. `keys` and `places` are memory for ``2 * n`` keys, which are
+    as wide as x's elements but at least 32 bits, and for ``2 * n`` numbers (i32). Addresses and extents are `Dim`s over the surrounding loop variables.
+    """
+
+    name = "simd.order"
+    effects = Effect.READ | Effect.WRITE
+    x: Operand
+    y: Operand
+    keys: Operand
+    places: Operand
+    n: Attr
+    k: Attr
+    x_offset: Attr = 0
+    x_step: Attr = 1
+    y_offset: Attr = 0
+    y_step: Attr = 1
+    largest: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, x: Any, y: Any, keys: Any, places: Any) -> None:
+        n, k, x_offset, x_step, y_offset, y_step = (
+            int(env.evaluate(e)) for e in (self.n, self.k, self.x_offset, self.x_step, self.y_offset, self.y_step)
+        )
+        row = x.reshape(-1)[x_offset + np.arange(n) * x_step]
+        y.reshape(-1)[y_offset + np.arange(k) * y_step] = sorted_places(row, self.largest)[:k]

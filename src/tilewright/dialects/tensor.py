@@ -309,6 +309,40 @@ class Scatter(Operation):
 
 
 @operation
+class Order(Operation):
+    """The places (i64) of the first `k` elements of `x` along `axis` when they are sorted: stable, NaN the largest number."""
+
+    name = "tensor.order"
+    effects = Effect.PURE
+    x: Operand
+    k: Attr
+    axis: Attr
+    largest: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        shape = self.x.type.shape
+        return (TensorType(i64, (*shape[: self.axis], self.k, *shape[self.axis + 1 :])),)
+
+    def verify(self) -> None:
+        if not 0 <= self.axis < self.x.type.rank:
+            raise IRError(f"axis {self.axis} of a tensor of rank {self.x.type.rank}", self)
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        places = sorted_places(x, self.largest, self.axis)
+        return np.take(places, np.arange(int(env.evaluate(self.k))), self.axis).astype(np.int64)
+
+
+def sorted_places(x: Any, largest: bool, axis: int = -1) -> Any:
+    """The places of an array's elements along an axis in stable order; NaN counts as the largest number."""
+    if x.dtype.kind in "iub":
+        key = x if x.dtype.kind == "u" else x.astype(np.int64)
+        return np.argsort(~key if largest else key, axis=axis, kind="stable")
+    number = np.where(np.isnan(x), np.inf, x.astype(np.float64))
+    sign = -1 if largest else 1
+    return np.lexsort((sign * np.isnan(x).astype(np.int64), sign * number), axis=axis)
+
+
+@operation
 class Group(Operation):
     """One kernel-to-be: an isolated region over its inputs; `kind` names the rule that schedules it.
 

@@ -278,6 +278,11 @@ class TensorBuilder:
             return x
         return Tensor(self, self.builder(tensor.Reshape(x.value, shape=tuple(shape))))
 
+    def order(self, x: Tensor, k: Dim, axis: int, largest: bool) -> Tensor:
+        """The places of the first `k` elements of `x` along `axis` in stable order (i64)."""
+        op = tensor.Order(x.value, k=k, axis=axis, largest=largest, location=self.builder.location)
+        return Tensor(self, self.builder(op))
+
     def scatter(
         self, dest: Tensor, shape: Sequence[Dim], body: Callable[..., tuple[Scalar, ...]], combiner: str | None = None
     ) -> Tensor:

@@ -63,7 +63,7 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
                 _lower(inner, None, missing)
     start = before.next if before is not None else (block.first if block is not None else None)
     while start is not None and start is not op:
-        if isinstance(start, (tensor.Compute, tensor.Scatter)):
+        if isinstance(start, (tensor.Compute, tensor.Scatter, tensor.Order)):
             start.attributes.setdefault("tw.origin", origin)
         start = start.next
     op.replace_by(_matching(builder, op, tuple(x.value for x in tensors)))

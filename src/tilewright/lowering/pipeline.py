@@ -17,6 +17,7 @@ from ..ir.types import DType
 from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.defer_row_scales import defer_row_scales
+from ..transforms.expand_orders import expand_orders
 from ..transforms.form_groups import form_groups
 from ..transforms.hoist import hoist_invariants
 from ..transforms.lower_precision import CONVERSION, lower_precision
@@ -31,7 +32,7 @@ from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, move
 @dataclass(frozen=True)
 class LoweringOptions:
     """What a target asks of lowering: its layout of packed operands (None: they are not packed), its schedule rule, and whether one
-    worker can compute whole rows, so that reductions share a kernel with their neighbours."""
+    worker can compute whole rows, so that reductions share a kernel with their neighbours and rows are sorted by one."""
 
     panel: PanelRule | None
     rule: ScheduleRule
@@ -80,6 +81,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
     return [
         lower_to_tensor,
         hoist_invariants,
+        *([] if options.row_groups else [expand_orders]),
         eliminate,
         compose,
         absorb_permutations,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..dialects import loop, tensor
+from ..dialects import loop, simd, tensor
 from ..ir.builder import Builder
 from ..ir.core import IRError, Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
-from ..ir.types import BufferType, TensorType
+from ..ir.types import BufferType, TensorType, i32, u32, u64
 from ..schedule.tree import substitute_tree
+from ..transforms.index_maps import flatten_index, product
 from ..transforms.prefix import Prefix, match_prefix
 
 
@@ -43,6 +44,8 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
             _lower_compute(builder, op, buffers, _unique(op, names))
         elif isinstance(op, tensor.Scatter):
             _lower_scatter(builder, op, buffers, _unique(op, names))
+        elif isinstance(op, tensor.Order):
+            _lower_order(builder, op, buffers, _unique(op, names))
         elif not op.terminator:
             raise IRError("cannot be lowered to loops", op)
     kernel.dims = dims_of(kernel)
@@ -196,3 +199,25 @@ def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Va
             body(loop.Store(value, target, where, indices=indices, guard=guard))
         else:
             body(loop.Accumulate(value, target, where, combiner=op.combiner, indices=indices, guard=guard))
+
+
+def _lower_order(builder: Builder, op: tensor.Order, buffers: dict[Value, Value], name: str) -> None:
+    """A loop for every axis but the sorted one around a `simd.order`."""
+    x, y = buffers[op.x], buffers[op.result]
+    with builder.at(op.location):
+        dtype, shape, n = x.type.dtype, x.type.shape, x.type.shape[op.axis]
+        bits = max(dtype.bits, 32)
+        keys = builder(loop.Alloc(buffer=BufferType(u64 if bits == 64 else u32, (2 * n,), "local")))
+        places = builder(loop.Alloc(buffer=BufferType(i32, (2 * n,), "local")))
+        ivs = [symbol(f"{name}_i{d}", 0, size - 1) for d, size in enumerate(shape) if d != op.axis]
+        where: list[Dim] = [*ivs[: op.axis], 0, *ivs[op.axis :]]
+        step = product(shape[op.axis + 1 :])
+        top: Operation = simd.Order(
+            x, y, keys, places, n=n, k=op.k, x_offset=flatten_index(where, shape), x_step=step,
+            y_offset=flatten_index(where, y.type.shape), y_step=step, largest=op.largest, location=op.location,
+        )  # fmt: skip
+        for iv in reversed(ivs):
+            f = loop.For(iv=iv, location=op.location)
+            f.body.append(top)
+            top = f
+        builder.insert(top)

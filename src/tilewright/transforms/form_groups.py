@@ -25,7 +25,7 @@ from .prefix import match_prefix
 ROW_BYTES = 128 * 1024
 """Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
 
-Computation = tensor.Compute | tensor.Scatter
+Computation = tensor.Compute | tensor.Scatter | tensor.Order
 
 
 @dataclass(eq=False)
@@ -54,10 +54,12 @@ def _source_of(value: Value) -> Operation | None:
     op = value.defining_op
     while isinstance(op, tensor.Reshape):
         op = op.x.defining_op
-    return op if isinstance(op, (tensor.Compute, tensor.Scatter)) else None
+    return op if isinstance(op, Computation) else None
 
 
 def _producers(op: Computation) -> list[Operation]:
+    if isinstance(op, tensor.Order):
+        return [p] if (p := _source_of(op.x)) is not None else []
     values = [r.source for r in op.reads]
     if isinstance(op, tensor.Scatter):
         values.append(op.dest)
@@ -71,7 +73,7 @@ def _draft(block: Block, row_groups: bool) -> list[_Draft]:
     # Everything a draft depends on, directly or not: a merge must not make a cycle.
     needs: dict[_Draft, set[_Draft]] = {}
     for op in block.ops:
-        if not isinstance(op, (tensor.Compute, tensor.Scatter)):
+        if not isinstance(op, Computation):
             continue
         sources = [home[p] for p in _producers(op)]
         target = _home_for(op, sources, needs, row_groups)
@@ -142,6 +144,8 @@ def _is_elementwise(draft: _Draft) -> bool:
 def _new_draft(op: Computation, row_groups: bool) -> _Draft:
     if isinstance(op, tensor.Scatter):
         return _Draft([op], "scatter", closed=True)
+    if isinstance(op, tensor.Order):
+        return _Draft([op], "order", closed=True)
     if CONTRACTION in op.attributes:
         return _Draft([op], "contraction")
     if row_groups and match_prefix(op) is not None:
@@ -153,7 +157,11 @@ def _home_for(
     op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], row_groups: bool
 ) -> _Draft | None:
     """A draft among the producers' that can take the operation."""
-    if isinstance(op, tensor.Scatter) or CONTRACTION in op.attributes or (row_groups and match_prefix(op) is not None):
+    if (
+        not isinstance(op, tensor.Compute)
+        or CONTRACTION in op.attributes
+        or (row_groups and match_prefix(op) is not None)
+    ):
         return None
     for draft in dict.fromkeys(sources):
         if draft.closed:
@@ -340,7 +348,7 @@ def _enclose(draft: _Draft) -> None:
     inside = {m.result for m in members}
     inputs: dict[Value, None] = {}
     for m in members:
-        for op in (m, *m.body.ops):
+        for op in (m, *_body(m)):
             for v in op.operands:
                 if v not in inside and (op is m or _from_outside(v, m)):
                     inputs[v] = None
@@ -353,7 +361,7 @@ def _enclose(draft: _Draft) -> None:
     arguments: dict[Value, Value] = {v: group.body.add_arg(v.type, v.hint) for v in inputs}
     for m in members:
         group.body.append(m)
-        for op in (m, *m.body.ops):
+        for op in (m, *_body(m)):
             for k, v in enumerate(op.operands):
                 if v in arguments:
                     op.set_operand(k, arguments[v])
@@ -363,6 +371,10 @@ def _enclose(draft: _Draft) -> None:
                 user.set_operand(k, result)
     group.body.append(tensor.Yield(outputs))
     block.insert_before(anchor, group)
+
+
+def _body(op: Computation) -> list[Operation]:
+    return [] if isinstance(op, tensor.Order) else list(op.body.ops)
 
 
 def _from_outside(v: Value, member: Operation) -> bool:

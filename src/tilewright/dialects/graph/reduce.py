@@ -302,26 +302,6 @@ class Cumprod(Prefix):
     combiner = "prod"
 
 
-def _rank_order(t: TensorBuilder, x: Tensor, axis: int, largest: bool) -> Tensor:
-    """For each element, how many stand before it in stable order along `axis` (NaN counts as largest)."""
-
-    def before(*i: Any) -> Scalar:
-        *parallel, r = i
-        where = list(parallel)
-        where[axis] = r
-        other, own = x[tuple(where)], x[tuple(parallel)]
-        better = other > own if largest else other < own
-        tie = other.equals(own)
-        if x.dtype.is_float:
-            other_nan, own_nan = other.isnan(), own.isnan()
-            better = better | (other_nan & ~own_nan if largest else own_nan & ~other_nan)
-            tie = tie | (other_nan & own_nan)
-        earlier = t.index(parallel[axis] - r) > 0
-        return (better | (tie & earlier)).cast(i64)
-
-    return t.reduce("sum", x.shape, (x.shape[axis],), before)
-
-
 @operation
 class Topk(GraphOp):
     """The `k` largest (or smallest) elements along `axis` in order, and their indices (i64); equal elements by index."""
@@ -340,28 +320,13 @@ class Topk(GraphOp):
 
     def reference(self, x: Any, env: Any) -> Any:
         axis, k = self.axis % x.ndim, int(env.evaluate(self.k))
-        if x.dtype.kind in "iub":
-            key = x.astype(np.int64)
-            order = np.argsort(~key if self.largest else key, axis=axis, kind="stable")
-        else:
-            key = np.where(np.isnan(x), np.inf, x.astype(np.float64))
-            tie = np.isnan(x).astype(np.int64)
-            sign = -1 if self.largest else 1
-            order = np.lexsort((sign * tie, sign * key), axis=axis)
+        order = tensor.sorted_places(x, self.largest, axis)
         order = np.take(order, np.arange(k), axis)
         return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
         (x,) = operands
         axis = self.axis % x.rank
-        rank = _rank_order(t, x, axis, self.largest)
-
-        def index(*i: Any) -> Scalar:
-            *parallel, r = i
-            where = list(parallel)
-            where[axis] = r
-            return rank[tuple(where)].equals(parallel[axis]).select(t.index(r), 0)
-
-        indices = t.reduce("sum", self.results[1].type.shape, (x.shape[axis],), index)
+        indices = t.order(x, self.k, axis, self.largest)
         values = t.compute(indices.shape, lambda *i: x[(*i[:axis], indices[i], *i[axis + 1 :])])
         return values, indices

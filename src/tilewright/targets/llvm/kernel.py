@@ -20,6 +20,7 @@ from .emitter import Emitter
 from .expr import IndexCode, lane_numbers
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
+from .order import order_function
 from .scalars import HEAVY, emit_scalar
 from .values import Context, Tile, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
@@ -101,6 +102,7 @@ def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
     result = ["i64 %begin", "i64 %end", *(f"i64 %dim.{d.name}" for d in kernel.dims)]
     written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
     written |= {op.c for op in kernel.walk() if isinstance(op, simd.BatchReduceGemm)}
+    written |= {op.y for op in kernel.walk() if isinstance(op, simd.Order)}
     for k, arg in enumerate(kernel.body.args):
         alone = "" if k in shared else " noalias"
         result.append(f"ptr{alone}{'' if arg in written else ' readonly'} %buffer{k}")
@@ -216,6 +218,8 @@ def _emit(g: Context, op: Operation) -> None:
         _emit_if(g, op)
     elif isinstance(op, simd.BatchReduceGemm):
         _emit_brgemm(g, op)
+    elif isinstance(op, simd.Order):
+        _emit_order(g, op)
     elif not isinstance(op, loop.Alloc):
         raise InternalError(f"'{op.name}' has no LLVM code (at {op.location})")
 
@@ -244,6 +248,18 @@ def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
     ]
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
     g.e.line(f"call void @{name}({', '.join(arguments)})")
+
+
+def _emit_order(g: Context, op: simd.Order) -> None:
+    name, definitions = order_function(op.x.type.dtype, op.largest, g.isa)
+    g.helpers.update(definitions)
+    x, y = (
+        g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
+        for v, offset in ((op.x, op.x_offset), (op.y, op.y_offset))
+    )
+    x_step, n, y_step, k = (g.index.value(d) for d in (op.x_step, op.n, op.y_step, op.k))
+    memory = f"ptr {g.pointers[op.keys]}, ptr {g.pointers[op.places]}"
+    g.e.line(f"call void @{name}(ptr {x}, i64 {x_step}, i64 {n}, ptr {y}, i64 {y_step}, i64 {k}, {memory})")
 
 
 # -- Loops -------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 - rows: all members run row by row; rows are spread over the threads, members vectorized along their most contiguous axis;
 - a single reduction keeps its most contiguous axis innermost, or outermost of the reduce loops when that axis is not reduced;
 - prefix: one pass along the axis of a running combination;
+- order: rows over the threads;
 - scatter: serial.
 """
 
@@ -15,6 +16,7 @@ from ....schedule import Schedule
 from .chain import chain
 from .common import Machine
 from .contraction import contraction
+from .order import order
 from .prefix import prefix
 from .rows import rows as row_group
 from .rows import serial
@@ -31,6 +33,8 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine)
         row_group(s, rows, machine)
     elif kind == "prefix":
         prefix(s)
+    elif kind == "order":
+        order(s)
     else:
         serial(s)
     return s
