@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.core import Attr, IRError, Operand, operation
+from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.symbolic import Dim
 from ...ir.types import TensorType, Type, i64
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, normalize_axis, tensor_type
+from .elementwise import Constant
 
 
 def _wrapped(t: TensorBuilder, index: Scalar, n: Dim) -> Scalar:
@@ -20,6 +21,15 @@ def _wrapped(t: TensorBuilder, index: Scalar, n: Dim) -> Scalar:
     if wide.dtype is i64 and index.dtype.is_signed:
         wide = (wide < 0).select(wide + n, wide)
     return wide.max(0).min(t.index(n) - 1)
+
+
+def _surely_inside(indices: Value, n: Dim) -> bool:
+    """Whether indices are constants within a dimension of known size."""
+    op = indices.defining_op
+    if not isinstance(op, Constant) or not isinstance(n, int):
+        return False
+    array = op.value.array
+    return bool(array.size == 0 or (array.min() >= 0 and array.max() < n))
 
 
 def _wrap_array(index: Any, n: int) -> Any:
@@ -53,9 +63,11 @@ class Gather(GraphOp):
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         x, indices = operands
         axis, rank = self.axis % x.rank, indices.rank
+        inside = _surely_inside(self.indices, x.shape[axis])
 
         def element(*i: Any) -> Scalar:
-            where = _wrapped(t, indices[i[axis : axis + rank]], x.shape[axis])
+            index = indices[i[axis : axis + rank]]
+            where = index.cast(i64) if inside else _wrapped(t, index, x.shape[axis])
             return x[(*i[:axis], where, *i[axis + rank :])]
 
         return t.compute(self.result.type.shape, element)

@@ -68,6 +68,15 @@ def _indexed(n: Node, x: Value, indices: Sequence[Value | None]) -> tuple[list[i
     return dims, given
 
 
+def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
+    """Whether neighbouring dimensions are indexed independently of each other, each along one dimension of the result (``numpy.ix_``)."""
+    rank = len(dims)
+    if list(dims) != list(range(dims[0], dims[0] + rank)) or max(i.type.rank for i in indices) != rank:
+        return False
+    shapes = [(1,) * (rank - i.type.rank) + tuple(i.type.shape) for i in indices]
+    return all(s[d] == 1 for k, s in enumerate(shapes) for d in range(rank) if d != k)
+
+
 @importer("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
     """NumPy's advanced indexing: index tensors broadcast; their dimensions stand at the first one's place if adjacent, else in front."""
@@ -76,6 +85,10 @@ def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
         return x
     if len(dims) == 1:
         return n.emit(g.Gather(x, given[0], axis=dims[0]))  # type: ignore[no-any-return]
+    if _is_outer(dims, given):
+        for d, i in zip(dims, given, strict=True):
+            x = n.emit(g.Gather(x, n.reshape(i, (i.type.size,)), axis=d))
+        return x
     rest = [d for d in range(x.type.rank) if d not in dims]
     vectors, shape = _index_vectors(n, given)
     y = n.emit(g.GatherNd(n.transpose(x, [*dims, *rest]), vectors))
