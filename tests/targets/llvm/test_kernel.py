@@ -686,3 +686,29 @@ def _innermost_loop(text: str) -> list[str]:
             if before and any("zmm" in x for x in lines[before[-1] : at]):
                 return [x for x in lines[before[-1] + 1 : at + 1] if not x.startswith(".")]
     raise AssertionError("no loop")
+
+
+@ISAS
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, i8, boolean], ids=str)
+def test_steps_backward_and_by_two(isa: Isa, dtype: DType) -> None:
+    """Reversed and every second element, whole vectors and tails, at the very ends of the buffer; stores likewise."""
+    for length in (1, 2, 31, 64, 129, 160):
+        x = TensorType(dtype, (3, length))
+        check(
+            [x],
+            lambda t, a, m=length: [t.compute((3, m), lambda i, j: a[i, m - 1 - j])],
+            isa,
+            last_vectorized,
+            exact=True,
+        )
+        half = -(-length // 2)
+        check([x], lambda t, a, h=half: [t.compute((3, h), lambda i, j: a[i, 2 * j])], isa, last_vectorized, exact=True)
+        odd = length // 2
+        if odd:
+            check(
+                [x],
+                lambda t, a, h=odd: [t.compute((3, h), lambda i, j: a[i, 2 * j + 1])],
+                isa,
+                last_vectorized,
+                exact=True,
+            )

@@ -115,6 +115,11 @@ class Emitter:
         lanes = vector[1:].split(" ")[0]
         return self.op(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
 
+    def shuffle(self, kind: str, a: str, b: str, order: list[int]) -> str:
+        """Lanes `order` of the vectors `a` and `b` (of type `kind`), counted through both; as many as they have."""
+        text = ", ".join(f"i32 {k}" for k in order)
+        return self.op(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{text}>")
+
     def fma(self, kind: str, a: str, b: str, c: str, fused: bool) -> str:
         """``a * b + c``, in one rounding where `fused`."""
         if fused:

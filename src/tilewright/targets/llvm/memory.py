@@ -1,6 +1,7 @@
 """Loads and stores of a kernel as LLVM instructions: how an access's address moves with the vector loop decides its form.
 
-Equal in all lanes: one scalar. One element further per lane: a vector. Anything else: gather and scatter. Guards become masks where
+Equal in all lanes: one scalar. One element further per lane: a vector; one element back: a vector turned round; every second element
+of a load: two vectors. Anything else: gather and scatter. Guards become masks where
 they vary over lanes; where they do not, a load that must not happen reads a constant instead, and a store is skipped.
 """
 
@@ -26,8 +27,8 @@ Access = loop.Load | loop.Store | loop.Accumulate
 
 @dataclass
 class Place:
-    """Where an access goes: `form` is ``uniform`` (one element), ``contiguous`` (a vector for each pointer) or ``gather`` (a vector of
-    pointers). `flag`: an i1 without which nothing is touched; `masks`: lanes that are touched, by part; `guards`: those of them that the guard lets through."""
+    """Where an access goes: `form` is ``uniform`` (one element), ``contiguous`` (a vector for each pointer), ``reversed`` (likewise,
+    the first lane at the vector's end), ``second`` (every second element from the pointer on) or ``gather`` (a vector of pointers). `flag`: an i1 without which nothing is touched; `masks`: lanes that are touched, by part; `guards`: those of them that the guard lets through."""
 
     form: str
     dtype: DType
@@ -87,6 +88,11 @@ def _place(g: Context, op: Access) -> Place:
         pointers, step = found
         if step == 1:
             return Place("contiguous", dtype, pointers, flag, masks, guards)
+        if step == -1 and masks is None:
+            pointers = [g.e.at(p, str(1 - lanes.lanes), size) for p in pointers]
+            return Place("reversed", dtype, pointers, flag, masks, guards)
+        if step == 2 and isinstance(op, loop.Load) and flag is None and masks is None:
+            return Place("second", dtype, pointers, None, None, None)
         offsets = [lane_numbers(64, lanes.lanes, 0, step)] * lanes.parts
         bits = 64
     else:
@@ -195,10 +201,16 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
             stored = g.e.op(
                 f"call {kind} @llvm.masked.gather.{mangled(kind)}.v{n}p0(<{n} x ptr> align {size} {p}, <{n} x i1> {mask}, {kind} zeroinitializer)"
             )
-        elif place.form == "contiguous" and place.masks is not None:
+        elif place.form == "second":
+            # The other half ends at the last element that is wanted: what follows may belong to somebody else.
+            low, high = g.e.load(kind, p, size), g.e.load(kind, g.e.at(p, str(n - 1), size), size)
+            stored = g.e.shuffle(kind, low, high, [2 * j if j < n // 2 else 2 * j + 1 for j in range(n)])
+        elif place.form != "uniform" and place.masks is not None:
             stored = g.e.masked_load(kind, p, size, place.masks[k])
         else:
             stored = g.e.load(kind, p, size)
+        if place.form == "reversed":
+            stored = _turned(g, kind, stored)
         parts.append(from_storage(g, stored, dtype, n))
     value = Val(dtype, parts, n, fits=dtype if dtype in (f16, bf16) and otherwise is None else None)
     if otherwise is None:
@@ -255,6 +267,12 @@ def _column_of_tile(g: Context, op: loop.Load) -> Val | None:
     return Val(dtype, [from_storage(g, tile.columns[op][tile.k], dtype, lanes.lanes)], lanes.lanes)
 
 
+def _turned(g: Context, kind: str, x: str) -> str:
+    """A vector with its last lane first."""
+    n = int(kind[1:].split(" ")[0])
+    return g.e.shuffle(kind, x, x, list(range(n - 1, -1, -1)))
+
+
 def _constants(g: Context, value: object, dtype: DType, lanes: int) -> str:
     """A global vector of one number in the form it has in memory."""
     import numpy as np
@@ -294,7 +312,10 @@ def _store_now(g: Context, place: Place, value: Val) -> None:
             g.e.line(
                 f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align {size} {p}, <{n} x i1> {mask})"
             )
-        elif place.masks is not None:
+            continue
+        if place.form == "reversed":
+            stored = _turned(g, kind, stored)
+        if place.masks is not None:
             g.e.masked_store(kind, stored, p, size, place.masks[k])
         else:
             g.e.line(f"store {kind} {stored}, ptr {p}, align {size}")

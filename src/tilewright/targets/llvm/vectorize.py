@@ -128,11 +128,11 @@ def _look_at_access(
         if moves or operands_vary or any(varies(e) for e in op.guard):
             found.varying.add(op.result)
             _count(found, dtype)
-            found.scattered |= moves and not (isinstance(step, int) and step == 1)
+            found.scattered |= moves and not (isinstance(step, int) and abs(step) == 1)
         return True
     if op.value in found.varying or moves:
         _count(found, dtype)
-    found.scattered |= not (isinstance(step, int) and step == 1)
+    found.scattered |= not (isinstance(step, int) and abs(step) == 1)
     if dynamic:  # lanes may meet in one element, and then their order counts
         return False
     if isinstance(op, loop.Accumulate):
@@ -238,17 +238,13 @@ def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body)
         if g.masks is not None:
             x = g.e.op(f"select <{lanes} x i1> {g.masks[0]}, {kind} {x}, {kind} {identity}")
 
-        def pick(a: str, b: str, order: list[int]) -> str:
-            text = ", ".join(f"i32 {k}" for k in order)
-            return g.e.op(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{text}>")
-
         distance = 1
         while distance < lanes:
-            moved = pick(identity, x, [k if k < distance else lanes + k - distance for k in range(lanes)])
+            moved = g.e.shuffle(kind, identity, x, [k if k < distance else lanes + k - distance for k in range(lanes)])
             x = _combine(g, combiner, dtype, lanes, moved, x)
             distance *= 2
         x = _combine(g, combiner, dtype, lanes, g.values[arg].parts[0], x)
-        following.append(pick(x, x, [lanes - 1] * lanes))
+        following.append(g.e.shuffle(kind, x, x, [lanes - 1] * lanes))
         return Val(dtype, [x], lanes)
 
     def step(i: str, current: list[tuple[str, str]], masked: bool) -> list[str]:

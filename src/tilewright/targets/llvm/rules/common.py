@@ -81,7 +81,7 @@ def contiguity(block: loop.Block, iv: Expr) -> float:
         weight = 2.0 if isinstance(op, loop.Store) else 1.0
         if coefficient is None or op.dynamic:
             score -= weight
-        elif isinstance(coefficient, int) and coefficient == 1:
+        elif isinstance(coefficient, int) and abs(coefficient) == 1:
             score += weight
         elif not (isinstance(coefficient, int) and coefficient == 0):
             score -= weight
