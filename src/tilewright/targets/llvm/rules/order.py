@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....dialects import simd
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops
-from .common import fuse_all, set_grain, upper_limit
+from .common import fuse_all, set_grain
 
 POINT = 16
 """Cost of an element in cheap operations."""
@@ -16,9 +16,8 @@ def order(s: Schedule) -> None:
     (op,) = [x for x in s.kernel.walk() if isinstance(x, simd.Order)]
     around = enclosing_loops(op)
     if around:
-        at = fuse_all(s, [f.iv.name for f in around])
-        s.parallel(at)
-        set_grain(s, at, POINT * upper_limit(op.n, 1024))
+        s.parallel(fuse_all(s, [f.iv.name for f in around]))
+        set_grain(s, POINT * op.n)
 
 
 __all__ = ["order"]
