@@ -273,9 +273,10 @@ def main() -> None:
                     f"error {r['error']:.0e}  kernels {r['kernels']}",
                     flush=True,
                 )
-    from models import cpu_name
+    from tilewright.machine import machine
+    from tilewright.targets.cpu.isa import host_isa
 
-    note = f"{datetime.date.today()}, {cpu_name()}; best times."
+    note = f"{datetime.date.today()}, {machine(1).processor} ({host_isa().vector_bits}-bit vectors); best times."
     text = table(results, note)
     if options.write or not options.operators:
         RESULTS.mkdir(exist_ok=True)
