@@ -308,7 +308,7 @@ def _reads_row(user: Operation, last: _Draft, rows: list[Dim]) -> bool:
     around = _computation_around(user)
     if not isinstance(user, tensor.Read) or around not in last.members[1:] or user.guard or user.dynamic:
         return False
-    mapping: dict[Expr, Dim] = dict(zip(last.members[0].axes, around.axes, strict=True))  # type: ignore[attr-defined]
+    mapping: dict[Expr, Dim] = dict(zip(last.members[0].axes, around.axes, strict=True))  # type: ignore[attr-defined, union-attr]
     wanted = substitute_all(tuple(rows), mapping)
     found = tuple(user.indices)
     return found[: len(wanted)] == wanted and all(isinstance(e, int) for e in found[len(wanted) :])
