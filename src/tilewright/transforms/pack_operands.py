@@ -81,8 +81,8 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     ):
         return
     last = c.n[-1]
-    k = sorted(c.k, key=lambda axis: _order(c.a.coefficients[axis]))  # the left operand is walked along its rows
-    if not isinstance(c.a.coefficients[k[-1]], int):
+    k = sorted(c.k, key=lambda axis: _order(axis, c.a.coefficients[axis]))  # the left operand is walked along its rows
+    if not isinstance(c.a.coefficients[k[-1]], int) and c.k[-1].upper != 0:
         k = list(c.k)
     contiguous = isinstance(c.b.coefficients[last], int) and c.b.coefficients[last] == 1
     constant = c.b.value.defining_op
@@ -143,9 +143,11 @@ SCATTERED_ROWS = 128
 PACKING_ROWS = 8
 
 
-def _order(coefficient: Dim) -> tuple[int, int]:
-    """Larger strides first; symbolic ones count as largest."""
-    return (0, 0) if not isinstance(coefficient, int) else (1, -coefficient)
+def _order(axis: Expr, coefficient: Dim) -> tuple[int, int]:
+    """Larger strides first; symbolic ones count as largest, and axes without steps (a kernel of one pixel) do not count."""
+    if axis.upper == 0:
+        return 0, 0
+    return (1, 0) if not isinstance(coefficient, int) else (2, -coefficient)
 
 
 def _replace_b(c: Contraction, value: Value, index: tuple[Dim, ...]) -> None:

@@ -29,20 +29,28 @@ def contraction(s: Schedule, machine: Machine) -> None:
     root = epilogue or main
     rank = len(main.axes)
     depth = [loop_of(s, main, rank + p) for p in roles.k]
-    *outer_m, m = [None, *(loop_of(s, root, p) for p in roles.m)]
+    rows_of = [loop_of(s, root, p) for p in roles.m]
+    m = rows_of[-1] if rows_of else None
+    lines_of = [x for x in rows_of[:-1] if x is not None]
     *outer_n, n = [loop_of(s, root, p) for p in roles.n]
     batch = [loop_of(s, root, p) for p in roles.batch]
     if n is None or depth[-1] is None:
         _degenerate(s, machine, len(blocks))
         return
     inner_k = [x for x in depth if x is not None] if root is main else []
-    rows, columns = _tile(s, m, n, main, machine)
-    work = _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
+    rows, lines, columns = _tile(s, m, lines_of, n, main, machine)
+    work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
-    inner = [x for x in (m_inner, n_inner) if x]
+    line = None
+    if lines > 1:
+        *lines_of, line = lines_of
+        if lines < upper_limit(s.loop(line).extent):
+            line_outer, line = s.split(line, lines)
+            lines_of.append(line_outer)
+    inner = [x for x in (line, m_inner, n_inner) if x]
     # Columns outside rows: a thread goes through all rows with the same packed columns before it takes the next ones.
-    tiles = [x for x in (*batch, *outer_n, n_outer, *outer_m, m_outer) if x is not None]
+    tiles = [x for x in (*batch, *outer_n, n_outer, *lines_of, m_outer) if x is not None]
     s.reorder(*tiles, *inner, *inner_k)
     at = None
     if tiles:
@@ -150,11 +158,14 @@ def _factor_type(main: loop.Block) -> DType:
     return found
 
 
-def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine) -> tuple[int | None, int | None]:
-    """Rows and columns of a tile; None leaves the loop whole.
+def _tile(
+    s: Schedule, m: str | None, outer_m: list[str], n: str, main: loop.Block, machine: Machine
+) -> tuple[int | None, int, int | None]:
+    """Rows of a tile, iterations of the next row loop (the lines of an image) that share one tile, and its columns; None leaves the
+    loop whole.
 
     Columns: few panels, so that the result's tile stays in the first-level cache; rows: enough for the packed columns to be used
-    several times, few enough for all threads to have work.
+    several times, few enough for all threads to have work, and about as many in every tile.
     """
     depth = 1
     for axis in main.reduce_axes:
@@ -171,4 +182,14 @@ def _tile(s: Schedule, m: str | None, n: str, main: loop.Block, machine: Machine
     rows = mr * 4
     while rows > mr and rows * depth * factor.itemsize > machine.l2 // 2:
         rows -= mr
-    return (None if total_m <= rows else rows), (None if total_n <= columns else columns)
+    lines = 1
+    if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
+        lines = even_part(extent, max(1, rows // total_m))
+    if m and isinstance(extent := s.loop(m).extent, int):
+        rows = -(-even_part(extent, rows) // mr) * mr
+    return (None if total_m <= rows else rows), lines, (None if total_n <= columns else columns)
+
+
+def even_part(extent: int, most: int) -> int:
+    """The size of equal parts (but for the last one) of at most `most` that cut `extent` into the fewest pieces."""
+    return -(-extent // -(-extent // most))
