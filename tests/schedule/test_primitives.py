@@ -120,6 +120,20 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
         "attention",
         lambda s: (s.skip_hidden("b3", rows_of_attention(s), 2), s.roll("b3", 2)),
     ),
+    "unroll and jam": (
+        "matmul",
+        lambda s: (s.split("b0_i1", 4), s.reorder("b0_i0", "b0_i1_o", "b0_i1_i", "b0_r0"), s.unroll("b0_i1_i")),
+    ),
+    "merge parts": (
+        "matmul",
+        lambda s: (
+            s.split("b0_i1", 4),
+            s.split("b1_i1", 4),
+            s.reorder("b0_i1_o", "b0_i0"),
+            s.reorder("b1_i1_o", "b1_i0"),
+            s.merge("b0_i1_o", "b1_i1_o"),
+        ),
+    ),
     "tensorize two reductions": (
         "matmul",
         lambda s: (s.split("b0_r0", 2), s.tensorize("b0", "b0_i0", "b0_i1", ("b0_r0_o",), "b0_r0_i", 8)),

@@ -1,7 +1,7 @@
 """From a scheduled kernel to one ready for code generation: a table of contents of small passes.
 
 `finalize` initializes the remaining reductions, substitutes bindings into block bodies, shrinks local buffers to what one
-iteration of their scope uses, and turns accumulations in memory into values carried by loops.
+iteration of their scope uses, turns accumulations in memory into values carried by loops, and jams those inside unrolled loops.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
 from .blocks import decompose_reduction
 from .compact import compact_buffers
+from .jam import unroll_and_jam
 from .schedule import Schedule
 from .tree import enclosing_loops, inside, reduce_variables, substitute_tree
 
@@ -23,6 +24,7 @@ def finalize(schedule: Schedule) -> loop.Kernel:
     inline_blocks(kernel)
     compact_buffers(kernel)
     promote_accumulators(kernel)
+    unroll_and_jam(kernel)
     return kernel
 
 

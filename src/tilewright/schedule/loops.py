@@ -9,6 +9,7 @@ from ..ir.symbolic import (
     Expr,
     ceildiv,
     free_symbols,
+    linear_in,
     prove_divisible,
     prove_eq,
     prove_le,
@@ -159,7 +160,8 @@ def merge(s: Schedule, first: str, second: str) -> None:
         for j in n:  b(j)
     becomes
         for i in n:  a(i); b(i)
-    Allowed when every buffer that one body writes and the other touches is addressed by just ``i`` (``j``) in one dimension.
+    Allowed when every buffer that one body writes and the other touches is addressed by just ``i`` (``j``) in one dimension, or by
+    a part of it that is the iteration's own (``8 * i + k`` with k in 0..7).
     """
     a, b = s.loop(first), s.loop(second)
     if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
@@ -202,13 +204,22 @@ def _check_same_iteration(a: loop.For, b: loop.For) -> None:
     first, second = _accesses_in(a), _accesses_in(b)
     written = {op.buffer for op in (*first, *second) if not isinstance(op, loop.Load)}
     for buffer in written & {op.buffer for op in first} & {op.buffer for op in second}:
-        common: set[int] | None = None
+        common: set[tuple[int, int]] | None = None
         for op, iv in [*((op, a.iv) for op in first), *((op, b.iv) for op in second)]:
             if op.buffer is buffer:
-                here = {d for d, e in enumerate(resolved(op, op.indices)) if e is iv}
+                here = {(d, n) for d, e in enumerate(resolved(op, op.indices)) if (n := _own_part(e, iv))}
                 common = here if common is None else common & here
         if not common:
             raise ScheduleError(f"merge: '{a.iv.name}' and '{b.iv.name}' exchange values of different iterations")
+
+
+def _own_part(e: Dim, iv: Expr) -> int:
+    """How many successive indices each iteration has to itself, 0 when another iteration may have the same."""
+    parts = linear_in(e, iv) if isinstance(e, Expr) else None
+    if parts is None:
+        return 0
+    size, rest = parts
+    return size if isinstance(size, int) and size > 0 and prove_le(0, rest) and prove_le(rest, size - 1) else 0
 
 
 def _ancestors(op: Operation) -> list[Operation]:

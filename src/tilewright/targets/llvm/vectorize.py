@@ -35,6 +35,7 @@ class _Body:
     operations: int = 0
     heavy: bool = False
     nested: bool = False
+    carried: int = 0  # values that an inner loop carries
     scattered: bool = False  # some access is neither contiguous nor equal in all lanes
 
 
@@ -59,6 +60,8 @@ def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
         parts = 1
     elif body.nested:
         parts = 4 if many else 2
+        while parts > 1 and parts * body.carried > g.isa.vector_registers * 5 // 8:
+            parts //= 2
     elif f.inits:
         parts = 4
     else:
@@ -95,6 +98,7 @@ def _look(g: Context, f: loop.For, block: Block, found: _Body) -> bool:
             if varies(op.extent) or op.kind == "vectorize":
                 return False
             found.nested = True
+            found.carried = max(found.carried, len(op.inits))
             found.varying.update(op.body.args)
             if not _look(g, f, op.body, found):
                 return False

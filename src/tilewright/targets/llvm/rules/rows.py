@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Expr
+from ....ir.symbolic import Dim, Expr, linear_in
 from ....schedule import Schedule
-from ....schedule.tree import enclosing_loops, reduce_variables
+from ....schedule.tree import address, enclosing_loops, reduce_variables
 from .common import (
     CHUNK,
     SHORT,
@@ -35,8 +35,10 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         elementwise(s, blocks, machine)
         return
     shared: list[str] = []
-    for d in range(rows - 1 if _lanes_across_rows(blocks, rows) else rows):
-        names = [loop_of(s, b, d) for b in blocks]
+    depth = rows - 1 if _lanes_across_rows(blocks, rows) else rows
+    columns = _cut_columns(s, blocks, depth)
+    for d in range(depth):
+        names = [columns[b][0] if b in columns and d == depth - 1 else loop_of(s, b, d) for b in blocks]
         if names[0] is None:
             continue
         for other in names[1:]:
@@ -53,7 +55,10 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         for f in own:
             points *= upper_limit(f.extent, 1024)
         work += points * point_cost(b)
-        vectorize_inner(s, b, own)
+        if b.reduce_axes and b in columns and columns[b][1] in window_columns(b):
+            _share_windows(s, b, columns[b][1])
+        else:
+            vectorize_inner(s, b, own)
     if shared:
         set_grain(s, work)
 
@@ -63,17 +68,81 @@ def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
     for b in blocks:
         if not b.reduce_axes or not rows or not isinstance(b.bindings[rows - 1], Expr):
             continue
-        reduced = [f.iv for f in enclosing_loops(b) if f.iv in reduce_variables(b)]
-        row = next((f.iv for f in enclosing_loops(b) if f.iv is b.bindings[rows - 1]), None)
-        if row is None or not reduced:
-            continue
-
-        def score(iv: Expr, b: loop.Block = b) -> float:
-            return contiguity(b, iv) - (3.0 if upper_limit(iv.upper + 1) < SHORT else 0.0)
-
-        if score(row) > max(map(score, reduced)):
+        around = enclosing_loops(b)
+        chosen = vector_loop(b, around)
+        if (
+            chosen is not None
+            and chosen.iv is b.bindings[rows - 1]
+            and any(f.iv in reduce_variables(b) for f in around)
+        ):
             return True
     return False
+
+
+COLUMNS = 8
+"""Windows at most that are computed together, an accumulator for each."""
+
+
+def window_columns(block: loop.Block) -> list[str]:
+    """Loops along which the windows of a reduction share half their elements or more: the loop moves a read by that many fewer steps
+    than a reduce loop has."""
+    around = enclosing_loops(block)
+    reduced = reduce_variables(block)
+    taps = [f for f in around if f.iv in reduced]
+    found = []
+    for f in around:
+        if f in taps or f.kind != "serial" or not isinstance(f.extent, int):
+            continue
+        for load in (op for op in block.body.ops if isinstance(op, loop.Load) and not op.dynamic):
+            step = _step(load, f.iv)
+            for tap in taps:
+                inner = _step(load, tap.iv)
+                if inner and step and step % inner == 0 and 2 * step // inner <= upper_limit(tap.extent):
+                    found.append(f.iv.name)
+    return found
+
+
+def _step(load: loop.Load, iv: Expr) -> int:
+    """Elements that a read moves by when a loop takes a step; 0 where that is unknown."""
+    e = address(load)
+    parts = linear_in(e, iv) if isinstance(e, Expr) else None
+    return parts[0] if parts is not None and isinstance(parts[0], int) else 0
+
+
+def _cut_columns(s: Schedule, blocks: list[loop.Block], depth: int) -> dict[loop.Block, tuple[str, str]]:
+    """Where windows of a reduction overlap along the last of the shared loops, split it in all blocks into equal parts of a few
+    columns; returns each block's loops over the parts and over the columns of one part."""
+    names = {b: loop_of(s, b, depth - 1) for b in blocks} if depth else {}
+    if not any(b.reduce_axes and name in window_columns(b) for b, name in names.items()):
+        return {}
+    extent = s.loop(next(iter(names.values())) or "").extent
+    size = _columns(extent)
+    if size < 2 or any(name is None or s.loop(name).extent != extent for name in names.values()):
+        return {}
+    return {b: s.split(name, size) for b, name in names.items() if name is not None}
+
+
+def _columns(extent: Dim) -> int:
+    """The largest number of columns, up to `COLUMNS`, that divides a row."""
+    return next((n for n in range(COLUMNS, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
+
+
+def _share_windows(s: Schedule, block: loop.Block, columns: str) -> None:
+    """Lanes along the most contiguous loop; inside it the reduction over all `columns` at once, its innermost loop written out."""
+    reduced = reduce_variables(block)
+    own = [f for f in enclosing_loops(block) if f.kind == "serial"]
+    taps = [f.iv.name for f in own if f.iv in reduced]
+    others = [f for f in own if f.iv not in reduced and f.iv.name != columns]
+    chosen = vector_loop(block, others)
+    if chosen is None:
+        vectorize_inner(s, block, own)
+        return
+    lane = chosen.iv.name
+    s.reorder(*(f.iv.name for f in others if f is not chosen), lane, columns, *taps)
+    s.vectorize(lane)
+    s.unroll(columns)
+    if isinstance(s.loop(taps[-1]).extent, int):
+        s.unroll(taps[-1])
 
 
 def single(s: Schedule, machine: Machine) -> None:
@@ -96,6 +165,17 @@ def single(s: Schedule, machine: Machine) -> None:
             work *= upper_limit(f.extent, 1024)
     name = chosen.iv.name
     is_reduced = chosen.iv in reduced
+    windows = [x for x in window_columns(block) if x in parallel]
+    size = _columns(s.loop(windows[-1]).extent) if windows else 1
+    if not is_reduced and size > 1:
+        parts, columns = s.split(windows[-1], size)
+        parallel[parallel.index(windows[-1])] = parts
+        s.reorder(*parallel, columns, name, *inner)
+        tiles = fuse_all(s, parallel)
+        s.parallel(tiles)
+        set_grain(s, tiles, work * size)
+        _share_windows(s, block, columns)
+        return
     if independent(own):
         s.reorder(*parallel, *([*inner, name] if is_reduced else [name, *inner]))
     if not is_reduced and not parallel and upper_limit(chosen.extent) > 4 * machine.lanes:

@@ -1,0 +1,90 @@
+"""Convolutions of every configuration, compiled, against PyTorch; and what their schedules look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tilewright as tw
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "dense 3x3": (lambda: nn.Conv2d(20, 37, 3, padding=1), (2, 20, 9, 13)),
+    "dense, small image": (lambda: nn.Conv2d(70, 130, 3, padding=1), (1, 70, 4, 5)),
+    "dense, stride, dilation": (lambda: nn.Conv2d(5, 19, 3, (2, 3), padding=(2, 1), dilation=(2, 1)), (2, 5, 17, 16)),
+    "first layer": (lambda: nn.Conv2d(3, 16, 7, 2, padding=3), (1, 3, 33, 31)),
+    "same padding of an even kernel": (lambda: nn.Conv2d(4, 6, 4, padding="same"), (1, 4, 10, 11)),
+    "asymmetric padding": (lambda: nn.Sequential(nn.ZeroPad2d((1, 0, 2, 1)), nn.Conv2d(4, 9, 3)), (2, 4, 8, 9)),
+    "1x1": (lambda: nn.Conv2d(33, 65, 1), (2, 33, 7, 7)),
+    "1x1, stride": (lambda: nn.Conv2d(16, 40, 1, 2), (1, 16, 15, 14)),
+    "patches": (lambda: nn.Conv2d(3, 24, 4, 4), (2, 3, 16, 20)),
+    "grouped": (lambda: nn.Conv2d(24, 36, 3, padding=1, groups=4), (2, 24, 8, 9)),
+    "grouped, stride": (lambda: nn.Conv2d(12, 12, 5, 2, padding=2, groups=3), (1, 12, 11, 12)),
+    "depthwise 3x3": (lambda: nn.Conv2d(35, 35, 3, padding=1, groups=35), (2, 35, 7, 14)),
+    "depthwise 3x3, stride": (lambda: nn.Conv2d(48, 48, 3, 2, padding=1, groups=48), (1, 48, 15, 16)),
+    "depthwise 7x7": (lambda: nn.Conv2d(50, 50, 7, padding=3, groups=50), (1, 50, 6, 16)),
+    "depthwise 5x5, stride, prime width": (lambda: nn.Conv2d(9, 9, 5, 2, padding=2, groups=9), (1, 9, 22, 22)),
+    "depthwise, dilation": (lambda: nn.Conv2d(20, 20, 3, padding=2, dilation=2, groups=20), (1, 20, 12, 12)),
+    "depthwise, multiplier": (lambda: nn.Conv2d(8, 24, 3, padding=1, groups=8), (1, 8, 6, 8)),
+    "1-D": (lambda: nn.Conv1d(10, 22, 5, padding=2), (2, 10, 40)),
+    "1-D, 1x1": (lambda: nn.Conv1d(18, 30, 1), (1, 18, 25)),
+    "1-D depthwise, causal": (
+        lambda: nn.Sequential(nn.ZeroPad1d((4, 0)), nn.Conv1d(16, 16, 5, groups=16)),
+        (1, 16, 24),
+    ),
+    "3-D": (lambda: nn.Conv3d(5, 12, 3, (1, 2, 1), padding=1), (2, 5, 5, 6, 7)),
+    "3-D depthwise": (lambda: nn.Conv3d(17, 17, 3, padding=1, groups=17), (1, 17, 4, 5, 8)),
+    "transposed 2x2": (lambda: nn.ConvTranspose2d(12, 7, 2, 2), (2, 12, 5, 6)),
+    "transposed 3x3, output padding": (lambda: nn.ConvTranspose2d(6, 9, 3, 2, 1, output_padding=1), (1, 6, 5, 7)),
+    "transposed 4x4": (lambda: nn.ConvTranspose2d(8, 8, 4, 2, 1), (1, 8, 6, 6)),
+    "transposed, unequal strides": (lambda: nn.ConvTranspose2d(4, 6, (3, 5), (1, 3), (1, 2), (0, 1)), (2, 4, 5, 4)),
+    "transposed, grouped": (lambda: nn.ConvTranspose2d(8, 12, 3, 2, 1, groups=4), (1, 8, 5, 5)),
+    "transposed, dilated": (lambda: nn.ConvTranspose2d(4, 5, 3, 2, dilation=2), (1, 4, 5, 5)),
+    "transposed, stride above kernel": (lambda: nn.ConvTranspose2d(4, 5, 2, 3, output_padding=1), (1, 4, 4, 5)),
+    "transposed 1-D": (lambda: nn.ConvTranspose1d(6, 10, 16, 8, 4), (1, 6, 9)),
+    "transposed 3-D": (lambda: nn.ConvTranspose3d(4, 3, 2, 2), (1, 4, 3, 2, 3)),
+    "max pool": (lambda: nn.MaxPool2d(3, 1, 1), (1, 20, 8, 8)),
+    "average pool": (lambda: nn.AvgPool2d(3, 1, 1), (1, 20, 8, 6)),
+}
+
+
+class _Between(nn.Module):
+    """Something before and behind the layer, so that it finds its input channels-last and has an epilogue."""
+
+    def __init__(self, layer: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.before = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}[len(shape)](shape[1], shape[1], 1)
+
+    def forward(self, x: Any) -> Any:
+        return torch.clamp(self.layer(self.before(x)), -0.4, 0.5)
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["alone", "between"])
+@pytest.mark.parametrize("case", CASES)
+def test_against_torch(case: str, between: bool) -> None:
+    make, shape = CASES[case]
+    torch.manual_seed(0)
+    layer = (_Between(make(), shape) if between else make()).eval()
+    x = torch.randn(shape)
+    with torch.no_grad():
+        wanted = layer(x).numpy()
+    found = tw.compile(layer, (x,), cache=False)(x.numpy())
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-5)
+
+
+def test_windows_side_by_side_share_what_they_read() -> None:
+    """A depthwise convolution carries an accumulator for each of several pixels through its taps."""
+    layer = _Between(nn.Conv2d(32, 32, 7, padding=3, groups=32), (1, 32, 8, 16)).eval()
+    text = tw.compile(layer, (torch.randn(1, 32, 8, 16),), cache=False).ir("loop")
+    assert 'combiners = ["sum", "sum", "sum", "sum", "sum", "sum", "sum", "sum"]' in text
+
+
+def test_a_column_read_left_operand_is_a_tile() -> None:
+    """A 1x1 convolution of an image whose channels lie apart: its kernel has no steps, and still becomes a contraction tile."""
+    layer = nn.Conv2d(16, 32, 1).eval()
+    assert "simd.brgemm" in tw.compile(layer, (torch.randn(1, 16, 6, 6),), cache=False).ir("loop")
