@@ -60,6 +60,20 @@ def channels_last(op: Any, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.ConvTranspose)
+def whole_phases(op: Any, rewriter: Rewriter) -> bool:
+    """A transposed convolution's kernel, filled up with zeros to a multiple of the stride: every phase then has as many elements."""
+    kernel = tensor_type(op.w).shape[2:]
+    missing = [-k % s if d == 1 else 0 for k, s, d in zip(kernel, op.strides, op.dilations, strict=True)]
+    if not any(missing):
+        return False
+    b = rewriter.builder
+    w = b(graph.Pad(op.w, low=(0,) * (len(kernel) + 2), high=(0, 0, *missing), value=0.0))
+    padding = tuple((low, high + more) for (low, high), more in zip(op.padding, missing, strict=True))
+    rewriter.replace(op, b(rebuild(op, [op.x, w, *op.operands[2:]], padding=padding)))
+    return True
+
+
 # -- Moving transposes down ----------------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +245,7 @@ def group_norm_last(op: Any, rewriter: Rewriter) -> bool:
 
 PATTERNS = [
     channels_last,
+    whole_phases,
     behind_unary,
     behind_binary,
     behind_concat,

@@ -91,7 +91,7 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
         panel = Panel(panel.nr)  # groups of the left operand's elements cannot be loaded as one
     padded = False
-    if source is not None and not any(c.b.moves_with(axis) for axis in c.batch):
+    if source is not None:
         _pack_constant(c, k, source, panel, packed)
         padded = True
     elif not contiguous and _few_readers(c):
@@ -172,7 +172,7 @@ def _number(d: Dim) -> int:
 
 
 def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel, packed: dict[Any, Value]) -> None:
-    *outer, last = c.n
+    *outer, last = [axis for axis in c.batch if axis.upper != 0 and c.b.moves_with(axis)] + list(c.n)
     axes = [*outer, last, *k]
     shape = [_number(extent(a)) for a in axes]
     strides = [_number(c.b.coefficients[a]) for a in axes]

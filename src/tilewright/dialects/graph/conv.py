@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
-from ...ir.symbolic import Dim, prove_eq, prove_le
+from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le
 from ...ir.types import TensorType, Type
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, tensor_type
@@ -273,6 +273,56 @@ class ConvTranspose(GraphOp):
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         x, w, *rest = operands
+        whole = all(
+            s == 1 or (d == 1 and k % s == 0) for k, s, d in zip(w.shape[2:], self.strides, self.dilations, strict=True)
+        )
+        if whole and self.layout == "channels_last":
+            return self._by_phases(t, x, w, *rest)
+        return self._stretched(t, x, w, *rest)
+
+    def _by_phases(self, t: TensorBuilder, x: Tensor, w: Tensor, *rest: Tensor) -> Tensor:
+        """A dense convolution that computes all `stride` phases of an output pixel from the same few input pixels.
+
+        Output pixel ``stride * q + p`` (before `padding` is cut off) is the sum over u of input ``q - u`` times kernel element
+        ``p + stride * u``: phases are further columns of the contraction, and no term is a product with an inserted zero.
+        """
+        result: TensorType = self.result.type
+        rank, per_out, per_in, g = result.rank, w.shape[1], w.shape[0] // self.groups, self.groups
+        axes = spatial_axes(rank, self.layout)
+        taps = [k // s for k, s in zip(w.shape[2:], self.strides, strict=True)]
+        # The first position q that has an output pixel, and how many have one.
+        first = [low // s for (low, _), s in zip(self.padding, self.strides, strict=True)]
+        counts = [
+            ceildiv(low + result.shape[a], s) - q
+            for a, (low, _), s, q in zip(axes, self.padding, self.strides, first, strict=True)
+        ]
+        pads = [
+            (d * (u - 1) - q, n + q - x.shape[a])
+            for a, u, d, q, n in zip(axes, taps, self.dilations, first, counts, strict=True)
+        ]
+        z = pad_spatial(t, x, self.layout, pads)
+        phases = [e for n, s in zip(counts, self.strides, strict=True) for e in (n, s)]
+        shape = (result.shape[0], *phases, g, per_out)
+
+        def body(*i: Any) -> Scalar:
+            n, *at, q, o = i[: len(shape)]
+            *steps, c = i[len(shape) :]
+            where = [p + u * d for p, u, d in zip(at[::2], steps, self.dilations, strict=True)]
+            kernel = [p + s * (u - 1 - e) for p, s, u, e in zip(at[1::2], self.strides, taps, steps, strict=True)]
+            return widen(z[(n, *where, q * per_in + c)]) * widen(w[(q * per_in + c, o, *kernel)])
+
+        y = accumulate(t, TensorType(result.dtype, shape), (*taps, per_in), body)
+        if rest:
+            total = y
+            y = t.compute(shape, lambda *i: total[i] + rest[0][i[-2] * per_out + i[-1]])
+        cut = [low - q * s for (low, _), s, q in zip(self.padding, self.strides, first, strict=True)]
+        full = [n * s for n, s in zip(counts, self.strides, strict=True)]
+        y = t.reshape(y, (result.shape[0], *full, g * per_out))
+        if all(c == 0 for c in cut) and y.shape == result.shape:
+            return y
+        return t.compute(result.shape, lambda n, *i: y[(n, *(e + c for e, c in zip(i[:-1], cut, strict=True)), i[-1])])
+
+    def _stretched(self, t: TensorBuilder, x: Tensor, w: Tensor, *rest: Tensor) -> Tensor:
         result: TensorType = self.result.type
         rank = result.rank
         axes = spatial_axes(rank, self.layout)
