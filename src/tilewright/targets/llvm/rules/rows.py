@@ -167,13 +167,13 @@ def single(s: Schedule, machine: Machine) -> None:
     is_reduced = chosen.iv in reduced
     windows = [x for x in window_columns(block) if x in parallel]
     size = _columns(s.loop(windows[-1]).extent) if windows else 1
-    if not is_reduced and size > 1:
+    if not is_reduced and size > 1 and independent(own):
         parts, columns = s.split(windows[-1], size)
         parallel[parallel.index(windows[-1])] = parts
         s.reorder(*parallel, columns, name, *inner)
         tiles = fuse_all(s, parallel)
         s.parallel(tiles)
-        set_grain(s, tiles, work * size)
+        set_grain(s, work * size)
         _share_windows(s, block, columns)
         return
     if independent(own):
