@@ -205,6 +205,41 @@ def behind_gather(op: Any, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.Reshape)
+def behind_split(op: Any, rewriter: Rewriter) -> bool:
+    """Channels in groups, (N, C, *spatial) -> (N, groups, C / groups, *spatial): the same of the tensor before the transpose."""
+    inner = moving(op.x)
+    if inner is None:
+        return False
+    before, after = tensor_type(op.x).shape, tensor_type(op.result).shape
+    count = len(before) - 2
+    parts = after[1 : len(after) - count]
+    if len(parts) < 2 or after[0] != before[0] or after[len(after) - count :] != before[2:]:
+        return False
+    b = rewriter.builder
+    y = reshape(b, inner.x, (before[0], *before[2:], *parts))
+    rewriter.replace(op, transpose(b, y, (0, *range(1 + count, len(after)), *range(1, 1 + count))))
+    return True
+
+
+@pattern(graph.Reshape)
+def behind_join(op: Any, rewriter: Rewriter) -> bool:
+    """Groups of channels that a transpose put behind the batch, joined: joined where they lay, behind the spatial dimensions."""
+    inner = producer(op.x, graph.Transpose)
+    before, after = tensor_type(op.x).shape, tensor_type(op.result).shape
+    count = len(after) - 2
+    if inner is None or count < 1 or len(before) <= len(after) or inner.attributes.get(SETTLED):
+        return False
+    p = tuple(inner.permutation)
+    if p[0] != 0 or p[-count:] != tuple(range(1, 1 + count)) or (after[0], *after[2:]) != (before[0], *before[-count:]):
+        return False
+    b = rewriter.builder
+    y = transpose(b, inner.x, (0, *range(1, 1 + count), *p[1:-count]))
+    y = reshape(b, y, (after[0], *after[2:], after[1]))
+    rewriter.replace(op, b(graph.Transpose(y, permutation=to_first(len(after)))))
+    return True
+
+
 @pattern(graph.BroadcastTo)
 def behind_broadcast(op: Any, rewriter: Rewriter) -> bool:
     """A broadcast of a transpose of as many dimensions."""
@@ -253,6 +288,8 @@ PATTERNS = [
     behind_axis,
     behind_reduction,
     behind_gather,
+    behind_split,
+    behind_join,
     behind_broadcast,
     group_norm_last,
 ]
