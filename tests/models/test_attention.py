@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -113,13 +113,22 @@ def test_static_shapes(form: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("form", ["plain", "causal", "window"])
 def test_long_rows_go_in_blocks(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks here; the sums are rescaled from block to block. The window hides whole blocks on both sides."""
-    monkeypatch.setattr(sys.modules["tilewright.targets.llvm.rules.chain"], "COLUMNS", 64)
+    monkeypatch.setattr(import_module("tilewright.targets.llvm.rules.chain"), "COLUMNS", 64)
     inputs = factors(1, 2, 2, 300, 300, 32)
     library = tw.compile(Attend(FORMS[form]), inputs, cache=False)
     assert "_roll in " in library.ir("loop")
     check(library, form, inputs)
     inputs[0] *= 40  # maxima move far from block to block
     check(library, form, inputs)
+
+
+def test_long_rows_of_narrow_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are converted to bfloat16 between the softmax and the values."""
+    monkeypatch.setattr(import_module("tilewright.targets.llvm.rules.chain"), "COLUMNS", 64)
+    inputs = factors(1, 2, 2, 300, 300, 32)
+    library = tw.compile(Attend(FORMS["window"]), inputs, precision="bf16", cache=False)
+    assert "_roll in " in library.ir("loop")
+    torch.testing.assert_close(library(*inputs), Attend(FORMS["window"])(*inputs), rtol=3e-2, atol=3e-2)
 
 
 @pytest.mark.parametrize("heads", [4, 16], ids=["one query each", "four"])

@@ -31,7 +31,7 @@ from ..ir.symbolic import (
     symbol,
 )
 from ..ir.types import BufferType
-from ..transforms.index_maps import symbols_of
+from ..transforms.index_maps import at_same_point, symbols_of
 from .blocks import decompose_reduction, parallel_nest
 from .loops import reorder, split
 from .schedule import Schedule, ScheduleError, primitive
@@ -41,13 +41,14 @@ from .tree import enclosing_loops, inside, interval_of, reduce_variables, resolv
 @dataclass(frozen=True)
 class _Exchange:
     """`weights` stores the exponentials, `top` the maxima; `columns`: the loop over columns of every block that has one, in program order;
-    `nests`: the outermost loop that each of these blocks has for itself."""
+    `nests`: the outermost loop that each of these blocks has for itself; `carriers`: buffers that hold the exponentials."""
 
     weights: loop.Block
     top: loop.Block
     sums: tuple[loop.Block, ...]
     columns: dict[loop.Block, loop.For]
     nests: dict[loop.Block, loop.For]
+    carriers: frozenset[Value]
 
 
 def _block_of(op: Operation) -> loop.Block:
@@ -91,10 +92,14 @@ def _exchange(s: Schedule, what: str, name: str) -> _Exchange:
     pending: list[loop.Block] = [weights]
     while pending:
         block = pending.pop()
-        for load in [op for op in block.body.ops if isinstance(op, loop.Load)]:
-            there = _column(load) if isinstance(load.buffer.defining_op, loop.Alloc) else None
-            if there is not None and there[0] is columns[block] and load.buffer not in buffers:
-                buffers.append(load.buffer)
+        for access in [x for x in block.body.ops if isinstance(x, (loop.Load, loop.Store, loop.Accumulate))]:
+            there = _column(access)
+            if there is None or there[0] is not columns[block] or access.buffer in buffers:
+                continue
+            if isinstance(access.buffer.defining_op, loop.Alloc):
+                buffers.append(access.buffer)
+            elif not isinstance(access, loop.Load):
+                raise refuse(f"what block {block.sym_name!r} stores is a result of the kernel")
         for buffer in buffers:
             for op in buffer.users:
                 if not isinstance(op, (loop.Load, loop.Store, loop.Accumulate)) or op.guard or op.dynamic:
@@ -108,17 +113,20 @@ def _exchange(s: Schedule, what: str, name: str) -> _Exchange:
     if top not in columns:
         raise refuse("the maximum is taken over something else")
     sums = []
-    for block, along in columns.items():
-        reduces = along.iv in reduce_variables(block)
-        reads_weights = any(isinstance(op, loop.Load) and op.buffer is store.buffer for op in block.body.ops)
-        if reduces and block is not top:
-            if not reads_weights or not _is_linear_sum(block, store.buffer):
+    position = {op: k for k, op in enumerate(s.kernel.walk())}
+    order = sorted(columns, key=lambda b: position[b])
+    carriers = {store.buffer}  # the exponentials, and what they are as another type
+    for block in order:
+        along = columns[block]
+        reads_weights = any(isinstance(op, loop.Load) and op.buffer in carriers for op in block.body.ops)
+        if along.iv in reduce_variables(block) and block is not top:
+            if not reads_weights or not _is_linear_sum(block, carriers):
                 raise refuse(f"block {block.sym_name!r} is no sum of the exponentials")
             sums.append(block)
         elif reads_weights:
-            raise refuse(f"block {block.sym_name!r} reads the exponentials and does not sum them")
-    position = {op: k for k, op in enumerate(s.kernel.walk())}
-    order = sorted(columns, key=lambda b: position[b])
+            if not _is_conversion(block, carriers):
+                raise refuse(f"block {block.sym_name!r} reads the exponentials and does not sum them")
+            carriers.add(written_buffer(block))
     results = {written_buffer(b): b for b in (top, *sums)}
     for block in order:
         for op in block.body.ops:
@@ -129,7 +137,7 @@ def _exchange(s: Schedule, what: str, name: str) -> _Exchange:
             ):
                 raise refuse(f"block {block.sym_name!r} reads a sum over the columns too")
     nests = _nests(order, columns, refuse)
-    return _Exchange(weights, top, tuple(b for b in order if b in sums), {b: columns[b] for b in order}, nests)
+    return _Exchange(weights, top, tuple(sums), {b: columns[b] for b in order}, nests, frozenset(carriers))
 
 
 def _nests(
@@ -180,7 +188,20 @@ def _exponent(store: loop.Store) -> loop.Load | None:
     return top if isinstance(top, loop.Load) and not top.guard and not top.dynamic else None
 
 
-def _is_linear_sum(block: loop.Block, weights: Value) -> bool:
+def _is_conversion(block: loop.Block, carriers: set[Value]) -> bool:
+    """Whether a block stores the exponentials in the same places of another buffer, as another type."""
+    store = list(block.body.ops)[-1]
+    value = store.value.defining_op if isinstance(store, loop.Store) else None
+    load = value.x.defining_op if isinstance(value, scalar.Cast) else None
+    return (
+        isinstance(load, loop.Load)
+        and load.buffer in carriers
+        and isinstance(store, loop.Store)
+        and at_same_point(load.indices, store.indices)
+    )
+
+
+def _is_linear_sum(block: loop.Block, weights: set[Value]) -> bool:
     """Whether a block sums the weights, or products of them with something else."""
     update = list(block.body.ops)[-1]
     if not isinstance(update, loop.Accumulate) or update.combiner != "sum" or update.guard or update.dynamic:
@@ -188,13 +209,13 @@ def _is_linear_sum(block: loop.Block, weights: Value) -> bool:
 
     def reads(value: Value) -> bool:
         op = value.defining_op
-        return op is not None and (isinstance(op, loop.Load) and op.buffer is weights or any(map(reads, op.operands)))
+        return op is not None and (isinstance(op, loop.Load) and op.buffer in weights or any(map(reads, op.operands)))
 
     value = update.value
     while True:
         op = value.defining_op
         if isinstance(op, loop.Load):
-            return op.buffer is weights
+            return op.buffer in weights
         if isinstance(op, scalar.Cast):
             value = op.x
         elif isinstance(op, BINARY["mul"]) and reads(op.operands[0]) != reads(op.operands[1]):
@@ -421,7 +442,7 @@ def _rescale(s: Schedule, found: _Exchange, rolled: loop.For) -> None:
             user.set_operand(k, bounded)
     for block in found.sums:
         total = _accumulate(block)
-        read = next(op for op in block.body.ops if isinstance(op, loop.Load) and op.buffer is store.buffer)
+        read = next(op for op in block.body.ops if isinstance(op, loop.Load) and op.buffer in found.carriers)
         row = {a: e for a, e in zip(store.indices, read.indices, strict=True) if isinstance(a, Expr)}
         indices = tuple(substitute(e, row) for e in load.indices)
         shrink = parallel_nest(s, block, nest_of(block), f"{block.sym_name}_shrink")
