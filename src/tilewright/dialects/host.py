@@ -76,24 +76,28 @@ class Alloc(Operation):
 
 @operation
 class View(Operation):
-    """The same memory under another shape; of fewer elements, `offset` elements from its start."""
+    """The same memory under another shape; of fewer elements, `offset` elements from its start; of another element type, whole."""
 
     name = "host.view"
     effects = Effect.PURE
     source: Operand
     shape: Attr
     offset: Attr = 0
+    dtype: Attr = None
 
     @property
     def is_whole(self) -> bool:
         """Whether the view shows all of its source."""
-        return prove_eq(self.offset, 0) and prove_eq(self.source.type.size, self.result.type.size)
+        before, after = (t.size * t.dtype.itemsize for t in (self.source.type, self.result.type))
+        return prove_eq(self.offset, 0) and prove_eq(before, after)
 
     def infer_types(self) -> Sequence[Type]:
-        return (BufferType(self.source.type.dtype, self.shape, self.source.type.space),)
+        return (BufferType(self.dtype or self.source.type.dtype, self.shape, self.source.type.space),)
 
     def verify(self) -> None:
         end = self.offset + self.result.type.size
+        if self.dtype not in (None, self.source.type.dtype) and not self.is_whole:
+            raise IRError(f"{self.result.type} is not the whole of {self.source.type}", self)
         if not self.is_whole and not (prove_le(0, self.offset) and prove_le(end, self.source.type.size)):
             raise IRError(f"cannot prove that {self.result.type} at {self.offset} lies in {self.source.type}", self)
 
@@ -101,6 +105,7 @@ class View(Operation):
         shape = tuple(int(env.evaluate(d)) for d in self.shape)
         view = source.view()
         view.shape = (-1,)  # unlike reshape, never copies
+        view = view.view(self.result.type.dtype.numpy)
         start = int(env.evaluate(self.offset))
         view = view[start : start + int(np.prod(shape, dtype=np.int64))]
         view.shape = shape

@@ -257,6 +257,37 @@ class Reshape(Operation):
 
 
 @operation
+class Bitcast(Operation):
+    """The same bytes in row-major order as elements of another type, under another shape: a view, never a copy."""
+
+    name = "tensor.bitcast"
+    effects = Effect.PURE
+    x: Operand
+    shape: Attr
+    dtype: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(self.dtype, self.shape),)
+
+    def verify(self) -> None:
+        before, after = self.x.type, self.result.type
+        if not prove_eq(before.size * before.dtype.itemsize, after.size * after.dtype.itemsize):
+            raise IRError(f"cannot prove that {before} and {after} have as many bytes", self)
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        return (
+            np.ascontiguousarray(x)
+            .reshape(-1)
+            .view(self.dtype.numpy)
+            .reshape([int(env.evaluate(d)) for d in self.shape])
+        )
+
+
+View = Reshape | Bitcast
+"""Operations whose result is the memory of their operand."""
+
+
+@operation
 class Scatter(Operation):
     """A copy of `dest` with elements replaced (or combined): push-style, for data-dependent output positions.
 

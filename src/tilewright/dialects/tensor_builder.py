@@ -278,6 +278,10 @@ class TensorBuilder:
             return x
         return Tensor(self, self.builder(tensor.Reshape(x.value, shape=tuple(shape))))
 
+    def bitcast(self, x: Tensor, dtype: DType, shape: Sequence[Dim]) -> Tensor:
+        """The same bytes as elements of another type and shape."""
+        return Tensor(self, self.builder(tensor.Bitcast(x.value, shape=tuple(shape), dtype=dtype)))
+
     def order(self, x: Tensor, k: Dim, axis: int, largest: bool) -> Tensor:
         """The places of the first `k` elements of `x` along `axis` in stable order (i64)."""
         op = tensor.Order(x.value, k=k, axis=axis, largest=largest, location=self.builder.location)

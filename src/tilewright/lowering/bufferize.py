@@ -68,13 +68,14 @@ def _buffer(type_: TensorType) -> BufferType:
 
 
 def _view(builder: Builder, buffer: Value, type_: TensorType) -> Value:
-    """`buffer` with the shape of `type_`; views of views reach back to the memory itself."""
-    if buffer.type.shape == type_.shape:
+    """`buffer` with the shape and element type of `type_`; views of views reach back to the memory itself."""
+    if buffer.type.shape == type_.shape and buffer.type.dtype is type_.dtype:
         return buffer
     op = buffer.defining_op
     if isinstance(op, host.View) and op.is_whole:
         return _view(builder, op.source, type_)
-    view: Value = builder(host.View(buffer, shape=type_.shape))
+    dtype = None if buffer.type.dtype is type_.dtype else type_.dtype
+    view: Value = builder(host.View(buffer, shape=type_.shape, dtype=dtype))
     return view
 
 
@@ -120,7 +121,7 @@ class _Bufferizer:
                     break
                 if isinstance(op, graph.Constant):
                     buffers[op.result] = builder(host.Constant(value=op.value))
-                elif isinstance(op, tensor.Reshape):
+                elif isinstance(op, tensor.View):
                     if op.result not in buffers and op.result.has_uses:
                         buffers[op.result] = _view(builder, buffers[op.x], op.result.type)
                 elif isinstance(op, tensor.Group):
@@ -128,7 +129,7 @@ class _Bufferizer:
                 elif isinstance(op, tensor.Scan):
                     self._loop(builder, op)
                 else:
-                    raise IRError("stands between kernels, where only constants, groups, reshapes and scans may", op)
+                    raise IRError("stands between kernels, where only constants, groups, views and scans may", op)
 
     def _allocate(self, builder: Builder, op: Operation) -> None:
         for result in op.results:

@@ -52,7 +52,7 @@ def form_groups(module: Module, *, row_groups: bool = True) -> None:
 def _source_of(value: Value) -> Operation | None:
     """The computation behind a value, through views."""
     op = value.defining_op
-    while isinstance(op, tensor.Reshape):
+    while isinstance(op, tensor.View):
         op = op.x.defining_op
     return op if isinstance(op, Computation) else None
 

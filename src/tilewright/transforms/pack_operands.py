@@ -23,8 +23,8 @@ from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
-from ..ir.symbolic import Dim, Expr, bounds, ceildiv, prove_eq, prove_le
-from ..ir.types import DType, bf16, f16, f32, f64
+from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
+from ..ir.types import DType, bf16, f16, f32, f64, u16, u32
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
 
@@ -218,33 +218,66 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     batch = [axis for axis in c.batch if c.b.moves_with(axis)]
     lead = [*batch, *outer]
     rows = [extent(a) for a in k]
-    rows[-1] = panel.padded_rows(rows[-1])
-    inner = [*rows, nr] if group == 1 else [*rows[:-1], ceildiv(rows[-1], group), nr, group]
-    shape: list[Dim] = [*(extent(a) for a in lead), ceildiv(extent(last), nr), *inner]
+    rows[-1] = panel.padded_rows(rows[-1]) // group
+    shape: list[Dim] = [*(extent(a) for a in lead), ceildiv(extent(last), nr), *rows, nr]
     builder = Builder.before(compute)
     t = TensorBuilder(builder)
     source = t.wrap(c.b.value)
+    fixed = {axis: 0 for axis in c.batch if axis not in batch}
 
-    def element(*i: Any) -> Any:
+    def index_of(*i: Any) -> tuple[dict[Expr, Any], Any]:
+        """Where the axes stand at an index into the panels, and the column."""
         *leading, number = i[: len(lead) + 1]
-        row, lane = list(i[len(lead) + 1 : len(lead) + 1 + len(k)]), i[len(lead) + 1 + len(k)]
-        if group > 1:
-            row[-1] = row[-1] * group + i[-1]
-        column = number * nr + lane
-        mapping = dict(zip((*lead, last, *k), (*leading, column, *row), strict=True))
-        for axis in c.batch:
-            if axis not in mapping:
-                mapping[axis] = 0
-        index = substitute_all(read.indices, mapping)
-        guards = (extent(last) - 1 - column, extent(k[-1]) - 1 - row[-1])
-        needed = tuple(g for g in guards if not prove_le(0, g))
-        return source.at(*index, guard=needed, otherwise=0.0) if needed else source.at(*index)
+        column = number * nr + i[-1]
+        return {
+            **fixed,
+            **dict(zip((*lead, last, *k), (*leading, column, *i[len(lead) + 1 : -1]), strict=True)),
+        }, column
 
-    packed = t.compute(shape, element)
+    def read_at(tensor_: Any, axes: dict[Expr, Any], column: Any, halves: bool = False) -> Any:
+        index = substitute_all(read.indices, axes)
+        guards = (extent(last) - 1 - column, extent(k[-1]) - 1 - axes[k[-1]])
+        needed = tuple(g for g in guards if not prove_le(0, g))
+        if halves:
+            index = (*index[:-1], index[-1] // 2)
+        return tensor_.at(*index, guard=needed, otherwise=0) if needed else tensor_.at(*index)
+
+    if group == 1:
+        packed = t.compute(shape, lambda *i: read_at(source, *index_of(*i)))
+    elif _in_words(c, k[-1]):  # neighbours in memory: two elements are moved as one
+        words = t.bitcast(source, u32, (*source.shape[:-1], source.shape[-1] // 2))
+
+        def whole(*i: Any) -> Any:
+            axes, column = index_of(*i)
+            return read_at(words, {**axes, k[-1]: axes[k[-1]] * 2}, column, halves=True)
+
+        packed = t.compute(shape, whole)
+    else:
+        bits = t.bitcast(source, u16, source.shape)
+
+        def joined(*i: Any) -> Any:
+            axes, column = index_of(*i)
+            low, high = (read_at(bits, {**axes, k[-1]: axes[k[-1]] * 2 + part}, column).cast(u32) for part in range(2))
+            return low | high.apply("shl", 16)
+
+        packed = t.compute(shape, joined)
     made = packed.value.defining_op
     assert made is not None
     made.attributes["tw.origin"] = "pack"
+    if group > 1:
+        packed = t.bitcast(packed, c.b.type.dtype, (*shape, group))
     _replace_b(c, packed.value, _panel_index(lead, last, k, panel))
+
+
+def _in_words(c: Contraction, row: Expr) -> bool:
+    """Whether elements 2i and 2i + 1 along the axis `row` of the right operand always are two neighbours at an even place in memory."""
+    *others, last = c.b.read.indices
+    rest = substitute_all((last,), {row: 0})[0]
+    return (
+        not any(row in free_symbols(e) for e in others if isinstance(e, Expr))
+        and prove_eq(last, rest + row)
+        and all(prove_eq(x % 2, 0) for x in (rest, c.b.type.shape[-1], extent(row)))
+    )
 
 
 __all__ = ["CONTRACTION", "PanelRule", "Roles", "pack_operands"]
