@@ -14,7 +14,10 @@ from .common import (
     upper_limit,
     vectorize_inner,
 )
-from .contraction import same_place, tensorize_tile
+from .contraction import factor_type, same_place, tensorize_tile
+
+LEAST_ROWS = 16
+"""Rows that the right operands are read for at least."""
 
 
 def chain(s: Schedule, machine: Machine) -> None:
@@ -34,8 +37,10 @@ def chain(s: Schedule, machine: Machine) -> None:
     s.reorder(*outer, *([m] if m else []), *([n] if n else []), *k)
     tiles = list(outer)
     m_inner = m
-    if m and upper_limit(s.loop(m).extent) > machine.mr * 4:
-        m_outer, m_inner = s.split(m, machine.mr * 4)
+    mr, _ = machine.tile(factor_type(first))
+    height = mr if mr >= LEAST_ROWS else mr * 4
+    if m and upper_limit(s.loop(m).extent) > height:
+        m_outer, m_inner = s.split(m, height)
         tiles.append(m_outer)
     if not tiles or n is None:
         for b in blocks:

@@ -152,7 +152,7 @@ def _inside_tile(around: list[loop.For], name: str) -> bool:
     return any(f.iv.name == name and f.kind == "serial" for f in around)
 
 
-def _factor_type(main: loop.Block) -> DType:
+def factor_type(main: loop.Block) -> DType:
     """The element type of a contraction's factors."""
     found: DType = next(op for op in main.body.ops if isinstance(op, loop.Load)).buffer.type.dtype
     return found
@@ -170,7 +170,7 @@ def _tile(
     depth = 1
     for axis in main.reduce_axes:
         depth *= upper_limit(axis.upper + 1, 4096)
-    factor = _factor_type(main)
+    factor = factor_type(main)
     mr, nr = machine.tile(factor)
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
