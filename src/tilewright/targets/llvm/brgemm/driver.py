@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ....ir.symbolic import bounds
+from ....ir.symbolic import Dim, bounds
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, tile_rows
-from .vector_tile import Tile, tile_function
+from .vector_tile import MAX_UNROLL, Tile, tile_function
+
+Stream = Callable[[str], tuple[str, str] | None]
+"""For the number of a block of rows: where the memory begins that it brings into the cache, and bytes a turn of the inner loop."""
 
 
 class Driver:
@@ -94,20 +98,22 @@ class Driver:
         p, e = self.problem, self.emitter
         limit = tile_rows(self.isa, vectors)
 
-        def block(height: int, row: str) -> None:
+        def block(height: int, row: str, stream: tuple[str, str] | None) -> None:
             a_row = e.at("%a", e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
             c_row = e.at(c, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
-            self._call(Tile.of(p, height, vectors, lanes or p.lanes), a_row, b, c_row, columns)
+            self._call(Tile.of(p, height, vectors, lanes or p.lanes), a_row, b, c_row, columns, stream)
 
         if isinstance(p.m, int):
             if p.m <= 0:
                 return
             blocks = -(-p.m // limit)
             low, tall = divmod(p.m, blocks)
+            stream = self._stream(b, str(blocks), vectors)
             for height, first, number in ((low + 1, 0, tall), (low, tall * (low + 1), blocks - tall)):
+                done = 0 if first == 0 else tall
 
-                def body(i: str, _: Carried, height: int = height, first: int = first) -> list[str]:
-                    block(height, e.add(e.mul(i, str(height)), str(first)))
+                def body(i: str, _: Carried, height: int = height, first: int = first, done: int = done) -> list[str]:
+                    block(height, e.add(e.mul(i, str(height)), str(first)), stream(e.add(i, str(done))))
                     return []
 
                 e.loop("0", str(number), "1", [], body)
@@ -121,18 +127,43 @@ class Driver:
             count = e.divide(e.add(m, str(limit - 1)), limit)
             low_rows = e.op(f"udiv i64 {m}, {count}")
             tall_blocks = e.op(f"urem i64 {m}, {count}")
+            stream = self._stream(b, count, vectors)
 
             def each(i: str, carried: Carried) -> list[str]:
                 row = carried[0][1]
+                where = stream(i)
                 is_tall = e.op(f"icmp ult i64 {i}, {tall_blocks}")
                 height = e.add(low_rows, e.op(f"zext i1 {is_tall} to i64"))
-                e.switch(height, {h: partial(block, h, row) for h in range(1, limit + 1)})
+                e.switch(height, {h: partial(block, h, row, where) for h in range(1, limit + 1)})
                 return [e.add(row, height)]
 
             e.loop("0", count, "1", [("i64", "0")], each)
 
-    def _call(self, tile: Tile, a: str, b: str, c: str, columns: str | None) -> None:
+    def _stream(self, b: str, blocks: str, vectors: int) -> Stream:
+        """The next panel is brought into the second-level cache while this one is multiplied: every block of rows has a share of it.
+
+        Known to pay for whole, packed panels only: they lie one after another in memory.
+        """
         p, e = self.problem, self.emitter
+        size: Dim = p.k * p.width * p.dtype.itemsize
+        for r in p.reductions:
+            size = size * r
+        if not (isinstance(size, int) and p.padded and p.splits == 1 and vectors * p.lanes == p.width):
+            return lambda block: None
+        turns = max(1, size // (p.width * p.dtype.itemsize * MAX_UNROLL // 2))
+        each = (
+            e.divide(str(size // turns), int(blocks))
+            if blocks.isdigit()
+            else e.op(f"udiv i64 {size // turns}, {blocks}")
+        )
+        share = e.mul(each, str(turns))
+        return lambda block: (e.at(b, e.add(str(size), e.mul(block, share)), 1), each)
+
+    def _call(
+        self, tile: Tile, a: str, b: str, c: str, columns: str | None, stream: tuple[str, str] | None = None
+    ) -> None:
+        p, e = self.problem, self.emitter
+        tile = replace(tile, streams=stream is not None)
         through_stack = columns is not None and not self.isa.masked
         if through_stack:
             tile = replace(tile, accumulate=False)
@@ -140,7 +171,9 @@ class Driver:
             tile = replace(tile, masked=True)
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
-        extra = "".join(f", i64 {x}" for x in ([columns] if tile.masked else []) + [self.dims(d) for d in needed])
+        extra = f", i64 {columns}" if tile.masked else ""
+        extra += f", ptr {stream[0]}, i64 {stream[1]}" if stream else ""
+        extra += "".join(f", i64 {self.dims(d)}" for d in needed)
         if columns is None or not through_stack:
             e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {c}, i64 {self.dims(p.c_m)}{extra})")
             return

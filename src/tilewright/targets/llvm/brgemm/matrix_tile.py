@@ -24,6 +24,8 @@ from .problem import Arguments, Problem, named
 ROWS = COLUMNS = 16
 DEPTH = 32
 """Elements of bf16 in a row of a tile register."""
+SHARERS = 4
+"""Blocks of rows that bring the next panel: so many pass while it would come anyway."""
 _A, _B = 4, 6  # the first tile registers of A and B
 
 
@@ -67,9 +69,14 @@ class MatrixDriver(Driver):
         m = self.dims(p.m)
         positive = m if m.isdigit() else e.op(f"call i64 @llvm.smax.i64(i64 {m}, i64 0)")
         whole, rest = e.divide(positive, height), e.remainder(positive, height)
+        # While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step.
+        sharers = min(max(int(whole), 1), SHARERS) if whole.isdigit() else SHARERS
+        share = DEPTH // sharers if p.padded and vectors == 2 else 0
 
         def each(i: str, _: Carried) -> list[str]:
-            self._block(b, c, e.mul(i, str(height)), 2, vectors, columns, str(height))
+            first = e.mul(e.remainder(i, sharers), str(share * 64))
+            ahead = e.at(e.at(b, self.dims(p.b_panel), p.dtype.itemsize), first, 1)
+            self._block(b, c, e.mul(i, str(height)), 2, vectors, columns, str(height), ahead, share)
             return []
 
         e.loop("0", whole, "1", [], each)
@@ -92,11 +99,23 @@ class MatrixDriver(Driver):
                     self._block(b, c, start, 2, vectors, columns, rest)
             self._configure(str(ROWS), str(ROWS))
 
-    def _block(self, b: str, c: str, row: str, high: int, wide: int, columns: str | None, rows: str) -> None:
-        """`rows` rows from `row` on, in `high` x `wide` tile registers of C."""
+    def _block(
+        self,
+        b: str,
+        c: str,
+        row: str,
+        high: int,
+        wide: int,
+        columns: str | None,
+        rows: str,
+        ahead: str = "%b",
+        share: int = 0,
+    ) -> None:
+        """`rows` rows from `row` on, in `high` x `wide` tile registers of C; every step asks for `share` lines from `ahead` on."""
         p, e = self.problem, self.emitter
         tile = MatrixTile(
-            p.dtype, high, wide, self.block, p.k, p.reductions, p.a_m, p.a_r, p.b_k, p.b_r, p.accumulate and columns is None
+            p.dtype, high, wide, self.block, p.k, p.reductions, p.a_m, p.a_r, p.b_k, p.b_r, p.accumulate and columns is None,
+            share,
         )  # fmt: skip
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
@@ -104,11 +123,13 @@ class MatrixDriver(Driver):
         c = e.at(c, e.mul(row, self.dims(p.c_m)), 4)
         extra = "".join(f", i64 {self.dims(d)}" for d in needed)
         if columns is None:
-            e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {c}, i64 {self.dims(p.c_m)}, i64 {rows}{extra})")
+            e.line(
+                f"call void @{name}(ptr {a}, ptr {b}, ptr {ahead}, ptr {c}, i64 {self.dims(p.c_m)}, i64 {rows}{extra})"
+            )
             return
         width = 2 * COLUMNS
         stack = e.alloca(f"[{2 * ROWS * width} x float]", 64)
-        e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {stack}, i64 {width}, i64 {rows}{extra})")
+        e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {ahead}, ptr {stack}, i64 {width}, i64 {rows}{extra})")
         vector, lanes = f"<{COLUMNS} x float>", f"<{COLUMNS} x i64>"
         numbers = f"<{', '.join(f'i64 {i}' for i in range(COLUMNS))}>"
         left = e.sub(columns, str((wide - 1) * COLUMNS))
@@ -133,7 +154,7 @@ class MatrixDriver(Driver):
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """The static properties of a tile function: `high` x `wide` registers of C, `block` elements of k a step."""
+    """The static properties of a tile function: `high` x `wide` registers of C, `block` elements of k and `share` lines ahead a step."""
 
     dtype: DType
     high: int
@@ -146,10 +167,11 @@ class MatrixTile:
     b_k: Dim
     b_r: tuple[Dim, ...]
     accumulate: bool
+    share: int
 
 
 def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m, i64 %rows, i64...)``: its name, text and trailing symbolic arguments."""
+    """``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %rows, i64...)``: its name, text and trailing symbolic arguments."""
     e, dims = Emitter(), Arguments()
     size = t.dtype.itemsize
     a_stride, b_stride = e.mul(dims(t.a_m), str(size)), e.mul(dims(t.b_k), str(size))
@@ -167,8 +189,10 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     def load(tile: int, pointer: str, stride: str) -> None:
         e.line(f"call void @llvm.x86.tileloadd64(i8 {tile}, ptr {pointer}, i64 {stride})")
 
-    def step(a: list[str], stride: str, b: str) -> None:
+    def step(a: list[str], stride: str, b: str, ahead: str) -> None:
         """C += A @ B, with the rows of A at the addresses `a`."""
+        for line in range(t.share):
+            e.line(f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(64 * line), 1)}, i32 0, i32 2, i32 1)")
         for i in range(t.high):
             load(_A + i, a[i], stride)
             for v in range(t.wide):
@@ -192,17 +216,17 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             return []
 
         e.loop("0", "%rows", "1", [], copy)
-        step([e.at(buffer, str(i * ROWS * DEPTH), size) for i in range(t.high)], str(DEPTH * size), b)
+        step([e.at(buffer, str(i * ROWS * DEPTH), size) for i in range(t.high)], str(DEPTH * size), b, b)
 
-    def over_k(a: str, b: str) -> None:
+    def over_k(a: str, b: str, ahead: str) -> str:
         def body(_: str, carried: Carried) -> list[str]:
-            (_, a_now), (_, b_now) = carried
-            step(lower_rows(a_now), a_stride, b_now)
-            b_next = e.at(b_now, e.mul(str(t.block // 2), dims(t.b_k)), size)
-            return [e.at(a_now, str(t.block), size), b_next]
+            (_, a_now), (_, b_now), (_, ahead) = carried
+            step(lower_rows(a_now), a_stride, b_now, ahead)
+            forward = e.mul(str(t.block // 2), dims(t.b_k))
+            return [e.at(a_now, str(t.block), size), e.at(b_now, forward, size), e.at(ahead, forward, size)]
 
         k = dims(t.k)
-        a, b = e.loop("0", e.divide(k, t.block), "1", [("ptr", a), ("ptr", b)], body)
+        a, b, ahead = e.loop("0", e.divide(k, t.block), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)
         left = e.remainder(k, t.block)
         if left.isdigit():
             if left != "0":
@@ -210,23 +234,31 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         else:
             with e.when(e.op(f"icmp ne i64 {left}, 0")):
                 remainder(a, b, left)
+        return ahead
 
-    def over(level: int, a: str, b: str) -> None:
+    def over(level: int, a: str, b: str, ahead: str) -> str:
         if level == len(t.reductions):
-            over_k(a, b)
-            return
+            return over_k(a, b, ahead)
 
         def body(_: str, carried: Carried) -> list[str]:
-            (_, a_now), (_, b_now) = carried
-            over(level + 1, a_now, b_now)
-            return [e.at(p, dims(s), size) for p, s in ((a_now, t.a_r[level]), (b_now, t.b_r[level]))]
+            (_, a_now), (_, b_now), (_, ahead) = carried
+            ahead = over(level + 1, a_now, b_now, ahead)
+            return [e.at(a_now, dims(t.a_r[level]), size), e.at(b_now, dims(t.b_r[level]), size), ahead]
 
-        e.loop("0", dims(t.reductions[level]), "1", [("ptr", a), ("ptr", b)], body)
+        return e.loop("0", dims(t.reductions[level]), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)[2]
 
     registers("loadd" if t.accumulate else "zero")
-    over(0, "%a", "%b")
+    over(0, "%a", "%b", "%ahead")
     registers("stored")
-    parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m", "i64 %rows", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
+    parameters = [
+        "ptr %a",
+        "ptr %b",
+        "ptr %ahead",
+        "ptr %c",
+        "i64 %c_m",
+        "i64 %rows",
+        *(f"i64 %d{i}" for i in range(len(dims.dims))),
+    ]
     name, text = named("tile", parameters, e, isa, "noinline nounwind")
     return name, text, tuple(dims.dims)
 

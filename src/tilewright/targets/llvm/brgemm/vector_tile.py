@@ -21,7 +21,8 @@ MAX_UNROLL = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """The static properties of a tile function. `masked`: the last vector's columns are limited by an argument."""
+    """The static properties of a tile function. `masked`: the last vector's columns are limited by an argument. `streams`: two
+    arguments tell where to bring memory into the second-level cache from, and by how many bytes to go on with every turn of the inner loop."""
 
     dtype: DType
     c_dtype: DType
@@ -39,6 +40,7 @@ class Tile:
     padded: bool
     group: int
     masked: bool = False
+    streams: bool = False
 
     @staticmethod
     def of(p: Problem, rows: int, vectors: int, lanes: int) -> Tile:
@@ -131,30 +133,33 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 result.append(e.fma(vector, factor, row[v], acc[i * t.vectors + v], isa.fma))
         return result
 
-    def over_k(a: str, b: str, acc: list[str]) -> list[str]:
+    def over_k(a: str, b: str, state: list[str]) -> list[str]:
         """Accumulators of chain c take steps ``k = c (mod chains)``; the rest goes to chain 0."""
 
         a_step = t.a_k * t.group
 
         def last_row(_: str, carried: Carried) -> list[str]:
-            (_, a_now), (_, b_now), *accs = carried
+            (_, a_now), (_, b_now), (_, next_now), *accs = carried
             values = [v for _, v in accs]
-            return [a_now, b_now, *pair_step(a_now, b_now, values[:size], "i16"), *values[size:]]
+            return [a_now, b_now, next_now, *pair_step(a_now, b_now, values[:size], "i16"), *values[size:]]
 
         def steps(count: int) -> Callable[[str, Carried], list[str]]:
             def body(_: str, carried: Carried) -> list[str]:
-                (_, a_now), (_, b_now), *accs = carried
+                (_, a_now), (_, b_now), (_, next_now), *accs = carried
                 values = [v for _, v in accs]
+                if t.streams and count > 1:
+                    e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
                 for u in range(count):
                     c = u % chains if count > 1 else 0
                     values[c * size : (c + 1) * size] = step(
                         advance(a_now, u, a_step), advance(b_now, u, t.b_k), values[c * size : (c + 1) * size]
                     )
-                return [advance(a_now, count, a_step), advance(b_now, count, t.b_k), *values]
+                following = e.at(next_now, "%next_step", 1) if t.streams and count > 1 else next_now
+                return [advance(a_now, count, a_step), advance(b_now, count, t.b_k), following, *values]
 
             return body
 
-        carried = [("ptr", a), ("ptr", b), *((vector, v) for v in acc)]
+        carried = [("ptr", a), ("ptr", b), *zip(kinds, state, strict=True)]
         k = e.divide(dims(t.k), t.group)
         main = e.loop("0", e.divide(k, unroll), "1", carried, steps(unroll))
         carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
@@ -167,19 +172,20 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             main = e.loop("0", e.remainder(dims(t.k), 2), "1", carried, last_row)
         return main[2:]
 
-    def over(level: int, a: str, b: str, acc: list[str]) -> list[str]:
+    def over(level: int, a: str, b: str, state: list[str]) -> list[str]:
         if level == len(t.reductions):
-            return over_k(a, b, acc)
+            return over_k(a, b, state)
 
         def body(_: str, carried: Carried) -> list[str]:
-            (_, a_now), (_, b_now), *accs = carried
-            inner = over(level + 1, a_now, b_now, [v for _, v in accs])
+            (_, a_now), (_, b_now), *rest = carried
+            inner = over(level + 1, a_now, b_now, [v for _, v in rest])
             return [advance(a_now, 1, t.a_r[level]), advance(b_now, 1, t.b_r[level]), *inner]
 
-        carried = [("ptr", a), ("ptr", b), *((vector, v) for v in acc)]
+        carried = [("ptr", a), ("ptr", b), *zip(kinds, state, strict=True)]
         return e.loop("0", dims(t.reductions[level]), "1", carried, body)[2:]
 
-    total = over(0, "%a", "%b", ["zeroinitializer"] * (size * chains))
+    kinds = ["ptr", *[vector] * (size * chains)]
+    _, *total = over(0, "%a", "%b", ["%next" if t.streams else "null", *["zeroinitializer"] * (size * chains)])
     while len(total) > size:
         half = len(total) // 2
         total = [e.op(f"fadd {vector} {x}, {y}") for x, y in zip(total[:half], total[half:], strict=True)]
@@ -199,6 +205,7 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 e.line(f"store {narrow} {value}, ptr {where}, align {t.c_dtype.itemsize}")
     parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m"]
     parameters += ["i64 %columns"] if t.masked else []
+    parameters += ["ptr %next", "i64 %next_step"] if t.streams else []
     parameters += [f"i64 %d{i}" for i in range(len(dims.dims))]
     name, text = named("tile", parameters, e, isa, "noinline nounwind")
     return name, text, tuple(dims.dims)

@@ -19,6 +19,10 @@ from .common import (
 )
 from .rows import serial, single
 
+ROWS = COLUMNS = 64
+"""Of a tile of the result, about: 16 KiB of float32, which its epilogue finds in the first-level cache; a panel of the right operand is
+read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
+
 
 def contraction(s: Schedule, machine: Machine) -> None:
     blocks = blocks_of(s)
@@ -174,13 +178,15 @@ def _tile(
     mr, nr = machine.tile(factor)
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
-    columns = 2 * nr
+    columns = max(nr, min(2 * nr, COLUMNS))
     while columns > nr and columns * depth * factor.itemsize > machine.l2 // 2:
         columns -= nr
     if total_m <= mr and total_n < 16 * columns:
         columns = nr  # a few rows: only the columns can be divided among the threads
-    rows = mr * 4
-    while rows > mr and rows * depth * factor.itemsize > machine.l2 // 2:
+    rows = mr * max(4, ROWS // mr + 1)
+    while rows > 4 * mr and rows * depth * factor.itemsize > machine.l2:
+        rows -= mr
+    while rows > mr and rows * depth * factor.itemsize > machine.l2 * 3 // 2:
         rows -= mr
     lines = 1
     if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
