@@ -37,6 +37,12 @@ def test_targets(target: str, count: int) -> None:
     run_many(target, 1000, count)
 
 
+@pytest.mark.parametrize("seed", [252, 282])
+def test_groups_around_others(seed: int) -> None:
+    """Programs in which a group was formed around what lies between its members (the second time a loop)."""
+    run_many("cpu", seed, 1)
+
+
 @pytest.mark.parametrize("precision, count", [("bf16", 15), ("f16", 5)])
 def test_precision(precision: str, count: int) -> None:
     run_in_precision(precision, 2000, count)

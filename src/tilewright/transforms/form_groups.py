@@ -12,6 +12,7 @@ Three forms of fusion that substitution cannot do:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..dialects import tensor
 from ..dialects.tensor import extent
@@ -32,7 +33,7 @@ Computation = tensor.Compute | tensor.Scatter | tensor.Order
 class _Draft:
     """A group being formed. `rows` counts the leading axes its members share; `closed` groups take no more."""
 
-    members: list[Computation]
+    members: list[Any]
     kind: str
     rows: tuple[Dim, ...] = ()
     closed: bool = False
@@ -45,22 +46,28 @@ def form_groups(module: Module, *, row_groups: bool = True) -> None:
         if row_groups:
             drafts = _chain_contractions(drafts)
         for draft in drafts:
-            _enclose(draft)
+            if draft.kind != "loop":
+                _enclose(draft)
         sort_block(block)
 
 
 def _source_of(value: Value) -> Operation | None:
-    """The computation behind a value, through views."""
+    """The computation, or the loop, behind a value, through views."""
     op = value.defining_op
     while isinstance(op, tensor.View):
         op = op.x.defining_op
-    return op if isinstance(op, Computation) else None
+    return op if isinstance(op, (Computation, tensor.Scan)) else None
 
 
-def _producers(op: Computation) -> list[Operation]:
-    if isinstance(op, tensor.Order):
-        return [p] if (p := _source_of(op.x)) is not None else []
-    values = [r.source for r in op.reads]
+def _producers(op: Operation) -> list[Operation]:
+    """The computations and loops of the same block whose results an operation takes (a loop: anywhere in its body)."""
+    if isinstance(op, tensor.Scan):
+        values = [v for inner in op.walk() for v in inner.operands]
+    elif isinstance(op, tensor.Order):
+        values = [op.x]
+    else:
+        assert isinstance(op, (tensor.Compute, tensor.Scatter))
+        values = [r.source for r in op.reads]
     if isinstance(op, tensor.Scatter):
         values.append(op.dest)
     sources = dict.fromkeys(p for v in values if (p := _source_of(v)) is not None)
@@ -73,7 +80,7 @@ def _draft(block: Block, row_groups: bool) -> list[_Draft]:
     # Everything a draft depends on, directly or not: a merge must not make a cycle.
     needs: dict[_Draft, set[_Draft]] = {}
     for op in block.ops:
-        if not isinstance(op, Computation):
+        if not isinstance(op, (Computation, tensor.Scan)):
             continue
         sources = [home[p] for p in _producers(op)]
         target = _home_for(op, sources, needs, row_groups)
@@ -105,6 +112,10 @@ def _absorb(
 ) -> list[_Draft]:
     """Take in the other producers' drafts that are elementwise over the same points, too; returns the sources that are left."""
     left = []
+    wanted = set(needs[target])  # with what the operation that has just joined brings along
+    for s in sources:
+        if s is not target:
+            wanted |= {s} | needs[s]
     for other in sources:
         between = (d for d in drafts if d is not other and d is not target)
         if (
@@ -112,10 +123,7 @@ def _absorb(
             or not _is_elementwise(target)
             or not _is_elementwise(other)
             or other.rows != target.rows
-            or any(
-                (other in needs[d] and d in needs[target]) or (target in needs[d] and d in needs[other])
-                for d in between
-            )
+            or any((other in needs[d] and d in wanted) or (target in needs[d] and d in needs[other]) for d in between)
         ):
             left.append(other)
         elif other in drafts:
@@ -141,7 +149,9 @@ def _is_elementwise(draft: _Draft) -> bool:
     )
 
 
-def _new_draft(op: Computation, row_groups: bool) -> _Draft:
+def _new_draft(op: Computation | tensor.Scan, row_groups: bool) -> _Draft:
+    if isinstance(op, tensor.Scan):
+        return _Draft([op], "loop", closed=True)  # in the way of others, never a group
     if isinstance(op, tensor.Scatter):
         return _Draft([op], "scatter", closed=True)
     if isinstance(op, tensor.Order):
@@ -154,7 +164,7 @@ def _new_draft(op: Computation, row_groups: bool) -> _Draft:
 
 
 def _home_for(
-    op: Computation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], row_groups: bool
+    op: Operation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], row_groups: bool
 ) -> _Draft | None:
     """A draft among the producers' that can take the operation."""
     if (
