@@ -37,9 +37,9 @@ def test_targets(target: str, count: int) -> None:
     run_many(target, 1000, count)
 
 
-@pytest.mark.parametrize("seed", [252, 282])
+@pytest.mark.parametrize("seed", [252, 282, 1620])
 def test_groups_around_others(seed: int) -> None:
-    """Programs in which a group was formed around what lies between its members (the second time a loop)."""
+    """Programs in which a group was formed around what lies between its members (the second time a loop), or of different points."""
     run_many("cpu", seed, 1)
 
 

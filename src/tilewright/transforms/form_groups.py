@@ -123,6 +123,7 @@ def _absorb(
             or not _is_elementwise(target)
             or not _is_elementwise(other)
             or other.rows != target.rows
+            or not _same_points(other, target)
             or any((other in needs[d] and d in wanted) or (target in needs[d] and d in needs[other]) for d in between)
         ):
             left.append(other)
@@ -136,6 +137,17 @@ def _absorb(
                 if other in needs[draft]:
                     needs[draft] = (needs[draft] - {other}) | {target}
     return left
+
+
+def _same_points(producer: _Draft, reader: _Draft) -> bool:
+    """Whether members of `reader` read those of `producer` nowhere but at their own point."""
+    made = {m.result for m in producer.members}
+    return all(
+        r.source in made and not r.guard and not r.dynamic and at_same_point(r.indices, m.axes)
+        for m in reader.members
+        for r in m.reads
+        if _source_of(r.source) in producer.members
+    )
 
 
 def _is_elementwise(draft: _Draft) -> bool:
