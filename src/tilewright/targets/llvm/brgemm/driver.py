@@ -101,7 +101,7 @@ class Driver:
         def block(height: int, row: str, stream: tuple[str, str] | None) -> None:
             a_row = e.at("%a", e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
             c_row = e.at(c, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
-            self._call(Tile.of(p, height, vectors, lanes or p.lanes), a_row, b, c_row, columns, stream)
+            self._call(Tile(p, height, vectors, lanes or p.lanes, p.accumulate), a_row, b, c_row, columns, stream)
 
         if isinstance(p.m, int):
             if p.m <= 0:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from ....dialects.simd import depth_block
 from ....ir.symbolic import Dim
-from ....ir.types import DType
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .driver import Driver
@@ -113,10 +112,7 @@ class MatrixDriver(Driver):
     ) -> None:
         """`rows` rows from `row` on, in `high` x `wide` tile registers of C; every step asks for `share` lines from `ahead` on."""
         p, e = self.problem, self.emitter
-        tile = MatrixTile(
-            p.dtype, high, wide, self.block, p.k, p.reductions, p.a_m, p.a_r, p.b_k, p.b_r, p.accumulate and columns is None,
-            share,
-        )  # fmt: skip
+        tile = MatrixTile(p, high, wide, self.block, p.accumulate and columns is None, share)
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
         a = e.at("%a", e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
@@ -154,27 +150,21 @@ class MatrixDriver(Driver):
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """The static properties of a tile function: `high` x `wide` registers of C, `block` elements of k and `share` lines ahead a step."""
+    """A tile of a problem, of which only what does not depend on m and n matters: `high` x `wide` registers of C, `block` elements of k and `share` lines ahead a step."""
 
-    dtype: DType
+    problem: Problem
     high: int
     wide: int
     block: int
-    k: Dim
-    reductions: tuple[Dim, ...]
-    a_m: Dim
-    a_r: tuple[Dim, ...]
-    b_k: Dim
-    b_r: tuple[Dim, ...]
     accumulate: bool
     share: int
 
 
 def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     """``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %rows, i64...)``: its name, text and trailing symbolic arguments."""
-    e, dims = Emitter(), Arguments()
-    size = t.dtype.itemsize
-    a_stride, b_stride = e.mul(dims(t.a_m), str(size)), e.mul(dims(t.b_k), str(size))
+    p, e, dims = t.problem, Emitter(), Arguments()
+    size = p.dtype.itemsize
+    a_stride, b_stride = e.mul(dims(p.a_m), str(size)), e.mul(dims(p.b_k), str(size))
     c_stride = e.mul("%c_m", "4")
 
     def registers(what: str) -> None:
@@ -201,7 +191,7 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 e.line(f"call void @llvm.x86.tdpbf16ps(i8 {2 * i + v}, i8 {_A + i}, i8 {_B + v})")
 
     def lower_rows(a: str) -> list[str]:
-        return [e.at(a, e.mul(str(i * ROWS), dims(t.a_m)), size) for i in range(t.high)]
+        return [e.at(a, e.mul(str(i * ROWS), dims(p.a_m)), size) for i in range(t.high)]
 
     def remainder(a: str, b: str, left: str) -> None:
         """The last `left` elements of k, 0 < left < block: copied and filled up with zeros."""
@@ -211,7 +201,7 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
 
         def copy(i: str, _: Carried) -> list[str]:
-            value = e.masked_load(line, e.at(a, e.mul(i, dims(t.a_m)), size), size, mask)
+            value = e.masked_load(line, e.at(a, e.mul(i, dims(p.a_m)), size), size, mask)
             e.line(f"store {line} {value}, ptr {e.at(buffer, e.mul(i, str(DEPTH)), size)}, align 64")
             return []
 
@@ -222,10 +212,10 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, ahead) = carried
             step(lower_rows(a_now), a_stride, b_now, ahead)
-            forward = e.mul(str(t.block // 2), dims(t.b_k))
+            forward = e.mul(str(t.block // 2), dims(p.b_k))
             return [e.at(a_now, str(t.block), size), e.at(b_now, forward, size), e.at(ahead, forward, size)]
 
-        k = dims(t.k)
+        k = dims(p.k)
         a, b, ahead = e.loop("0", e.divide(k, t.block), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)
         left = e.remainder(k, t.block)
         if left.isdigit():
@@ -237,15 +227,15 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         return ahead
 
     def over(level: int, a: str, b: str, ahead: str) -> str:
-        if level == len(t.reductions):
+        if level == len(p.reductions):
             return over_k(a, b, ahead)
 
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, ahead) = carried
             ahead = over(level + 1, a_now, b_now, ahead)
-            return [e.at(a_now, dims(t.a_r[level]), size), e.at(b_now, dims(t.b_r[level]), size), ahead]
+            return [e.at(a_now, dims(p.a_r[level]), size), e.at(b_now, dims(p.b_r[level]), size), ahead]
 
-        return e.loop("0", dims(t.reductions[level]), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)[2]
+        return e.loop("0", dims(p.reductions[level]), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)[2]
 
     registers("loadd" if t.accumulate else "zero")
     over(0, "%a", "%b", "%ahead")

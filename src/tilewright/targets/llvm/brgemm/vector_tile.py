@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....ir.symbolic import Dim
-from ....ir.types import DType, f32, f64
+from ....ir.types import f32, f64
 from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
@@ -21,42 +21,25 @@ MAX_UNROLL = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """The static properties of a tile function. `masked`: the last vector's columns are limited by an argument. `streams`: two
+    """A tile of `rows` x `vectors` vectors of a problem, of which only what does not depend on m and n matters. `masked`: the last vector's columns are limited by an argument. `streams`: two
     arguments tell where to bring memory into the second-level cache from, and by how many bytes to go on with every turn of the inner loop."""
 
-    dtype: DType
-    c_dtype: DType
+    problem: Problem
     rows: int
     vectors: int
     lanes: int
-    k: Dim
-    reductions: tuple[Dim, ...]
-    a_m: Dim
-    a_k: Dim
-    a_r: tuple[Dim, ...]
-    b_k: Dim
-    b_r: tuple[Dim, ...]
     accumulate: bool
-    padded: bool
-    group: int
     masked: bool = False
     streams: bool = False
-
-    @staticmethod
-    def of(p: Problem, rows: int, vectors: int, lanes: int) -> Tile:
-        return Tile(
-            p.dtype, p.c_dtype, rows, vectors, lanes, p.k, p.reductions, p.a_m, p.a_k, p.a_r, p.b_k, p.b_r, p.accumulate, p.padded,
-            p.group,
-        )  # fmt: skip
 
 
 def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     """``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns], i64...)``: its name, text and trailing symbolic arguments."""
-    e, dims = Emitter(), Arguments()
-    accumulator = f64 if t.c_dtype is f64 else f32
+    p, e, dims = t.problem, Emitter(), Arguments()
+    accumulator = f64 if p.c_dtype is f64 else f32
     scalar = LLVM_TYPES[accumulator]
     vector = f"<{t.lanes} x {scalar}>"
-    low, high = storage(t.dtype, 1, isa.half), LLVM_TYPES[t.c_dtype]
+    low, high = storage(p.dtype, 1, isa.half), LLVM_TYPES[p.c_dtype]
     mask = ""
     if t.masked:
         valid = e.sub("%columns", str((t.vectors - 1) * t.lanes))
@@ -68,13 +51,13 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         narrow = f"<{t.lanes} x {element}>"
         where = e.at(pointer, str(index * t.lanes), itemsize)
         if t.lanes == 1 and element == low:
-            return e.splat(vector, scalar, loaded(e, isa, e.load(low, where, itemsize), t.dtype, 1))
+            return e.splat(vector, scalar, loaded(e, isa, e.load(low, where, itemsize), p.dtype, 1))
         if guarded and index == t.vectors - 1:
             value = e.masked_load(narrow, where, itemsize, mask)
         else:
             value = e.load(narrow, where, itemsize)
         if element == low:
-            return loaded(e, isa, value, t.dtype, t.lanes)
+            return loaded(e, isa, value, p.dtype, t.lanes)
         return value if element == scalar else e.op(f"fpext {narrow} {value} to {vector}")
 
     size = t.rows * t.vectors
@@ -85,7 +68,7 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     ahead = PREFETCH // size if size > MIN_CHAINS else 0  # small tiles read B faster than prefetches can be issued
 
     def advance(pointer: str, count: str | int, stride: Dim) -> str:
-        return e.at(pointer, e.mul(str(count), dims(stride)), t.dtype.itemsize)
+        return e.at(pointer, e.mul(str(count), dims(stride)), p.dtype.itemsize)
 
     def pair_step(a: str, b: str, acc: list[str], element: str) -> list[str]:
         """``acc += a[:, :2] @ b``: one step over a pair of interleaved rows; `element` is what is loaded of A, i32 or i16."""
@@ -99,7 +82,7 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             high = [e.op(f"bitcast {words} {e.op(f'and {words} {x}, {upper}')} to {vector}") for x in raw]
         result = []
         for i in range(t.rows):
-            word = e.load(element, e.at(a, e.mul(str(i), dims(t.a_m)), 2), 2)
+            word = e.load(element, e.at(a, e.mul(str(i), dims(p.a_m)), 2), 2)
             word = word if element == "i32" else e.op(f"zext {element} {word} to i32")
             if dots:
                 factor = e.op(f"bitcast {words} {e.splat(words, 'i32', word)} to {pairs}")
@@ -118,17 +101,17 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
 
     def step(a: str, b: str, acc: list[str]) -> list[str]:
         """One step of k: ``acc += a[:, None] * b``, or of a pair of rows."""
-        if t.group == 2:
+        if p.group == 2:
             return pair_step(a, b, acc, "i32")
-        for line in range(0, t.vectors * t.lanes * t.dtype.itemsize if ahead else 0, 64):
+        for line in range(0, t.vectors * t.lanes * p.dtype.itemsize if ahead else 0, 64):
             e.line(
-                f"call void @llvm.prefetch.p0(ptr {e.at(advance(b, ahead, t.b_k), str(line), 1)}, i32 0, i32 3, i32 1)"
+                f"call void @llvm.prefetch.p0(ptr {e.at(advance(b, ahead, p.b_k), str(line), 1)}, i32 0, i32 3, i32 1)"
             )
-        row = [load(low, b, v, t.dtype.itemsize, t.masked and not t.padded) for v in range(t.vectors)]
+        row = [load(low, b, v, p.dtype.itemsize, t.masked and not p.padded) for v in range(t.vectors)]
         result = []
         for i in range(t.rows):
-            element = e.load(low, e.at(a, e.mul(str(i), dims(t.a_m)), t.dtype.itemsize), t.dtype.itemsize)
-            factor = e.splat(vector, scalar, loaded(e, isa, element, t.dtype, 1))
+            element = e.load(low, e.at(a, e.mul(str(i), dims(p.a_m)), p.dtype.itemsize), p.dtype.itemsize)
+            factor = e.splat(vector, scalar, loaded(e, isa, element, p.dtype, 1))
             for v in range(t.vectors):
                 result.append(e.fma(vector, factor, row[v], acc[i * t.vectors + v], isa.fma))
         return result
@@ -136,7 +119,7 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     def over_k(a: str, b: str, state: list[str]) -> list[str]:
         """Accumulators of chain c take steps ``k = c (mod chains)``; the rest goes to chain 0."""
 
-        a_step = t.a_k * t.group
+        a_step = p.a_k * p.group
 
         def last_row(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, next_now), *accs = carried
@@ -152,37 +135,37 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 for u in range(count):
                     c = u % chains if count > 1 else 0
                     values[c * size : (c + 1) * size] = step(
-                        advance(a_now, u, a_step), advance(b_now, u, t.b_k), values[c * size : (c + 1) * size]
+                        advance(a_now, u, a_step), advance(b_now, u, p.b_k), values[c * size : (c + 1) * size]
                     )
                 following = e.at(next_now, "%next_step", 1) if t.streams and count > 1 else next_now
-                return [advance(a_now, count, a_step), advance(b_now, count, t.b_k), following, *values]
+                return [advance(a_now, count, a_step), advance(b_now, count, p.b_k), following, *values]
 
             return body
 
         carried = [("ptr", a), ("ptr", b), *zip(kinds, state, strict=True)]
-        k = e.divide(dims(t.k), t.group)
+        k = e.divide(dims(p.k), p.group)
         main = e.loop("0", e.divide(k, unroll), "1", carried, steps(unroll))
         carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
-        if not (isinstance(t.k, int) and t.k // t.group % unroll == 0):
+        if not (isinstance(p.k, int) and p.k // p.group % unroll == 0):
             main = e.loop("0", e.remainder(k, unroll), "1", carried, steps(1))
-        if t.group == 2 and not (
-            isinstance(t.k, int) and t.k % 2 == 0
+        if p.group == 2 and not (
+            isinstance(p.k, int) and p.k % 2 == 0
         ):  # the last row alone: nothing after it is read of A
             carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
-            main = e.loop("0", e.remainder(dims(t.k), 2), "1", carried, last_row)
+            main = e.loop("0", e.remainder(dims(p.k), 2), "1", carried, last_row)
         return main[2:]
 
     def over(level: int, a: str, b: str, state: list[str]) -> list[str]:
-        if level == len(t.reductions):
+        if level == len(p.reductions):
             return over_k(a, b, state)
 
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), *rest = carried
             inner = over(level + 1, a_now, b_now, [v for _, v in rest])
-            return [advance(a_now, 1, t.a_r[level]), advance(b_now, 1, t.b_r[level]), *inner]
+            return [advance(a_now, 1, p.a_r[level]), advance(b_now, 1, p.b_r[level]), *inner]
 
         carried = [("ptr", a), ("ptr", b), *zip(kinds, state, strict=True)]
-        return e.loop("0", dims(t.reductions[level]), "1", carried, body)[2:]
+        return e.loop("0", dims(p.reductions[level]), "1", carried, body)[2:]
 
     kinds = ["ptr", *[vector] * (size * chains)]
     _, *total = over(0, "%a", "%b", ["%next" if t.streams else "null", *["zeroinitializer"] * (size * chains)])
@@ -191,18 +174,18 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         total = [e.op(f"fadd {vector} {x}, {y}") for x, y in zip(total[:half], total[half:], strict=True)]
     narrow = f"<{t.lanes} x {high}>"
     for i in range(t.rows):
-        pointer = e.at("%c", e.mul(str(i), "%c_m"), t.c_dtype.itemsize)
+        pointer = e.at("%c", e.mul(str(i), "%c_m"), p.c_dtype.itemsize)
         for v in range(t.vectors):
             value = total[i * t.vectors + v]
             if t.accumulate:
-                value = e.op(f"fadd {vector} {value}, {load(high, pointer, v, t.c_dtype.itemsize, t.masked)}")
+                value = e.op(f"fadd {vector} {value}, {load(high, pointer, v, p.c_dtype.itemsize, t.masked)}")
             if high != scalar:
                 value = e.op(f"fptrunc {vector} {value} to {narrow}")
-            where = e.at(pointer, str(v * t.lanes), t.c_dtype.itemsize)
+            where = e.at(pointer, str(v * t.lanes), p.c_dtype.itemsize)
             if t.masked and v == t.vectors - 1:
-                e.masked_store(narrow, value, where, t.c_dtype.itemsize, mask)
+                e.masked_store(narrow, value, where, p.c_dtype.itemsize, mask)
             else:
-                e.line(f"store {narrow} {value}, ptr {where}, align {t.c_dtype.itemsize}")
+                e.line(f"store {narrow} {value}, ptr {where}, align {p.c_dtype.itemsize}")
     parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m"]
     parameters += ["i64 %columns"] if t.masked else []
     parameters += ["ptr %next", "i64 %next_step"] if t.streams else []
