@@ -58,8 +58,7 @@ class BatchReduceGemm(Operation):
 
     With ``group > 1`` every `group` successive rows of a panel are interleaved, the layout that dot-product instructions on narrow
     types want: element (k, n) lies at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) * group + k % group``. `padded` promises
-    that the last panel of B may be read in full, and that its rows are followed by zeros up to a multiple of `group`, or of
-    `depth_padding` where that is told.
+    that the last panel of B may be read in full, and that its rows are followed by zeros as `Panel.padded_rows` says.
 
     Source of the formulation: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """

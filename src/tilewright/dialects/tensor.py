@@ -8,7 +8,7 @@ gathering and broadcasting are all the same operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from ..ir.core import (
     VariadicOperand,
     operation,
 )
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, substitute
 from ..ir.types import DType, TensorType, Type, i64
+from . import scalar
 from .func import Func
 from .scalar import combiner_identity
 
@@ -200,6 +201,15 @@ def is_dynamic_symbol(s: Expr) -> bool:
 def free_symbols_of(e: Dim) -> frozenset[Expr]:
     """The symbols in a dimension that may be a plain integer."""
     return frozenset() if isinstance(e, int) else free_symbols(e)
+
+
+def substitute_indices(op: Operation, mapping: Mapping[Expr, Dim]) -> None:
+    """Write the index expressions of an operation in a body (indices, guards, an index as a value) in other symbols."""
+    for key in ("indices", "guard"):
+        if key in op.attributes:
+            op.attributes[key] = tuple(substitute(e, mapping) for e in op.attributes[key])
+    if isinstance(op, scalar.Index):
+        op.expr = substitute(op.expr, mapping)
 
 
 def _largest(upper: Dim, axes: dict[Expr, int], env: Any) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ..dialects import loop, scalar
 from ..dialects.scalar import combiner_identity
+from ..dialects.tensor import substitute_indices
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
@@ -288,7 +289,7 @@ def compute_inline(s: Schedule, name: str) -> None:
         start = {v for v in values.values()}
         for op in list(read.parent.ops) if read.parent is not None else []:
             if any(r in start for r in op.results):
-                _substitute_one(op, mapping)
+                substitute_indices(op, mapping)
         read.replace_by(values.get(store.value, store.value))
     parent = block.parent_op
     block.detach()
@@ -297,14 +298,6 @@ def compute_inline(s: Schedule, name: str) -> None:
     alloc = buffer.defining_op
     if alloc is not None:
         alloc.erase()
-
-
-def _substitute_one(op: Operation, mapping: dict[Expr, Dim]) -> None:
-    for key in ("indices", "guard"):
-        if key in op.attributes:
-            op.attributes[key] = tuple(substitute(e, mapping) for e in op.attributes[key])
-    if isinstance(op, scalar.Index):
-        op.expr = substitute(op.expr, mapping)
 
 
 @primitive

@@ -326,11 +326,7 @@ def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
     copies: dict[Value, Value] = {}
     for child in producer.body.ops:
         copy = child.clone(copies)
-        for key in ("indices", "guard"):
-            if key in copy.attributes:
-                copy.attributes[key] = substitute_all(copy.attributes[key], mapping)
-        if isinstance(copy, scalar.Index):
-            copy.expr = substitute(copy.expr, mapping)
+        tensor.substitute_indices(copy, mapping)
         new.body.append(copy)
     assert producer.parent is not None
     producer.parent.insert_before(producer, new)

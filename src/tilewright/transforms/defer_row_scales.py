@@ -16,7 +16,7 @@ from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr
 from .compose import compose
 from .contraction import Contraction, match_contraction
-from .index_maps import substitute_all, symbols_of
+from .index_maps import symbols_of
 
 
 def defer_row_scales(module: Module) -> None:
@@ -127,11 +127,7 @@ def _scaled_result(c: Contraction, found: _Scaled, mapping: dict[Expr, Dim]) -> 
                 if not (isinstance(op, tensor.Read) and v is op.source):
                     copy(v)
             new = body.insert(op.clone(copies))
-            for key in ("indices", "guard"):
-                if key in new.attributes:
-                    new.attributes[key] = substitute_all(new.attributes[key], mapping)
-            if isinstance(new, scalar.Index):
-                (new.expr,) = substitute_all((new.expr,), mapping)
+            tensor.substitute_indices(new, mapping)
             copies[value] = new.results[0]
         return copies[value]
 

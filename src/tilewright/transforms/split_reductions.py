@@ -11,9 +11,9 @@ from ..dialects.tensor import extent
 from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
 from ..ir.core import Module, Value
-from ..ir.symbolic import Dim, Expr, bounds, ceildiv, smin, substitute, symbol
+from ..ir.symbolic import Dim, Expr, bounds, ceildiv, smin, symbol
 from ..ir.types import TensorType
-from .index_maps import product, substitute_all
+from .index_maps import product
 from .pack_operands import CONTRACTION
 
 FEW = 64
@@ -70,11 +70,7 @@ def _partial_results(op: tensor.Compute, axis: Expr, piece: Dim, count: Dim) -> 
     copies: dict[Value, Value] = {}
     for child in op.body.ops:
         copy = child.clone(copies)
-        for key in ("indices", "guard"):
-            if key in copy.attributes:
-                copy.attributes[key] = substitute_all(copy.attributes[key], mapping)
-        if "expr" in copy.attributes:
-            copy.attributes["expr"] = substitute(copy.attributes["expr"], mapping)
+        tensor.substitute_indices(copy, mapping)
         new.body.append(copy)
     Builder.before(op).insert(new)
     result: Value = new.result
