@@ -150,3 +150,21 @@ def test_tar_holds_the_parts(tmp_path: Path) -> None:
         assert text is not None
         assert json.load(text) == METADATA
     assert {"objects/0.o", "runtime/pool.c", "runtime/runtime.h", "tilewright.h", "tw_blob_weights.bin"} <= set(names)
+
+
+def test_what_was_just_written_is_not_read_again_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triple, weights = host_triple(), np.ones(17 << 20, np.uint8)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    path = package.link_library(tmp_path / "model.so", model(triple), METADATA, triple, weights=weights)
+    reads: list[int] = []
+    digest = trailer._digest
+    monkeypatch.setattr(trailer, "_digest", lambda file, length: reads.append(length) or digest(file, length))
+    trailer.verify_file(path)
+    assert not reads
+    with path.open("r+b") as file:
+        file.seek(9 << 20)
+        file.write(b"\x55")
+    with pytest.raises(ArtifactError, match="checksum"):
+        trailer.verify_file(path)

@@ -118,6 +118,7 @@ def link_library(
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
         sign(partial, wasm=is_wasm)
+    trailer.trust(path)
     return path
 
 

@@ -5,8 +5,8 @@ the trailer, 16 bytes XXH3-128 of it, 24 bytes zero. Loaders of ELF, Mach-O and 
 a WebAssembly module carries the trailer as the tail of a custom section, see `tilewright.artifact.package`.
 
 The checksum covers every byte. It finds damage, not forgery: artifacts are code, load only those you trust. A file found whole
-once is trusted by this user as long as it does not change (inode, size, and both times), so that only the first load of
-large weights reads them all.
+once is trusted by this user as long as it does not change (inode, size, and both times), and so is a large one that this
+user has just written: only the first load of weights that came from elsewhere reads them all.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SIZE = _LAYOUT.size
 
 _CHUNK = 1 << 20
 _KIND = "verified"
+_LARGE = 16 << 20
 _SETTLED = 2_000_000_000
 """Nanoseconds after which a file's times tell of every later change, on file systems with coarse clocks too."""
 
@@ -58,14 +59,25 @@ def verify_file(path: Path) -> None:
     try:
         with path.open("rb") as file:
             info = os.fstat(file.fileno())
-            identity = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-            key = disk_cache.digest(str(path.resolve()), repr(identity))
+            key = _identity(path, info)
             if disk_cache.read(_KIND, key) is None:
                 _verify(path, file, info.st_size)
                 if time.time_ns() - info.st_mtime_ns > _SETTLED:
                     disk_cache.write(_KIND, key, b"")
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def trust(path: Path) -> None:
+    """Take note that the artifact at `path` is as this process wrote it; small ones are checked in no time anyway."""
+    info = path.stat()
+    if info.st_size >= _LARGE:
+        disk_cache.write(_KIND, _identity(path, info), b"")
+
+
+def _identity(path: Path, info: os.stat_result) -> str:
+    times = (info.st_mtime_ns, info.st_ctime_ns)
+    return disk_cache.digest(str(path.resolve()), repr((info.st_dev, info.st_ino, info.st_size, *times)))
 
 
 def _verify(path: Path, file: BinaryIO, size: int) -> None:
