@@ -65,7 +65,7 @@ class Tilewright(Engine):
     name = "tilewright"
     packages = ("llvmlite",)
     settings = {
-        "float32": "artifact of the ONNX file, loaded by tw.load",
+        "float32": "artifact of the ONNX file, loaded by tw.load, bound inputs and outputs",
         "bf16": 'the same with precision="bf16"',
     }
     builds = True
@@ -106,7 +106,7 @@ class Tilewright(Engine):
 
             return seconds_inside(library, arrays)
 
-        return Loaded(lambda: library(*arrays), _plain, inside, kernels)
+        return Loaded(library.bind(*arrays), _plain, inside, kernels)
 
 
 class Torch(Engine):

@@ -184,21 +184,11 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
 
 
 def c_call(library: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    """A call of `tw_run` as a C program makes it, into results that exist: without the Python border."""
-    from tilewright.runtime.tensors import NUMPY, to_numpy
+    """A bound call, into results that exist: without the Python border."""
+    from tilewright.runtime.tensors import to_numpy
 
     given = zip(arguments, library._names, library._dtypes, strict=True)
-    arrays = [to_numpy(value, name, dtype) for value, name, dtype in given]
-    context = library._context()
-    call = context.call_for(arrays)
-    results = context.invoke(call, arrays, NUMPY)
-    run = context.native.tw_run
-    descriptors = (context.handle, call.inputs, context.num_inputs, call.outputs, context.num_outputs)
-
-    def once(kept: tuple[Any, ...] = (arrays, results)) -> Any:
-        return run(*descriptors)
-
-    return once
+    return library.bind(*[to_numpy(value, name, dtype) for value, name, dtype in given])  # type: ignore[no-any-return]
 
 
 def take_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:

@@ -70,15 +70,12 @@ TW_API int bench_launches(int32_t threads, int64_t extent, int64_t pauses, int64
   return 0;
 }
 
-typedef int (*run_function)(tw_context*, const DLTensor*, int32_t, DLTensor*, int32_t);
-
-/* `rounds` times `inner` runs of a model; writes the mean time of each of the `rounds` to `times`. */
-TW_API int bench_runs(run_function run, tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
-                      int32_t num_outputs, int64_t inner, int64_t rounds, uint64_t* times) {
+/* `rounds` times `inner` bound runs of a model; writes the mean time of each of the `rounds` to `times`. */
+TW_API int bench_runs(int (*run)(tw_binding*), tw_binding* binding, int64_t inner, int64_t rounds, uint64_t* times) {
   for (int64_t k = 0; k < rounds; ++k) {
     uint64_t before = tw_clock();
     for (int64_t i = 0; i < inner; ++i) {
-      int status = run(context, inputs, num_inputs, outputs, num_outputs);
+      int status = run(binding);
       if (status) return status;
     }
     times[k] = (tw_clock() - before) / (uint64_t)inner;

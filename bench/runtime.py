@@ -1,7 +1,7 @@
 """What the runtime costs: fork and join of the thread pool, one run of a small model in C, one call of it from Python.
 
-python bench/runtime.py              # a line for each figure: least, median and 99th percentile, in microseconds
-python bench/runtime.py --json
+python -m bench.runtime              # a line for each figure: least, median and 99th percentile, in microseconds
+python -m bench.runtime --json
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import numpy as np
 import tilewright as tw
 from tilewright.artifact import link
 from tilewright.artifact.sources import COMPILE_FLAGS, INCLUDE_DIR, runtime_sources
-from tilewright.runtime.tensors import NUMPY
 from tilewright.targets.cpu.isa import host_isa
+
+from .inside import native_call
 
 SOURCE = Path(__file__).with_suffix(".c")
 MLP = (64, 64, 64, 10)
@@ -50,18 +51,12 @@ def launches(native: ctypes.CDLL, threads: int, items: int, pauses: int, gap: in
 
 def runs(native: ctypes.CDLL, library: Any, array: np.ndarray, inner: int = 100, rounds: int = 300) -> np.ndarray:
     """Microseconds of a run of `library` in a loop of C."""
-    library(array)
-    context = library._context()
+    bound = library.bind(array)
     times = np.zeros(rounds, np.uint64)
-    call = context.call_for([array])
-    out = context.invoke(call, [array], NUMPY)  # writes the addresses that the loop passes
-    assert out
-    native.bench_runs.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32]
-    native.bench_runs.argtypes += [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    run = ctypes.cast(context.native.tw_run, ctypes.c_void_p)
-    status = native.bench_runs(run, context.handle, call.inputs, 1, call.outputs, 1, inner, rounds, times.ctypes.data)
+    native.bench_runs.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
+    status = native.bench_runs(*native_call(bound), inner, rounds, times.ctypes.data)
     if status:
-        raise RuntimeError(context.native.tw_last_error().decode())
+        raise RuntimeError(f"the model failed with status {status}")
     return times[rounds // 10 :] / 1e3
 
 
@@ -98,6 +93,7 @@ def measure() -> dict[str, np.ndarray]:
             library = tw.compile(model, (x,), threads=threads)
             found[f"MLP in C, {threads} threads"] = runs(native, library, array)
             found[f"MLP from NumPy, {threads} threads"] = calls(lambda library=library: library(array))
+            found[f"MLP from NumPy, bound, {threads} threads"] = calls(library.bind(array))
             found[f"MLP from torch, {threads} threads"] = calls(lambda library=library: library(x))
         with torch.no_grad():
             found["MLP in torch eager"] = calls(lambda: model(x))

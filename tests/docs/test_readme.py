@@ -1,4 +1,4 @@
-"""The README's commands, run in order in an empty folder on a small model."""
+"""The README's commands and its Python, run in order in an empty folder on a small model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from tests.zoo.models import MODELS
 
@@ -45,3 +47,17 @@ def test_commands_run(tmp_path: Path) -> None:
             [sys.executable, "-m", "tilewright", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = README.read_text().split("## From Python")[1].split("## ")[0]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert code is not None
+    model = MODELS["bert"]
+    shutil.copytree(model.onnx_model("tiny", dynamic=True).parent, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    ids, mask = (tensor.numpy() for tensor in model.inputs("tiny", batch=2, seq=16).values())
+    names = {"ids": ids, "mask": mask}
+    exec(code.group(1).replace("seq<=512", "seq<=128"), names)
+    expected = model.torch_model("tiny")(torch.from_numpy(ids), torch.from_numpy(mask))
+    np.testing.assert_allclose(names["out"][0], expected[0].detach().numpy(), atol=1e-4)

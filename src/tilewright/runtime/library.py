@@ -12,14 +12,16 @@ import struct
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tilewright.artifact.sources import ABI_VERSION
 from tilewright.artifact.trailer import verify_file
 from tilewright.errors import ArtifactError
+from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.model import CompiledModel, KernelTime, exception_for
 from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of
 
@@ -27,7 +29,7 @@ _TENSOR = struct.Struct("=QiiiBBHQQQ")  # DLTensor of a 64-bit system: data, dev
 _CPU = 1
 _SKIP_VERIFY = 1
 _PIN_THREADS = 2
-_WORDS = _TENSOR.size // 8  # the first of a tensor's words is its address
+_SOMEWHERE = 64  # stands for an address that is not read
 _SHAPES_KEPT = 64  # combinations of input shapes whose calls a context remembers
 
 
@@ -41,25 +43,46 @@ class _Options(ctypes.Structure):
     ]
 
 
-class _Call:
-    """The descriptors of a call: inputs, then outputs, of these data types and shapes. Calls of equal shapes differ in addresses alone."""
+class Binding:
+    """A `tw_binding`: a run whose data types and shapes have been checked. Further runs differ in the tensors' addresses alone.
 
-    def __init__(self, tensors: Sequence[tuple[np.dtype, tuple[int, ...]]], num_inputs: int, num_outputs: int) -> None:
+    `tensors`: data type and shape of each input; with `outputs`, of each output too, to be compared with what the model
+    makes of the inputs. Raises ShapeError: the model takes or makes others.
+    """
+
+    def __init__(
+        self,
+        context: _Context,
+        inputs: Sequence[tuple[np.dtype, tuple[int, ...]]],
+        outputs: Sequence[tuple[np.dtype, tuple[int, ...]]] = (),
+    ) -> None:
+        native, num_inputs, dtypes = context.native, context.num_inputs, context.out_dtypes
+        tensors = [*inputs, *outputs]
+        count = num_inputs + len(dtypes)
         dims = [size for _, shape in tensors for size in shape]
-        count = num_inputs + num_outputs
-        self.block = ctypes.create_string_buffer(_TENSOR.size * count + 8 * len(dims) + 8)
-        start = ctypes.addressof(self.block)
-        self.words = (ctypes.c_uint64 * (_WORDS * count)).from_buffer(self.block)
-        self.inputs = ctypes.c_void_p(start)
-        self.outputs = ctypes.c_void_p(start + num_inputs * _TENSOR.size)
+        block = ctypes.create_string_buffer(_TENSOR.size * count + 8 * len(dims) + 8)
+        start = ctypes.addressof(block)
         at = _TENSOR.size * count
-        struct.pack_into(f"={len(dims)}q", self.block, at, *dims)
+        struct.pack_into(f"={len(dims)}q", block, at, *dims)
         for index, (dtype, shape) in enumerate(tensors):
             code, bits = DTYPES[dtype]
-            fields = (0, _CPU, 0, len(shape), code, bits, 1, start + at, 0, 0)
-            _TENSOR.pack_into(self.block, index * _TENSOR.size, *fields)
+            # Only tensors with an address have their shapes compared; the real ones are written before each run.
+            address = 0 if index < num_inputs else _SOMEWHERE
+            fields = (address, _CPU, 0, len(shape), code, bits, 1, start + at, 0, 0)
+            _TENSOR.pack_into(block, index * _TENSOR.size, *fields)
             at += 8 * len(shape)
-        self.out_shapes: tuple[tuple[int, ...], ...] = tuple(shape for _, shape in tensors[num_inputs:])
+        self.memory = (ctypes.c_uint64 * -(-native.tw_binding_size() // 8))()
+        self.pointer = ctypes.addressof(self.memory)
+        described = start + num_inputs * _TENSOR.size
+        context.check(native.tw_bind(context.handle, start, num_inputs, described, len(dtypes), self.pointer))
+        self.addresses = (ctypes.c_uint64 * count).from_address(self.memory[1])
+        """Where the elements of the inputs lie, then of the outputs."""
+        self.outputs: list[tuple[tuple[int, ...], np.dtype]] = []
+        """Shape and data type of each output."""
+        for index, dtype in enumerate(dtypes, num_inputs):
+            fields = _TENSOR.unpack_from(block, index * _TENSOR.size)
+            rank, where = fields[3], fields[7]
+            self.outputs.append((tuple((ctypes.c_int64 * rank).from_address(where)) if rank else (), dtype))
 
 
 class _Context:
@@ -67,20 +90,23 @@ class _Context:
 
     def __init__(self, library: Library) -> None:
         self.native = library._native
+        self.run_bound = self.native.tw_run_bound
         self.in_dtypes, self.out_dtypes = list(library._dtypes), library._output_dtypes
         # The trailer's checksum covers embedded weights; the compiler's own are trusted.
         flags = _SKIP_VERIFY | (_PIN_THREADS if library.pin_threads else 0)
         options = _Options(ABI_VERSION, library.num_threads, None, 0, flags)
-        if library._weights is not None:
-            options.weights, options.weights_size = library._weights.ctypes.data, library._weights.nbytes
+        self.weights = library._weights  # to live as long as this
+        if self.weights is not None:
+            options.weights, options.weights_size = self.weights.ctypes.data, self.weights.nbytes
         handle = ctypes.c_void_p()
         self.check(self.native.tw_create(ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle
         # Closing the library, or the end of the thread, destroys the context, but only once.
         self.destroy = weakref.finalize(self, self.native.tw_destroy, ctypes.c_void_p(handle.value))
-        self.num_inputs, self.num_outputs = len(library.inputs), len(library.outputs)
-        self.known: dict[tuple[tuple[int, ...], ...], _Call] = {}
+        self.num_inputs = len(library.inputs)
+        self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
         """By the shapes of inputs that were of the model's data types and accepted."""
+        self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
 
     def check(self, status: int) -> None:
         if status:
@@ -88,61 +114,41 @@ class _Context:
 
     def run(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
         """One run on NumPy arrays of any data types and shapes; the model's own check refuses them."""
-        call = self.call_for(arrays)
-        if out is None:
-            return self.invoke(call, arrays, NUMPY)
-        given = [(array.dtype, array.shape) for array in out]
-        if given != list(zip(self.out_dtypes, call.out_shapes, strict=True)):
-            tensors = [(array.dtype, array.shape) for array in (*arrays, *out)]
-            call = _Call(tensors, self.num_inputs, self.num_outputs)
-        return self.invoke(call, arrays, NUMPY, out)
+        return self.invoke(self.binding_for(arrays, out), arrays, NUMPY, out)
 
     def run_known(self, values: tuple[Any, ...]) -> Sequence[Any] | None:
         """One run with inputs of shapes that have been seen before, None when anything is out of the ordinary."""
         border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 else None
-        if border is None or not border.all_plain(values, self.in_dtypes):
-            return None
-        call = self.known.get(tuple([value.shape for value in values]))
-        return None if call is None else self.invoke(call, values, border)
+        shapes = None if border is None else border.plain_shapes(values, self.in_dtypes)
+        binding = None if shapes is None else self.known.get(shapes)
+        return None if binding is None or border is None else self.invoke(binding, values, border)
 
     def invoke(
-        self, call: _Call, values: Sequence[Any], border: Border, out: Sequence[Any] | None = None
+        self, binding: Binding, values: Sequence[Any], border: Border, out: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Run with plain inputs of the call's shapes; `out`: plain tensors to fill instead of new ones."""
-        words, address = call.words, border.address
+        """Run with plain inputs of the binding's shapes; `out`: plain tensors to fill instead of new ones."""
         if out is None:
-            out = [border.empty(shape, dtype) for shape, dtype in zip(call.out_shapes, self.out_dtypes, strict=True)]
-        at = 0
-        for value in values:
-            words[at] = address(value)
-            at += _WORDS
-        for value in out:
-            words[at] = address(value)
-            at += _WORDS
-        self.check(self.native.tw_run(self.handle, call.inputs, self.num_inputs, call.outputs, self.num_outputs))
+            empty = border.empty
+            out = [empty(shape, dtype) for shape, dtype in binding.outputs]
+        border.write_addresses(binding.addresses, (*values, *out))
+        if status := self.run_bound(binding.pointer):
+            self.check(status)
         return out
 
-    def call_for(self, arrays: Sequence[np.ndarray]) -> _Call:
-        """The descriptors of a call with these inputs and the outputs that the model makes of them."""
+    def binding_for(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None = None) -> Binding:
+        """The binding of a call with these inputs, and with the outputs that the model makes of them, which `out` are to be like."""
         key = tuple([array.shape for array in arrays])
-        ordinary = [array.dtype for array in arrays] == self.in_dtypes
-        if ordinary and (known := self.known.get(key)) is not None:
-            return known
         inputs = [(array.dtype, array.shape) for array in arrays]
-        asked = _Call(inputs, self.num_inputs, self.num_outputs)
-        self.check(
-            self.native.tw_output_shapes(self.handle, asked.inputs, self.num_inputs, asked.outputs, self.num_outputs)
-        )
-        outputs = []
-        for index, dtype in enumerate(self.out_dtypes, self.num_inputs):
-            fields = _TENSOR.unpack_from(asked.block, index * _TENSOR.size)
-            rank, where = fields[3], fields[7]
-            outputs.append((dtype, tuple((ctypes.c_int64 * rank).from_address(where)) if rank else ()))
-        call = _Call([*inputs, *outputs], self.num_inputs, self.num_outputs)
-        if len(self.known) >= _SHAPES_KEPT:
-            self.known.clear()
-        self.known[key] = call
-        return call
+        ordinary = [dtype for dtype, _ in inputs] == self.in_dtypes
+        binding = self.known.get(key) if ordinary else None
+        if binding is None:
+            binding = Binding(self, inputs)
+            if len(self.known) >= _SHAPES_KEPT:
+                self.known.clear()
+            self.known[key] = binding
+        if out is not None and [(array.shape, array.dtype) for array in out] != binding.outputs:
+            return Binding(self, inputs, [(array.dtype, array.shape) for array in out])
+        return binding
 
 
 class Library(CompiledModel):
@@ -193,10 +199,13 @@ class Library(CompiledModel):
         if context is None or self._closed:
             with self._lock:
                 if self._closed:
-                    raise ArtifactError(f"{self.path}: this library has been closed")
+                    self._refuse()
                 context = self._local.context = _Context(self)
                 self._contexts.add(context)
         return context
+
+    def _refuse(self) -> NoReturn:
+        raise ArtifactError(f"{self.path}: this library has been closed")
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """As `CompiledModel`; what was called before with such tensors is called without looking at it all again."""
@@ -208,6 +217,18 @@ class Library(CompiledModel):
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         return list(self._context().run(arrays, out))
+
+    def _bound(
+        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray]
+    ) -> BoundCall:
+        context = self._context()
+        given, wanted = ([(array.dtype, array.shape) for array in tensors] for tensors in (arrays, targets))
+        binding = Binding(context, given, wanted)
+        NUMPY.write_addresses(binding.addresses, (*arrays, *targets))
+        run = partial(context.run_bound, binding.pointer)
+        call = BoundCall(inputs, out, run, context.check, (context, binding, arrays, targets))
+        context.bound.add(call)
+        return call
 
     def profile_raw(self, *args: Any, **kwargs: Any) -> list[KernelTime]:
         """Run once with the kernels' clocks on: launches and nanoseconds of each kernel, in the metadata's order."""
@@ -237,6 +258,8 @@ class Library(CompiledModel):
         with self._lock:
             self._closed = True
             for context in list(self._contexts):
+                for call in context.bound:
+                    call.run = self._refuse
                 context.destroy()
             self._contexts.clear()
 
@@ -257,8 +280,9 @@ def _open(path: Path) -> ctypes.CDLL:
         "tw_abi_version": (count, []),
         "tw_create": (ctypes.c_int, [void, void]),
         "tw_destroy": (None, [void]),
-        "tw_run": (ctypes.c_int, [void, void, count, void, count]),
-        "tw_output_shapes": (ctypes.c_int, [void, void, count, void, count]),
+        "tw_binding_size": (ctypes.c_int64, []),
+        "tw_bind": (ctypes.c_int, [void, void, count, void, count, void]),
+        "tw_run_bound": (ctypes.c_int, [void]),
         "tw_metadata": (ctypes.c_char_p, []),
         "tw_last_error": (ctypes.c_char_p, []),
         "tw_profile_enable": (ctypes.c_int, [void, ctypes.c_int]),

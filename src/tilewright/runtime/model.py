@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright.errors import ArtifactError, InternalError, ShapeError, TilewrightError
+from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
 
@@ -57,7 +58,7 @@ _EXCEPTIONS: dict[int, type[TilewrightError]] = {
     4: ArtifactError,
     5: ArtifactError,
     6: ArtifactError,
-    7: InternalError,
+    7: TilewrightError,
     8: TilewrightError,
 }
 
@@ -128,7 +129,7 @@ class CompiledModel(ABC):
 
         Raises TilewrightError: the target's runtime does not measure kernels.
         """
-        values = self._bind(args, kwargs) if kwargs or len(args) != len(self._names) else args
+        values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         symbols = self.symbols_of([a.shape for a in arrays])
         self(*arrays)  # the first run takes memory and threads
@@ -167,7 +168,7 @@ class CompiledModel(ABC):
         filled and returned instead of new ones.
         Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size.
         """
-        values = self._bind(args, kwargs) if kwargs or len(args) != len(self._names) else args
+        values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         for array, spec in zip(arrays, self.inputs, strict=True):
             if array.dtype not in DTYPES:
@@ -180,7 +181,42 @@ class CompiledModel(ABC):
             results = [like(result, values[0]) for result in results]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> BoundCall:
+        """A call with its arguments, for running many times at the least cost: shapes, data types and memory are looked at here only.
+
+        Arguments are as of `__call__`, but tensors in memory that the model can read where it lies: contiguous, on the CPU. `out`: what
+        runs fill, apart from the inputs; without it the model runs once to make it.
+        Raises ShapeError as `__call__`, and where a tensor would have to be copied or tensors overlap.
+        """
+        values = self._in_order(args, kwargs)
+        arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
+        for array, value, spec in zip(arrays, values, self.inputs, strict=True):
+            if not _same_memory(array, value):
+                raise ShapeError(
+                    f"input '{spec.name}': only a contiguous tensor of {spec.dtype} in memory can be bound"
+                )
+        if out is None:
+            out = self(*values)
+        targets = self._targets(out)
+        for index, target in enumerate(targets):
+            for other in (*arrays, *targets[:index]):
+                if np.may_share_memory(target, other):
+                    raise ShapeError(f"output '{self.outputs[index].name}': 'out' overlaps another tensor of the call")
+        return self._bound(values, out, arrays, targets)
+
+    def _bound(
+        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray]
+    ) -> BoundCall:
+        """The bound call of these tensors, whose memory `arrays` and `targets` share."""
+
+        def run() -> int:
+            self._execute(arrays, targets)
+            return 0
+
+        run()  # finds mistakes now
+        return BoundCall(inputs, out, run)
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         names = self._names
         listing = ", ".join(f"'{name}'" for name in names)
         if len(args) > len(names):

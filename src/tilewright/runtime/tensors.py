@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -112,36 +112,48 @@ def like(result: np.ndarray, model: Any) -> Any:
 class Border(Protocol):
     """What calls need of one array library when its tensors are plain: native code may read them where they lie."""
 
-    def all_plain(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
-        """Whether all are this library's own, of these data types, contiguous, aligned, in the CPU's memory."""
+    def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
+        """Their shapes, if all are this library's own, of these data types, contiguous, aligned, in the CPU's memory."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """A new plain tensor, contents undefined."""
 
-    def address(self, value: Any) -> int:
-        """Where a plain tensor's elements lie."""
+    def write_addresses(self, where: Any, values: Sequence[Any]) -> None:
+        """Write where the plain tensors' elements lie to an array of 64-bit integers."""
+
+
+_word_at = ctypes.c_size_t.from_address
+
+
+def _data_offset() -> int | None:
+    """Where in an array object NumPy keeps the address of its elements (`PyArrayObject_fields`), None if that does not look as it should."""
+    probe, offset = np.empty(3), object.__basicsize__
+    right = sys.implementation.name == "cpython" and _word_at(id(probe) + offset).value == probe.ctypes.data
+    return offset if right else None
+
+
+_DATA_OFFSET = _data_offset()
 
 
 class _NumpyBorder:
-    def all_plain(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
-        for value, dtype in zip(values, dtypes, strict=True):
+    empty: Any = staticmethod(np.empty)
+
+    def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
+        shapes: tuple[tuple[int, ...], ...] = ()
+        for value, dtype in zip(values, dtypes):  # noqa: B905  # as many
             if type(value) is not np.ndarray or value.dtype is not dtype:
-                return False
+                return None
             flags = value.flags
             if not (flags.c_contiguous and flags.aligned):
-                return False
-        return True
+                return None
+            shapes += (value.shape,)
+        return shapes
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def address(self, value: np.ndarray) -> int:
-        try:
-            return ctypes.addressof(
-                ctypes.c_char.from_buffer(cast("Any", value))
-            )  # four times faster than the other way
-        except (TypeError, ValueError):  # read-only, empty, or of a data type that is no buffer
-            return int(value.ctypes.data)
+    def write_addresses(self, where: Any, values: Sequence[np.ndarray]) -> None:
+        offset = _DATA_OFFSET
+        for index, value in enumerate(values):
+            # The documented way takes ten times as long.
+            where[index] = value.ctypes.data if offset is None else _word_at(id(value) + offset).value
 
 
 class _TorchBorder:
@@ -149,7 +161,7 @@ class _TorchBorder:
         self.torch = torch
         self.dtypes = {dtype: getattr(torch, dtype.name, None) for dtype in DTYPES}
 
-    def all_plain(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> bool:
+    def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
         strided = self.torch.strided
         for value, dtype in zip(values, dtypes, strict=True):
             if (
@@ -161,17 +173,17 @@ class _TorchBorder:
                 or value.is_neg()
                 or value.is_conj()
             ):
-                return False
-        return True
+                return None
+        return tuple([value.shape for value in values])
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         if dtype.isbuiltin == 1:
             return self.torch.from_numpy(np.empty(shape, dtype))  # in half the time of torch.empty
         return self.torch.empty(shape, dtype=self.dtypes[dtype])
 
-    def address(self, value: Any) -> int:
-        address: int = value.data_ptr()
-        return address
+    def write_addresses(self, where: Any, values: Sequence[Any]) -> None:
+        for index, value in enumerate(values):
+            where[index] = value.data_ptr()
 
 
 NUMPY: Border = _NumpyBorder()

@@ -267,6 +267,59 @@ static void forked(void) {
   free(c);
 }
 
+static tw_binding* bind(tw_context* context, call* c) {
+  tw_binding* binding = malloc((size_t)tw_binding_size());
+  CHECK(tw_bind(context, c->in, 2, c->out, 2, binding) == TW_OK);
+  return binding;
+}
+
+/* Bindings of several sizes in turns, with ordinary runs between: the arena and scratch memory are those of each. */
+static void bound(void) {
+  tw_context* context = create(3);
+  call *large = new_call(1000), *small = new_call(3), *other = new_call(77);
+  tw_binding *first = bind(context, large), *second = bind(context, small);
+  CHECK(first->symbols[0] == 1000 && second->symbols[0] == 3);
+  call* turns[] = {large, small, other, small, large, large, other};
+  for (int i = 0; i < 7; ++i) {
+    call* c = turns[i];
+    memset(c->y, 0, sizeof c->y), memset(c->pairs, 0, sizeof c->pairs);
+    c->x[1] = (float)i;
+    CHECK((c == other ? tw_run(context, c->in, 2, c->out, 2) : tw_run_bound(c == large ? first : second)) == TW_OK);
+    check_result(c, c->y, c->pairs);
+  }
+  long before = allocations;
+  for (int i = 0; i < 10; ++i) CHECK(tw_run_bound(i % 2 ? first : second) == TW_OK);
+  CHECK(allocations == before);
+
+  /* The same memory bound again, to another size. */
+  CHECK(tw_bind(context, other->in, 2, other->out, 2, first) == TW_OK);
+  memset(other->y, 0, sizeof other->y);
+  CHECK(tw_run_bound(first) == TW_OK);
+  check_result(other, other->y, other->pairs);
+
+  /* Addresses given later. */
+  DLTensor in[2] = {small->in[0], small->in[1]}, out[2] = {0};
+  in[0].data = in[1].data = NULL;
+  CHECK(tw_bind(context, in, 2, out, 2, second) == TW_OK);
+  CHECK(out[0].ndim == 2 && out[0].shape[0] == 3 && out[1].shape[0] == 6 && !second->data[0] && !second->data[3]);
+  void* addresses[] = {small->x, small->z, small->y, small->pairs};
+  memcpy(second->data, addresses, sizeof addresses);
+  memset(small->y, 0, sizeof small->y);
+  CHECK(tw_run_bound(second) == TW_OK);
+  check_result(small, small->y, small->pairs);
+
+  small->z[0] = -12345.0f;
+  CHECK(tw_run_bound(second) == TW_ERROR_PROGRAM && strstr(tw_last_error(), "does not like"));
+  small->y_shape[0] = 4;
+  CHECK(tw_bind(context, small->in, 2, small->out, 2, second) == TW_ERROR_SHAPE);
+  CHECK(tw_bind(context, in, 2, out, 1, second) == TW_ERROR_ARGUMENT);
+  CHECK(tw_bind(context, in, 2, out, 2, NULL) == TW_ERROR_ARGUMENT);
+  in[1].dtype.bits = 64;
+  CHECK(tw_bind(context, in, 2, out, 2, second) == TW_ERROR_ARGUMENT);
+  tw_destroy(context);
+  free(first), free(second), free(large), free(small), free(other);
+}
+
 static void profile(void) {
   tw_context* context = create(2);
   call* c = new_call(64);
@@ -290,6 +343,7 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "threads")) threads();
   else if (!strcmp(name, "busy")) busy();
   else if (!strcmp(name, "forked")) forked();
+  else if (!strcmp(name, "bound")) bound();
   else if (!strcmp(name, "profile")) profile();
   else if (!strcmp(name, "refused")) refused(argv[2]);
   else if (!strcmp(name, "hash")) {

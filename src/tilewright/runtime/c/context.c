@@ -17,6 +17,7 @@ struct tw_context {
   int32_t num_threads;
   int profiling;
   int raised; /* tw_raise has left a message in this run */
+  const tw_binding* prepared; /* the binding that arena and scratch memory were last laid out for */
 
   /* Sized by the module, in one block with the context. */
   int64_t* symbols;             /* [num_symbols] */
@@ -167,14 +168,22 @@ static int check_call(const tw_context* context, const DLTensor* inputs, int32_t
   return TW_OK;
 }
 
+/* Which inputs have data that will be read. */
+typedef enum { NONE, THOSE_GIVEN, ALL } with_data;
+
+static void* address_of(const DLTensor* tensor) {
+  return tensor->data ? (uint8_t*)tensor->data + tensor->byte_offset : NULL;
+}
+
 /* Checks the inputs, finds the symbols and the shapes of the outputs. */
-static int solve_shapes(tw_context* context, const DLTensor* inputs, int with_data) {
+static int solve_shapes(tw_context* context, const DLTensor* inputs, with_data which) {
   const tw_module_desc* m = &tw_module;
   for (int32_t i = 0; i < m->num_inputs; ++i) {
-    int status = tw_check_tensor("input", &m->inputs[i], &inputs[i], with_data);
+    int read = which == ALL || (which == THOSE_GIVEN && inputs[i].data);
+    int status = tw_check_tensor("input", &m->inputs[i], &inputs[i], read);
     if (status) return status;
     context->input_shapes[i] = inputs[i].shape;
-    context->input_data[i] = inputs[i].data ? (uint8_t*)inputs[i].data + inputs[i].byte_offset : NULL;
+    context->input_data[i] = address_of(&inputs[i]);
   }
   tw_shape_error error = {0, -1, 0, -1, 0, 0, -1, 0};
   if (m->solve(context->input_shapes, context->symbols, &error)) return tw_fail_shape(m, &error);
@@ -192,33 +201,36 @@ static void describe_output(const tw_context* context, int32_t i, DLTensor* outp
   output->byte_offset = 0;
 }
 
-static int prepare_output(tw_context* context, int32_t i, DLTensor* output) {
+/* Checks an output that the caller owns. */
+static int check_output(const tw_context* context, int32_t i, const DLTensor* output) {
   const tw_tensor_desc* wanted = &tw_module.outputs[i];
   const int64_t* shape = context->output_shapes[i];
-  int64_t bytes = tw_tensor_bytes(shape, wanted->ndim, wanted->dtype_bits);
-  if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than memory", wanted->name);
-  if (!output->data) {
-    if (!reserve(&context->outputs[i], bytes > 0 ? bytes : 1))
-      return tw_fail(TW_ERROR_MEMORY, "no memory for output '%s': %d bytes", wanted->name, bytes);
-    output->data = context->outputs[i].data;
-    describe_output(context, i, output);
-  } else {
-    int status = tw_check_tensor("output", wanted, output, 1);
-    if (status) return status;
-    for (int32_t d = 0; d < wanted->ndim; ++d)
-      if (output->shape[d] != shape[d])
-        return tw_fail(TW_ERROR_SHAPE, "output '%s' has size %d in dimension %d, expected %d", wanted->name,
+  int status = tw_check_tensor("output", wanted, output, 1);
+  for (int32_t d = 0; d < wanted->ndim && !status; ++d)
+    if (output->shape[d] != shape[d])
+      status = tw_fail(TW_ERROR_SHAPE, "output '%s' has size %d in dimension %d, expected %d", wanted->name,
                        output->shape[d], (int64_t)d, shape[d]);
-  }
-  context->output_data[i] = (uint8_t*)output->data + output->byte_offset;
+  return status;
+}
+
+/* Gives an output memory of the context. */
+static int provide_output(tw_context* context, int32_t i, DLTensor* output) {
+  const tw_tensor_desc* wanted = &tw_module.outputs[i];
+  int64_t bytes = tw_tensor_bytes(context->output_shapes[i], wanted->ndim, wanted->dtype_bits);
+  if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than memory", wanted->name);
+  if (!reserve(&context->outputs[i], bytes > 0 ? bytes : 1))
+    return tw_fail(TW_ERROR_MEMORY, "no memory for output '%s': %d bytes", wanted->name, bytes);
+  output->data = context->outputs[i].data;
+  describe_output(context, i, output);
   return TW_OK;
 }
 
-static int prepare_memory(tw_context* context) {
-  int64_t arena = tw_module.arena_size(context->symbols);
+static int prepare_memory(tw_context* context, const int64_t* symbols) {
+  context->prepared = NULL;
+  int64_t arena = tw_module.arena_size(symbols);
   if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
     return tw_fail(TW_ERROR_MEMORY, "no memory for the arena: %d bytes", arena);
-  int64_t scratch = tw_module.scratch_size(context->symbols);
+  int64_t scratch = tw_module.scratch_size(symbols);
   int64_t threads = tw_pool_threads(context->pool), stride, total;
   if (scratch < 0 || __builtin_add_overflow(scratch, (int64_t)TW_CACHE_LINE, &stride) ||
       __builtin_mul_overflow(stride / TW_CACHE_LINE * TW_CACHE_LINE, threads, &total) ||
@@ -229,20 +241,25 @@ static int prepare_memory(tw_context* context) {
   return TW_OK;
 }
 
+static int run_program(tw_context* context, const int64_t* symbols, void** inputs, void** outputs) {
+  context->raised = 0;
+  int32_t failed = tw_module.main(context, symbols, inputs, outputs, context->arena.data, context->weights);
+  if (failed && !context->raised)
+    return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
+  return failed ? TW_ERROR_PROGRAM : TW_OK;
+}
+
 static int run(tw_context* context, const DLTensor* inputs, DLTensor* outputs) {
-  int status = solve_shapes(context, inputs, 1);
+  int status = solve_shapes(context, inputs, ALL);
   /* Outputs that the caller owns are checked before anything is filled in. */
   for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i)
-    if (outputs[i].data) status = prepare_output(context, i, &outputs[i]);
-  if (!status) status = prepare_memory(context);
-  for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i)
-    if (!outputs[i].data) status = prepare_output(context, i, &outputs[i]);
-  if (status) return status;
-  context->raised = 0;
-  int32_t failed = tw_module.main(context, context->symbols, context->input_data, context->output_data,
-                                  context->arena.data, context->weights);
-  if (failed && !context->raised) return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
-  return failed ? TW_ERROR_PROGRAM : TW_OK;
+    if (outputs[i].data) status = check_output(context, i, &outputs[i]);
+  if (!status) status = prepare_memory(context, context->symbols);
+  for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i) {
+    if (!outputs[i].data) status = provide_output(context, i, &outputs[i]);
+    context->output_data[i] = address_of(&outputs[i]);
+  }
+  return status ? status : run_program(context, context->symbols, context->input_data, context->output_data);
 }
 
 static int begin(tw_context* context) {
@@ -266,8 +283,56 @@ int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_in
   int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = begin(context);
   if (status) return status;
-  status = solve_shapes(context, inputs, 0);
+  status = solve_shapes(context, inputs, NONE);
   for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, i, &outputs[i]);
+  atomic_flag_clear(&context->busy);
+  return status;
+}
+
+/* Where a binding's symbols begin, behind the structure. */
+enum { SYMBOLS = (sizeof(tw_binding) + 7) / 8 * 8 };
+
+int64_t tw_binding_size(void) {
+  const tw_module_desc* m = &tw_module;
+  size_t tensors = (size_t)m->num_inputs + (size_t)m->num_outputs;
+  return (int64_t)(SYMBOLS + (size_t)m->num_symbols * sizeof(int64_t) + tensors * sizeof(void*));
+}
+
+int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs,
+            tw_binding* binding) {
+  tw_clear_error();
+  int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
+  if (!status && !binding) status = tw_fail(TW_ERROR_ARGUMENT, "tw_bind: the pointer for the binding is null");
+  if (!status) status = begin(context);
+  if (status) return status;
+  status = solve_shapes(context, inputs, THOSE_GIVEN);
+  for (int32_t i = 0; i < num_outputs && !status; ++i)
+    if (outputs[i].data) status = check_output(context, i, &outputs[i]);
+    else describe_output(context, i, &outputs[i]);
+  if (!status) {
+    binding->context = context;
+    binding->symbols = (int64_t*)(void*)((uint8_t*)binding + SYMBOLS);
+    binding->data = (void**)(void*)(binding->symbols + tw_module.num_symbols);
+    __builtin_memcpy(binding->symbols, context->symbols, (size_t)tw_module.num_symbols * sizeof(int64_t));
+    for (int32_t i = 0; i < num_inputs; ++i) binding->data[i] = context->input_data[i];
+    for (int32_t i = 0; i < num_outputs; ++i) binding->data[num_inputs + i] = address_of(&outputs[i]);
+    context->prepared = NULL; /* this memory may have been another binding */
+  }
+  atomic_flag_clear(&context->busy);
+  return status;
+}
+
+int tw_run_bound(tw_binding* binding) {
+  tw_clear_error();
+  tw_context* context = binding->context;
+  int status = begin(context);
+  if (status) return status;
+  if (context->prepared != binding) {
+    status = prepare_memory(context, binding->symbols);
+    if (!status) context->prepared = binding;
+  }
+  if (!status)
+    status = run_program(context, binding->symbols, binding->data, binding->data + tw_module.num_inputs);
   atomic_flag_clear(&context->busy);
   return status;
 }

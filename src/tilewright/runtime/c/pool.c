@@ -241,12 +241,12 @@ void tw_pool_launch(tw_pool* pool, tw_kernel kernel, int64_t extent, int64_t gra
                     const int64_t* dims) {
   if (extent <= 0) return;
   if (grain < 1) grain = 1;
-  int64_t grains = extent / grain + (extent % grain != 0);
-  if (grains > 1 && !pool->started) start(pool);
-  if (grains == 1 || pool->threads == 1) {
+  if (extent > grain && !pool->started) start(pool);
+  if (extent <= grain || pool->threads == 1) {
     kernel(0, extent, buffers, dims, pool->scratch);
     return;
   }
+  int64_t grains = extent / grain + (extent % grain != 0);
   int32_t parts = grains < pool->threads ? (int32_t)grains : pool->threads;
   pool->kernel = kernel;
   pool->buffers = buffers;

@@ -102,6 +102,26 @@ TW_API int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_input
 TW_API int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
                             int32_t num_outputs);
 
+/* A run whose tensors have been checked already. The memory is the caller's, and nothing has to be freed. */
+typedef struct {
+  tw_context* context;
+  void** data; /* where the inputs' elements lie, then the outputs': may be changed between runs, to memory of the same
+                  size and alignment, which is not checked again */
+  int64_t* symbols;
+} tw_binding;
+
+/* Bytes of memory that a binding of this model needs. */
+TW_API int64_t tw_binding_size(void);
+
+/* Checks the tensors as tw_run does and fills in `binding`, tw_binding_size() bytes aligned to 8, which is valid as long as
+ * the context. A tensor's data may be NULL: then its address is to be written to `binding->data` before the first run; such an
+ * output's dtype, ndim and shape are filled in as by tw_output_shapes. */
+TW_API int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
+                   int32_t num_outputs, tw_binding* binding);
+
+/* Runs the model on what the binding holds: tw_run without its checks. */
+TW_API int tw_run_bound(tw_binding* binding);
+
 /* A JSON object: names, data types and symbolic shapes of inputs and outputs, bounds, target, kernels, memory. */
 TW_API const char* tw_metadata(void);
 
