@@ -41,6 +41,26 @@ def test_the_oldest_go_first(folder: Path) -> None:
     assert [k for k in keys if disk_cache.read("kind", k) is not None] == [keys[0], *keys[7:]]
 
 
+def test_large_entries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One entry takes at most half the cache and a quarter of the disk's free space."""
+
+    class Disk:
+        total, free = 200 << 30, 60 << 30
+
+    monkeypatch.setattr(disk_cache.shutil, "disk_usage", lambda _: Disk)
+    monkeypatch.delenv("TILEWRIGHT_CACHE_BYTES", raising=False)
+    assert disk_cache.limit() == 20 << 30
+    assert disk_cache.takes(10 << 30) and not disk_cache.takes((10 << 30) + 1)
+    Disk.free = 4 << 30
+    assert disk_cache.takes(1 << 30) and not disk_cache.takes(2 << 30)
+    Disk.total = 1 << 30
+    assert disk_cache.limit() == 2 << 30
+    Disk.total = 1 << 50
+    assert disk_cache.limit() == 32 << 30
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "1000")
+    assert disk_cache.limit() == 1000 and disk_cache.takes(500) and not disk_cache.takes(501)
+
+
 def test_a_cache_that_cannot_be_written_is_empty(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.parent.mkdir(exist_ok=True)
     folder.write_text("a file where the folder should be")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .targets.base import Target
 
 KIND = "artifacts"
-LARGEST = 1 << 30
-"""Bytes of weights above which a model is not kept: writing it would cost more than it saves."""
 
 
 @lru_cache(maxsize=1)
@@ -84,8 +82,8 @@ def find(key: str, suffix: str) -> Path | None:
 
 
 def store(key: str, suffix: str, library: Any) -> None:
-    """Keep a library that can be saved; failing to is no error."""
-    if library.metadata.get("memory", {}).get("weights_bytes", 0) > LARGEST:
+    """Keep a library that can be saved, if it is not too large for the cache or its disk; failing to is no error."""
+    if not disk_cache.takes(library.metadata.get("memory", {}).get("weights_bytes", 0)):
         return
     path = disk_cache.path_of(KIND, key + suffix)
     try:

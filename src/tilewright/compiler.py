@@ -286,29 +286,20 @@ class Compilation:
     def _metadata(self, lowered: Lowered, plan: Any) -> dict[str, Any]:
         from .artifact.sources import ABI_VERSION
         from .dialects import func
-        from .ir.symbolic import bounds, free_symbols
-        from .ir.types import Shape
+        from .lowering.interface import interface
         from .transforms.index_limits import index_limits
 
         assert self.graph is not None
         main = self.graph.symbol("main")
         assert isinstance(main, func.Func)
-        symbols: dict[str, Any] = {}
+        described = interface(
+            [(n, v.type) for n, v in zip(main.arg_names, main.inputs, strict=True)],
+            [(n, v.type) for n, v in zip(main.result_names, main.outputs, strict=True)],
+        )
         limits = index_limits(self.graph)
-
-        def shape_of(shape: Shape) -> list[int | str]:
-            for d in shape:
-                if not isinstance(d, int):
-                    for s in free_symbols(d):
-                        symbols[s.name] = list(bounds(s))
-            return [d if isinstance(d, int) else str(d) for d in shape]
-
-        def tensors(names: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
-            return [
-                {"name": n, "dtype": v.type.dtype.label, "shape": shape_of(v.type.shape)}
-                for n, v in zip(names, values, strict=True)
-            ]
-
+        for entry in described["inputs"]:
+            if entry["name"] in limits:
+                entry["limit"] = limits[entry["name"]]
         kernels = [
             {
                 "name": k.name,
@@ -328,13 +319,7 @@ class Compilation:
             "abi": ABI_VERSION,
             "compiler": f"tilewright {__version__}",
             "source": self.source,
-            "inputs": [
-                {**entry, "limit": limits[entry["name"]]} if entry["name"] in limits else entry
-                for entry in tensors(main.arg_names, main.inputs)
-            ],
-            "outputs": tensors(main.result_names, main.outputs),
-            "symbols": symbols,
-            "solver": _solver_steps(main),
+            **described,
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "contractions": lowered.contractions,
@@ -373,32 +358,6 @@ class Compilation:
         if text is None:
             raise CompileError(f"no level {level!r}; known: graph, tensor, loop, {self.target.code_level}, asm")
         return text
-
-
-def _solver_steps(main: Any) -> list[dict[str, Any]]:
-    """How symbols follow from input shapes, for `runtime.expressions.solve_symbols`."""
-    from .ir.shape_solver import Define, ShapeSolver
-    from .ir.symbolic import bounds
-
-    def text(d: Any) -> int | str:
-        return d if isinstance(d, int) else str(d)
-
-    steps: list[dict[str, Any]] = []
-    for step in ShapeSolver([(n, v.type.shape) for n, v in zip(main.arg_names, main.inputs, strict=True)]).steps:
-        where: dict[str, Any] = {"input": step.input, "dim": step.dim}
-        if isinstance(step, Define):
-            lower, upper = bounds(step.symbol)
-            where.update(
-                symbol=step.symbol.name,
-                coefficient=text(step.coefficient),
-                offset=text(step.offset),
-                lower=lower,
-                upper=upper,
-            )
-        else:
-            where["expr"] = text(step.expr)
-        steps.append(where)
-    return steps
 
 
 def source_of(model: Any, module: Module) -> dict[str, str]:

@@ -7,11 +7,13 @@ home) is a cache that is always empty, never an error.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-DEFAULT_LIMIT = 2 << 30
+LEAST, MOST = 2 << 30, 32 << 30  # bytes of the cache, unless $TILEWRIGHT_CACHE_BYTES says otherwise
 _PRUNE_EVERY = 256  # writes of a process between two looks at the folder's size
 _writes = 0
 
@@ -56,7 +58,7 @@ def read(kind: str, key: str) -> bytes | None:
 
 
 def write(kind: str, key: str, data: bytes) -> None:
-    """Keep an entry, and now and then remove those unused longest, down to $TILEWRIGHT_CACHE_BYTES (2 GiB)."""
+    """Keep an entry, and now and then remove those unused longest, down to `limit`."""
     global _writes
     path = path_of(kind, key)
     try:
@@ -76,13 +78,31 @@ def write(kind: str, key: str, data: bytes) -> None:
         prune()
 
 
-def prune(limit: int | None = None) -> int:
-    """Remove the entries unused longest until the cache holds at most 4/5 of `limit` bytes; returns bytes removed.
+def limit() -> int:
+    """Bytes that the cache may hold: $TILEWRIGHT_CACHE_BYTES, else a tenth of its disk, within 2 and 32 GiB."""
+    named = os.environ.get("TILEWRIGHT_CACHE_BYTES")
+    return int(named) if named else max(LEAST, min(MOST, _disk().total // 10))
 
-    Nothing is removed below `limit`.
+
+def takes(size: int) -> bool:
+    """Whether an entry of so many bytes is worth keeping: it leaves room for others, and most of the disk's free space."""
+    return size <= limit() // 2 and size <= _disk().free // 4
+
+
+def _disk() -> Any:
+    folder = cache_folder()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder)
+
+
+def prune(most: int | None = None) -> int:
+    """Remove the entries unused longest until the cache holds at most 4/5 of `most` bytes (`limit`); returns bytes removed.
+
+    Nothing is removed below that.
     """
-    if limit is None:
-        limit = int(os.environ.get("TILEWRIGHT_CACHE_BYTES") or DEFAULT_LIMIT)
+    if most is None:
+        most = limit()
     entries = []
     for folder, _, names in os.walk(cache_folder()):
         for name in names:
@@ -94,10 +114,10 @@ def prune(limit: int | None = None) -> int:
             entries.append((info.st_mtime, info.st_size, path))
     total = sum(size for _, size, _ in entries)
     removed = 0
-    if total <= limit:
+    if total <= most:
         return 0
     for _, size, path in sorted(entries):
-        if total - removed <= limit * 4 // 5:
+        if total - removed <= most * 4 // 5:
             break
         try:
             os.unlink(path)

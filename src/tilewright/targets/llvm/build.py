@@ -16,9 +16,9 @@ import numpy as np
 from ...artifact import package
 from ...dialects import func
 from ...ir.core import Module
-from ...ir.symbolic import Dim, bounds
+from ...lowering.interface import interface
 from ...lowering.memory_plan import MemoryPlan, plan_memory
-from .host import host_inputs, host_outputs, kernel_order, print_host, symbols_of
+from .host import host_inputs, host_outputs, kernel_order, print_host
 from .isa import Isa
 from .toolchain import compile_objects
 
@@ -103,23 +103,13 @@ def build(
 
 
 def describe(main: func.Func, plan: MemoryPlan, kernels: Any = None) -> dict[str, Any]:
-    """What an artifact's metadata says of its interface: inputs, outputs, symbols with bounds, kernels in order, memory."""
+    """What an artifact's metadata says that follows from the host program: tensors, symbols, kernels in order, memory."""
     known = {k["name"]: k for k in kernels or ()}
     return {
-        "inputs": [_tensor(n, t) for n, t in host_inputs(main)],
-        "outputs": [_tensor(n, t) for n, t in host_outputs(main)],
-        "symbols": {s.name: list(bounds(s)) for s in symbols_of(main)},
+        **interface(host_inputs(main), host_outputs(main)),
         "kernels": [known.get(name, {"name": name}) for name in kernel_order(main)],
         "memory": plan.to_metadata(),
     }
-
-
-def _tensor(name: str, type_: Any) -> dict[str, Any]:
-    return {"name": name, "dtype": type_.dtype.label, "shape": [_dim(d) for d in type_.shape]}
-
-
-def _dim(d: Dim) -> int | str:
-    return d if isinstance(d, int) else str(d)
 
 
 def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:

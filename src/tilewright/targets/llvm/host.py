@@ -44,11 +44,6 @@ def host_outputs(main: func.Func) -> list[tuple[str, BufferType]]:
     return [(n, a.type) for n, a in zip(main.result_names, args, strict=True)]
 
 
-def symbols_of(main: func.Func) -> list[Expr]:
-    """The shape symbols of a host function, in the order in which `solve` finds them."""
-    return [step.symbol for step in _solver(main).steps if isinstance(step, Define)]
-
-
 def kernel_order(main: func.Func) -> list[str]:
     """The kernels that a host function launches, in order of first launch: their numbers at run time."""
     return list(dict.fromkeys(op.kernel for op in main.walk() if isinstance(op, host.Launch)))
@@ -81,7 +76,8 @@ class _Printer:
     def __init__(self, module: Module, main: func.Func, codes: Mapping[str, KernelCode], isa: Isa) -> None:
         self.main, self.codes, self.isa = main, codes, isa
         self.solver = _solver(main)
-        self.symbols = symbols_of(main)
+        self.symbols = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
+        """In the order in which `solve` finds them."""
         self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
         self.order = kernel_order(main)
         self.globals: list[str] = []
@@ -404,4 +400,4 @@ def _check_known(main: func.Func, symbols: Sequence[Expr]) -> None:
             )
 
 
-__all__ = ["dlpack_type", "host_inputs", "host_outputs", "kernel_order", "print_host", "symbols_of"]
+__all__ = ["dlpack_type", "host_inputs", "host_outputs", "kernel_order", "print_host"]

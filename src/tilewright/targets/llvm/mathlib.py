@@ -501,8 +501,12 @@ def tan(m: Formula, x: Value) -> Value:
     odd = (q & 1).ne(0)
     if narrow:
         z = r * r
-        tangent = r + m.fma(r * z, m.polynomial(z, TAN_32), m.fma(rest, z, rest))
-        result = m.select(odd, m.value(-1.0, x.kind), tangent) / m.select(odd, tangent, 1.0)
+        more = m.fma(r * z, m.polynomial(z, TAN_32), m.fma(rest, z, rest))
+        tangent = r + more
+        # What sum and quotient lost counts twice in a quotient just below a power of two.
+        cotangent = -1.0 / tangent
+        lost = m.fma(cotangent, (r - tangent) + more, m.fma(cotangent, tangent, 1.0))
+        result = m.select(odd, m.fma(cotangent, lost, cotangent), tangent)
     else:
         sine, cosine = _sine_cosine(m, r)
         result = m.select(odd, -cosine, sine) / m.select(odd, sine, cosine)
