@@ -11,10 +11,10 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
 from ..ir.core import Block, Module, Value
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim, prove_eq, smin, substitute
+from ..ir.symbolic import Dim, Expr, prove_eq, smin, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
-from ..transforms.index_maps import flatten_index, product
+from ..transforms.index_maps import flatten_index, product, substitute_all
 from ..transforms.pack_operands import CONTRACTION
 from .memory_plan import IN_PLACE
 from .tensor_to_loop import kernel_of_group
@@ -77,11 +77,14 @@ def group_key(group: tensor.Group) -> Any:
 
 
 def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
-    """(output, input) numbers that may be the same memory: the input is last read exactly where, and when, the output is written."""
-    if group.kind != "rows":
+    """(output, input) numbers that may be the same memory: the input is last read exactly where, and when, the output is written.
+
+    The members of a contraction's group have no row in common: nobody but the epilogue may read what it overwrites.
+    """
+    if group.kind not in ("rows", "contraction"):
         return ()
     members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
-    rows = int(group.attributes["tw.rows"])
+    rows = int(group.attributes["tw.rows"]) if group.kind == "rows" else None
     pairs = []
     for k, value in enumerate(group.body.terminator.operands):
         writer = next(k for k, m in enumerate(members) if m.result is value)
@@ -95,20 +98,23 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def _may_overwrite(members: list[tensor.Compute], writer: int, arg: Value, rows: int) -> bool:
+def _may_overwrite(members: list[tensor.Compute], writer: int, arg: Value, rows: int | None) -> bool:
     for position, m in enumerate(members):
         reads = _reads_of(m, arg)
         if not reads:
             continue
         if position > writer or any(r.guard or r.dynamic for r in reads):
             return False
+        still: dict[Expr, Dim] = {axis: 0 for axis in m.axes if prove_eq(axis.upper, 0)}  # may be written as 0
         for r in reads:
-            address = flatten_index(r.indices, arg.type.shape)
             if position == writer:
-                if not prove_eq(address, flatten_index(m.axes, m.result.type.shape)):
+                address = flatten_index(substitute_all(r.indices, still), arg.type.shape)
+                own = flatten_index(substitute_all(m.axes, still), m.result.type.shape)
+                if not prove_eq(address, own):
                     return False
             elif (
-                tuple(r.indices[:rows]) != tuple(m.axes[:rows])
+                rows is None
+                or tuple(r.indices[:rows]) != tuple(m.axes[:rows])
                 or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]
             ):
                 return False

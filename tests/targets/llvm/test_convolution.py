@@ -88,3 +88,38 @@ def test_a_column_read_left_operand_is_a_tile() -> None:
     """A 1x1 convolution of an image whose channels lie apart: its kernel has no steps, and still becomes a contraction tile."""
     layer = nn.Conv2d(16, 32, 1).eval()
     assert "simd.brgemm" in tw.compile(layer, (torch.randn(1, 16, 6, 6),), cache=False).ir("loop")
+
+
+@pytest.mark.parametrize(("size", "rows_lead"), [(24, True), (2, False)])
+def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
+    """Of a large image a thread takes some rows and all columns; of a small one some columns, whose weights are more."""
+    layer = nn.Sequential(nn.Conv2d(128, 256, 1), nn.ReLU(), nn.Conv2d(256, 128, 1)).eval()
+    text = tw.compile(layer, (torch.randn(1, 128, size, size),), cache=False).ir("loop")
+    tiles = [line for line in text.splitlines() if "simd.brgemm" in line and "b_offset" in line]
+    assert tiles
+    for line in tiles:
+        assert ("%" in line.split("b_offset = ")[1].split(",")[0]) == rows_lead, line
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> None:
+    """The residual connection of a network: the last convolution writes where the image lies that it adds, if nobody needs that any more."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Conv2d(32, 32, 1) for _ in range(4)])
+
+        def forward(self, x: Any) -> Any:
+            first, second, third, last = self.layers
+            y = torch.relu(first(x))
+            return last(torch.relu(third(torch.relu(second(y))) + y))
+
+    torch.manual_seed(0)
+    block, x = Block().eval(), torch.randn(1, 32, 12, 12)
+    library = tw.compile(block, (x,), cache=False, precision=precision)
+    assert library.metadata["memory"]["in_place"] == 1
+    with torch.no_grad():
+        wanted = block(x).numpy()
+    tolerance = 1e-5 if precision is None else 2e-2
+    np.testing.assert_allclose(library(x.numpy()), wanted, rtol=tolerance, atol=tolerance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ....dialects import loop
 from ....ir.symbolic import Dim, Expr, free_symbols, smax, smin, substitute
 from ....ir.types import DType
+from ....lowering.memory_plan import IN_PLACE
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops, written_buffer
 from ....transforms.index_maps import product
@@ -53,8 +54,9 @@ def contraction(s: Schedule, machine: Machine) -> None:
             line_outer, line = s.split(line, lines)
             lines_of.append(line_outer)
     inner = [x for x in (line, m_inner, n_inner) if x]
-    # Columns outside rows: a thread goes through all rows with the same packed columns before it takes the next ones.
-    tiles = [x for x in (*batch, *outer_n, n_outer, *lines_of, m_outer) if x is not None]
+    over_rows, over_columns = (*lines_of, m_outer), (*outer_n, n_outer)
+    order = (*over_rows, *over_columns) if _rows_lead(main, roles, machine) else (*over_columns, *over_rows)
+    tiles = [x for x in (*batch, *order) if x is not None]
     s.reorder(*tiles, *inner, *inner_k)
     at = None
     if tiles:
@@ -68,11 +70,29 @@ def contraction(s: Schedule, machine: Machine) -> None:
         else:
             _reorder_alone(s, main, roles)
         s.vectorize(n_inner)
-        if same_place(main, epilogue):
+        if IN_PLACE not in s.kernel.attributes and same_place(main, epilogue):
             s.write_into(name, epilogue.sym_name)
         else:
             s.compact()
     tensorize_tile(s, main, roles)
+
+
+def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:
+    """Whether a thread goes through all columns with the same rows before it takes the next ones, and not the other way round.
+
+    What leads is read once and stays with the core whose thread reads it. Weights are many where images are small, and come from memory;
+    where images are large, a core keeps its part of them in its cache from layer to layer, and the weights beside it.
+    """
+    column = main.axes[roles.n[-1]]
+    loads = [op for op in main.body.ops if isinstance(op, loop.Load)]
+    moved = [any(column in free_symbols(e) for e in op.indices if isinstance(e, Expr)) for op in loads]
+    if sorted(moved) != [False, True]:
+        return False
+    left, right = (upper_limit(loads[moved.index(m)].buffer.type.size) for m in (False, True))
+    size = factor_type(main).itemsize
+    shared = product(main.axes[p].upper + 1 for p in roles.batch)
+    result = upper_limit(product(axis.upper + 1 for axis in main.axes))
+    return right // upper_limit(shared) * size <= machine.l2 // 2 and right <= left + result
 
 
 def _work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | None) -> Dim:
