@@ -53,7 +53,8 @@ class BatchReduceGemm(Operation):
     All addresses are in elements from the start of the flat, row-major buffers. `m`, `n`, `k` are extents; `reductions` lists
     the extents of further outer reduce loops (a convolution's kernel rows and columns). Strides: A moves by ``a_m``, ``a_k`` and
     ``a_r[i]``; B is a sequence of panels of `nr` columns: column n of row k is at ``b_panel * (n // nr) + b_k * k + n % nr``;
-    C moves by ``c_m`` per row, 1 per column. `accumulate` adds to C instead of overwriting it. All numbers are `Dim`s over the
+    C moves by ``c_m`` per row, 1 per column. There are `lines` such blocks of m rows (the lines of an image), in A ``a_line`` apart and in C
+    ``c_line``. `accumulate` adds to C instead of overwriting it. All numbers are `Dim`s over the
     surrounding loop variables.
 
     With ``group > 1`` every `group` successive rows of a panel are interleaved, the layout that dot-product instructions on narrow
@@ -83,6 +84,9 @@ class BatchReduceGemm(Operation):
     b_k: Attr
     b_r: Attr = ()
     c_m: Attr
+    lines: Attr = 1
+    a_line: Attr = 0
+    c_line: Attr = 0
     accumulate: Attr = False
     padded: Attr = False
     group: Attr = 1
@@ -98,17 +102,19 @@ class BatchReduceGemm(Operation):
         outer = [value(e) for e in self.reductions]
         if m <= 0 or n <= 0:
             return
-        rows, columns, depth = np.arange(m), np.arange(n), np.arange(k)
-        total = np.zeros((m, n), np.float64)
+        columns, depth = np.arange(n), np.arange(k)
+        line, row = (x.reshape(-1) for x in np.indices((value(self.lines), m)))
+        a_row, c_row = (line * value(x) + row * value(y) for x, y in ((self.a_line, self.a_m), (self.c_line, self.c_m)))
+        total = np.zeros((line.size, n), np.float64)
         column = value(self.b_panel) * (columns // nr) + columns % nr * group
-        row = value(self.b_k) * (depth // group) + depth % group
+        b_row = value(self.b_k) * (depth // group) + depth % group
         for point in np.ndindex(*outer):
             a_start = value(self.a_offset) + sum(i * value(s) for i, s in zip(point, self.a_r, strict=True))
             b_start = value(self.b_offset) + sum(i * value(s) for i, s in zip(point, self.b_r, strict=True))
-            left = a.reshape(-1)[a_start + rows[:, None] * value(self.a_m) + depth[None, :] * value(self.a_k)]
-            right = b.reshape(-1)[b_start + row[:, None] + column[None, :]]
+            left = a.reshape(-1)[a_start + a_row[:, None] + depth[None, :] * value(self.a_k)]
+            right = b.reshape(-1)[b_start + b_row[:, None] + column[None, :]]
             total += left.astype(np.float64) @ right.astype(np.float64)
-        where = value(self.c_offset) + rows[:, None] * value(self.c_m) + columns[None, :]
+        where = value(self.c_offset) + c_row[:, None] + columns[None, :]
         flat = c.reshape(-1)
         flat[where] = (total + flat[where] if self.accumulate else total).astype(c.dtype)
 

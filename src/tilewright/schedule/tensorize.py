@@ -80,19 +80,21 @@ def tensorize(
     nr: int,
     padded: bool = False,
     group: int = 1,
+    lines: str | None = None,
 ) -> None:
-    """Replace the innermost loops of a contraction (rows `m`, columns `n`, outer reduce loops, inner reduce loop `k`) by one
-    `simd.brgemm` with panels of `nr` columns and interleaved groups of `group` rows. It also initializes the result, unless loops outside the tile reduce too: then the
+    """Replace the innermost loops of a contraction (rows `m` and, where given, `lines` of such, columns `n`, outer reduce loops, inner
+    reduce loop `k`) by one `simd.brgemm` with panels of `nr` columns and interleaved groups of `group` rows. It also initializes the result, unless loops outside the tile reduce too: then the
     block must have its initial values already."""
     block = s.block(name)
     update, loads = _factor_loads(block)
     rows, columns, depth = s.loop(m), s.loop(n), s.loop(k)
     outer = [s.loop(r) for r in reductions]
-    tile = [rows, columns, *outer, depth]
+    line = s.loop(lines) if lines is not None else None
+    tile = [*([line] if line is not None else []), rows, columns, *outer, depth]
     around = enclosing_loops(block)
     if set(around[-len(tile) :]) != set(tile):
         raise ScheduleError(
-            f"tensorize: {m!r}, {n!r}, {reductions}, {k!r} are not the innermost loops around {name!r} ({s.loops(name)})"
+            f"tensorize: {[f.iv.name for f in tile]} are not the innermost loops around {name!r} ({s.loops(name)})"
         )
     top: loop.For = around[-len(tile)]
     child: Operation | None = top
@@ -117,6 +119,7 @@ def tensorize(
     parts: dict[Expr, Dim] = {columns.iv: panel * nr + lane, depth.iv: step * group + part}
     b_split = substitute(b_address, parts) if isinstance(b_address, Expr) else b_address
     a_m, a_rest = _coefficient(a_address, rows.iv, "the left factor")
+    a_line, a_rest = _coefficient(a_rest, line.iv, "the left factor") if line is not None else (0, a_rest)
     a_r: list[Dim] = []
     b_r: list[Dim] = []
     for f in outer:
@@ -132,6 +135,7 @@ def tensorize(
     next_row, b_rest = _coefficient(b_rest, part, "the right factor")
     c_n, c_rest = _coefficient(c_address, columns.iv, "the result")
     c_m, c_rest = _coefficient(c_rest, rows.iv, "the result")
+    c_line, c_rest = _coefficient(c_rest, line.iv, "the result") if line is not None else (0, c_rest)
     if group > 1 and next_row != 1:
         raise ScheduleError(f"tensorize: groups of {group} rows are not interleaved in the right factor")
     if unit != group or c_n != 1:
@@ -161,6 +165,9 @@ def tensorize(
         b_k=b_k,
         b_r=tuple(b_r),
         c_m=c_m,
+        lines=line.extent if line is not None else 1,
+        a_line=a_line,
+        c_line=c_line,
         accumulate=bool(outside),
         padded=padded,
         group=group,

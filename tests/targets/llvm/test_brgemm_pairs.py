@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.dialects.simd import Panel, depth_block
+from tilewright.ir.interpreter import Frame
 from tilewright.ir.symbolic import Dim, smin, symbol
 from tilewright.ir.types import bf16, f32
 from tilewright.targets.cpu.isa import host_isa
@@ -138,6 +139,40 @@ def test_every_number_of_rows(isa: Isa) -> None:
         function(left.ctypes.data, packed.ctypes.data, c.ctypes.data, m)
         np.testing.assert_allclose(c[:m], expected[:m], rtol=1e-4, atol=1e-4)
         assert (c[m:] == 7).all()
+
+
+@ISAS
+@pytest.mark.parametrize("many", ["known", "symbolic"])
+@pytest.mark.parametrize(("lines", "pixels"), [(1, 7), (2, 14), (5, 7), (3, 16), (2, 21), (2, 56), (3, 33), (0, 7)])
+def test_lines_of_an_image(isa: Isa, lines: int, pixels: int, many: str) -> None:
+    """Blocks of rows that lie apart, in the image and in the result, whose gaps are left alone; 3 taps along a line."""
+    panel, channels, out, taps = panel_of(isa, bf16), 40, 50, 3
+    number = symbol("lines", 0) if many == "symbolic" else lines
+    image = random((lines, pixels + taps - 1, channels), bf16)
+    weights = random((taps, channels, out), bf16)
+    rows = panel.padded_rows(channels)
+    c = random((max(lines, 1), pixels + 1, out), f32)
+    before = c.copy()
+    op = make_op(
+        bf16, f32, m=pixels, n=out, k=channels, nr=panel.nr, group=2, a_m=channels, c_m=out, padded=True, accumulate=lines == 5,
+        lines=number, a_line=(pixels + taps - 1) * channels, c_line=(pixels + 1) * out, reductions=(taps,), a_r=(channels,),
+        b_r=(rows * panel.nr,), b_panel=taps * rows * panel.nr, b_k=2 * panel.nr,
+    )  # fmt: skip
+    expected = np.zeros((lines, pixels, out))
+    for tap in range(taps):
+        expected += image[:, tap : tap + pixels].astype(np.float64) @ weights[tap].astype(np.float64)
+    interpreted = c.copy()
+    packed = in_panels(weights, panel)
+    op.interpret(Frame(None, {"lines": lines}, {}), image, packed, interpreted)
+    left = guarded(image) if lines else image
+    c = guarded(c)
+    run(op, isa, left, guarded(packed), c, {"lines": lines})
+    if lines == 5:
+        expected += before[:, :pixels]
+    for found in (c, interpreted):
+        np.testing.assert_allclose(found[:lines, :pixels], expected, rtol=1e-4, atol=1e-4)
+        assert np.array_equal(found[:, pixels:], before[:, pixels:])
+        assert lines or np.array_equal(found, before)
 
 
 def test_blocks_of_k() -> None:

@@ -95,12 +95,22 @@ class Driver:
 
     def _rows(self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None) -> None:
         """All rows of one panel, in blocks whose heights differ by at most one; only `columns` of its columns where given."""
+
+        def body(line: str, _: Carried) -> list[str]:
+            self._line(b, c, line, vectors, columns, lanes)
+            return []
+
+        self.emitter.loop("0", self.dims(self.problem.lines), "1", [], body)
+
+    def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
         p, e = self.problem, self.emitter
         limit = tile_rows(self.isa, vectors)
+        a_line = e.at("%a", e.mul(line, self.dims(p.a_line)), p.dtype.itemsize)
+        c_line = e.at(c, e.mul(line, self.dims(p.c_line)), p.c_dtype.itemsize)
 
         def block(height: int, row: str, stream: tuple[str, str] | None) -> None:
-            a_row = e.at("%a", e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
-            c_row = e.at(c, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
+            a_row = e.at(a_line, e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
+            c_row = e.at(c_line, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
             self._call(Tile(p, height, vectors, lanes or p.lanes, p.accumulate), a_row, b, c_row, columns, stream)
 
         if isinstance(p.m, int):
@@ -108,7 +118,7 @@ class Driver:
                 return
             blocks = -(-p.m // limit)
             low, tall = divmod(p.m, blocks)
-            stream = self._stream(b, str(blocks), vectors)
+            stream = self._stream(b, line, str(blocks), vectors)
             for height, first, number in ((low + 1, 0, tall), (low, tall * (low + 1), blocks - tall)):
                 done = 0 if first == 0 else tall
 
@@ -127,7 +137,7 @@ class Driver:
             count = e.divide(e.add(m, str(limit - 1)), limit)
             low_rows = e.op(f"udiv i64 {m}, {count}")
             tall_blocks = e.op(f"urem i64 {m}, {count}")
-            stream = self._stream(b, count, vectors)
+            stream = self._stream(b, line, count, vectors)
 
             def each(i: str, carried: Carried) -> list[str]:
                 row = carried[0][1]
@@ -139,7 +149,7 @@ class Driver:
 
             e.loop("0", count, "1", [("i64", "0")], each)
 
-    def _stream(self, b: str, blocks: str, vectors: int) -> Stream:
+    def _stream(self, b: str, line: str, blocks: str, vectors: int) -> Stream:
         """The next panel is brought into the second-level cache while this one is multiplied: every block of rows has a share of it.
 
         Known to pay for whole, packed panels only: they lie one after another in memory.
@@ -151,13 +161,14 @@ class Driver:
         if not (isinstance(size, int) and p.padded and p.splits == 1 and vectors * p.lanes == p.width):
             return lambda block: None
         turns = max(1, size // (p.width * p.dtype.itemsize * MAX_UNROLL // 2))
+        number = e.mul(blocks, self.dims(p.lines))
         each = (
-            e.divide(str(size // turns), int(blocks))
-            if blocks.isdigit()
-            else e.op(f"udiv i64 {size // turns}, {blocks}")
+            e.divide(str(size // turns), int(number))
+            if number.isdigit()
+            else e.op(f"udiv i64 {size // turns}, {number}")
         )
-        share = e.mul(each, str(turns))
-        return lambda block: (e.at(b, e.add(str(size), e.mul(block, share)), 1), each)
+        share, before = e.mul(each, str(turns)), e.mul(line, blocks)
+        return lambda block: (e.at(b, e.add(str(size), e.mul(e.add(before, block), share)), 1), each)
 
     def _call(
         self, tile: Tile, a: str, b: str, c: str, columns: str | None, stream: tuple[str, str] | None = None

@@ -1,7 +1,7 @@
 """The register tile of matrix extensions (Intel AMX): 32 x 32 elements of C in four tile registers, products of bf16 pairs into float32.
 
 Of the eight tile registers 0 to 3 hold C (two by two), 4 and 5 rows of A, loaded where they lie, 6 and 7 columns of B in interleaved
-pairs (`simd.Panel`). One step takes `depth_block` elements of k: 16 rows and 64 bytes are what a register holds. What remains of k goes
+pairs (`simd.Panel`). The two registers of rows may hold neighbouring lines of a small image. One step takes `depth_block` elements of k: 16 rows and 64 bytes are what a register holds. What remains of k goes
 through a small buffer filled up with zeros, so that nothing beyond a row of A is read or multiplied. Rows that do not fill a
 register are told in the tile configuration, columns that do not are computed (B is padded) and not stored.
 
@@ -11,6 +11,7 @@ Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....dialects.simd import depth_block
@@ -23,21 +24,33 @@ from .problem import Arguments, Problem, named
 ROWS = COLUMNS = 16
 DEPTH = 32
 """Elements of bf16 in a row of a tile register."""
+Ahead = Callable[[str], tuple[str, int]]
+"""For the number of a block of rows: where the memory begins that it asks for, and lines a step."""
 SHARERS = 4
 """Blocks of rows that bring the next panel: so many pass while it would come anyway."""
 _A, _B = 4, 6  # the first tile registers of A and B
 
 
 class MatrixDriver(Driver):
-    """Panels of 32 columns, in each blocks of 32 rows; configures the tile registers around them."""
+    """Panels of 32 columns, in each blocks of two registers of rows; configures the tile registers around them.
+
+    A register holds 16 rows, or so many fewer that a known number of rows needs no lower register at its end.
+    """
 
     def __init__(self, problem: Problem, isa: Isa) -> None:
         super().__init__(problem, isa)
         self.block = depth_block(problem.k, DEPTH, 2)
+        self.height = ROWS
+        m = problem.m
+        self.pairs_lines = False
+        if isinstance(m, int) and m > 0:
+            self.pairs_lines = problem.lines != 1 and m <= ROWS
+            registers = 1 if self.pairs_lines else -(-m // (2 * ROWS)) * 2
+            self.height = m // registers if m % registers == 0 else ROWS
 
     def write(self) -> None:
         self.config = self.emitter.alloca("[64 x i8]", 64)
-        self._configure(str(ROWS), str(ROWS), everything=True)
+        self._configure(str(self.height), str(self.height), everything=True)
         super().write()
         self.emitter.line("call void @llvm.x86.tilerelease()")
 
@@ -63,27 +76,63 @@ class MatrixDriver(Driver):
         e.line(f"call void @llvm.x86.ldtilecfg(ptr {self.config})")
 
     def _rows(self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None) -> None:
+        lines = self.dims(self.problem.lines)
+        if self.pairs_lines:
+            self._pairs_of_lines(b, c, lines, vectors, columns)
+            return
+
+        def each(line: str, _: Carried) -> list[str]:
+            self._line(b, c, line, vectors, columns, lanes)
+            return []
+
+        self.emitter.loop("0", lines, "1", [], each)
+
+    def _ahead(self, b: str, vectors: int, blocks: str) -> Ahead:
+        """While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step."""
         p, e = self.problem, self.emitter
-        height = 2 * ROWS
+        sharers = min(max(int(blocks), 1), SHARERS) if blocks.isdigit() else SHARERS
+        share = DEPTH // sharers if p.padded and vectors == 2 else 0
+        following = e.at(b, self.dims(p.b_panel), p.dtype.itemsize)
+        return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
+
+    def _pairs_of_lines(self, b: str, c: str, lines: str, vectors: int, columns: str | None) -> None:
+        """One line in each of the two registers of rows."""
+        e, rows = self.emitter, str(self.height)
+        positive = lines if lines.isdigit() else e.op(f"call i64 @llvm.smax.i64(i64 {lines}, i64 0)")
+        pairs, odd = e.divide(positive, 2), e.remainder(positive, 2)
+        ahead = self._ahead(b, vectors, pairs)
+
+        def pair(i: str, _: Carried) -> list[str]:
+            self._block(b, *self._at(c, e.mul(i, "2"), "0"), vectors, columns, (rows, rows), ahead(i))
+            return []
+
+        def last(_: str, __: Carried) -> list[str]:
+            self._block(b, *self._at(c, e.mul(pairs, "2"), "0"), vectors, columns, (rows,))
+            return []
+
+        e.loop("0", pairs, "1", [], pair)
+        e.loop("0", odd, "1", [], last)
+
+    def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
+        p, e = self.problem, self.emitter
+        one = str(self.height)
+        height = 2 * self.height
         m = self.dims(p.m)
         positive = m if m.isdigit() else e.op(f"call i64 @llvm.smax.i64(i64 {m}, i64 0)")
         whole, rest = e.divide(positive, height), e.remainder(positive, height)
-        # While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step.
-        sharers = min(max(int(whole), 1), SHARERS) if whole.isdigit() else SHARERS
-        share = DEPTH // sharers if p.padded and vectors == 2 else 0
+        ahead, before = self._ahead(b, vectors, e.mul(whole, self.dims(p.lines))), e.mul(line, whole)
 
         def each(i: str, _: Carried) -> list[str]:
-            first = e.mul(e.remainder(i, sharers), str(share * 64))
-            ahead = e.at(e.at(b, self.dims(p.b_panel), p.dtype.itemsize), first, 1)
-            self._block(b, c, e.mul(i, str(height)), 2, vectors, columns, str(height), ahead, share)
+            where = self._at(c, line, e.mul(i, str(height)))
+            self._block(b, *where, vectors, columns, (one, one), ahead(e.add(before, i)))
             return []
 
         e.loop("0", whole, "1", [], each)
         if rest == "0":
             return
-        start = e.mul(whole, str(height))
+        a, c = self._at(c, line, e.mul(whole, str(height)))
         if rest == str(ROWS):
-            self._block(b, c, start, 1, vectors, columns, rest)
+            self._block(b, a, c, vectors, columns, (rest,))
             return
         with e.when(e.op(f"icmp sgt i64 {rest}, 0")):
             first = e.op(f"call i64 @llvm.smin.i64(i64 {rest}, i64 {ROWS})")
@@ -92,60 +141,74 @@ class MatrixDriver(Driver):
             below = e.op(f"icmp sle i64 {rest}, {ROWS}")
             if not (rest.isdigit() and int(rest) > ROWS):
                 with e.when(below):
-                    self._block(b, c, start, 1, vectors, columns, rest)
+                    self._block(b, a, c, vectors, columns, (rest,))
             if not (rest.isdigit() and int(rest) <= ROWS):
                 with e.when(e.op(f"xor i1 {below}, true")):
-                    self._block(b, c, start, 2, vectors, columns, rest)
-            self._configure(str(ROWS), str(ROWS))
+                    self._block(b, a, c, vectors, columns, (first, second))
+            self._configure(one, one)
+
+    def _at(self, c: str, line: str, row: str) -> tuple[str, str]:
+        """Addresses of A and C at a row of a line."""
+        p, e = self.problem, self.emitter
+        a_at = e.add(e.mul(line, self.dims(p.a_line)), e.mul(row, self.dims(p.a_m)))
+        c_at = e.add(e.mul(line, self.dims(p.c_line)), e.mul(row, self.dims(p.c_m)))
+        return e.at("%a", a_at, p.dtype.itemsize), e.at(c, c_at, p.c_dtype.itemsize)
 
     def _block(
         self,
         b: str,
+        a: str,
         c: str,
-        row: str,
-        high: int,
         wide: int,
         columns: str | None,
-        rows: str,
-        ahead: str = "%b",
-        share: int = 0,
+        rows: tuple[str, ...],
+        ahead: tuple[str, int] = ("null", 0),
     ) -> None:
-        """`rows` rows from `row` on, in `high` x `wide` tile registers of C; every step asks for `share` lines from `ahead` on."""
+        """One register of A, or two, with so many `rows` each, times `wide` registers of B; every step asks for memory `ahead`: where, and how many lines."""
         p, e = self.problem, self.emitter
-        tile = MatrixTile(p, high, wide, self.block, p.accumulate and columns is None, share)
+        tile = MatrixTile(p, len(rows), wide, self.block, p.accumulate and columns is None, ahead[1])
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
-        a = e.at("%a", e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
-        c = e.at(c, e.mul(row, self.dims(p.c_m)), 4)
+        a_next, c_next = (
+            (self.dims(p.a_line), self.dims(p.c_line))
+            if self.pairs_lines
+            else (e.mul(str(self.height), self.dims(p.a_m)), e.mul(str(self.height), self.dims(p.c_m)))
+        )
+        first, second = (*rows, "0")[:2]
         extra = "".join(f", i64 {self.dims(d)}" for d in needed)
+
+        def call(target: str, c_m: str, c_next: str) -> None:
+            numbers = ", ".join(f"i64 {x}" for x in (c_m, a_next, c_next, first, second))
+            e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {ahead[0]}, ptr {target}, {numbers}{extra})")
+
         if columns is None:
-            e.line(
-                f"call void @{name}(ptr {a}, ptr {b}, ptr {ahead}, ptr {c}, i64 {self.dims(p.c_m)}, i64 {rows}{extra})"
-            )
+            call(c, self.dims(p.c_m), c_next)
             return
         width = 2 * COLUMNS
         stack = e.alloca(f"[{2 * ROWS * width} x float]", 64)
-        e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {ahead}, ptr {stack}, i64 {width}, i64 {rows}{extra})")
+        call(stack, str(width), str(ROWS * width))
         vector, lanes = f"<{COLUMNS} x float>", f"<{COLUMNS} x i64>"
         numbers = f"<{', '.join(f'i64 {i}' for i in range(COLUMNS))}>"
         left = e.sub(columns, str((wide - 1) * COLUMNS))
         mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
+        for register, number in enumerate(rows):
+            begin, c = str(register * ROWS * width), e.at(c, c_next if register else "0", 4)
 
-        def copy(i: str, _: Carried) -> list[str]:
-            for v in range(wide):
-                source = e.at(stack, e.add(e.mul(i, str(width)), str(v * COLUMNS)), 4)
-                target = e.at(c, e.add(e.mul(i, self.dims(p.c_m)), str(v * COLUMNS)), 4)
-                value, last = e.load(vector, source, 64), v == wide - 1
-                if p.accumulate:
-                    old = e.masked_load(vector, target, 4, mask) if last else e.load(vector, target, 4)
-                    value = e.op(f"fadd {vector} {value}, {old}")
-                if last:
-                    e.masked_store(vector, value, target, 4, mask)
-                else:
-                    e.line(f"store {vector} {value}, ptr {target}, align 4")
-            return []
+            def copy(i: str, _: Carried, begin: str = begin, c: str = c) -> list[str]:
+                for v in range(wide):
+                    source = e.at(stack, e.add(begin, e.add(e.mul(i, str(width)), str(v * COLUMNS))), 4)
+                    target = e.at(c, e.add(e.mul(i, self.dims(p.c_m)), str(v * COLUMNS)), 4)
+                    value, last = e.load(vector, source, 64), v == wide - 1
+                    if p.accumulate:
+                        old = e.masked_load(vector, target, 4, mask) if last else e.load(vector, target, 4)
+                        value = e.op(f"fadd {vector} {value}, {old}")
+                    if last:
+                        e.masked_store(vector, value, target, 4, mask)
+                    else:
+                        e.line(f"store {vector} {value}, ptr {target}, align 4")
+                return []
 
-        e.loop("0", rows, "1", [], copy)
+            e.loop("0", number, "1", [], copy)
 
 
 @dataclass(frozen=True)
@@ -161,7 +224,8 @@ class MatrixTile:
 
 
 def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %rows, i64...)``: its name, text and trailing symbolic arguments."""
+    """``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %a_next, i64 %c_next, i64 %first, i64 %second, i64...)``: its name, text
+    and trailing symbolic arguments. The second register of rows lies `a_next` and `c_next` elements behind the first; they have `first` and `second` rows."""
     p, e, dims = t.problem, Emitter(), Arguments()
     size = p.dtype.itemsize
     a_stride, b_stride = e.mul(dims(p.a_m), str(size)), e.mul(dims(p.b_k), str(size))
@@ -173,7 +237,7 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 if what == "zero":
                     e.line(f"call void @llvm.x86.tilezero(i8 {2 * i + v})")
                     continue
-                where = e.at("%c", e.add(e.mul(str(i * ROWS), "%c_m"), str(v * COLUMNS)), 4)
+                where = e.at("%c", e.add(e.mul(str(i), "%c_next"), str(v * COLUMNS)), 4)
                 e.line(f"call void @llvm.x86.tile{what}64(i8 {2 * i + v}, ptr {where}, i64 {c_stride})")
 
     def load(tile: int, pointer: str, stride: str) -> None:
@@ -191,7 +255,7 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 e.line(f"call void @llvm.x86.tdpbf16ps(i8 {2 * i + v}, i8 {_A + i}, i8 {_B + v})")
 
     def lower_rows(a: str) -> list[str]:
-        return [e.at(a, e.mul(str(i * ROWS), dims(p.a_m)), size) for i in range(t.high)]
+        return [e.at(a, e.mul(str(i), "%a_next"), size) for i in range(t.high)]
 
     def remainder(a: str, b: str, left: str) -> None:
         """The last `left` elements of k, 0 < left < block: copied and filled up with zeros."""
@@ -200,13 +264,16 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         numbers = f"<{', '.join(f'i64 {i}' for i in range(DEPTH))}>"
         mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
 
-        def copy(i: str, _: Carried) -> list[str]:
-            value = e.masked_load(line, e.at(a, e.mul(i, dims(p.a_m)), size), size, mask)
-            e.line(f"store {line} {value}, ptr {e.at(buffer, e.mul(i, str(DEPTH)), size)}, align 64")
-            return []
+        copies = [e.at(buffer, str(i * ROWS * DEPTH), size) for i in range(t.high)]
+        for source, target, rows in zip(lower_rows(a), copies, ("%first", "%second"), strict=False):
 
-        e.loop("0", "%rows", "1", [], copy)
-        step([e.at(buffer, str(i * ROWS * DEPTH), size) for i in range(t.high)], str(DEPTH * size), b, b)
+            def copy(i: str, _: Carried, source: str = source, target: str = target) -> list[str]:
+                value = e.masked_load(line, e.at(source, e.mul(i, dims(p.a_m)), size), size, mask)
+                e.line(f"store {line} {value}, ptr {e.at(target, e.mul(i, str(DEPTH)), size)}, align 64")
+                return []
+
+            e.loop("0", rows, "1", [], copy)
+        step(copies, str(DEPTH * size), b, b)
 
     def over_k(a: str, b: str, ahead: str) -> str:
         def body(_: str, carried: Carried) -> list[str]:
@@ -246,7 +313,10 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         "ptr %ahead",
         "ptr %c",
         "i64 %c_m",
-        "i64 %rows",
+        "i64 %a_next",
+        "i64 %c_next",
+        "i64 %first",
+        "i64 %second",
         *(f"i64 %d{i}" for i in range(len(dims.dims))),
     ]
     name, text = named("tile", parameters, e, isa, "noinline nounwind")

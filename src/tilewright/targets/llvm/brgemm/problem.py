@@ -56,6 +56,9 @@ class Problem:
     b_k: Dim
     b_r: tuple[Dim, ...]
     c_m: Dim
+    lines: Dim
+    a_line: Dim
+    c_line: Dim
     accumulate: bool
     padded: bool
     group: int
@@ -103,6 +106,9 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
             break
         k = k * reductions[-1]
         reductions, a_r, b_r = reductions[:-1], a_r[:-1], b_r[:-1]
+    m, lines = op.m, op.lines
+    if lines != 1 and prove_eq(op.a_line, m * op.a_m) and prove_eq(op.c_line, m * op.c_m):
+        m, lines = lines * m, 1
     kept = [i for i, e in enumerate(reductions) if e != 1]
     return Problem(
         dtype=dtype,
@@ -110,7 +116,7 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         lanes=lanes,
         width=width,
         splits=nr // width,
-        m=op.m,
+        m=m,
         n=op.n,
         k=k,
         reductions=tuple(reductions[i] for i in kept),
@@ -121,6 +127,9 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         b_k=op.b_k,
         b_r=tuple(b_r[i] for i in kept),
         c_m=op.c_m,
+        lines=lines,
+        a_line=op.a_line,
+        c_line=op.c_line,
         accumulate=op.accumulate,
         padded=op.padded,
         group=group,

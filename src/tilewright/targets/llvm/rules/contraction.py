@@ -106,10 +106,9 @@ def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles) -> None:
     """Hand the loops of a contraction's tile to hardware-shaped code, if it has columns and reduce loops."""
     found = _tile_loops(s, block, roles)
     if found is not None:
-        m_loop, n_loop, k_loops = found
-        s.tensorize(
-            block.sym_name, m_loop, n_loop, tuple(k_loops[:-1]), k_loops[-1], roles.nr, roles.padded, roles.group
-        )
+        lines, m_loop, n_loop, k_loops = found
+        reductions, k = tuple(k_loops[:-1]), k_loops[-1]
+        s.tensorize(block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines)
 
 
 def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
@@ -133,8 +132,9 @@ def _reorder_alone(s: Schedule, main: loop.Block, roles: Roles) -> None:
     s.reorder(*[x for x in order if x])
 
 
-def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str, str, list[str]] | None:
-    """Row, column and reduce loops of the tile that `tensorize` takes; a missing row loop is supplied by a loop of one iteration."""
+def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str | None, str, str, list[str]] | None:
+    """Loops of the tile that `tensorize` takes: over lines of rows, if there are such, rows, columns and what is reduced; a missing row
+    loop is supplied by a loop of one iteration."""
     rank = len(main.axes)
     around = enclosing_loops(main)
 
@@ -152,15 +152,24 @@ def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str, str, 
         return None
     m_loop = innermost(roles.m[-1]) if roles.m else None
     tile = {n_loop, *k_loops}
+    lines = innermost(roles.m[-2]) if len(roles.m) > 1 else None
     if m_loop is None or not _inside_tile(around, m_loop):
-        m_loop = s.add_unit_loop(main.sym_name)
+        m_loop, lines = s.add_unit_loop(main.sym_name), None
+    if lines is not None and (lines == m_loop or not _inside_tile(around, lines) or _bounds_others(around, lines)):
+        lines = None
     around = enclosing_loops(main)
     names = [f.iv.name for f in around]
-    tile.add(m_loop)
+    tile |= {m_loop, lines} if lines is not None else {m_loop}
     top = names[-len(tile) :]
     if set(top) != tile:
         s.reorder(*[x for x in names[_start(around) :] if x not in tile], *[x for x in names if x in tile])
-    return m_loop, n_loop, k_loops
+    return lines, m_loop, n_loop, k_loops
+
+
+def _bounds_others(around: list[loop.For], name: str) -> bool:
+    """Whether the extent of another loop depends on this one."""
+    iv = next(f.iv for f in around if f.iv.name == name)
+    return any(isinstance(f.extent, Expr) and iv in free_symbols(f.extent) for f in around)
 
 
 def _start(around: list[loop.For]) -> int:
