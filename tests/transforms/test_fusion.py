@@ -15,7 +15,7 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.symbolic import bounds, symbol
-from tilewright.ir.types import TensorType, f32
+from tilewright.ir.types import DType, TensorType, f32
 from tilewright.ir.verifier import verify
 from tilewright.lowering.groups_to_kernels import moved_bytes
 from tilewright.lowering.pipeline import LoweringOptions, lower, tensor_passes
@@ -27,12 +27,12 @@ OPTIONS = LoweringOptions(
 BATCH, SEQ = symbol("batch", 1, 8), symbol("seq", 1, 40)
 
 
-def build(inputs: dict[str, tuple[Any, ...]], body: Callable[..., Value | list[Value]]) -> Module:
+def build(inputs: dict[str, tuple[Any, ...]], body: Callable[..., Value | list[Value]], dtype: DType = f32) -> Module:
     module = Module()
     names = tuple(inputs)
     f = func.Func(sym_name="main", arg_names=names)
     module.body.append(f)
-    args = [f.body.add_arg(TensorType(f32, shape), name) for name, shape in inputs.items()]
+    args = [f.body.add_arg(TensorType(dtype, shape), name) for name, shape in inputs.items()]
     b = Builder(f.body)
     result = body(b, *args)
     results = result if isinstance(result, list) else [result]

@@ -10,7 +10,7 @@ already a sequence of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,11 @@ class Roles:
 
     def as_attribute(self) -> tuple[Any, ...]:
         return (self.batch, self.m, self.n, self.k, self.nr, self.padded, self.group)
+
+    def behind_a_batch_axis(self) -> Roles:
+        """The same roles after a further axis of the batch in front of all axes."""
+        batch, m, n = (tuple(p + 1 for p in part) for part in (self.batch, self.m, self.n))
+        return replace(self, batch=(0, *batch), m=m, n=n)
 
     @staticmethod
     def of(op: Operation) -> Roles | None:
@@ -122,12 +127,17 @@ def _has_many_rows(c: Contraction) -> bool:
 
 
 FEW_READERS = 4
+FEW_READERS_OF_MUCH = 8
+MUCH = 1 << 16
 
 
 def _few_readers(c: Contraction) -> bool:
-    """Whether so few rows use a run-time right operand that to bring it into panels would cost more than the products."""
+    """Whether so few rows use a run-time right operand that to bring it into panels would cost more than the products; of one of `MUCH`
+    elements, which is read from memory, a few more rows."""
     readers = bounds(product(extent(a) for a in c.m))[1] if c.m else 1
-    return readers is not None and readers <= FEW_READERS
+    elements = bounds(product(extent(a) for a in (*c.n, *c.k)))[0]
+    much = elements is not None and elements >= MUCH
+    return readers is not None and readers <= (FEW_READERS_OF_MUCH if much else FEW_READERS)
 
 
 def _rows_lie_apart(c: Contraction) -> bool:

@@ -2,9 +2,14 @@
 
 ``y = sum_r x[r]`` becomes ``p[c] = sum_r x[c * piece + r]`` and ``y = sum_c p[c]``. The pieces depend on the shapes alone: the result is the
 same on any number of threads.
+
+A contraction is cut when its result has too few tiles to keep several workers busy while its sum is long: the pieces become one more
+batch axis of the same packed operands.
 """
 
 from __future__ import annotations
+
+import math
 
 from ..dialects import tensor
 from ..dialects.tensor import extent
@@ -14,7 +19,7 @@ from ..ir.core import Module, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, smin, symbol
 from ..ir.types import TensorType
 from .index_maps import product
-from .pack_operands import CONTRACTION
+from .pack_operands import CONTRACTION, Roles
 
 FEW = 64
 """Results that do not keep several workers busy: one vector of them, or so."""
@@ -22,34 +27,99 @@ LONG = 1 << 18
 """Points of a reduction that are worth a second kernel."""
 PIECES = 32
 
+TILE = 64
+"""Rows, and columns, of a contraction's result that one worker computes at a time, about."""
+TILES = 8
+"""Tiles of a result that keep several workers busy."""
+DEEP = 256
+"""Terms of a contraction's piece at least: what its partial results cost is little beside so many."""
+HEAVY = 1 << 19
+"""Multiply-adds of a contraction's piece at least (a few microseconds); a row counts as `LEAST_ROWS` where there are fewer, for the
+right operand must be loaded."""
+LEAST_ROWS = 4
+DEPTH = 32
+"""Pieces of a contraction are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
+
 
 def split_reductions(module: Module) -> None:
-    """Cut every long reduction to few results, other than contractions, along its outermost reduce axis that is long enough."""
+    """Cut every long reduction to few results."""
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
-            if isinstance(op, tensor.Compute) and op.is_reduction and CONTRACTION not in op.attributes:
-                _split(op)
+            if isinstance(op, tensor.Compute) and op.is_reduction:
+                cut = _contraction_cut(op) if CONTRACTION in op.attributes else _cut(op)
+                if cut is not None:
+                    _split(op, *cut)
 
 
-def _split(op: tensor.Compute) -> None:
+def _cut(op: tensor.Compute) -> tuple[Expr, int] | None:
+    """The outermost reduce axis that is long enough, and the length of its pieces; None for what stays whole."""
     results = bounds(product(op.shape))[1]
     sizes = [extent(r) for r in op.reduce_axes]
     if results is None or results > FEW or not all(isinstance(n, int) for n in sizes):
-        return
+        return None
     total = results * product(sizes)
     place = next((k for k, n in enumerate(sizes) if isinstance(n, int) and n >= PIECES), None)
     if place is None or not isinstance(total, int) or total < LONG:
-        return
-    axis, n = op.reduce_axes[place], sizes[place]
-    piece = ceildiv(n, PIECES)
-    count = ceildiv(n, piece)
+        return None
+    return op.reduce_axes[place], -(-sizes[place] // PIECES)  # type: ignore[operator]
+
+
+def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
+    """`_cut` of a contraction: its longest reduce axis, in as many pieces as there are tiles wanting, or a few more of equal length."""
+    roles = Roles.of(op)
+    assert roles is not None
+    batch, m, n = (bounds(product(extent(op.axes[p]) for p in part))[1] for part in (roles.batch, roles.m, roles.n))
+    sizes = [extent(r) for r in op.reduce_axes]
+    if batch is None or m is None or n is None or not all(isinstance(size, int) for size in sizes):
+        return None
+    tiles = batch * -(-m // TILE) * -(-n // TILE)
+    longest = max(range(len(sizes)), key=lambda k: sizes[k])  # type: ignore[arg-type, return-value]
+    length, total = int(sizes[longest]), math.prod(int(size) for size in sizes)  # type: ignore[arg-type]
+    work = batch * max(m, LEAST_ROWS) * n * total
+    pieces = min(-(-TILES // tiles), total // DEEP, work // HEAVY)
+    if tiles >= TILES or pieces < 2 or _in_chain(op, roles):
+        return None
+    for count in range(pieces, 2 * pieces):
+        if length % (count * DEPTH) == 0:
+            return op.reduce_axes[longest], length // count
+    if roles.padded and roles.group > 1:
+        return None  # the rows behind a piece are the next one's, not zeros
+    piece = -(-length // pieces)
+    piece += -piece % DEPTH
+    return (op.reduce_axes[longest], piece) if piece < length else None
+
+
+def _in_chain(op: tensor.Compute, roles: Roles) -> bool:
+    """Whether the left operand is made of another contraction by way of statistics of its rows: attention, which is one kernel."""
+    pending = [op.reads[-1].source, op.reads[0].source]
+    seen: set[Value] = set()
+    reduces = contracts = False
+    while pending:
+        value = pending.pop()
+        made = value.defining_op
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(made, tensor.View):
+            pending.append(made.x)
+        elif isinstance(made, tensor.Compute) and CONTRACTION in made.attributes:
+            contracts = True
+        elif isinstance(made, tensor.Compute):
+            reduces = reduces or made.is_reduction
+            pending += [read.source for read in made.reads]
+    return reduces and contracts
+
+
+def _split(op: tensor.Compute, axis: Expr, piece: int) -> None:
+    """Replace a reduction by that of pieces of `axis`, and the combination of their results."""
+    count = ceildiv(extent(axis), piece)
     partial = _partial_results(op, axis, piece, count)
     t = TensorBuilder(Builder.before(op))
     parts = t.wrap(partial)
     whole = t.reduce(op.combiner, op.result.type.shape, (count,), lambda *i: parts[(i[-1], *i[:-1])])
     new = whole.value.defining_op
     assert new is not None
-    new.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
+    new.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.") and k != CONTRACTION})
     op.replace_by(whole.value)
 
 
@@ -66,6 +136,9 @@ def _partial_results(op: tensor.Compute, axis: Expr, piece: Dim, count: Dim) -> 
         location=op.location,
     )
     new.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
+    roles = Roles.of(op)
+    if roles is not None:
+        new.attributes[CONTRACTION] = roles.behind_a_batch_axis().as_attribute()
     mapping[axis] = outer * piece + inner
     copies: dict[Value, Value] = {}
     for child in op.body.ops:

@@ -1,4 +1,4 @@
-"""What the LLVM code generators need to know about an instruction set; the instances live in the targets' own folders."""
+"""What schedules and the LLVM code generators need to know about an instruction set; the instances live in the targets' own folders."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Isa:
-    """One instruction set, as the code generators see it.
+    """One instruction set, as the code generators see it, and the machines that have it.
 
     `triple`, `cpu` and `features` (LLVM's spelling, ``+avx2``) select it in LLVM. A vector register has `vector_bits`, and there are
     `vector_registers` of them. `masked`: masked loads and stores cost no more than plain ones (AVX-512). `fma`: fused multiply-add
     is an instruction. `half`: conversions between f16 and f32 are instructions; `bf16`: that from f32 to bf16 is. `avx512`: tables of 16
     numbers are looked up in registers, and exponents, significands and reciprocals come by instructions. `nan_minmax`: the minimum and maximum
-    instructions propagate NaN.
+    instructions propagate NaN. `l2_bytes`: of the second-level cache that a core has to itself, for which schedules are made.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Isa:
     bf16: bool = False
     avx512: bool = False
     nan_minmax: bool = False
+    l2_bytes: int = 256 * 1024
 
     def has(self, feature: str) -> bool:
         """Whether the instruction set has an extension, in LLVM's spelling (``avx512bf16``)."""

@@ -23,8 +23,6 @@ class LlvmTarget(Target):
     """A target of one instruction set; subclasses say how the library is loaded."""
 
     code_level = "llvm"
-    cache_bytes = 1024 * 1024
-    """Of the second-level cache, for which contraction tiles are made."""
 
     def __init__(self, name: str, isa: Isa) -> None:
         self.name = name
@@ -35,7 +33,7 @@ class LlvmTarget(Target):
     def lowering(self) -> LoweringOptions:
         mr, nr = tile_shape(self.isa, f32)
         tiles = ((bf16, tile_shape(self.isa, bf16)),)
-        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.cache_bytes, tiles=tiles)
+        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.isa.l2_bytes, tiles=tiles)
 
         def rule(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
             return schedule_kernel(kernel, kind, rows, machine)
@@ -43,7 +41,12 @@ class LlvmTarget(Target):
         return LoweringOptions(panel=partial(panel_of, self.isa), rule=rule)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "triple": self.isa.triple, "features": list(self.isa.features)}
+        return {
+            "name": self.name,
+            "triple": self.isa.triple,
+            "features": list(self.isa.features),
+            "l2_bytes": self.isa.l2_bytes,
+        }
 
     def build(
         self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None

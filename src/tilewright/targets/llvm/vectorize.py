@@ -64,6 +64,8 @@ def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
             parts //= 2
     elif f.inits:
         parts = 4
+        while parts > 1 and parts * len(f.inits) > max(4, g.isa.vector_registers * 5 // 8):
+            parts //= 2
     else:
         parts = 4 if many and body.operations <= 8 else 2
     if most is not None:

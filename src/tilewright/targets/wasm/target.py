@@ -19,7 +19,6 @@ class BuiltWasmLibrary(BuiltCode, WasmLibrary):
 
 class WasmTarget(LlvmTarget):
     suffix = ".wasm"
-    cache_bytes = 256 * 1024
 
     def __init__(self) -> None:
         super().__init__("wasm32", WASM32)

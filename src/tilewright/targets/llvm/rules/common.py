@@ -16,12 +16,11 @@ from ....transforms.compose import HEAVY
 @dataclass(frozen=True)
 class Machine:
     """What the rules know of a machine: contraction tiles in registers (rows, columns; by the type of the factors where it is not that
-    of float32), vector lanes of 32 bits, and bytes of the caches of a core."""
+    of float32), vector lanes of 32 bits, and bytes of the second-level cache of a core."""
 
     mr: int
     nr: int
     lanes: int
-    l1: int = 32 * 1024
     l2: int = 1024 * 1024
     tiles: tuple[tuple[DType, tuple[int, int]], ...] = ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Dim, Expr, linear_in
+from ....ir.symbolic import Dim, Expr, free_symbols, linear_in
 from ....schedule import Schedule
 from ....schedule.tree import address, enclosing_loops, reduce_variables
 from .common import (
@@ -33,6 +33,8 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         return
     if not any(b.reduce_axes for b in blocks) and all(len(b.axes) == rows for b in blocks):
         elementwise(s, blocks, machine)
+        return
+    if rows == len(blocks[0].axes) and _results_together(s, blocks):
         return
     shared: list[str] = []
     depth = rows - 1 if _lanes_across_rows(blocks, rows) else rows
@@ -116,15 +118,15 @@ def _cut_columns(s: Schedule, blocks: list[loop.Block], depth: int) -> dict[loop
     if not any(b.reduce_axes and name in window_columns(b) for b, name in names.items()):
         return {}
     extent = s.loop(next(iter(names.values())) or "").extent
-    size = _columns(extent)
+    size = _divisor(extent, COLUMNS)
     if size < 2 or any(name is None or s.loop(name).extent != extent for name in names.values()):
         return {}
     return {b: s.split(name, size) for b, name in names.items() if name is not None}
 
 
-def _columns(extent: Dim) -> int:
-    """The largest number of columns, up to `COLUMNS`, that divides a row."""
-    return next((n for n in range(COLUMNS, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
+def _divisor(extent: Dim, most: int) -> int:
+    """The largest number, up to `most`, that divides a known extent; else 1."""
+    return next((n for n in range(most, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
 
 
 def _share_windows(s: Schedule, block: loop.Block, columns: str) -> None:
@@ -152,7 +154,7 @@ def single(s: Schedule, machine: Machine) -> None:
         elementwise(s, [block], machine)
         return
     own = enclosing_loops(block)
-    if not own:
+    if not own or _results_together(s, [block]):
         return
     reduced = reduce_variables(block)
     chosen = vector_loop(block, own)
@@ -166,7 +168,7 @@ def single(s: Schedule, machine: Machine) -> None:
     name = chosen.iv.name
     is_reduced = chosen.iv in reduced
     windows = [x for x in window_columns(block) if x in parallel]
-    size = _columns(s.loop(windows[-1]).extent) if windows else 1
+    size = _divisor(s.loop(windows[-1]).extent, COLUMNS) if windows else 1
     if not is_reduced and size > 1 and independent(own):
         parts, columns = s.split(windows[-1], size)
         parallel[parallel.index(windows[-1])] = parts
@@ -189,6 +191,74 @@ def single(s: Schedule, machine: Machine) -> None:
             s.parallel(at)
             set_grain(s, work)
     s.vectorize(name)
+
+
+TOGETHER = 16
+"""Sums at most that are computed side by side, an accumulator in registers for each."""
+
+
+def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
+    """Where results share what they read (a few rows times a matrix whose rows are contiguous), a few rows and columns of them run
+    together, with lanes along the sum, so that an element is loaded once for all; False where that is not so.
+
+    `blocks` are one reduction and computations on its results, point by point.
+    """
+    reductions = [b for b in blocks if b.reduce_axes]
+    if len(reductions) != 1 or any(len(b.axes) != len(blocks[0].axes) for b in blocks):
+        return False
+    (main,) = reductions
+    own = enclosing_loops(main)
+    chosen, reduced = vector_loop(main, own), reduce_variables(main)
+    if chosen is None or chosen.iv not in reduced or not independent(own):
+        return False
+    inner = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
+    loads = [op for op in main.body.ops if isinstance(op, loop.Load)]
+    sizes: dict[int, int] = {}
+    number = 1
+    for p in range(len(main.axes)):
+        name = loop_of(s, main, p)
+        if name is None or any(op.dynamic for op in loads):
+            continue
+        iv = s.loop(name).iv
+        moved = [isinstance(e := address(op), Expr) and iv in free_symbols(e) for op in loads]
+        size = _divisor(s.loop(name).extent, min(COLUMNS if number == 1 else COLUMNS // 2, TOGETHER // number))
+        if any(moved) and not all(moved) and size > 1:
+            sizes[p] = size
+            number *= size
+    if not sizes:
+        return False
+    outside: list[list[str]] = []
+    inside: list[list[str]] = []
+    for b in blocks:
+        outer, together = [], []
+        for p in range(len(b.axes)):
+            name = loop_of(s, b, p)
+            if name is None:
+                continue
+            if p in sizes and s.loop(name).extent != sizes[p]:
+                first, name = s.split(name, sizes[p])
+                outer.append(first)
+            (together if p in sizes else outer).append(name)
+        s.reorder(*outer, *together, *([*inner, chosen.iv.name] if b is main else []))
+        outside.append(outer)
+        inside.append(together)
+    for names in outside[1:]:
+        for first, other in zip(outside[0], names, strict=True):
+            s.merge(first, other)
+    if outside[0]:
+        s.parallel(fuse_all(s, outside[0]))
+        depth = 1.0
+        for f in own:
+            depth *= upper_limit(f.extent, 1024) if f.iv in reduced else 1
+        set_grain(s, number * (depth * point_cost(main) + sum(point_cost(b) for b in blocks if b is not main)))
+    s.compact()
+    for b, together in zip(blocks, inside, strict=True):
+        if b is main:
+            s.unroll(fuse_all(s, together))
+        else:
+            s.vectorize(together[-1])
+    s.vectorize(chosen.iv.name)
+    return True
 
 
 def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None:

@@ -1,0 +1,64 @@
+"""Products of a few rows with a matrix whose rows are contiguous (`a @ b.T`): sums side by side, with lanes along them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dialects import func, graph
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Module, Value
+from tilewright.ir.types import DType, TensorType, bf16, f16, f32
+
+
+def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool) -> Module:
+    module = Module()
+    names = ("a", "b", "c") if with_bias else ("a", "b")
+    main = func.Func(sym_name="main", arg_names=names, result_names=("y",))
+    module.body.append(main)
+    a = main.body.add_arg(TensorType(dtype, (m, k)), "a")
+    b = main.body.add_arg(TensorType(dtype, (n, k)), "b")
+    g = Builder(main.body)
+    y: Value = g(graph.Matmul(a, g(graph.Transpose(b, permutation=(1, 0)))))
+    if with_bias:
+        y = g(graph.Add(y, main.body.add_arg(TensorType(dtype, (n,)), "c")))
+    g(func.Return([y]))
+    return module
+
+
+def sums(library: Any) -> int:
+    """How many sums the largest loop of the library's kernels carries."""
+    return max(line.count('"sum"') for line in library.ir("loop").splitlines())
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "m,n,k,together",
+    [
+        (1, 512, 300, 8),
+        (4, 256, 257, 16),
+        (8, 1024, 128, 16),
+        (7, 37, 2000, 7),  # a prime number of columns
+        (3, 10, 20, 6),
+        (2, 12, 64, 8),
+    ],
+)
+def test_values(m: int, n: int, k: int, together: int, dtype: DType, target: str) -> None:
+    library = tw.compile(module_of(m, n, k, dtype, m % 2 == 0), target=target, threads=2)
+    assert sums(library) == together
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(s).astype(dtype.numpy) for s in ((m, k), (n, k), (n,))]
+    a, b, c = (x.astype(np.float64) for x in inputs)
+    wanted = a @ b.T + (c if m % 2 == 0 else 0)
+    found = library(*inputs[: 3 if m % 2 == 0 else 2]).astype(np.float64)
+    tolerance = {f32: 1e-5, f16: 2e-3, bf16: 1.6e-2}[dtype]
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * k**0.5)
+
+
+def test_more_rows_are_packed() -> None:
+    assert "simd.brgemm" in tw.compile(module_of(16, 1024, 128, f32, False)).ir("loop")
+    assert "simd.brgemm" in tw.compile(module_of(6, 16, 16, f32, False)).ir("loop")  # a small matrix
