@@ -53,45 +53,49 @@ def split_reductions(module: Module) -> None:
 
 def _cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     """The outermost reduce axis that is long enough, and the length of its pieces; None for what stays whole."""
-    results = bounds(product(op.shape))[1]
+    results, sizes = bounds(product(op.shape))[1], _known_sizes(op)
+    if results is None or results > FEW or results * math.prod(sizes) < LONG:
+        return None
+    place = next((k for k, n in enumerate(sizes) if n >= PIECES), None)
+    return None if place is None else (op.reduce_axes[place], -(-sizes[place] // PIECES))
+
+
+def _known_sizes(op: tensor.Compute) -> list[int]:
+    """Extents of the reduce axes; empty where one is not known."""
     sizes = [extent(r) for r in op.reduce_axes]
-    if results is None or results > FEW or not all(isinstance(n, int) for n in sizes):
-        return None
-    total = results * product(sizes)
-    place = next((k for k, n in enumerate(sizes) if isinstance(n, int) and n >= PIECES), None)
-    if place is None or not isinstance(total, int) or total < LONG:
-        return None
-    return op.reduce_axes[place], -(-sizes[place] // PIECES)  # type: ignore[operator]
+    known = [n for n in sizes if isinstance(n, int)]
+    return known if len(known) == len(sizes) else []
 
 
 def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     """`_cut` of a contraction: its longest reduce axis, in as many pieces as there are tiles wanting, or a few more of equal length."""
-    roles = Roles.of(op)
+    roles, sizes = Roles.of(op), _known_sizes(op)
     assert roles is not None
     batch, m, n = (bounds(product(extent(op.axes[p]) for p in part))[1] for part in (roles.batch, roles.m, roles.n))
-    sizes = [extent(r) for r in op.reduce_axes]
-    if batch is None or m is None or n is None or not all(isinstance(size, int) for size in sizes):
+    if batch is None or m is None or n is None or not sizes:
         return None
     tiles = batch * -(-m // TILE) * -(-n // TILE)
-    longest = max(range(len(sizes)), key=lambda k: sizes[k])  # type: ignore[arg-type, return-value]
-    length, total = int(sizes[longest]), math.prod(int(size) for size in sizes)  # type: ignore[arg-type]
-    work = batch * max(m, LEAST_ROWS) * n * total
-    pieces = min(-(-TILES // tiles), total // DEEP, work // HEAVY)
-    if tiles >= TILES or pieces < 2 or _in_chain(op, roles):
+    axis, length = max(zip(op.reduce_axes, sizes, strict=True), key=lambda pair: pair[1])
+    terms = math.prod(sizes)
+    work = batch * max(m, LEAST_ROWS) * n * terms
+    if not 0 < tiles < TILES or _in_chain(op):
+        return None
+    pieces = min(-(-TILES // tiles), terms // DEEP, work // HEAVY)
+    if pieces < 2:
         return None
     for count in range(pieces, 2 * pieces):
         if length % (count * DEPTH) == 0:
-            return op.reduce_axes[longest], length // count
+            return axis, length // count
     if roles.padded and roles.group > 1:
         return None  # the rows behind a piece are the next one's, not zeros
     piece = -(-length // pieces)
     piece += -piece % DEPTH
-    return (op.reduce_axes[longest], piece) if piece < length else None
+    return (axis, piece) if piece < length else None
 
 
-def _in_chain(op: tensor.Compute, roles: Roles) -> bool:
-    """Whether the left operand is made of another contraction by way of statistics of its rows: attention, which is one kernel."""
-    pending = [op.reads[-1].source, op.reads[0].source]
+def _in_chain(op: tensor.Compute) -> bool:
+    """Whether an operand is made of another contraction by way of statistics of its rows: attention, which is one kernel."""
+    pending = [read.source for read in op.reads]
     seen: set[Value] = set()
     reduces = contracts = False
     while pending:

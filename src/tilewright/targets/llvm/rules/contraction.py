@@ -23,6 +23,8 @@ from .rows import serial, single
 ROWS = COLUMNS = 64
 """Of a tile of the result, about: 16 KiB of float32, which its epilogue finds in the first-level cache; a panel of the right operand is
 read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
+DEPTH = 32
+"""Blocks of a sum are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
 
 
 def contraction(s: Schedule, machine: Machine) -> None:
@@ -74,6 +76,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
             s.write_into(name, epilogue.sym_name)
         else:
             s.compact()
+    _block_depth(s, main, roles, machine)
     tensorize_tile(s, main, roles)
 
 
@@ -93,6 +96,35 @@ def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:
     shared = product(main.axes[p].upper + 1 for p in roles.batch)
     result = upper_limit(product(axis.upper + 1 for axis in main.axes))
     return right // upper_limit(shared) * size <= machine.l2 // 2 and right <= left + result
+
+
+def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:
+    """Take a sum too long for the second-level cache in blocks: a panel's block stays there while the rows of the tile pass, and
+    the rows' block while the panels do."""
+    rank = len(main.axes)
+    rows = upper_limit(main.axes[roles.m[-1]].upper + 1) if roles.m else 1
+    k = loop_of(s, main, rank + roles.k[0]) if len(roles.k) == 1 else None
+    if k is None or rows <= machine.tile(factor_type(main))[0] or not isinstance(s.loop(k).extent, int):
+        return
+    depth = upper_limit(s.loop(k).extent)
+    fewest = -(-depth // deepest(machine, factor_type(main)))
+    block = next((depth // n for n in range(fewest, 2 * fewest) if depth % (n * DEPTH) == 0), None)
+    if block is None:
+        block = (
+            depth if roles.group > 1 else -(-depth // fewest // DEPTH) * DEPTH
+        )  # groups are filled up at the end only
+    if block >= depth:
+        return
+    outer, inner = s.split(k, block)
+    around = enclosing_loops(main)
+    s.reorder(outer, *(f.iv.name for f in around[_start(around) :] if f.iv.name not in (outer, inner)), inner)
+    init = s.decompose_reduction(main.sym_name, outer)
+    s.vectorize(enclosing_loops(s.block(init))[-1].iv.name)
+
+
+def deepest(machine: Machine, factor: DType) -> int:
+    """Terms of a sum for which a tile's rows and columns of the factors fill half of the second-level cache."""
+    return machine.l2 // 2 // ((ROWS + COLUMNS) * factor.itemsize)
 
 
 def _work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | None) -> Dim:
@@ -204,6 +236,7 @@ def _tile(
     for axis in main.reduce_axes:
         depth *= upper_limit(axis.upper + 1, 4096)
     factor = factor_type(main)
+    depth = min(depth, deepest(machine, factor))  # longer ones come in blocks
     mr, nr = machine.tile(factor)
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, 4096) if m else 1

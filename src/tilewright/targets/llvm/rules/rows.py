@@ -230,7 +230,8 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
     outside: list[list[str]] = []
     inside: list[list[str]] = []
     for b in blocks:
-        outer, together = [], []
+        outer: list[str] = []
+        together: list[str] = []
         for p in range(len(b.axes)):
             name = loop_of(s, b, p)
             if name is None:

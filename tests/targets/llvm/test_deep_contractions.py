@@ -1,0 +1,54 @@
+"""Sums too long for the second-level cache are taken in blocks: same values, in the result's tile or beside an epilogue."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dialects import func, graph
+from tilewright.ir.builder import Builder
+from tilewright.ir.constant import Constant
+from tilewright.ir.core import Module, Value
+from tilewright.ir.symbolic import symbol
+from tilewright.ir.types import DType, TensorType, bf16, f32
+
+RNG = np.random.default_rng(0)
+
+
+def product(m: int, k: int, n: int, dtype: DType, epilogue: bool) -> tuple[Module, np.ndarray, np.ndarray]:
+    """``a @ w``, or its tanh, with the number of rows symbolic; the input and the result in float64."""
+    a = (RNG.standard_normal((m, k)) / k**0.5).astype(dtype.numpy)
+    w = RNG.standard_normal((k, n)).astype(dtype.numpy)
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("a",), result_names=("y",))
+    module.body.append(main)
+    x = main.body.add_arg(TensorType(dtype, (symbol("m", 1, 128), k)), "a")
+    g = Builder(main.body)
+    y: Value = g(graph.Matmul(x, g(graph.Constant(value=Constant(w)))))
+    g(func.Return([g(graph.Tanh(y)) if epilogue else y]))
+    wanted = a.astype(np.float64) @ w.astype(np.float64)
+    return module, a, np.tanh(wanted) if epilogue else wanted
+
+
+@pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "tanh"])
+@pytest.mark.parametrize(
+    "dtype,k,blocks",
+    [(f32, 4096, 8), (f32, 2051, 5), (f32, 500, 1), (bf16, 8192, 8), (bf16, 4099, 1)],
+    ids=["f32", "f32 with a rest", "short", "bf16", "bf16 with a rest"],
+)
+def test_blocks(dtype: DType, k: int, blocks: int, epilogue: bool) -> None:
+    module, a, wanted = product(70, k, 600, dtype, epilogue)
+    library = tw.compile(module, target="cpu:x86-64-v3", threads=2)  # 512 KiB of cache
+    found = re.findall(r"r0\w*_o in 0\.\.(\d+) ", library.ir("loop"))
+    assert found == ([str(blocks - 1)] if blocks > 1 else [])
+    tolerance = 1e-5 if dtype is f32 else 2e-2
+    np.testing.assert_allclose(library(a).astype(np.float64), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_matrix_registers() -> None:
+    """The same on this host, whatever tile and cache it has."""
+    module, a, wanted = product(70, 40960, 70, bf16, False)
+    np.testing.assert_allclose(tw.compile(module)(a).astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
