@@ -150,7 +150,7 @@ def _rows_lie_apart(c: Contraction) -> bool:
 
 
 SCATTERED_ROWS = 128
-PACKING_ROWS = 8
+PACKING_ROWS = 9
 
 
 def _order(axis: Expr, coefficient: Dim) -> tuple[int, int]:

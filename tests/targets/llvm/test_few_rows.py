@@ -1,7 +1,9 @@
-"""Products of a few rows with a matrix whose rows are contiguous (`a @ b.T`): sums side by side, with lanes along them."""
+"""Products of a few rows with a matrix that is no constant. Where its rows lie along the sum (`a @ b.T`): sums side by side, with lanes along
+them. Where they lie along the result: blocks of some of its rows, many columns wide."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,16 @@ from tilewright.ir.core import Module, Value
 from tilewright.ir.types import DType, TensorType, bf16, f16, f32
 
 
-def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool) -> Module:
+def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool, transposed: bool = True) -> Module:
+    """``a @ b.T`` (or ``a @ b``), with a bias or without."""
     module = Module()
     names = ("a", "b", "c") if with_bias else ("a", "b")
     main = func.Func(sym_name="main", arg_names=names, result_names=("y",))
     module.body.append(main)
     a = main.body.add_arg(TensorType(dtype, (m, k)), "a")
-    b = main.body.add_arg(TensorType(dtype, (n, k)), "b")
+    b = main.body.add_arg(TensorType(dtype, (n, k) if transposed else (k, n)), "b")
     g = Builder(main.body)
-    y: Value = g(graph.Matmul(a, g(graph.Transpose(b, permutation=(1, 0)))))
+    y: Value = g(graph.Matmul(a, g(graph.Transpose(b, permutation=(1, 0))) if transposed else b))
     if with_bias:
         y = g(graph.Add(y, main.body.add_arg(TensorType(dtype, (n,)), "c")))
     g(func.Return([y]))
@@ -50,13 +53,28 @@ def sums(library: Any) -> int:
 def test_values(m: int, n: int, k: int, together: int, dtype: DType, target: str) -> None:
     library = tw.compile(module_of(m, n, k, dtype, m % 2 == 0), target=target, threads=2)
     assert sums(library) == together
+    check(library, m, n, k, dtype, transposed=True)
+
+
+def check(library: Any, m: int, n: int, k: int, dtype: DType, transposed: bool) -> None:
     rng = np.random.default_rng(0)
-    inputs = [rng.standard_normal(s).astype(dtype.numpy) for s in ((m, k), (n, k), (n,))]
-    a, b, c = (x.astype(np.float64) for x in inputs)
-    wanted = a @ b.T + (c if m % 2 == 0 else 0)
-    found = library(*inputs[: 3 if m % 2 == 0 else 2]).astype(np.float64)
+    shapes = [(m, k), (n, k) if transposed else (k, n), *([(n,)] if m % 2 == 0 else [])]
+    inputs = [rng.standard_normal(s).astype(dtype.numpy) for s in shapes]
+    a, b, *c = (x.astype(np.float64) for x in inputs)
+    wanted = a @ (b.T if transposed else b) + (c[0] if c else 0)
     tolerance = {f32: 1e-5, f16: 2e-3, bf16: 1.6e-2}[dtype]
+    found = library(*inputs).astype(np.float64)
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * k**0.5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=lambda d: d.name)
+@pytest.mark.parametrize("m,n,k,blocks", [(1, 4100, 192, 3), (8, 4096, 130, 3), (3, 4096, 60, 1), (4, 1000, 192, 1)])
+def test_rows_along_the_result(m: int, n: int, k: int, blocks: int, dtype: DType, target: str) -> None:
+    library = tw.compile(module_of(m, n, k, dtype, m % 2 == 0, transposed=False), target=target, threads=2)
+    found = re.findall(r"r0\w*_o in 0\.\.(\d+) ", library.ir("loop"))
+    assert found == ([str(blocks - 1)] if blocks > 1 else [])
+    check(library, m, n, k, dtype, transposed=False)
 
 
 def test_more_rows_are_packed() -> None:

@@ -25,6 +25,9 @@ ROWS = COLUMNS = 64
 read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
 DEPTH = 32
 """Blocks of a sum are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
+FEW, NEAR, WIDE = 8, 64, 512
+"""A right operand that lies row by row in memory is read for `FEW` rows of the left one in blocks of `NEAR` rows and `WIDE` columns: some pages
+at a time, each of them for a while."""
 
 
 def contraction(s: Schedule, machine: Machine) -> None:
@@ -45,7 +48,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
         _degenerate(s, machine, len(blocks))
         return
     inner_k = [x for x in depth if x is not None] if root is main else []
-    rows, lines, columns = _tile(s, m, lines_of, n, main, machine)
+    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine)
     work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
@@ -101,13 +104,15 @@ def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:
 def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:
     """Take a sum too long for the second-level cache in blocks: a panel's block stays there while the rows of the tile pass, and
     the rows' block while the panels do."""
-    rank = len(main.axes)
-    rows = upper_limit(main.axes[roles.m[-1]].upper + 1) if roles.m else 1
-    k = loop_of(s, main, rank + roles.k[0]) if len(roles.k) == 1 else None
-    if k is None or rows <= machine.tile(factor_type(main))[0] or not isinstance(s.loop(k).extent, int):
+    k = loop_of(s, main, len(main.axes) + roles.k[0]) if len(roles.k) == 1 else None
+    if k is None or not isinstance(s.loop(k).extent, int):
         return
-    depth = upper_limit(s.loop(k).extent)
-    fewest = -(-depth // deepest(machine, factor_type(main)))
+    depth, most = upper_limit(s.loop(k).extent), deepest(machine, factor_type(main))
+    if _few_rows(main, roles):
+        if not _lies_wide(main, roles):
+            return
+        most = NEAR
+    fewest = -(-depth // most)
     block = next((depth // n for n in range(fewest, 2 * fewest) if depth % (n * DEPTH) == 0), None)
     if block is None:
         block = (
@@ -120,6 +125,16 @@ def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) 
     s.reorder(outer, *(f.iv.name for f in around[_start(around) :] if f.iv.name not in (outer, inner)), inner)
     init = s.decompose_reduction(main.sym_name, outer)
     s.vectorize(enclosing_loops(s.block(init))[-1].iv.name)
+
+
+def _few_rows(main: loop.Block, roles: Roles) -> bool:
+    """Whether the right operand is read for so few rows that memory decides how fast."""
+    return upper_limit(product(main.axes[p].upper + 1 for p in roles.m)) <= FEW
+
+
+def _lies_wide(main: loop.Block, roles: Roles) -> bool:
+    """Whether the right operand lies in memory in long rows."""
+    return not roles.padded and upper_limit(main.axes[roles.n[-1]].upper + 1) >= 8 * WIDE
 
 
 def deepest(machine: Machine, factor: DType) -> int:
@@ -224,7 +239,7 @@ def factor_type(main: loop.Block) -> DType:
 
 
 def _tile(
-    s: Schedule, m: str | None, outer_m: list[str], n: str, main: loop.Block, machine: Machine
+    s: Schedule, m: str | None, outer_m: list[str], n: str, main: loop.Block, roles: Roles, machine: Machine
 ) -> tuple[int | None, int, int | None]:
     """Rows of a tile, iterations of the next row loop (the lines of an image) that share one tile, and its columns; None leaves the
     loop whole.
@@ -241,6 +256,8 @@ def _tile(
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
     columns = max(nr, min(2 * nr, COLUMNS))
+    if _few_rows(main, roles) and _lies_wide(main, roles):
+        return None, 1, WIDE  # whole lines of the matrix where it lies
     while columns > nr and columns * depth * factor.itemsize > machine.l2 // 2:
         columns -= nr
     if total_m <= mr and total_n < 16 * columns:
