@@ -131,6 +131,26 @@ def test_long_rows_of_narrow_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(library(*inputs), Attend(FORMS["window"])(*inputs), rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("form", ["plain", "causal", "mask"])
+def test_what_does_not_show_is_left_out(form: str, precision: str | None) -> None:
+    """The maximum passes over NaN, and exponentials that are rounded anyway have fewer digits; infinities and NaN still arrive where they belong."""
+    inputs = factors(1, 2, 2, 70, 70, 32)
+    inputs[0][0, 0, 3, 5] = inputs[0][0, 1, 69, 0] = float("nan")
+    inputs[1][0, 1, 20, 7] = float("inf")
+    mask = torch.randn(1, 1, 70, 70)
+    mask[..., 30:] = -float("inf")
+    arguments = [*inputs, mask] if form == "mask" else inputs
+    library = tw.compile(Attend(FORMS[form]), arguments, precision=precision, cache=False)
+    text = library.ir("loop")
+    assert "tw.quiet" in text and ("tw.rough" in text) == (precision is not None)
+    near = 2e-5 if precision is None else 3e-2
+    rounded = arguments if precision is None else [x.bfloat16().float() for x in arguments]
+    wanted = Attend(FORMS[form])(*rounded)
+    assert wanted.isnan().any(-1).sum() > 1 and not wanted.isnan().all()
+    torch.testing.assert_close(library(*arguments), wanted, rtol=near, atol=near, equal_nan=True)
+
+
 @pytest.mark.parametrize("heads", [4, 16], ids=["one query each", "four"])
 def test_a_few_queries_pack_no_keys(heads: int) -> None:
     inputs = factors(1, heads, 4, 1, 700, 64)

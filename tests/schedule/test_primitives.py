@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import loop
+from tilewright.dialects.tensor_builder import TensorBuilder
 from tilewright.ir.equality import first_difference
 from tilewright.ir.parser import parse_op
 from tilewright.ir.printer import print_op
@@ -17,7 +18,7 @@ from tilewright.ir.verifier import verify
 from tilewright.schedule import PRIMITIVES, Schedule, ScheduleError, finalize, trace_from_json, trace_to_json
 from tilewright.schedule.tree import walk_loops
 
-from .kernels import KERNELS, inputs_of, run
+from .kernels import KERNELS, inputs_of, kernel_from, run
 
 SIZES = (1, 5, 12)
 
@@ -120,6 +121,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
         "attention",
         lambda s: (s.skip_hidden("b3", rows_of_attention(s), 2), s.roll("b3", 2)),
     ),
+    "ease": ("attention", lambda s: s.ease("b3")),
     "unroll and jam": (
         "matmul",
         lambda s: (s.split("b0_i1", 4), s.reorder("b0_i0", "b0_i1_o", "b0_i1_i", "b0_r0"), s.unroll("b0_i1_i")),
@@ -161,6 +163,29 @@ def test_every_primitive_has_a_case() -> None:
         assert any(case.split()[0] == primitive for case in CASES), f"no case for '{primitive}'"
 
 
+def test_rows_of_local_buffers_begin_on_cache_lines() -> None:
+    """An odd number of lines apart; a buffer of one row, or of short ones, stays as it is."""
+
+    def body(t: TensorBuilder, a: Any, b: Any) -> list[Any]:
+        product = t.reduce("sum", (6, 40), (5,), lambda i, j, r: a[i, r] * b[r, j])
+        return [t.compute((6, 40), lambda i, j: product[i, j] + 1.0)]
+
+    def shape_of_local(tile: int) -> tuple[Any, ...]:
+        s = Schedule(kernel_from([(6, 5), (5, 40)], body))
+        at, _ = s.split("b1_i0", 3)
+        columns, inner = s.split("b1_i1", tile)
+        s.reorder(at, columns, "b1_i0_i", inner)
+        s.compute_at("b0", columns)
+        s.compact()
+        (alloc,) = (op for op in s.kernel.walk() if isinstance(op, loop.Alloc))
+        return alloc.buffer.shape  # type: ignore[no-any-return]
+
+    assert shape_of_local(40) == (3, 48)
+    assert shape_of_local(20) == (3, 48)
+    assert shape_of_local(16) == (3, 16)
+    assert shape_of_local(8) == (3, 8)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_naive_and_finalized_kernels_agree_with_numpy(name: str) -> None:
     kernel = KERNELS[name][0]()
@@ -199,6 +224,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "compact": lambda: (),
         "skip_hidden": lambda: (block, r.choice(loops), r.choice([1, 3])),
         "roll": lambda: (block, r.choice([1, 2, 5])),
+        "ease": lambda: (block,),
         "tensorize": lambda: (
             block,
             *(around[-3:-1] if len(around) > 2 else pair),

@@ -19,6 +19,12 @@ from ..ir.core import Attr, Effect, IRError, Operand, Operation, operation
 from ..ir.types import DType, Type, boolean, i64
 
 
+QUIET = "tw.quiet"
+"""Note on a maximum or minimum: who reads the result meets a NaN among the operands anyway, so that it may be passed over."""
+ROUGH = "tw.rough"
+"""Note on a function: its result is only used rounded to 16 bits, or summed beside such numbers; 12 bits of it need to be right."""
+
+
 class ScalarOp(Operation):
     """Base of scalar operations: pure, one result."""
 

@@ -6,10 +6,12 @@ from ..dialects import loop
 from ..dialects.tensor import free_symbols_of
 from ..ir.core import Operation
 from ..ir.symbolic import Dim, bounds
-from ..ir.types import BufferType
+from ..ir.types import BufferType, DType
 from .schedule import Schedule, primitive
 from .tree import accesses_of, enclosing_loops, region_of
 
+LINE = 64
+"""Bytes of a cache line."""
 
 @primitive
 def compact(s: Schedule) -> None:
@@ -44,7 +46,7 @@ def compact_buffers(kernel: loop.Kernel) -> None:
         region = region_of(accesses, scope, alloc.buffer.shape)
         for op in accesses:
             op.indices = tuple(e - r.lower for e, r in zip(op.indices, region, strict=True))
-        shape = tuple(_settled(r.extent, kernel) for r in region)
+        shape = _on_lines(tuple(_settled(r.extent, kernel) for r in region), alloc.buffer.dtype)
         alloc.buffer = BufferType(alloc.buffer.dtype, shape, alloc.buffer.space)
         alloc.result.type = alloc.buffer
         scope.body.insert_before(scope.body.first, alloc)
@@ -54,3 +56,12 @@ def _settled(extent: Dim, kernel: loop.Kernel) -> Dim:
     """An extent that differs from iteration to iteration, at its largest: addresses are then known numbers apart."""
     most = bounds(extent)[1]
     return extent if most is None or free_symbols_of(extent) <= set(kernel.dims) else most
+
+
+def _on_lines(shape: tuple[Dim, ...], dtype: DType) -> tuple[Dim, ...]:
+    """`shape` with longer rows, where there are several: each begins on a cache line, and rows are an odd number of lines apart, so that
+    a column of them does not fall into a few sets of the cache."""
+    line = LINE // dtype.itemsize
+    if len(shape) < 2 or all(e == 1 for e in shape[:-1]) or not isinstance(shape[-1], int) or shape[-1] < line:
+        return shape
+    return (*shape[:-1], line * (-(-shape[-1] // line) | 1))

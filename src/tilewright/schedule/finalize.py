@@ -111,6 +111,8 @@ def _promote(update: loop.Accumulate) -> None:
         f.erase()
     at = Builder.before(update)
     value: Value = at(scalar.BINARY[update.combine](carried, update.value))
+    if update.attributes.get(scalar.QUIET):
+        value.defining_op.attributes[scalar.QUIET] = True  # type: ignore[union-attr]
     target, indices = update.buffer, update.indices
     for x in list(target.users):
         if _follows(x, update):

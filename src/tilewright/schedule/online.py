@@ -224,6 +224,38 @@ def _is_linear_sum(block: loop.Block, weights: set[Value]) -> bool:
             return False
 
 
+# -- Precision that is not needed ----------------------------------------------------------------------------------------------
+
+
+@primitive
+def ease(s: Schedule, name: str) -> None:
+    """Leave out what does not show in the results of a softmax-like exchange, whose block `name` stores the exponentials.
+
+    The maximum may pass over a NaN, which makes an exponential and so every sum of its row NaN. Where products take the exponentials as 16-bit
+    numbers, these need no more digits (`scalar.QUIET`, `scalar.ROUGH`).
+    """
+    found = _exchange(s, "ease", name)
+    _accumulate(found.top).attributes[scalar.QUIET] = True
+    store = list(found.weights.body.ops)[-1]
+    assert isinstance(store, loop.Store)
+    narrow = {b for b in found.carriers if b.type.dtype.bits == 16}
+    if narrow and all(_is_plain_sum(b) or any(_loads(b, x) for x in narrow) for b in found.sums):
+        op = store.value.defining_op
+        while isinstance(op, scalar.Cast):
+            op = op.x.defining_op
+        assert op is not None
+        op.attributes[scalar.ROUGH] = True
+
+
+def _is_plain_sum(block: loop.Block) -> bool:
+    """Whether a block sums elements as they are."""
+    return isinstance(_accumulate(block).value.defining_op, loop.Load)
+
+
+def _loads(block: loop.Block, buffer: Value) -> bool:
+    return any(isinstance(op, loop.Load) and op.buffer is buffer for op in block.body.ops)
+
+
 # -- Columns that cannot count -------------------------------------------------------------------------------------------------
 
 

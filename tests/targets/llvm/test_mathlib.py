@@ -15,7 +15,7 @@ import pytest
 from tilewright.dialects.scalar import UNARY
 from tilewright.targets.cpu.isa import AARCH64, X86_64_V2, X86_64_V4, host_isa
 from tilewright.targets.llvm.isa import Isa
-from tilewright.targets.llvm.mathlib import FUNCTIONS, math_function
+from tilewright.targets.llvm.mathlib import FUNCTIONS, ROUGH, math_function
 from tilewright.targets.llvm.toolchain import assembly
 from tilewright.targets.wasm.isa import WASM32
 
@@ -34,7 +34,7 @@ def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
     element = {32: "float", 64: "double"}[bits]
     kind = element if lanes == 1 else f"<{lanes} x {element}>"
     parts = []
-    for name in FUNCTIONS:
+    for name in (*FUNCTIONS, *ROUGH):
         symbol, definitions = math_function(name, bits, lanes, isa)
         operands = ["x", "y"] if name in ("pow", "atan2") else ["x"]
         loads = "".join(
@@ -277,6 +277,19 @@ def test_atan2(kind: Any, bound: float) -> None:
     x, y = (np.exp2(rng.uniform(-20, 20, 100_000)) * rng.choice([-1, 1], 100_000) for _ in range(2))
     x, y = x.astype(kind), y.astype(kind)
     assert ulps(call("atan2", x, y), reference("atan2", x, y)).max() <= bound
+
+
+@pytest.mark.parametrize("isa", [MIDDLE, pytest.param(TABLES, marks=needs_avx512)], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_exponentials_of_few_digits(isa: Isa, lanes: int) -> None:
+    x = np.linspace(-90, 90, 100_000, dtype=np.float32)
+    special = np.asarray([0.0, INF, -INF, NAN, -88.0, -1e30, 89.0, 1e30], np.float32)
+    got, want = call("rough_exp", x, isa=isa, lanes=lanes), np.exp(x.astype(np.float64))
+    large = (x > -86) & (x < 88.7)
+    assert np.abs(got[large] / want[large] - 1).max() < 2.0**-13
+    assert (got[x < -88] == 0).all() and np.isinf(got[x > 88.73]).all()
+    found = call("rough_exp", special, isa=isa, lanes=lanes)
+    assert np.isnan(found[3]) and (found[[2, 4, 5]] == 0).all() and np.isinf(found[[1, 6, 7]]).all()
 
 
 def test_unknown_functions_are_refused() -> None:

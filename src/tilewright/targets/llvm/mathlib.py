@@ -48,6 +48,8 @@ EXP_64 = (
 EXP2_32 = (
     0.69314720298375867, 0.24022647896467353, 0.055503321640032758, 0.0096184386512097733, 0.0013399003261018223, 0.00015353244810092534,
 )  # fmt: skip
+# 2**r for 0 <= r < 1, relative error 7.5e-5
+EXP2_ROUGH = (0.99992522, 0.69583354, 0.22606716, 0.07802452)
 EXP2_64 = (
     0.69314718055994533, 0.24022650695910132, 0.055504108664820068, 0.0096181291075938457, 0.0013333558146777409,
     0.00015403530457493874, 1.5252733491239943e-5, 1.3215435076608897e-6, 1.0178200035562729e-7, 7.0738209330338997e-9,
@@ -121,7 +123,7 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
         Its name and ``{name: definition}``. `pow` and `atan2` take two operands, all others one.
 
     Raises:
-        KeyError: no such function; `FUNCTIONS` lists them.
+        KeyError: no such function; `FUNCTIONS` and `ROUGH` list them.
     """
     kind = Kind("f", bits, lanes)
     symbol = f"tw.{name}.v{lanes}f{bits}"
@@ -145,7 +147,7 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
         m.small_angles = True
         result = m.unless_any(m.abs(operands[0]).gt(ANGLE_32), FUNCTIONS[name](m, *operands), slow, operands[0])
     else:
-        result = FUNCTIONS[name](m, *operands)
+        result = {**FUNCTIONS, **ROUGH}[name](m, *operands)
     signature = ", ".join(f"{kind} {p}" for p in parameters)
     body = m.emitter.text(f"{kind} {result.text}")
     definitions[symbol] = f"define internal {kind} @{symbol}({signature}) alwaysinline nounwind {{\n{body}}}\n"
@@ -227,6 +229,14 @@ def _bounded_exp_32(m: Formula, x: Value) -> Value:
     n, half_scale = _round_biased(m, x, LOG2E, 126)
     r = _reduced(m, x, n)
     return m.polynomial(r, (2.0, 2.0, *(2.0 * c for c in EXP_32))) * half_scale
+
+
+def rough_exp(m: Formula, x: Value) -> Value:
+    """To 13 bits; 0 where it is below 2**-125. As many instructions as a softmax in 16 bits can use: half of what `exp` has."""
+    if not m.is_native(x.kind):
+        return exp(m, x)
+    t = x * LOG2E
+    return m.select(t.lt(-125.0), 0.0, m.scaled(m.polynomial(m.fraction(t), EXP2_ROUGH), t))
 
 
 def exp2(m: Formula, x: Value) -> Value:
@@ -667,8 +677,10 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
 """Function name to formula, over `Value`s."""
 IN_FLOAT64 = frozenset({"asinh", "acosh", "atanh"})
 """Computed in float64 for float32 operands, too."""
-NATIVE_FORMULAS = frozenset({"log", "log2", "log1p", "tanh", "erf"})
+ROUGH = {"rough_exp": rough_exp}
+"""Formulas for results that are rounded to 16 bits (`scalar.ROUGH`)."""
+NATIVE_FORMULAS = frozenset({"log", "log2", "log1p", "tanh", "erf", "rough_exp"})
 """Have a formula of their own for AVX-512's registers."""
 ANGLES = frozenset({"sin", "cos", "tan"})
 
-__all__ = ["FUNCTIONS", "math_function"]
+__all__ = ["FUNCTIONS", "ROUGH", "math_function"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...dialects import scalar
 from ...ir.core import Operation
-from ...ir.types import DType, bf16, boolean, f16, f64, i64
+from ...ir.types import DType, bf16, boolean, f16, f32, f64, i64
 from .conversions import bitcast, cast
 from .emitter import mangled
 from .values import Context, Val, literal, number, register
@@ -106,8 +106,9 @@ def _emit(g: Context, op: Operation, lanes: int, operands: list[Val], *x: str) -
         kind = register(operands[1].dtype, lanes)
         return g.e.op(f"select {register(boolean, lanes)} {x[0]}, {kind} {x[1]}, {kind} {x[2]}")
     if len(x) == 1:
-        return _unary(g, name, dtype, lanes, x[0])
-    known = [isinstance(v.constant, (int, float)) and v.constant == v.constant for v in operands]
+        return _unary(g, name, dtype, lanes, x[0], op.attributes.get(scalar.ROUGH, False))
+    quiet = op.attributes.get(scalar.QUIET, False)
+    known = [quiet or (isinstance(v.constant, (int, float)) and v.constant == v.constant) for v in operands]
     return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant)
 
 
@@ -118,11 +119,11 @@ def _intrinsic(g: Context, name: str, kind: str, *x: str) -> str:
     return g.e.op(f"call {kind} @llvm.{name}.{mangled(kind)}({', '.join(f'{kind} {v}' for v in x)})")
 
 
-def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str) -> str:
+def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str, rough: bool = False) -> str:
     kind = register(dtype, lanes)
     e = g.e
     if name in _MATH:
-        return _math(g, name, dtype, lanes, x)
+        return _math(g, f"rough_{name}" if rough and name == "exp" and dtype is f32 else name, dtype, lanes, x)
     if name in _ROUNDING:
         return _intrinsic(g, _ROUNDING[name], kind, x)
     if name == "rsqrt":

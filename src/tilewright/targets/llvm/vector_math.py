@@ -215,7 +215,7 @@ class Formula:
     # AVX-512's instructions, on float32 vectors of their width.
 
     def is_native(self, kind: Kind) -> bool:
-        """Whether `lookup`, `exponent` and `significand` exist for a kind."""
+        """Whether `lookup`, `exponent`, `significand`, `fraction` and `scaled` exist for a kind."""
         return self.isa.avx512 and kind == NATIVE
 
     def lookup(self, table: Sequence[float], index: Value) -> Value:
@@ -233,6 +233,15 @@ class Formula:
     def significand(self, x: Value) -> Value:
         """`x` scaled by a power of two into [0.75, 1.5); 1 of zeros and infinity, NaN of negative numbers."""
         return self._avx512("mask.getmant.ps.512", NATIVE, x, immediate=0b1111, mask=True, rounding=True)
+
+    def fraction(self, x: Value) -> Value:
+        """``x - floor(x)``; 0 of infinity."""
+        return self._avx512("mask.reduce.ps.512", NATIVE, x, immediate=1, mask=True, rounding=True)
+
+    def scaled(self, x: Value, n: Value) -> Value:
+        """``x * 2**floor(n)``. Slow where the result is subnormal."""
+        operands = f"{NATIVE} {x.text}, {NATIVE} {n.text}, {NATIVE} zeroinitializer, i16 -1, i32 4"
+        return self.op(NATIVE, f"call {NATIVE} @llvm.x86.avx512.mask.scalef.ps.512({operands})")
 
     def _avx512(
         self, name: str, kind: Kind, x: Value, immediate: int | None = None, mask: bool = False, rounding: bool = False

@@ -22,6 +22,9 @@ from .driver import Driver
 from .matrix_tile import DEPTH, MatrixDriver
 from .problem import LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 
+FEW_ROWS = 2
+"""Rows that vectors multiply sooner than a matrix extension, which loads its configuration first and a whole register of B for a product."""
+
 
 def panel_of(isa: Isa, dtype: DType) -> simd.Panel:
     """The layout of packed right factors of `dtype`: pairs of bf16 rows are interleaved, which dot-product instructions need and which
@@ -51,7 +54,7 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     if op.group not in (1, 2) or (op.group == 2 and (a is not bf16 or c is not f32 or not prove_eq(op.a_k, 1))):
         raise NotImplementedError(f"simd.brgemm of {a} with groups of {op.group} rows")
     problem = problem_of(op, isa, a, c)
-    uses_tiles = op.group == 2 and isa.tiles
+    uses_tiles = op.group == 2 and isa.tiles and not (isinstance(op.m, int) and op.m <= FEW_ROWS)
     driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()
     dims = driver.dims.dims

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ....dialects import loop
 from ....schedule import Schedule, ScheduleError
 from ....schedule.tree import enclosing_loops, walk_loops, written_buffer
@@ -81,6 +83,9 @@ COLUMNS = 512
 
 def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, machine: Machine) -> None:
     """Of the exchange between the contractions, where it is a softmax: hidden columns are left out, many are taken in blocks."""
+    for b in blocks:
+        with suppress(ScheduleError):
+            s.ease(b.sym_name)
     for b in blocks:
         try:
             s.skip_hidden(b.sym_name, at, machine.nr)
