@@ -18,7 +18,6 @@ import numpy as np
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, operation
 from ..ir.types import DType, Type, boolean, i64
 
-
 QUIET = "tw.quiet"
 """Note on a maximum or minimum: who reads the result meets a NaN among the operands anyway, so that it may be passed over."""
 ROUGH = "tw.rough"

@@ -13,6 +13,7 @@ from .tree import accesses_of, enclosing_loops, region_of
 LINE = 64
 """Bytes of a cache line."""
 
+
 @primitive
 def compact(s: Schedule) -> None:
     """Shrink every local buffer to what one iteration of the innermost loop around all its accesses touches, and move it there.

@@ -181,3 +181,16 @@ def test_blocks_of_k() -> None:
     assert [panel.padded_rows(k) for k in (64, 24, 7, 34, 80)] == [64, 24, 32, 64, 80]
     assert Panel(64, 2, 2).padded_rows(7) == 8
     assert Panel(64).padded_rows(7) == 7
+
+
+@pytest.mark.parametrize(("m", "lines", "tiles"), [(1, 1, False), (2, 1, False), (3, 1, True), (2, 2, True)])
+def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -> None:
+    """They do not wait for the tiles' configuration."""
+    panel = panel_of(TILES, bf16)
+    op = make_op(
+        bf16, f32,
+        m=m, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True, group=2,
+        lines=lines, a_line=64 * m, c_line=64 * m,
+    )  # fmt: skip
+    _, definitions, _ = brgemm_function(op, TILES)
+    assert any("tdpbf16ps" in text for text in definitions.values()) == tiles

@@ -54,7 +54,8 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     if op.group not in (1, 2) or (op.group == 2 and (a is not bf16 or c is not f32 or not prove_eq(op.a_k, 1))):
         raise NotImplementedError(f"simd.brgemm of {a} with groups of {op.group} rows")
     problem = problem_of(op, isa, a, c)
-    uses_tiles = op.group == 2 and isa.tiles and not (isinstance(op.m, int) and op.m <= FEW_ROWS)
+    rows = op.m * op.lines
+    uses_tiles = op.group == 2 and isa.tiles and not (isinstance(rows, int) and rows <= FEW_ROWS)
     driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()
     dims = driver.dims.dims
