@@ -24,6 +24,7 @@ from ..transforms.lower_precision import CONVERSION, lower_precision
 from ..transforms.pack_operands import CONTRACTION, PanelRule, pack_operands
 from ..transforms.split_reductions import split_reductions
 from ..transforms.transpose_weights import transpose_weights
+from ..transforms.widen_depth import widen_depth
 from .bufferize import bufferize
 from .graph_to_tensor import lower_to_tensor
 from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, moved_bytes
@@ -69,6 +70,8 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         assert precision is not None
         lower_precision(module, precision)
 
+    groups = precision is not None and options.panel is not None and options.panel(precision).group > 1
+
     def pack(module: Module) -> None:
         assert options.panel is not None
         pack_operands(module, options.panel)
@@ -87,6 +90,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         absorb_permutations,
         defer_row_scales,
         eliminate,
+        *([widen_depth] if groups else []),
         *([narrow] if precision is not None else []),
         *([pack, transpose_weights, hoist_invariants] if options.panel is not None else []),
         split_reductions,

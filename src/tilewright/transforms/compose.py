@@ -73,6 +73,17 @@ def _compose_into(consumer: Computation) -> None:
         dce(consumer)
 
 
+def substitute_producer(read: tensor.Read) -> None:
+    """Substitute the elementwise computation that a read reads into the computation around it, whatever that costs."""
+    found, consumer = _producer_of(read), read.parent_op
+    assert found is not None and isinstance(consumer, tensor.Compute)
+    source = read.source
+    _inline(read, found)
+    _erase_unused(source)
+    cse(consumer)
+    dce(consumer)
+
+
 def _erase_unused(value: Value) -> None:
     """Erase what computed a value that nothing reads any more: as a reader it would keep others from being fused."""
     op = value.defining_op

@@ -32,12 +32,10 @@ from ..ir.core import Block, Module, Operation, Value
 from ..ir.types import DType, f32
 from .contraction import Contraction, match_contraction
 from .index_maps import symbols_of
+from .widen_depth import LEAST_DEPTH
 
 CONVERSION = "narrow"
 """``tw.origin`` of conversions that this pass inserts."""
-
-LEAST_DEPTH = 4
-"""Terms that the innermost sum of a contraction must have to be worth 16-bit factors, which hardware takes in pairs."""
 
 _EXACT = ("scalar.max", "scalar.min", "scalar.neg", "scalar.abs", "scalar.select")
 """Functions for which rounding the operands or the result gives the same (of a selection, its two values)."""
