@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.dialects import func, graph, tensor
+from tilewright.dialects import func, graph, scalar, tensor
 from tilewright.dialects.simd import Panel
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
@@ -206,3 +206,18 @@ def test_a_permutation_is_absorbed_past_dimensions_of_one() -> None:
 
     (group,) = check_passes(build({"x": (1, SEQ, 4, 6)}, body), seq=9)
     assert group.kind == "contraction"
+
+
+@pytest.mark.parametrize(("inner", "outer", "selects"), [(0.0, 0.0, 0), (0.0, -0.0, 1), (5.0, 0.0, 1), (None, 2.0, 0)])
+def test_a_guarded_element_falls_back_by_itself(inner: float | None, outer: float, selects: int) -> None:
+    """What a padded image holds outside needs no selection, unless there are two kinds of outside."""
+
+    def body(b: Builder, x: Value) -> Value:
+        y = b(graph.Transpose(x, permutation=(1, 0)))
+        if inner is not None:
+            y = b(graph.Pad(y, low=(1, 0), high=(0, 2), value=inner))
+        return b(graph.Pad(y, low=(0, 1), high=(3, 0), value=outer))
+
+    module = build({"x": (5, 4)}, body)
+    (group,) = check_passes(module)
+    assert sum(isinstance(op, scalar.Select) for op in group.walk()) == selects

@@ -7,6 +7,7 @@ not free to recompute, and operands of contractions that are more than a relabel
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..dialects import graph, scalar, tensor
@@ -239,7 +240,9 @@ def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read]:
             full = {**mapping, **own}
             new_guard = (*substitute_all(child.guard, full), *guard)
             otherwise = values[child.otherwise] if child.otherwise is not None else None
-            if new_guard and otherwise is None:
+            if new_guard and otherwise is None and is_relabelling(op):
+                otherwise = read.otherwise
+            elif new_guard and otherwise is None:
                 dtype = child.result.type
                 otherwise = builder(
                     scalar.Constant(value=False if dtype is boolean else 0.0 if dtype.is_float else 0, dtype=dtype)
@@ -260,7 +263,7 @@ def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read]:
         else:
             builder.insert(child.clone(values))
     assert result is not None
-    if guard:
+    if guard and not any(r.result is result and _same(r.otherwise, read.otherwise) for r in created):
         assert read.otherwise is not None
         inside: Value | None = None
         for e in guard:
@@ -271,6 +274,16 @@ def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read]:
         result = builder(scalar.Select(inside, result, read.otherwise))
     read.replace_by(result)
     return created
+
+
+def _same(a: Value | None, b: Value | None) -> bool:
+    """Whether two values of a body are one, or constants of the same bits."""
+    if a is None or b is None or a is b:
+        return a is b
+    x, y = a.defining_op, b.defining_op
+    if not (isinstance(x, scalar.Constant) and isinstance(y, scalar.Constant) and a.type is b.type):
+        return False
+    return bool(x.value == y.value and math.copysign(1, x.value) == math.copysign(1, y.value))
 
 
 def _used_dynamic(

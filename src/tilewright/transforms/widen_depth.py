@@ -53,8 +53,9 @@ def _widen(c: Contraction) -> None:
     source = t.wrap(made.result)
     shape = (*c.a.type.shape[:-1], LEAST_DEPTH)
     left = t.compute(shape, lambda *i: source.at(*i, guard=(depth - 1 - i[-1],), otherwise=0)).value
-    assert left.defining_op is not None
-    left.defining_op.attributes |= {name: note for name, note in made.attributes.items() if "." in name}
+    copy = left.defining_op
+    assert isinstance(copy, tensor.Compute)
+    copy.attributes |= {name: note for name, note in made.attributes.items() if "." in name}
     old: Constant = constant.value  # type: ignore[attr-defined]
     at = places[1][0]
 
@@ -71,7 +72,7 @@ def _widen(c: Contraction) -> None:
         read.replace_by(Builder.before(read)(tensor.Read(value, (), None, indices=indices, location=read.location)))
         read.erase()
     c.compute.reduce_axes = tuple(wide if a is axis else a for a in c.compute.reduce_axes)
-    for read in left.defining_op.reads:
+    for read in copy.reads:
         substitute_producer(read)
 
 

@@ -93,7 +93,7 @@ def test_a_column_read_left_operand_is_a_tile() -> None:
 @pytest.mark.parametrize(("size", "rows_lead"), [(24, True), (2, False)])
 def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
     """Of a large image a thread takes some rows and all columns; of a small one some columns, whose weights are more."""
-    layer = nn.Sequential(nn.Conv2d(128, 256, 1), nn.ReLU(), nn.Conv2d(256, 128, 1)).eval()
+    layer = nn.Sequential(nn.Conv2d(128, 512, 1), nn.ReLU(), nn.Conv2d(512, 128, 1)).eval()
     text = tw.compile(layer, (torch.randn(1, 128, size, size),), cache=False).ir("loop")
     tiles = [line for line in text.splitlines() if "simd.brgemm" in line and "b_offset" in line]
     assert tiles

@@ -28,6 +28,8 @@ DEPTH = 32
 FEW, NEAR, WIDE = 8, 64, 512
 """A right operand that lies row by row in memory is read for `FEW` rows of the left one in blocks of `NEAR` rows and `WIDE` columns: some pages
 at a time, each of them for a while."""
+LONG = 256
+"""Columns of a tile, at most, where rows lead."""
 
 
 def contraction(s: Schedule, machine: Machine) -> None:
@@ -48,7 +50,8 @@ def contraction(s: Schedule, machine: Machine) -> None:
         _degenerate(s, machine, len(blocks))
         return
     inner_k = [x for x in depth if x is not None] if root is main else []
-    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine)
+    rows_lead = _rows_lead(main, roles, machine)
+    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, rows_lead)
     work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
@@ -60,7 +63,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
             lines_of.append(line_outer)
     inner = [x for x in (line, m_inner, n_inner) if x]
     over_rows, over_columns = (*lines_of, m_outer), (*outer_n, n_outer)
-    order = (*over_rows, *over_columns) if _rows_lead(main, roles, machine) else (*over_columns, *over_rows)
+    order = (*over_rows, *over_columns) if rows_lead else (*over_columns, *over_rows)
     tiles = [x for x in (*batch, *order) if x is not None]
     s.reorder(*tiles, *inner, *inner_k)
     at = None
@@ -239,7 +242,14 @@ def factor_type(main: loop.Block) -> DType:
 
 
 def _tile(
-    s: Schedule, m: str | None, outer_m: list[str], n: str, main: loop.Block, roles: Roles, machine: Machine
+    s: Schedule,
+    m: str | None,
+    outer_m: list[str],
+    n: str,
+    main: loop.Block,
+    roles: Roles,
+    machine: Machine,
+    rows_lead: bool,
 ) -> tuple[int | None, int, int | None]:
     """Rows of a tile, iterations of the next row loop (the lines of an image) that share one tile, and its columns; None leaves the
     loop whole.
@@ -267,6 +277,9 @@ def _tile(
         rows -= mr
     while rows > mr and rows * depth * factor.itemsize > machine.l2 * 3 // 2:
         rows -= mr
+    if rows_lead and columns < total_n:  # as large a tile, of longer pieces of rows of the result: memory likes them
+        wide = -(-even_part(total_n, LONG) // nr) * nr
+        rows, columns = max(mr, rows * columns // wide // mr * mr), max(columns, wide)
     lines = 1
     if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
         lines = even_part(extent, max(1, rows // total_m))
