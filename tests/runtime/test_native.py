@@ -198,3 +198,18 @@ def test_later_calls_are_checked_as_the_first(affine: Path, kind: str) -> None:
     frozen = x.copy()
     frozen.flags.writeable = False
     np.testing.assert_allclose(library(frozen, z)[0], expected(x, z)[0], rtol=1e-6)
+    out = convert(np.empty((6, 8), np.float32)), convert(np.empty(12, np.float32))
+    assert library(convert(x), convert(z), out=out) is out
+    np.testing.assert_allclose(np.asarray(out[0]), expected(x, z)[0], rtol=1e-6)
+    for wrong, message in (
+        ((out[0], out[1][:11]), "output 'pairs' has size 11 in dimension 0, expected 12"),
+        ((out[0][:, ::2], out[1]), "output 'y': 'out' must be a writable, contiguous"),
+        ((out[0],), "the model has 2 outputs, got 1"),
+        (out[0], "the model has 2 outputs, got 1"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            library(convert(x), convert(z), out=wrong)
+    if kind == "numpy":
+        out[1].flags.writeable = False
+        with pytest.raises(ShapeError, match="output 'pairs': 'out' must be a writable"):
+            library(x, z, out=out)

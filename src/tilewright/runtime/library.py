@@ -83,6 +83,7 @@ class Binding:
             fields = _TENSOR.unpack_from(block, index * _TENSOR.size)
             rank, where = fields[3], fields[7]
             self.outputs.append((tuple((ctypes.c_int64 * rank).from_address(where)) if rank else (), dtype))
+        self.out_shapes = tuple([shape for shape, _ in self.outputs])
 
 
 class _Context:
@@ -116,12 +117,20 @@ class _Context:
         """One run on NumPy arrays of any data types and shapes; the model's own check refuses them."""
         return self.invoke(self.binding_for(arrays, out), arrays, NUMPY, out)
 
-    def run_known(self, values: tuple[Any, ...]) -> Sequence[Any] | None:
+    def run_known(self, values: tuple[Any, ...], out: Any = None) -> Sequence[Any] | None:
         """One run with inputs of shapes that have been seen before, None when anything is out of the ordinary."""
         border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 else None
         shapes = None if border is None else border.plain_shapes(values, self.in_dtypes)
         binding = None if shapes is None else self.known.get(shapes)
-        return None if binding is None or border is None else self.invoke(binding, values, border)
+        if binding is None or border is None:
+            return None
+        if out is not None:
+            out = out if isinstance(out, tuple | list) else (out,)
+            if len(out) != len(self.out_dtypes) or not border.writable(out):
+                return None
+            if border.plain_shapes(out, self.out_dtypes) != binding.out_shapes:
+                return None
+        return self.invoke(binding, values, border, out)
 
     def invoke(
         self, binding: Binding, values: Sequence[Any], border: Border, out: Sequence[Any] | None = None
@@ -209,10 +218,10 @@ class Library(CompiledModel):
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """As `CompiledModel`; what was called before with such tensors is called without looking at it all again."""
-        if out is None and not kwargs:
-            results = self._context().run_known(args)
+        if not kwargs:
+            results = self._context().run_known(args, out)
             if results is not None:
-                return results[0] if len(results) == 1 else tuple(results)
+                return out if out is not None else results[0] if len(results) == 1 else tuple(results)
         return super().__call__(*args, out=out, **kwargs)
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:

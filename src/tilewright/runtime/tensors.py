@@ -115,6 +115,9 @@ class Border(Protocol):
     def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
         """Their shapes, if all are this library's own, of these data types, contiguous, aligned, in the CPU's memory."""
 
+    def writable(self, values: Sequence[Any]) -> bool:
+        """Whether all are this library's own, and not read-only."""
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """A new plain tensor, contents undefined."""
 
@@ -149,6 +152,9 @@ class _NumpyBorder:
             shapes += (value.shape,)
         return shapes
 
+    def writable(self, values: Sequence[Any]) -> bool:
+        return all(type(value) is np.ndarray and value.flags.writeable for value in values)
+
     def write_addresses(self, where: Any, values: Sequence[np.ndarray]) -> None:
         offset = _DATA_OFFSET
         for index, value in enumerate(values):
@@ -175,6 +181,9 @@ class _TorchBorder:
             ):
                 return None
         return tuple([value.shape for value in values])
+
+    def writable(self, values: Sequence[Any]) -> bool:
+        return all(type(value) is self.torch.Tensor for value in values)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         if dtype.isbuiltin == 1:
