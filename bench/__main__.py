@@ -1,17 +1,23 @@
 """`python -m bench`: Tilewright against other engines on the benchmark models.
 
-    python -m bench                                          # all models at 2 threads, batch 1, float32 and bf16
-    python -m bench -m bert,vit -p bf16 -b 1,8 -t 1,2        # some of the rows
+    python -m bench                                          # every model, precision, batch and number of threads
+    python -m bench -m bert,vit -p bf16 -b 1 -t 2            # some of the rows
+    python -m bench --resume                                 # go on after a run that was cut short
+    python -m bench -s 0 --results /tmp/warm.json            # only build what peers keep between runs
+    python -m bench --held-out -b 1 -t 2                     # models that nobody tunes for
     python -m bench --report                                 # write table and plot again from the results there are
 
 Every engine runs in a process of its own; the processes take turns, and the others are stopped meanwhile. Rows measured replace
-those of the same case in bench/results/models.json, from which models.md and models.svg are written.
+those of the same case in bench/results/models.json, from which models.md and models.svg are written. The rows that matter most come
+first: two threads before one, batch 1 before 8. What peers compile ahead of time is kept beside the exported models
+(`tests.zoo.models.cache_dir`), so that a later run only measures.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,11 +25,15 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from . import report, results  # noqa: E402
 from .case import Case  # noqa: E402
-from .measure import OURS, measure, prepare  # noqa: E402
+from .held_out import HELD_OUT, KNOWN  # noqa: E402
+from .measure import measure, prepare  # noqa: E402
 from .models import BENCH_MODELS  # noqa: E402
 from .registry import ENGINES  # noqa: E402
 from .roofline import measure_roof  # noqa: E402
+from .start import Starter  # noqa: E402
 from .worker import EngineError  # noqa: E402
+
+RESULTS = ROOT / "bench" / "results"
 
 
 def _words(known: list[str]):  # type: ignore[no-untyped-def]
@@ -46,28 +56,22 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("-m", "--models", type=_words(list(BENCH_MODELS)), default=list(BENCH_MODELS), metavar="NAME,...")
+    add("-m", "--models", type=_words(list(KNOWN)), metavar="NAME,...", help="default: the benchmark's")
+    add("--held-out", action="store_true", help="the held-out models, with results of their own")
     add("-p", "--precision", type=_words(["float32", "bf16"]), default=["float32", "bf16"], metavar="NAME,...")
-    add("-b", "--batch", type=_numbers, default=[1], metavar="N,...")
-    add("-t", "--threads", type=_numbers, default=[2], metavar="N,...")
+    add("-b", "--batch", type=_numbers, default=[1, 8], metavar="N,...")
+    add("-t", "--threads", type=_numbers, default=[2, 1], metavar="N,...")
     add("-e", "--engines", type=_words(list(ENGINES)), default=list(ENGINES), metavar="NAME,...")
-    add("-s", "--seconds", type=float, default=20, help="of measuring, for each row (default: 20)")
-    add("--timeout", type=float, default=180, help="seconds an engine may take to build or load a model (default: 180)")
-    add("--resume", action="store_true", help="leave out the other engines of a row whose figures are there")
+    add("-s", "--seconds", type=float, default=12, help="of measuring, for each row (default: 12)")
+    add("--timeout", type=float, default=300, help="seconds an engine may take to build or load a model (default: 300)")
+    add("--resume", action="store_true", help="leave out rows that have been measured with this state of src/")
     add("--lock", type=Path, help="hold this lock file while measuring")
-    add(
-        "--nice",
-        type=int,
-        help="scheduling priority of the measured processes, on a machine that does other work as well",
-    )
-    add(
-        "--results",
-        type=Path,
-        default=ROOT / "bench" / "results" / "models.json",
-        help="the file that is brought up to date",
-    )
+    add("--nice", type=int, help="scheduling priority of measured processes, on a machine that does other work as well")
+    add("--results", type=Path, help="the file that is brought up to date (default: models.json or held_out.json here)")
     add("--report", action="store_true", help="measure nothing, only write table and plot")
     options = parser.parse_args(arguments)
+    options.models = options.models or list(HELD_OUT if options.held_out else BENCH_MODELS)
+    options.results = options.results or RESULTS / ("held_out.json" if options.held_out else "models.json")
     if not options.report:
         _measure(options)
     report.write(options.results)
@@ -75,33 +79,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
     roofs = {threads: measure_roof(threads, options.lock, options.nice) for threads in options.threads}
-    for case in _cases(options):
-        names = options.engines
-        if options.resume:
-            there = results.engines_measured(options.results, case)
-            names = [name for name in names if name not in there or name == OURS]
-        if not names or (options.resume and names == [OURS] and OURS in there):
-            continue
-        print(f"{case}: ", end="", flush=True)
+    starter = Starter(options.timeout)
+    cases = _cases(options)
+    if options.resume:
+        cases = [case for case in cases if not results.complete(options.results, case, options.engines)]
+    start = time.perf_counter()
+    for number, case in enumerate(cases):
+        passed = (time.perf_counter() - start) / 60
+        left = f"{passed / number * (len(cases) - number):.0f}" if number else "?"
+        print(f"[{number + 1} of {len(cases)}, {passed:.0f} min, about {left} left] {case}", flush=True)
         try:
             prepare(case, options.timeout)
         except EngineError as error:
-            print(f"not exported: {error}")
+            print(f"    not exported: {error}")
             continue
-        engines = [ENGINES[name]() for name in names]
+        skipped = results.left_out(options.results, case)
+        engines = [ENGINES[name]() for name in options.engines if name not in skipped]
         roof = roofs[case.threads]
-        figures = measure(
-            case,
-            engines,
-            options.seconds,
-            options.timeout,
-            roof,
-            options.lock,
-            options.nice,
-            lambda name: print(name, end=" ", flush=True),
-        )
+        figures = measure(case, engines, options.seconds, starter, roof, options.lock, options.nice)
+        figures |= {name: {"failed": reason} for name, reason in skipped.items() if name in options.engines}
         results.merge(options.results, case, figures, roof)
-        print()
         for name, figure in figures.items():
             print(f"    {name:12} {report.summary(figure)}", flush=True)
 
@@ -113,7 +110,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
         for batch in options.batch
         for precision in options.precision
         for name in options.models
-        if batch in BENCH_MODELS[name].batches and precision in BENCH_MODELS[name].precisions
+        if batch in KNOWN[name].batches and precision in KNOWN[name].precisions
     ]
 
 

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from .held_out import KNOWN
+from .models import BENCH_MODELS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -34,7 +37,8 @@ class Case:
         """Where `prepare` puts the files of this model and batch; its name changes with what the files are made from."""
         from tests.zoo.models import cache_dir
 
-        sources = b"".join((ROOT / name).read_bytes() for name in ("bench/models.py", "tests/zoo/models.py"))
+        own = ["bench/models.py"] if self.model in BENCH_MODELS else ["bench/models.py", "bench/held_out.py"]
+        sources = b"".join((ROOT / name).read_bytes() for name in [*own, "tests/zoo/models.py"])
         versions = [importlib.metadata.version(p) for p in ("torch", "transformers", "onnxscript")]
         digest = hashlib.sha256(sources + "/".join(versions).encode()).hexdigest()[:12]
         return cache_dir() / "bench" / f"{self.model}-{self.batch}-{digest}"
@@ -57,14 +61,12 @@ def prepare(case: Case) -> None:
     """Make the case's files unless they are there; runs in a process of its own, because it loads torch."""
     import torch
 
-    from .models import BENCH_MODELS
-
     if case.folder.exists():
         return
     case.folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=case.folder.parent))
     try:
-        model = BENCH_MODELS[case.model]
+        model = KNOWN[case.model]
         module, inputs = model.module(), model.inputs(case.batch)
         with torch.inference_mode():
             outputs = module(*inputs.values())

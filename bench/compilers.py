@@ -14,15 +14,15 @@ import numpy as np
 from .case import Case
 from .engines import Engine, Loaded
 
-_NOT_BF16 = "has no pass that computes a float32 ONNX model in bf16 on the CPU"
-
 
 class Tvm(Engine):
     name = "tvm"
     packages = ("apache-tvm",)
+    modules = ("tvm.relax",)
     settings = {"float32": "Relax from ONNX, default CPU pipeline, LLVM for this processor; no tuning run"}
-    lacks = {"bf16": _NOT_BF16}
+    lacks = {"bf16": "its mixed precision computes in float16 or float32"}
     builds = True
+    threaded = True
 
     def build(self, case: Case, folder: Path) -> dict[str, float]:
         import llvmlite.binding as llvm
@@ -54,10 +54,11 @@ class Tvm(Engine):
 class Iree(Engine):
     name = "iree"
     packages = ("iree-base-compiler", "iree-base-runtime")
+    modules = ("iree.runtime",)
     settings = {
-        "float32": "llvm-cpu for this processor, -O3 with data tiling, local-task with as many workers as threads"
+        "float32": "llvm-cpu for this processor, -O3 with data tiling, local-task with as many workers as threads",
+        "bf16": "the same with the factors of all contractions demoted to bf16",
     }
-    lacks = {"bf16": _NOT_BF16}
     builds = True
 
     def build(self, case: Case, folder: Path) -> dict[str, float]:
@@ -66,13 +67,15 @@ class Iree(Engine):
         start = time.perf_counter()
         importer = Path(sys.executable).with_name("iree-import-onnx")
         imported = folder / "model.mlir"
+        demote = "--iree-global-opt-demote-contraction-inputs-"
+        demoted = [f"{demote}operations=all", f"{demote}type=bf16"] if case.precision == "bf16" else []
         subprocess.run([importer, case.onnx, "-o", imported], check=True)
         tools.compile_file(
             str(imported),
             output_file=str(folder / "model.vmfb"),
             target_backends=["llvm-cpu"],
             input_type="onnx",
-            extra_args=["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"],
+            extra_args=["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3", *demoted],
         )
         return {"compile": time.perf_counter() - start}
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .case import Case
+from .held_out import KNOWN
 
 
 @dataclass
@@ -32,13 +35,19 @@ class Loaded:
 
 
 class Engine:
-    """One engine. `settings` states its configuration by precision; a precision it lacks is in `lacks`, with the reason."""
+    """One engine. `settings` states its configuration by precision; a precision it lacks is in `lacks`, with the reason.
+
+    `modules` are imported before the clock of loading starts. `builds`: it compiles ahead of time, by `build`; `threaded`: what it
+    builds depends on the number of threads.
+    """
 
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
+    modules: ClassVar[tuple[str, ...]]
     settings: ClassVar[dict[str, str]]
     lacks: ClassVar[dict[str, str]] = {}
     builds: ClassVar[bool] = False
+    threaded: ClassVar[bool] = False
 
     def refuses(self, case: Case) -> str | None:
         """Why this engine does not run `case`, None when it does."""
@@ -64,6 +73,7 @@ def _plain(outputs: Any) -> list[np.ndarray]:
 class Tilewright(Engine):
     name = "tilewright"
     packages = ("llvmlite",)
+    modules = ("tilewright", "tilewright.runtime.library")
     settings = {
         "float32": "artifact of the ONNX file, loaded by tw.load, bound inputs and outputs",
         "bf16": 'the same with precision="bf16"',
@@ -76,9 +86,6 @@ class Tilewright(Engine):
         return f"tilewright {tilewright.__version__}, {super().version()}"
 
     def build(self, case: Case, folder: Path) -> dict[str, float]:
-        import tempfile
-        import time
-
         import tilewright as tw
 
         precision = None if case.precision == "float32" else case.precision
@@ -112,60 +119,87 @@ class Tilewright(Engine):
 class Torch(Engine):
     name = "torch"
     packages = ("torch",)
+    modules = ("torch", "transformers")
     settings = {
         "float32": "eager, inference mode, channels-last for convolutional networks",
         "bf16": "the same with the module and its inputs in bfloat16",
     }
 
-    def load(self, case: Case, folder: Path) -> Loaded:
+    def program(self, case: Case) -> tuple[Any, list[Any]]:
+        """The module and its inputs, in the case's precision and the layout that suits it."""
         import torch
 
-        from .models import BENCH_MODELS
+        inputs = self.inputs(case)
+        model = KNOWN[case.model]
+        module = model.module()
+        if case.precision == "bf16":
+            module = module.to(torch.bfloat16)
+        if model.images:
+            module = module.to(memory_format=torch.channels_last)
+        return module, inputs
+
+    def inputs(self, case: Case) -> list[Any]:
+        import torch
 
         torch.set_num_threads(case.threads)
         torch.set_num_interop_threads(1)
-        model = BENCH_MODELS[case.model]
-        module = model.module()
         inputs = [torch.from_numpy(a) for a in case.inputs().values()]
         if case.precision == "bf16":
-            module = module.to(torch.bfloat16)
             inputs = [t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs]
-        if model.images:
-            module = module.to(memory_format=torch.channels_last)
+        if KNOWN[case.model].images:
             inputs = [t.contiguous(memory_format=torch.channels_last) for t in inputs]
-        call = self.compiled(module)
+        return inputs
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        import torch
+
+        module, inputs = self.program(case)
 
         def run() -> Any:
             with torch.inference_mode():
-                return call(*inputs)
+                return module(*inputs)
 
-        def arrays(outputs: Any) -> list[np.ndarray]:
-            return [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
+        return Loaded(run, _tensors)
 
-        return Loaded(run, arrays)
 
-    def compiled(self, module: Any) -> Callable[..., Any]:
-        return module
+def _tensors(outputs: Any) -> list[np.ndarray]:
+    return [t.float().numpy() for t in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
 
 
 class Inductor(Torch):
     name = "inductor"
+    modules = ("torch", "torch._inductor.package")
     settings = {
-        "float32": "torch.compile, freezing, inference mode, channels-last for convolutional networks",
+        "float32": "AOTInductor: torch.export, freezing, threads decided at run time; channels-last for convolutional networks",
         "bf16": "the same with the module and its inputs in bfloat16",
     }
+    builds = True
 
-    def compiled(self, module: Any) -> Callable[..., Any]:
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
         import torch
-        from torch._inductor import config
+        from torch._inductor import aoti_compile_and_package, config
 
-        config.freezing = True
-        return torch.compile(module, dynamic=False)
+        module, inputs = self.program(case)
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as scratch:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
+            with torch.inference_mode(), config.patch({"freezing": True, "cpp.dynamic_threads": True}):
+                exported = torch.export.export(module, tuple(inputs))
+                aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))
+        return {"compile": time.perf_counter() - start}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        from torch._inductor import aoti_load_package
+
+        inputs = self.inputs(case)
+        run = aoti_load_package(str(folder / "model.pt2")).loader.boxed_run
+        return Loaded(lambda: run(list(inputs)), _tensors)
 
 
 class OnnxRuntime(Engine):
     name = "onnxruntime"
     packages = ("onnxruntime",)
+    modules = ("onnxruntime",)
     settings = {"float32": "CPU provider, all graph optimizations, bound inputs and outputs"}
     lacks = {"bf16": "its CPU provider has no bf16 kernels on x86"}
 
@@ -186,6 +220,7 @@ class OnnxRuntime(Engine):
 class OpenVino(Engine):
     name = "openvino"
     packages = ("openvino",)
+    modules = ("openvino",)
     settings = {
         "float32": "latency hint, inference precision f32, bound inputs",
         "bf16": "latency hint, inference precision bf16, bound inputs",
@@ -223,15 +258,11 @@ class _Program(Engine):
     field: ClassVar[str]
 
     def refuses(self, case: Case) -> str | None:
-        from .models import BENCH_MODELS
-
-        absent = getattr(BENCH_MODELS[case.model], self.field) is None
+        absent = getattr(KNOWN[case.model], self.field) is None
         return "the model is no program of its kind" if absent else super().refuses(case)
 
     def program(self, case: Case) -> Callable[..., Any]:
-        from .models import BENCH_MODELS
-
-        model = BENCH_MODELS[case.model]
+        model = KNOWN[case.model]
         return getattr(model, self.field)(model.module())
 
 
@@ -239,6 +270,7 @@ class NumPy(_Program):
     name = "numpy"
     field = "numpy"
     packages = ("numpy", "scipy")
+    modules = ("numpy", "scipy.special")
     settings = {"float32": "the formula on whole arrays, erf from SciPy; one thread"}
     lacks = {"bf16": "no bf16"}
 
@@ -251,6 +283,7 @@ class Jax(_Program):
     name = "jax"
     field = "jax"
     packages = ("jax", "jaxlib")
+    modules = ("jax", "torch")
     settings = {"float32": "jax.jit on the CPU backend, process bound to as many cores as threads"}
     lacks = {"bf16": "not written for bf16"}
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from .case import Case
 from .engines import Engine
 from .roofline import Roof
-from .worker import Child, EngineError, building, holding, preparation, running
+from .start import OURS, Figures, Starter
+from .worker import Child, EngineError, holding, preparation
 
-OURS = "tilewright"
 TURN = 0.25  # seconds of one engine's turn; a longer inference runs once
 ROUNDS = 3  # at least
+SLOW = 5  # an engine that takes so many times as long as the fastest leaves after so many rounds, or after
+PATIENCE = 10  # seconds of its own
 
 
 def prepare(case: Case, timeout: float) -> None:
@@ -32,38 +32,25 @@ def measure(
     case: Case,
     engines: list[Engine],
     seconds: float,
-    timeout: float,
+    starter: Starter,
     roof: Roof,
     lock: Path | None = None,
     nice: int | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> dict[str, dict[str, Any]]:
+) -> Figures:
     """Each engine's figures on `case`, by engine; `{"failed": reason}` for one that cannot. "ratio" is to Tilewright's
     median, where that is among them: figures of other runs, taken under other conditions, are not compared.
 
-    Every engine is built and loaded in processes of its own, `timeout` seconds at most; then they take turns until
-    `seconds` have passed. `roof` is taken in the same run.
+    The engines take turns until `seconds` have passed, ROUNDS turns each at least. `roof` is taken in the same run.
     """
-    figures: dict[str, dict[str, Any]] = {}
-    children: dict[str, Child] = {}
+    children, figures = starter.start(case, engines)
     try:
-        for engine in engines:
-            say(engine.name)
-            figure = figures[engine.name] = {}
-            try:
-                figure |= {"version": engine.version(), "settings": engine.settings.get(case.precision, "")}
-                children[engine.name], started = _start(engine, case, timeout)
-                figure |= started
-            except (EngineError, ModuleNotFoundError) as error:
-                figure["failed"] = str(error)
         with holding(lock):
             for child in children.values():
                 child.prioritize(nice)
-            times = _take_turns(children, figures, seconds, timeout)
-            for name, child in children.items():
-                if times[name]:
-                    figures[name] |= _statistics(times[name])
-                    figures[name] |= _extras(child, case, roof, statistics.median(times[name]), timeout)
+            times = _take_turns(children, figures, seconds, starter.timeout)
+            for name, found in times.items():
+                figures[name] |= _statistics(found)
+                figures[name] |= _extras(children[name], case, roof, statistics.median(found), starter.timeout)
     finally:
         for child in children.values():
             child.close()
@@ -74,43 +61,33 @@ def measure(
     return figures
 
 
-def _start(engine: Engine, case: Case, timeout: float) -> tuple[Child, dict[str, float]]:
-    reason = engine.refuses(case)
-    if reason is not None:
-        raise EngineError(reason)
-    folder = case.folder / f"{engine.name}-{case.precision}-{case.threads}"
-    figure: dict[str, float] = {}
-    if engine.builds:
-        builder = Child(building, engine, case, folder, threads=case.threads)
-        try:
-            figure = {f"{kind}_seconds": value for kind, value in builder.first(timeout).items()}
-        finally:
-            builder.close()
-    child = Child(running, engine, case, folder, threads=case.threads)
-    try:
-        return child, figure | child.first(timeout)
-    except EngineError:
-        child.close()
-        raise
-
-
-def _take_turns(
-    children: dict[str, Child], figures: dict[str, dict[str, Any]], seconds: float, timeout: float
-) -> dict[str, list[float]]:
+def _take_turns(children: dict[str, Child], figures: Figures, seconds: float, timeout: float) -> dict[str, list[float]]:
+    """Seconds of single inferences by engine; one that fails on its way is told in `figures`."""
     times: dict[str, list[float]] = {name: [] for name in children}
+    turns = dict(children)
     end = time.perf_counter() + seconds
     rounds = 0
-    while rounds < ROUNDS or time.perf_counter() < end:
-        for name, child in children.items():
-            if "failed" in figures[name]:
-                continue
+    while turns and (rounds < ROUNDS or time.perf_counter() < end):
+        for name, child in list(turns.items()):
             try:
                 times[name] += child.ask(("turn", TURN), timeout)
             except EngineError as error:
                 figures[name]["failed"] = str(error)
-                times[name] = []
+                del turns[name], times[name]
         rounds += 1
+        for name in left_behind(times, rounds):
+            turns.pop(name, None)
     return times
+
+
+def left_behind(times: dict[str, list[float]], rounds: int) -> list[str]:
+    """Engines that need no more turns: much slower than the fastest, with as many samples as a median needs or no time for them."""
+    best = min((statistics.median(found) for found in times.values()), default=0.0)
+    return [
+        name
+        for name, found in times.items()
+        if name != OURS and statistics.median(found) > SLOW * best and (rounds >= ROUNDS or sum(found) > PATIENCE)
+    ]
 
 
 def _statistics(times: list[float]) -> dict[str, float]:

@@ -36,7 +36,7 @@ class Model:
     export: Callable[[], Any] | None = None
 
 
-def _zoo(model: ZooModel, images: bool = False) -> Model:
+def of_zoo(model: ZooModel, images: bool = False) -> Model:
     return Model(
         model.name,
         lambda: model.torch_model("full"),
@@ -45,13 +45,13 @@ def _zoo(model: ZooModel, images: bool = False) -> Model:
     )
 
 
-def _random(*shape: int) -> Any:
+def random_tensor(*shape: int) -> Any:
     import torch
 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def _seeded(make: Callable[[], Any]) -> Any:
+def seeded(make: Callable[[], Any]) -> Any:
     import torch
 
     with torch.random.fork_rng():
@@ -65,7 +65,7 @@ def _seeded(make: Callable[[], Any]) -> Any:
 def _mlp() -> Any:
     from torch import nn
 
-    return _seeded(
+    return seeded(
         lambda: nn.Sequential(
             nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
         )
@@ -103,7 +103,7 @@ def _lstm() -> Any:
         def forward(self, x: Any) -> Any:
             return self.lstm(x)[0]
 
-    return _seeded(Lstm)
+    return seeded(Lstm)
 
 
 # -- Option prices ---------------------------------------------------------------------------------------------------------------
@@ -164,18 +164,18 @@ def _swin() -> Any:
 
 
 _ALL = [
-    _zoo(MINILM),
-    _zoo(MODELS["distilbert"]),
-    _zoo(MODELS["bert"]),
-    _zoo(MODELS["vit"]),
-    _zoo(MODELS["gpt2"]),
-    _zoo(MODELS["whisper-encoder"]),
-    _zoo(MODELS["resnet50"], images=True),
-    _zoo(MODELS["mobilenet_v2"], images=True),
-    _zoo(MODELS["convnext"], images=True),
-    replace(_zoo(MODELS["swin"]), module=_swin, export=lambda: MODELS["swin"].torch_model("full")),
-    Model("lstm", _lstm, lambda batch: {"x": _random(batch, SEQUENCE, 256)}),
-    Model("mlp", _mlp, lambda batch: {"x": _random(batch, 64)}, jax=_mlp_jax),
+    of_zoo(MINILM),
+    of_zoo(MODELS["distilbert"]),
+    of_zoo(MODELS["bert"]),
+    of_zoo(MODELS["vit"]),
+    of_zoo(MODELS["gpt2"]),
+    of_zoo(MODELS["whisper-encoder"]),
+    of_zoo(MODELS["resnet50"], images=True),
+    of_zoo(MODELS["mobilenet_v2"], images=True),
+    of_zoo(MODELS["convnext"], images=True),
+    replace(of_zoo(MODELS["swin"]), module=_swin, export=lambda: MODELS["swin"].torch_model("full")),
+    Model("lstm", _lstm, lambda batch: {"x": random_tensor(batch, SEQUENCE, 256)}),
+    Model("mlp", _mlp, lambda batch: {"x": random_tensor(batch, 64)}, jax=_mlp_jax),
     Model(
         "black-scholes",
         _black_scholes,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from . import results
-from .measure import OURS
-from .models import BENCH_MODELS
+from .held_out import KNOWN
 from .registry import ENGINES
+from .start import OURS
 
 Row = dict[str, Any]
 
@@ -59,7 +59,7 @@ def write(path: Path) -> None:
 
 def ordered(rows: list[Row]) -> list[Row]:
     """The rows of models that are still defined, in the order they are defined in."""
-    models = list(BENCH_MODELS)
+    models = list(KNOWN)
     known = [row for row in rows if row["case"]["model"] in models]
     return sorted(known, key=lambda row: models.index(row["case"]["model"]))
 

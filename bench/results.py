@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .case import Case
+from .case import ROOT, Case
+from .registry import ENGINES
 from .roofline import Roof
+from .start import OURS
+
+SLOW = 5  # times the fastest engine's time
+WORTH_TRYING = 20  # milliseconds: so short an inference is measured whoever needs it
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -32,6 +39,7 @@ def merge(path: Path, case: Case, figures: dict[str, dict[str, Any]], roof: Roof
         row = {"case": asdict(case), "machine": here, "engines": {}}
         rows.append(row)
     row["roof"] = asdict(roof)
+    row["source"] = source()
     today = datetime.date.today().isoformat()
     row["engines"] |= {name: {"date": today, **figure} for name, figure in figures.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,15 +48,43 @@ def merge(path: Path, case: Case, figures: dict[str, dict[str, Any]], roof: Roof
     partial.rename(path)
 
 
-def engines_measured(path: Path, case: Case) -> set[str]:
-    """Engines that have a time in the row of `case` on this machine."""
-    return {
-        name
-        for row in read(path)
-        if row["case"] == asdict(case) and row["machine"] == machine()
-        for name, figure in row["engines"].items()
-        if "milliseconds" in figure
-    }
+def complete(path: Path, case: Case, engines: list[str]) -> bool:
+    """Whether the row of `case` has been measured on this machine with this state of the sources, every engine in it."""
+    row = _row(path, case)
+    return row is not None and row.get("source") == source() and set(engines) <= set(row["engines"])
+
+
+def left_out(path: Path, case: Case) -> dict[str, str]:
+    """Engines that compile ahead of time and are not asked to for `case`, with the reason: they could not, or were slower by far, in the
+    model's first row (batch 1, two threads)."""
+    first = replace(case, batch=1, threads=2)
+    row = None if case == first else _row(path, first)
+    if row is None:
+        return {}
+    times = {name: f["milliseconds"] for name, f in row["engines"].items() if "milliseconds" in f}
+    reasons = {}
+    for name, figure in row["engines"].items():
+        if name == OURS or not ENGINES[name].builds or ENGINES[name]().refuses(case):
+            continue
+        if name not in times:
+            reasons[name] = f"as at batch 1 on two threads ({figure['failed']})"
+        elif times[name] > SLOW * min(times.values()) and times[name] > WORTH_TRYING:
+            reasons[name] = f"{times[name] / min(times.values()):.0f} times the best time at batch 1 on two threads"
+    return reasons
+
+
+def _row(path: Path, case: Case) -> dict[str, Any] | None:
+    return next((r for r in read(path) if r["case"] == asdict(case) and r["machine"] == machine()), None)
+
+
+@cache
+def source() -> str:
+    """The state of src/: equal for equal files."""
+    digest = hashlib.sha256()
+    for file in sorted((ROOT / "src").rglob("*")):
+        if file.suffix in (".py", ".c", ".h"):
+            digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def machine() -> dict[str, Any]:

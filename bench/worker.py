@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import multiprocessing
 import os
 import signal
@@ -50,6 +51,10 @@ class EngineError(Exception):
     """The engine failed; the message is one line."""
 
 
+class NoAnswer(EngineError):
+    """It took longer than it may."""
+
+
 class Child:
     """A process that calls `function(*arguments)`, which yields answers to what `ask` sends, the first one unasked.
 
@@ -79,7 +84,7 @@ class Child:
     def _answer(self, timeout: float) -> Any:
         try:
             if not self._connection.poll(timeout):
-                raise EngineError(f"no answer in {timeout:.0f} s")
+                raise NoAnswer(f"no answer in {timeout:.0f} s")
             good, answer = self._connection.recv()
         except (EOFError, ConnectionError):
             self._process.join(10)
@@ -141,15 +146,24 @@ def preparation(case: Case) -> Any:
 
 
 def building(engine: Any, case: Case, folder: Path) -> Any:
-    """Child: compile ahead of time; answers with the seconds it took."""
+    """Child: compile ahead of time; answers with seconds by what took them, and the processor's seconds of all of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    yield engine.build(case, folder)
+    seconds = engine.build(case, folder)
+    yield seconds | {"processor": sum(os.times()[:4])}
 
 
 def running(engine: Any, case: Case, folder: Path) -> Any:
-    """Child: load, run once and answer with seconds, memory and output error; then answer methods of `_Runner` by name."""
+    """Child: import what the engine needs; load and run once when asked to; then answer methods of `_Runner` by name.
+
+    The first answers are seconds of importing, and `_Runner.report`.
+    """
+    baseline = _memory("VmRSS")
+    start = time.perf_counter()
+    for module in engine.modules:
+        importlib.import_module(module)
+    yield time.perf_counter() - start
     runner = _Runner(engine, case, folder)
-    answer: Any = runner.report()
+    answer: Any = runner.report(baseline)
     while True:
         method, *arguments = yield answer
         answer = getattr(runner, method)(*arguments)
@@ -162,8 +176,11 @@ class _Runner:
         self.loaded = engine.load(case, folder)
         self.outputs = self.loaded.arrays(self.loaded.run())
         self.seconds = time.perf_counter() - start
-        times = self.turn(0.2)
-        self.group = max(1, int(SAMPLE / min(times)))
+        start = time.perf_counter()
+        self.loaded.run()
+        again = time.perf_counter() - start
+        if again < SAMPLE:
+            self.group = max(1, int(SAMPLE / min(self.turn(0.1))))
 
     group = 1
 
@@ -180,14 +197,16 @@ class _Runner:
             times.append((clock() - start) / group)
         return times
 
-    def report(self) -> dict[str, float]:
-        """Seconds of loading with the first inference, peak bytes of the process, error against float32 PyTorch."""
+    def report(self, baseline: int) -> dict[str, float]:
+        """Seconds of loading with the first inference, peak bytes of the process and what it had before it imported the engine,
+        error against float32 PyTorch."""
         from .case import largest_error
 
-        bytes_ = _peak_bytes()
+        peak = _memory("VmHWM")
         return {
             "load_seconds": self.seconds,
-            "peak_bytes": bytes_,
+            "peak_bytes": peak,
+            "baseline_bytes": baseline,
             "error": largest_error(self.outputs, self.case.expected()),
         }
 
@@ -200,9 +219,9 @@ class _Runner:
         return self.loaded.kernels() if self.loaded.kernels else None
 
 
-def _peak_bytes() -> int:
-    """The most memory this process has had resident since it started (getrusage would count its parent's)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
+def _memory(line: str) -> int:
+    """Bytes this process has resident ("VmRSS") or has had at most ("VmHWM"; getrusage would count its parent's)."""
+    for text in Path("/proc/self/status").read_text().splitlines():
+        if text.startswith(line):
+            return int(text.split()[1]) * 1024
     return 0

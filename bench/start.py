@@ -1,0 +1,109 @@
+"""Engines brought to where they can run a case: built ahead of time, what peers built being kept between runs, and loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .case import Case
+from .engines import Engine
+from .worker import Child, EngineError, NoAnswer, building, running
+
+OURS = "tilewright"
+Figures = dict[str, dict[str, Any]]
+
+
+class Starter:
+    """Builds and loads engines in processes of their own, `timeout` seconds at most for each step.
+
+    What a peer builds stays beside the case's files, with its figures or the reason why it failed, in a folder named after its version and
+    configuration. What Tilewright builds holds for this object's life: it is what is being worked on.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._ours: dict[Path, dict[str, Any]] = {}
+
+    def start(self, case: Case, engines: list[Engine]) -> tuple[dict[str, Child], Figures]:
+        """Processes that have run once, and every engine's figures so far; "failed" holds the reason of one that cannot run.
+
+        Packages are imported two processes at a time; building and loading, which are timed, happen one after the other.
+        """
+        figures: Figures = {}
+        children: dict[str, Child] = {}
+        folders: dict[str, Path] = {}
+        for engine in engines:
+            figure = figures[engine.name] = {}
+            try:
+                if reason := engine.refuses(case):
+                    raise EngineError(reason)
+                figure |= {"version": engine.version(), "settings": engine.settings[case.precision]}
+                folders[engine.name] = self._folder(engine, case)
+                figure |= self._built(engine, case, folders[engine.name])
+            except (EngineError, ModuleNotFoundError) as error:
+                figure["failed"] = str(error)
+
+        def step(engine: Engine, key: str | None) -> None:
+            """Wait for the next answer of the engine's process."""
+            figure, child = figures[engine.name], children[engine.name]
+            try:
+                answer = child.first(self.timeout) if key else child.ask(None, self.timeout)
+                figure |= {key: answer} if key else answer
+            except EngineError as error:
+                figure["failed"] = str(error)
+                children.pop(engine.name).close()
+
+        def opened(engine: Engine) -> None:
+            children[engine.name] = Child(running, engine, case, folders[engine.name], threads=case.threads)
+            step(engine, "import_seconds")
+
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(opened, [e for e in engines if "failed" not in figures[e.name]]))
+            for engine in engines:
+                if engine.name in children:
+                    step(engine, None)
+        except BaseException:
+            for child in children.values():
+                child.close()
+            raise
+        return {engine.name: children[engine.name] for engine in engines if engine.name in children}, figures
+
+    def _folder(self, engine: Engine, case: Case) -> Path:
+        told = f"{engine.version()}|{engine.settings[case.precision]}"
+        parts = [engine.name, case.precision, *([str(case.threads)] if engine.threaded else [])]
+        return case.folder / "-".join([*parts, hashlib.sha256(told.encode()).hexdigest()[:8]])
+
+    def _built(self, engine: Engine, case: Case, folder: Path) -> dict[str, Any]:
+        """Figures of building, now or earlier. Raises EngineError: it failed, now or earlier with as much time."""
+        if not engine.builds:
+            return {}
+        record = folder / "built.json"
+        if engine.name == OURS:
+            found = self._ours.get(folder)
+        else:
+            found = json.loads(record.read_text()) if record.exists() else None
+        if found is None or found.get("timeout", self.timeout) < self.timeout:
+            found = self._build(engine, case, folder)
+            if engine.name == OURS:
+                self._ours[folder] = found
+            else:
+                record.write_text(json.dumps(found) + "\n")
+        if "failed" in found:
+            raise EngineError(found["failed"])
+        return found
+
+    def _build(self, engine: Engine, case: Case, folder: Path) -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        child = Child(building, engine, case, folder, threads=case.threads)
+        try:
+            return {f"{kind}_seconds": value for kind, value in child.first(self.timeout).items()}
+        except NoAnswer:
+            return {"failed": f"not compiled in {self.timeout:.0f} s", "timeout": self.timeout}
+        except EngineError as error:
+            return {"failed": str(error)}
+        finally:
+            child.close()
