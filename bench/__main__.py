@@ -3,7 +3,7 @@
     python -m bench                                          # every model, precision, batch and number of threads
     python -m bench -m bert,vit -p bf16 -b 1 -t 2            # some of the rows
     python -m bench --resume                                 # go on after a run that was cut short
-    python -m bench -s 0 --results /tmp/warm.json            # only build what peers keep between runs
+    python -m bench --build                                  # only let peers compile what they keep between runs
     python -m bench --held-out -b 1 -t 2                     # models that nobody tunes for
     python -m bench --report                                 # write table and plot again from the results there are
 
@@ -30,7 +30,7 @@ from .measure import measure, prepare  # noqa: E402
 from .models import BENCH_MODELS  # noqa: E402
 from .registry import ENGINES  # noqa: E402
 from .roofline import measure_roof  # noqa: E402
-from .start import Starter  # noqa: E402
+from .start import OURS, Starter  # noqa: E402
 from .worker import EngineError  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
@@ -65,6 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("-s", "--seconds", type=float, default=12, help="of measuring, for each row (default: 12)")
     add("--timeout", type=float, default=300, help="seconds an engine may take to build or load a model (default: 300)")
     add("--resume", action="store_true", help="leave out rows that have been measured with this state of src/")
+    add("--build", action="store_true", help="measure nothing, only let peers compile ahead of time")
     add("--lock", type=Path, help="hold this lock file while measuring")
     add("--nice", type=int, help="scheduling priority of measured processes, on a machine that does other work as well")
     add("--results", type=Path, help="the file that is brought up to date (default: models.json or held_out.json here)")
@@ -72,6 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     options.models = options.models or list(HELD_OUT if options.held_out else BENCH_MODELS)
     options.results = options.results or RESULTS / ("held_out.json" if options.held_out else "models.json")
+    if options.build:
+        _build(options)
+        return
     if not options.report:
         _measure(options)
     report.write(options.results)
@@ -101,6 +105,15 @@ def _measure(options: argparse.Namespace) -> None:
         results.merge(options.results, case, figures, roof)
         for name, figure in figures.items():
             print(f"    {name:12} {report.summary(figure)}", flush=True)
+
+
+def _build(options: argparse.Namespace) -> None:
+    starter = Starter(options.timeout)
+    for case in _cases(options):
+        engines = [ENGINES[name]() for name in options.engines if name != OURS and ENGINES[name].builds]
+        prepare(case, options.timeout)
+        for name, figure in starter.build(case, engines).items():
+            print(f"{case}: {name}: {figure.get('failed') or 'compiled'}", flush=True)
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:

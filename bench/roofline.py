@@ -39,22 +39,4 @@ def _roof(threads: int) -> Any:
 
     yield
     found = measure(threads)
-    flops = {"float32": found.flops, "bf16": max(found.flops, _onednn_bf16(threads))}
-    yield asdict(Roof(threads, flops, found.bandwidth))
-
-
-def _onednn_bf16(threads: int) -> float:
-    """The best of some large bf16 products as torch calls oneDNN."""
-    import time
-
-    import torch
-
-    torch.set_num_threads(threads)
-    n = 2048
-    a, b = (torch.randn(n, n).to(torch.bfloat16) for _ in range(2))
-    best = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * n**3 / best
+    yield asdict(Roof(threads, {"float32": found.flops, "bf16": found.bf16_flops}, found.bandwidth))

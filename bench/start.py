@@ -32,19 +32,8 @@ class Starter:
 
         Packages are imported two processes at a time; building and loading, which are timed, happen one after the other.
         """
-        figures: Figures = {}
+        figures = self.build(case, engines)
         children: dict[str, Child] = {}
-        folders: dict[str, Path] = {}
-        for engine in engines:
-            figure = figures[engine.name] = {}
-            try:
-                if reason := engine.refuses(case):
-                    raise EngineError(reason)
-                figure |= {"version": engine.version(), "settings": engine.settings[case.precision]}
-                folders[engine.name] = self._folder(engine, case)
-                figure |= self._built(engine, case, folders[engine.name])
-            except (EngineError, ModuleNotFoundError) as error:
-                figure["failed"] = str(error)
 
         def step(engine: Engine, key: str | None) -> None:
             """Wait for the next answer of the engine's process."""
@@ -57,7 +46,8 @@ class Starter:
                 children.pop(engine.name).close()
 
         def opened(engine: Engine) -> None:
-            children[engine.name] = Child(running, engine, case, folders[engine.name], threads=case.threads)
+            folder = self._folder(engine, case)
+            children[engine.name] = Child(running, engine, case, folder, threads=case.threads)
             step(engine, "import_seconds")
 
         try:
@@ -71,6 +61,20 @@ class Starter:
                 child.close()
             raise
         return {engine.name: children[engine.name] for engine in engines if engine.name in children}, figures
+
+    def build(self, case: Case, engines: list[Engine]) -> Figures:
+        """The first half of `start`: what has to be compiled ahead of time is."""
+        figures: Figures = {}
+        for engine in engines:
+            figure = figures[engine.name] = {}
+            try:
+                if reason := engine.refuses(case):
+                    raise EngineError(reason)
+                figure |= {"version": engine.version(), "settings": engine.settings[case.precision]}
+                figure |= self._built(engine, case, self._folder(engine, case))
+            except (EngineError, ModuleNotFoundError) as error:
+                figure["failed"] = str(error)
+        return figures
 
     def _folder(self, engine: Engine, case: Case) -> Path:
         told = f"{engine.version()}|{engine.settings[case.precision]}"

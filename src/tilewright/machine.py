@@ -1,6 +1,6 @@
-"""What this machine can do at best, measured: float32 arithmetic and memory bandwidth, the two roofs of the roofline.
+"""What this machine can do at best, measured: arithmetic in float32 and in bf16, and memory bandwidth, the roofs of the roofline.
 
-Both are measured by small loops in LLVM IR, vectors as wide as the processor's registers, on a given number of threads;
+They are measured by small loops in LLVM IR, vectors as wide as the processor's registers, on a given number of threads;
 the best results so far are kept in the disk cache, by processor and threads.
 """
 
@@ -20,19 +20,28 @@ from typing import Any
 
 from tilewright import disk_cache
 
-_VERSION = 1
+_VERSION = 2
 _CHAINS = 12  # independent FMA chains: latency 4 x 2 units, and some
+_TILES = 4  # products of tile registers a round: four sums of two factors each
+_TILE_FLOPS = 2 * 16 * 16 * 32  # of one product: 16 x 16 sums of 32 bf16 terms
 _BUFFER = 256 << 20  # bytes read by all threads together; larger than any cache that we know
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak float32 flop/s (a fused multiply-add is two) and bytes/s read from memory, with `threads` threads."""
+    """Peak float32 flop/s (a fused multiply-add is two) and bytes/s read from memory, with `threads` threads.
+
+    `bf16_flops`: peak of products of bf16 numbers summed in float32, by matrix instructions (AMX); `flops` where there are none.
+    """
 
     processor: str
     threads: int
     flops: float
     bandwidth: float
+    bf16_flops: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bf16_flops", max(self.flops, self.bf16_flops))
 
     def floor_seconds(self, flops: float, num_bytes: float) -> float:
         """The roofline: no program that does `flops` operations and moves `num_bytes` is faster than this."""
@@ -61,8 +70,8 @@ def machine(threads: int | None = None) -> Machine:
     if known is not None:
         try:
             before = Machine(**json.loads(known))
-            best = max(found.flops, before.flops), max(found.bandwidth, before.bandwidth)
-            found = Machine(processor, count, *best)
+            roofs = ((getattr(m, f) for m in (found, before)) for f in ("flops", "bandwidth", "bf16_flops"))
+            found = Machine(processor, count, *map(max, roofs))
         except (ValueError, TypeError):
             pass  # an older or damaged entry
     disk_cache.write("machine", key, json.dumps(asdict(found)).encode())
@@ -72,20 +81,25 @@ def machine(threads: int | None = None) -> Machine:
 def measure(threads: int, processor: str = "") -> Machine:
     """Measure now: the best of several short runs of each loop."""
     loops = _Loops()
-    iterations = 100_000
-    seconds = 0.0
-    while seconds < 0.03:  # long enough that starting threads does not matter
-        iterations *= 2
-        seconds = _timed([partial(loops.multiply_add, iterations)] * threads)
-    seconds = min(_timed([partial(loops.multiply_add, iterations)] * threads) for _ in range(8))
-    flops = 2.0 * loops.lanes * _CHAINS * iterations * threads / seconds
+    flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
+    bf16 = float(_TILES * _TILE_FLOPS) * _rate(loops.multiply_tiles, threads) if loops.multiply_tiles else 0.0
     share = _BUFFER // threads // 4096 * 4096
     buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
     starts = [ctypes.addressof(b) + -ctypes.addressof(b) % 64 for b in buffers]
     for start in starts:
         ctypes.memset(start, 0, share)
     seconds = min(_timed([partial(loops.read, start, share) for start in starts]) for _ in range(8))
-    return Machine(processor or _processor(), threads, flops, share * threads / seconds)
+    return Machine(processor or _processor(), threads, flops, share * threads / seconds, bf16)
+
+
+def _rate(loop: Callable[[int], Any], threads: int) -> float:
+    """Rounds a second of a loop that takes a number of rounds, on all threads together."""
+    rounds = 100_000
+    seconds = 0.0
+    while seconds < 0.03:  # long enough that starting threads does not matter
+        rounds *= 2
+        seconds = _timed([partial(loop, rounds)] * threads)
+    return rounds * threads / min(_timed([partial(loop, rounds)] * threads) for _ in range(8))
 
 
 def _timed(work: Sequence[Callable[[], Any]]) -> float:
@@ -116,8 +130,16 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _tiles_allowed(features: dict[str, bool]) -> bool:
+    """Whether the processor multiplies tiles of bf16 and Linux lets this process do so, asked here."""
+    if not (features.get("amx-tile") and features.get("amx-bf16")):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
 class _Loops:
-    """The two loops as machine code of this process."""
+    """The loops as machine code of this process; `multiply_tiles` where there are matrix instructions."""
 
     def __init__(self) -> None:
         import llvmlite.binding as llvm
@@ -126,7 +148,8 @@ class _Loops:
         llvm.initialize_native_asmprinter()
         features = llvm.get_host_cpu_features()
         self.lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-        module = llvm.parse_assembly(self._text())
+        tiles = _tiles_allowed(features)
+        module = llvm.parse_assembly(self._text() + (_TILE_LOOP if tiles else ""))
         target = llvm.Target.from_default_triple()
         self._machine = target.create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2, jit=True
@@ -136,6 +159,11 @@ class _Loops:
         self.multiply_add = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
             self._engine.get_function_address("multiply_add")
         )
+        self.multiply_tiles: Callable[[int], Any] | None = None
+        if tiles:
+            self.multiply_tiles = ctypes.CFUNCTYPE(None, ctypes.c_int64)(
+                self._engine.get_function_address("multiply_tiles")
+            )
         self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
             self._engine.get_function_address("read")
         )
@@ -201,3 +229,31 @@ class _Loops:
                 attributes,
             ]
         )
+
+
+_SHAPES = "\\01\\00" + "\\00" * 14 + "\\40\\00" * 8 + "\\00" * 16 + "\\10" * 8 + "\\00" * 8
+"""The tile configuration: palette 1, eight registers of 16 rows of 64 bytes."""
+_TILE_LOOP = f"""
+@shapes = private constant [64 x i8] c"{_SHAPES}", align 64
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilezero(i8)
+declare void @llvm.x86.tdpbf16ps(i8, i8, i8)
+declare void @llvm.x86.tilerelease()
+define void @multiply_tiles(i64 %n) {{
+entry:
+  call void @llvm.x86.ldtilecfg(ptr @shapes)
+{"".join(f"  call void @llvm.x86.tilezero(i8 {k})" + chr(10) for k in range(8))}  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
+  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
+  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
+  call void @llvm.x86.tdpbf16ps(i8 3, i8 5, i8 7)
+  %j = add i64 %i, 1
+  %c = icmp slt i64 %j, %n
+  br i1 %c, label %loop, label %exit
+exit:
+  call void @llvm.x86.tilerelease()
+  ret void
+}}
+"""

@@ -9,9 +9,9 @@ from typing import Any
 from ..dialects import loop, scalar, tensor
 from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
-from ..ir.core import Block, Module, Value
+from ..ir.core import Block, BlockArgument, Module, Operation, Value
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim, Expr, prove_eq, smin, substitute
+from ..ir.symbolic import Dim, Expr, prove_eq, smax, smin, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
 from ..transforms.index_maps import flatten_index, product, substitute_all
@@ -164,11 +164,27 @@ def _bytes(values: list[Value]) -> Dim:
 
 def group_bytes(group: tensor.Group) -> Dim:
     """Bytes a group moves to and from memory: each input read and each output written once; of a table that is looked up in,
-    only as many elements as there are lookups."""
+    only as many elements as there are lookups; of what a loop around it reads from outside, one step's share."""
     total = _bytes(list(group.results))
-    for arg in group.body.args:
-        total = total + _touched(arg, [(m, r) for m in _computations(group) for r in _reads_of(m, arg)])
+    for arg, value in zip(group.body.args, group.operands, strict=True):
+        touched = _touched(arg, [(m, r) for m in _computations(group) for r in _reads_of(m, arg)])
+        total = total + touched // _steps(group, value)
     return total
+
+
+def _steps(op: Operation, value: Value) -> Dim:
+    """Over how many steps of the loops around `op` what it reads of `value` is spread.
+
+    A tensor from outside a loop is read in slices, or the same in every step and then kept in a cache: either way it comes from memory once.
+    """
+    steps: Dim = 1
+    home = value.block if isinstance(value, BlockArgument) else value.defining_op.parent if value.defining_op else None
+    place: Operation | None = op
+    while place is not None and place.parent is not home:
+        place = place.parent_op
+        if isinstance(place, tensor.Scan):
+            steps = steps * smax(1, extent(place.step))
+    return steps
 
 
 def _computations(group: tensor.Group) -> list[tensor.Compute | tensor.Scatter]:
@@ -203,7 +219,7 @@ def moved_bytes(block: Block) -> tuple[int, Dim]:
         elif isinstance(op, (tensor.Compute, tensor.Scatter)):
             sources = dict.fromkeys(x.source for x in op.reads)
             for value in sources:
-                total = total + _touched(value, [(op, r) for r in _reads_of(op, value)])
+                total = total + _touched(value, [(op, r) for r in _reads_of(op, value)]) // _steps(op, value)
             total = total + _bytes([*op.operands, *op.results])
         else:
             continue
