@@ -1,4 +1,4 @@
-"""A picture of the results: how much faster than the best peer, and each peer's time over ours."""
+"""A picture of the results: every peer's time over Tilewright's, by model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+_STYLES = {  # color and marker of a peer: the same in every picture, told apart without color
+    "torch": ("#d1495b", "o"),
+    "inductor": ("#edae49", "s"),
+    "onnxruntime": ("#00798c", "^"),
+    "openvino": ("#30638e", "D"),
+    "tvm": ("#8f5fbf", "v"),
+    "iree": ("#6a994e", "P"),
+    "jax": ("#7f7f7f", "X"),
+    "numpy": ("#333333", "*"),
+}
+_TICKS = {0.5: "½", 1: "1", 2: "2", 4: "4", 8: "8", 16: "16"}
+_LIMITS = (0.5, 20)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
@@ -17,22 +31,52 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     ]
     if not precisions:
         return
-    figure = Figure(figsize=(11, 3.6 * len(precisions)), layout="constrained")
-    for axes, precision in zip(figure.subplots(len(precisions), 1, squeeze=False)[:, 0], precisions, strict=True):
-        chosen = [r for r in rows if r["case"]["precision"] == precision and OURS in milliseconds(r)]
-        peers = list(dict.fromkeys(name for r in chosen for name in milliseconds(r) if name != OURS))
-        width = 0.8 / max(1, len(peers))
-        for place, peer in enumerate(peers):
-            ratios = [r["engines"].get(peer, {}).get("ratio", 0) for r in chosen]
-            positions = [index + (place - (len(peers) - 1) / 2) * width for index in range(len(chosen))]
-            axes.bar(positions, ratios, width, label=peer)
-        axes.axhline(1, color="black", linewidth=1)
-        axes.set_yscale("log", base=2)
-        axes.set_yticks([0.5, 1, 2, 4, 8], ["½", "1", "2", "4", "8"])
-        axes.set_ylim(0.4, 12)
-        axes.set_xticks(range(len(chosen)), [r["case"]["model"] for r in chosen], rotation=20)
-        case = chosen[0]["case"]
-        axes.set_title(f"{precision}, batch {case['batch']}, {case['threads']} threads")
-        axes.set_ylabel("time ÷ Tilewright's")
-        axes.legend(fontsize="small", ncols=4)
+    figure = Figure(figsize=(11, 3.4 * len(precisions) + 0.4), layout="constrained", facecolor="white")
+    panels = figure.subplots(len(precisions), 1, squeeze=False)[:, 0]
+    seen: set[str] = set()
+    for axes, precision in zip(panels, precisions, strict=True):
+        seen |= _panel(axes, [r for r in rows if r["case"]["precision"] == precision and OURS in milliseconds(r)])
+    handles = [
+        Line2D([], [], color=color, marker=marker, linestyle="", markersize=7, label=name)
+        for name, (color, marker) in _STYLES.items()
+        if name in seen
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=11)
     figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _panel(axes: Any, rows: list[dict[str, Any]]) -> set[str]:
+    """Draw the rows of one precision; returns the peers in them."""
+    from .report import best_peer
+
+    seen: set[str] = set()
+    for place, row in enumerate(rows):
+        best = best_peer(row)
+        if best is None:
+            continue
+        for name, (color, marker) in _STYLES.items():
+            ratio = row["engines"].get(name, {}).get("ratio")
+            if ratio is not None:
+                seen.add(name)
+                shown = min(ratio, _LIMITS[1] * 0.9)  # what is slower still stands at the edge
+                axes.plot(place, shown, marker, color=color, markersize=7, zorder=3, clip_on=False)
+        axes.plot([place, place], [1, best[1]], color="#bbbbbb", linewidth=6, solid_capstyle="butt", zorder=1)
+        low = min(best[1], 1)
+        axes.annotate(
+            f"{best[1]:.2f}", (place, low), (0, -7), textcoords="offset points", ha="center", va="top", fontsize=10
+        )
+    case = rows[0]["case"]
+    axes.axhline(1, color="black", linewidth=1, zorder=2)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks(list(_TICKS), list(_TICKS.values()), fontsize=10)
+    axes.minorticks_off()
+    axes.set_ylim(*_LIMITS)
+    axes.set_xlim(-0.6, len(rows) - 0.4)
+    axes.set_xticks(range(len(rows)), [r["case"]["model"] for r in rows], rotation=20, ha="right", fontsize=10)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    threads = f"{case['threads']} thread{'s' * (case['threads'] > 1)}"
+    axes.set_title(f"{case['precision']}, batch {case['batch']}, {threads}", fontsize=12, loc="left")
+    axes.set_ylabel("time ÷ Tilewright's\n(above 1: slower)", fontsize=10)
+    return seen

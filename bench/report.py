@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from . import results
+from .case import Case
 from .held_out import KNOWN
 from .registry import ENGINES
 from .start import OURS
+from .wanted import wanted
 
 Row = dict[str, Any]
 
@@ -19,9 +21,8 @@ def summary(figure: dict[str, Any]) -> str:
     if "milliseconds" not in figure:
         return f"failed: {figure.get('failed')}"
     text = f"{figure['milliseconds']:9.3f} ms ({figure['min_milliseconds']:.3f}-{figure['max_milliseconds']:.3f})"
-    text += (
-        f"  error {figure['error']:.1e}  {figure['peak_bytes'] / 2**20:.0f} MiB  load {figure['load_seconds']:.2f} s"
-    )
+    own = figure["peak_bytes"] - figure.get("baseline_bytes", 0)
+    text += f"  error {figure['error']:.1e}  {own / 2**20:.0f} MiB  load {figure['load_seconds']:.2f} s"
     for key, name in (("compile_seconds", "compile"), ("cached_seconds", "cached")):
         text += f"  {name} {figure[key]:.2f} s" if key in figure else ""
     if "roofline_share" in figure:
@@ -65,19 +66,25 @@ def ordered(rows: list[Row]) -> list[Row]:
 
 
 def markdown(rows: list[Row]) -> str:
-    """A section for each precision, batch and number of threads; then memory and start, then settings."""
+    """A summary; a section for each precision, batch and number of threads; settings."""
     if not rows:
         return "No results.\n"
-    sections = [_heading(rows)]
-    keys = sorted({(r["case"]["threads"], r["case"]["batch"], r["case"]["precision"]) for r in rows}, key=_order)
-    for threads, batch, precision in keys:
-        chosen = [
-            r for r in rows if r["case"] == r["case"] | {"threads": threads, "batch": batch, "precision": precision}
-        ]
-        title = f"{precision}, batch {batch}, {threads} thread{'s' * (threads > 1)}"
-        sections += [f"## {title}", _times(chosen), _starts(chosen), _absent(chosen)]
+    keys = sorted({_key(row) for row in rows}, key=_order)
+    sections = [_heading(rows), "## Summary", _summary(rows, keys)]
+    for key in keys:
+        chosen = [row for row in rows if _key(row) == key]
+        sections += [f"## {_title(*key)}", _times(chosen), _starts(chosen), _absent(chosen)]
     sections += ["## Engines", _settings(rows)]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _key(row: Row) -> tuple[int, int, str]:
+    case = row["case"]
+    return case["threads"], case["batch"], case["precision"]
+
+
+def _title(threads: int, batch: int, precision: str) -> str:
+    return f"{precision}, batch {batch}, {threads} thread{'s' * (threads > 1)}"
 
 
 def _order(key: tuple[int, int, str]) -> tuple[Any, ...]:
@@ -90,37 +97,72 @@ def _heading(rows: list[Row]) -> str:
     dates = sorted({f["date"] for r in rows for f in r["engines"].values()})
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     features = ", ".join(f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8"))
-    return (
-        f"{span}, {here['processor']} ({features}), {here['cores']} cores. Median milliseconds of one inference; the engines take "
-        "turns, each in a process of its own. The ratio is the best peer's time over Tilewright's in the same run; the error is the largest "
-        "difference from float32 PyTorch over the output's largest magnitude."
+    roofs = "; ".join(
+        f"{threads} thread{'s' * (threads > 1)}: {roof['flops']['float32'] / 1e9:.0f} GFLOP/s in float32, "
+        f"{roof['flops']['bf16'] / 1e9:.0f} in bf16, {roof['bandwidth'] / 1e9:.0f} GB/s"
+        for threads, roof in sorted({r["case"]["threads"]: r["roof"] for r in rows}.items(), reverse=True)
     )
+    return (
+        f"{span}, {here['processor']} ({features}), {here['cores']} cores. Measured peaks with {roofs}.\n\n"
+        "Median milliseconds of one inference; the engines take turns, each in a process of its own, and one that is five times "
+        "slower than the fastest leaves after three turns. The ratio is the best peer's time over Tilewright's in the same run, with "
+        "the one that was set as a goal; the error is the largest difference from float32 PyTorch over the output's largest magnitude. The share of "
+        "the roofline is the time that the kernels' operations and bytes need at these peaks, over the time taken."
+    )
+
+
+def _summary(rows: list[Row], keys: list[tuple[int, int, str]]) -> str:
+    """The ratio to the best peer, models by kinds of rows; bold below what is wanted."""
+    models = list(dict.fromkeys(row["case"]["model"] for row in rows))
+    by_case = {(row["case"]["model"], _key(row)): row for row in rows}
+    lines = []
+    for model in models:
+        found = [by_case.get((model, key)) for key in keys]
+        lines.append([model, *[_ratio(row)[0] if row else "" for row in found]])
+    means = [_mean([row for row in rows if _key(row) == key]) for key in keys]
+    lines.append(["geometric mean", *means])
+    head = ["best peer ÷ ours", *[_title(*key) for key in keys]]
+    return _table(head, lines) + "\n\nBold: less than the goal (batch 8: slower than a peer)."
+
+
+def _ratio(row: Row) -> tuple[str, str]:
+    """The ratio to the best peer, bold where it misses the goal, and the goal."""
+    best, goal = best_peer(row), wanted(Case(**row["case"]))
+    text = f"{best[1]:.2f}" if best else ""
+    return f"**{text}**" if best and goal and best[1] < goal else text, f"{goal:g}" if goal else ""
+
+
+def _mean(rows: list[Row]) -> str:
+    ratios = [best[1] for row in rows if (best := best_peer(row))]
+    return f"{statistics.geometric_mean(ratios):.2f}" if len(ratios) > 1 else ""
 
 
 def _times(rows: list[Row]) -> str:
     names = [name for name in ENGINES if any(name in milliseconds(r) for r in rows)]
     peers = [name for name in names if name != OURS]
-    head = ["model", OURS, "min–max", *peers, "best peer ÷ ours", "error", "share of roofline"]
-    lines, ratios = [], []
+    head = ["model", OURS, "min–max", *peers, "best peer ÷ ours", "goal", "error", "share of roofline"]
+    lines = []
     for row in rows:
         times, ours, best = milliseconds(row), row["engines"].get(OURS, {}), best_peer(row)
-        ratio = best[1] if best else None
-        ratios += [ratio] if ratio else []
         span = f"{_number(ours['min_milliseconds'])}–{_number(ours['max_milliseconds'])}" if OURS in times else ""
         cells = [row["case"]["model"], _number(times.get(OURS)) or "not yet", span]
         cells += [f"**{_number(times[p])}**" if best and p == best[0] else _number(times.get(p)) for p in peers]
-        cells += [f"{ratio:.2f}" if ratio else "", f"{ours['error']:.0e}" if "error" in ours else ""]
+        cells += [*_ratio(row), f"{ours['error']:.0e}" if "error" in ours else ""]
         cells.append(f"{ours['roofline_share']:.0%}" if "roofline_share" in ours else "")
         lines.append(cells)
-    if len(ratios) > 1:
-        mean = [""] * len(head)
-        mean[0], mean[-3] = "geometric mean", f"{statistics.geometric_mean(ratios):.2f}"
-        lines.append(mean)
-    notes = [
-        f"{r['case']['model']}: {r['engines'][OURS]['inside_milliseconds'] * 1e3:.2f} µs inside the artifact (tw_run called in a loop of machine code)."
-        for r in rows
-        if "inside_milliseconds" in r["engines"].get(OURS, {})
-    ]
+    if mean := _mean(rows):
+        lines.append(["geometric mean", *[""] * (len(head) - 5), mean, "", "", ""])
+    notes = []
+    for row in rows:
+        model, figures = row["case"]["model"], row["engines"]
+        if "inside_milliseconds" in figures.get(OURS, {}):
+            notes.append(
+                f"{model}: {figures[OURS]['inside_milliseconds'] * 1e3:.2f} µs inside the artifact (called in a loop of machine code)."
+            )
+        if "ratio" in figures.get("numpy", {}):
+            notes.append(
+                f"{model}: NumPy takes {figures['numpy']['ratio']:.0f} times as long{' (goal: 23)' if row['case']['threads'] == 1 else ''}."
+            )
     return "\n".join([_table(head, lines), *(["", *notes] if notes else [])])
 
 
@@ -134,10 +176,16 @@ def _starts(rows: list[Row]) -> str:
             if "milliseconds" not in figure:
                 cells.append("")
                 continue
-            compile_ = f"{figure['compile_seconds']:.1f} + " if "compile_seconds" in figure else ""
-            cells.append(f"{figure['peak_bytes'] / 2**20:.0f} / {compile_}{figure['load_seconds']:.2f}")
+            compile_ = next((figure[k] for k in ("processor_seconds", "compile_seconds") if k in figure), None)
+            own = figure["peak_bytes"] - figure.get("baseline_bytes", 0)
+            cells.append(
+                f"{own / 2**20:.0f} / {'' if compile_ is None else f'{compile_:.0f} + '}{figure['load_seconds']:.2f}"
+            )
         lines.append(cells)
-    title = "Peak memory in MiB of a process that only loads and runs, and seconds to (compile ahead of time +) load and run once:"
+    title = (
+        "Peak memory in MiB of a process that only loads and runs, less what Python and NumPy take; seconds of the processor to compile ahead of "
+        "time, + seconds to load and run once after imports (PyTorch makes its random weights meanwhile, OpenVINO and ONNX Runtime compile):"
+    )
     return f"{title}\n\n{_table(['model', *names], lines)}"
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
 
 from bench.__main__ import main
 from bench.case import Case, largest_error
+from bench.engines import Engine, Loaded
+from bench.measure import left_behind
 from bench.roofline import Roof
+from bench.start import Starter
 from bench.worker import Child, EngineError, holding
 
 from bench import report, results
@@ -41,11 +46,114 @@ def test_rows_merge(tmp_path: Path) -> None:
     rows = results.read(path)
     assert [row["case"]["model"] for row in rows] == ["mlp", "lstm"]
     assert report.milliseconds(rows[0]) == {"tilewright": 1, "torch": 2}
-    assert results.engines_measured(path, CASE) == {"tilewright", "torch"}
+    assert results.complete(path, CASE, ["tilewright", "tvm"])
+    assert not results.complete(path, CASE, ["openvino"])
+    assert not results.complete(path, Case("mlp", "bf16", 1, 2), ["torch"])
     text = report.markdown(report.ordered(rows))
     assert "| mlp | 1.00 |" in text and "2.50" in text
     assert "not yet" in text  # the LSTM, which only torch ran
     assert "- tvm: mlp: not installed" in text
+
+
+def test_rows_of_other_sources_are_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "models.json"
+    results.merge(path, CASE, {"torch": figure(1)}, ROOF)
+    monkeypatch.setattr(results, "source", lambda: "another")
+    assert not results.complete(path, CASE, ["torch"])
+
+
+def test_compilers_that_failed_or_were_slow_are_left_out_later(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    figures = {
+        "tilewright": figure(10),
+        "torch": figure(500),
+        "tvm": figure(120),
+        "iree": {"failed": "not compiled in 9 s"},
+        "inductor": figure(40),
+    }
+    results.merge(path, CASE, figures, ROOF)
+    assert results.left_out(path, CASE) == {}
+    assert results.left_out(path, Case("mlp", "float32", 8, 1)) == {
+        "tvm": "12 times the best time at batch 1 on two threads",
+        "iree": "as at batch 1 on two threads (not compiled in 9 s)",
+    }
+    assert results.left_out(path, Case("lstm", "float32", 8, 1)) == {}
+
+
+def test_the_slow_leave_early() -> None:
+    times = {"tilewright": [9.0], "fast": [1.0, 1.0, 1.2], "slow": [6.0], "slower": [11.0]}
+    assert left_behind(times, 1) == ["slower"]
+    assert left_behind(times, 3) == ["slow", "slower"]  # we never do
+
+
+class Compiler(Engine):
+    """An engine that notes how often it compiled, and fails on models in bf16."""
+
+    name = "onnxruntime"
+    packages = ("numpy",)
+    modules = ("numpy",)
+    settings = {"float32": "a", "bf16": "b"}
+    builds = True
+
+    def build(self, case: Case, folder: Path) -> dict[str, float]:
+        with (folder / "times").open("a") as file:
+            file.write("x")
+        if case.precision == "bf16":
+            raise ValueError("no bf16")
+        return {"compile": 0.5}
+
+    def load(self, case: Case, folder: Path) -> Loaded:
+        return Loaded(lambda: case.expected(), lambda outputs: outputs)
+
+
+@dataclass(frozen=True)
+class OwnCase(Case):
+    root: str = ""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root)
+
+    def expected(self) -> list[Any]:
+        return [np.ones(3)]
+
+
+def test_what_peers_build_is_kept(tmp_path: Path) -> None:
+    case = OwnCase("mlp", "float32", 1, 1, str(tmp_path))
+    for _ in range(2):
+        children, figures = Starter(60).start(case, [Compiler()])
+        (child,) = children.values()
+        assert len(child.ask(("turn", 0.01), 60)) >= 1
+        child.close()
+        found = figures["onnxruntime"]
+        assert found["compile_seconds"] == 0.5 and found["processor_seconds"] > 0
+        assert found["error"] == 0 and found["peak_bytes"] >= found["baseline_bytes"] > 0
+    assert [file.read_text() for file in tmp_path.glob("*/times")] == ["x"]
+
+
+def test_why_a_peer_could_not_build_is_kept(tmp_path: Path) -> None:
+    case = OwnCase("mlp", "bf16", 1, 1, str(tmp_path))
+    for _ in range(2):
+        children, figures = Starter(60).start(case, [Compiler()])
+        assert children == {} and figures["onnxruntime"]["failed"] == "ValueError: no bf16"
+    assert [file.read_text() for file in tmp_path.glob("*/times")] == ["x"]
+    (record,) = tmp_path.glob("*/built.json")
+    record.write_text('{"failed": "not compiled in 9 s", "timeout": 9}')
+    assert Starter(9).build(case, [Compiler()])["onnxruntime"]["failed"] == "not compiled in 9 s"
+    assert Starter(60).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"  # tried again
+
+
+def test_summary_tells_what_misses_its_goal() -> None:
+    rows = [
+        {
+            "case": {"model": "mlp", "precision": "float32", "batch": batch, "threads": 2},
+            "engines": {"tilewright": figure(1, ratio=1, date=""), "openvino": figure(1.1, ratio=1.1, date="")},
+            "machine": results.machine(),
+            "roof": asdict(ROOF),
+        }
+        for batch in (1, 8)
+    ]
+    assert "| mlp | **1.10** | 1.10 |" in report.markdown(rows)
 
 
 def test_best_peer_is_never_our_own() -> None:
@@ -59,8 +167,6 @@ def test_best_peer_is_never_our_own() -> None:
 
 
 def test_error_of_other_shapes_and_nans_is_infinite() -> None:
-    import numpy as np
-
     one = np.ones((2, 2), np.float32)
     assert largest_error([one], [one]) == 0
     assert largest_error([one * 1.5], [one]) == 0.5
@@ -122,6 +228,8 @@ def test_a_row_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
             "-p",
             "float32",
             "-t",
+            "1",
+            "-b",
             "1",
             "-e",
             "tilewright,onnxruntime,numpy",

@@ -225,3 +225,11 @@ def test_webgpu_says_that_it_has_no_loops() -> None:
     pytest.importorskip("wgpu")
     with pytest.raises(CompileError, match="loop over time steps"):
         tw.compile(cell(), target="webgpu", cache=False)
+
+
+def test_what_a_loop_reads_in_every_step_counts_once_as_memory_traffic() -> None:
+    steps = 64
+    rows = tw.compile(cell(steps, 1)).profile(*[np.zeros(s, np.float32) for s in ((steps, 1, 5), (1, 16), (16,))])
+    assert sum(row.flops for row in rows) >= steps * 2 * (16 * 16 + 5 * 16)
+    each_step = 4 * 16 * 16  # the recurrent weights
+    assert each_step < sum(row.bytes for row in rows) < steps * each_step / 2
