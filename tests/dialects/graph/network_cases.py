@@ -272,6 +272,27 @@ spatial_case(
     "one sided",
     ({"b": 2, "h": 6}, {"b": 1, "h": 1}),
 )
+for _count in (False, True):
+    spatial_case(
+        "AvgPool",
+        (2, 3, 7),
+        (),
+        lambda layout, x, c=_count: graph.AvgPool(
+            x, kernel=(20,), strides=(20,), padding=((4, 4),), ceil_mode=True, count_include_pad=c, layout=layout
+        ),
+        lambda x, c=_count: nn.avg_pool1d(t(x), 20, 20, 4, True, c).numpy(),
+        f"larger than the image {_count}",
+        ({},),
+    )
+spatial_case(
+    "MaxPool",
+    (2, 3, 7),
+    (),
+    lambda layout, x: graph.MaxPool(x, kernel=(20,), strides=(3,), padding=((9, 9),), dilations=(1,), layout=layout),
+    lambda x: nn.max_pool1d(t(x), 20, 3, 9).numpy(),
+    "larger than the image",
+    ({},),
+)
 for _size in ((1, 1), (3, 2), (4, 5)):
     for _dtype in (f32, f16):
         spatial_case(

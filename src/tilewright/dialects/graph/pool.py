@@ -75,6 +75,14 @@ class Pool(GraphOp):
             grids.append(np.clip(i, 0, x.shape[2 + k] - 1))
         return x[(slice(None), slice(None), *grids)], inside
 
+    def _taps(self, x: Tensor) -> list[int]:
+        """The window without what lies beyond the end of the input wherever the window stands."""
+        sizes = [x.shape[a] for a in spatial_axes(x.rank, self.layout)]
+        return [
+            min(taps, max((n - 1 + low) // step + 1, 1)) if isinstance(n, int) else taps
+            for n, taps, step, (low, _) in zip(sizes, self.kernel, self.steps, self.padding, strict=True)
+        ]
+
     def _reads(self, x: Tensor, i: Sequence[Any]) -> tuple[tuple[Any, ...], list[Dim]]:
         axes = spatial_axes(x.rank, self.layout)
         out, taps = i[: x.rank], i[x.rank :]
@@ -105,7 +113,7 @@ class MaxPool(Pool):
             where, guard = self._reads(x, i)
             return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
 
-        return t.reduce("max", self.result.type.shape, self.kernel, element)
+        return t.reduce("max", self.result.type.shape, self._taps(x), element)
 
 
 @operation
@@ -146,7 +154,7 @@ class AvgPool(Pool):
             value = x.at(*where, guard=guard, otherwise=0) if guard else x[where]
             return value.cast(f32) if x.dtype.bits == 16 else value
 
-        total = t.reduce("sum", result.shape, self.kernel, element)
+        total = t.reduce("sum", result.shape, self._taps(x), element)
 
         def mean(*i: Any) -> Scalar:
             if self.divisor is not None:
