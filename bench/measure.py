@@ -105,7 +105,7 @@ def _extras(child: Child, case: Case, roof: Roof, seconds: float, timeout: float
     with contextlib.suppress(EngineError):
         kernels = child.ask(("kernels",), timeout)
         if kernels is not None:
-            floor = sum(roof.floor_seconds(case.precision, *kernel) for kernel in kernels)
+            floor = roof.floor_seconds(case.precision, kernels)
             found |= {"floor_milliseconds": floor * 1e3, "roofline_share": floor / seconds}
         inside = child.ask(("inside",), timeout) if seconds < 1e-3 else None
         if inside is not None:

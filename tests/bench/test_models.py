@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,12 @@ def test_compilers_that_failed_or_were_slow_are_left_out_later(tmp_path: Path) -
         "iree": "as at batch 1 on two threads (not compiled in 9 s)",
     }
     assert results.left_out(path, Case("lstm", "float32", 8, 1)) == {}
+
+
+def test_memory_is_no_roof_of_what_caches_keep() -> None:
+    kernels = [(1e9, 4000.0), (1e6, 3000.0)]
+    assert replace(ROOF, cache=7000).floor_seconds("float32", kernels) == pytest.approx(1e-2 + 1e-5)
+    assert replace(ROOF, bandwidth=1e6).floor_seconds("float32", kernels) == pytest.approx(1e-2 + 3e-3)
 
 
 def test_the_slow_leave_early() -> None:
