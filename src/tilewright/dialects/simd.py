@@ -105,7 +105,8 @@ class BatchReduceGemm(Operation):
         columns, depth = np.arange(n), np.arange(k)
         line, row = (x.reshape(-1) for x in np.indices((value(self.lines), m)))
         a_row, c_row = (line * value(x) + row * value(y) for x, y in ((self.a_line, self.a_m), (self.c_line, self.c_m)))
-        total = np.zeros((line.size, n), np.float64)
+        wide = np.int64 if np.issubdtype(c.dtype, np.integer) else np.float64
+        total = np.zeros((line.size, n), wide)
         column = value(self.b_panel) * (columns // nr) + columns % nr * group
         b_row = value(self.b_k) * (depth // group) + depth % group
         for point in np.ndindex(*outer):
@@ -113,7 +114,7 @@ class BatchReduceGemm(Operation):
             b_start = value(self.b_offset) + sum(i * value(s) for i, s in zip(point, self.b_r, strict=True))
             left = a.reshape(-1)[a_start + a_row[:, None] + depth[None, :] * value(self.a_k)]
             right = b.reshape(-1)[b_start + b_row[:, None] + column[None, :]]
-            total += left.astype(np.float64) @ right.astype(np.float64)
+            total += left.astype(wide) @ right.astype(wide)
         where = value(self.c_offset) + c_row[:, None] + columns[None, :]
         flat = c.reshape(-1)
         flat[where] = (total + flat[where] if self.accumulate else total).astype(c.dtype)

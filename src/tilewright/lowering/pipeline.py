@@ -70,7 +70,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         assert precision is not None
         lower_precision(module, precision)
 
-    groups = precision is not None and options.panel is not None and options.panel(precision).group > 1
+    groups = precision is not None and options.panel is not None and options.panel(precision, precision).group > 1
 
     def pack(module: Module) -> None:
         assert options.panel is not None

@@ -155,7 +155,7 @@ def behind_movement(op: Any, rewriter: Rewriter) -> bool:
     p = inner.permutation
     names = {graph.Pad: ("low", "high"), graph.Slice: ("starts", "stops", "steps"), graph.Tile: ("repeats",)}[type(op)]
     b = rewriter.builder
-    y = b(rebuild(op, [inner.x], **{n: _scattered(getattr(op, n), p) for n in names}))
+    y = b(rebuild(op, [inner.x, *op.operands[1:]], **{n: _scattered(getattr(op, n), p) for n in names}))
     rewriter.replace(op, b(graph.Transpose(y, permutation=p)))
     return True
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..dialects import scalar, tensor
 from ..ir.core import Value
 from ..ir.symbolic import Dim, Expr
-from ..ir.types import DType, TensorType, f32
+from ..ir.types import DType, TensorType, f32, i8, i32, u8
 from .index_maps import affine_coefficients, flatten_index
 
 
@@ -53,7 +53,7 @@ class Contraction:
 def _factor(value: Value, compute: tensor.Compute, wide: DType) -> Operand | None:
     """The operand behind one factor: an unguarded affine read, possibly widened to the accumulation dtype."""
     op = value.defining_op
-    if isinstance(op, scalar.Cast) and op.dtype is wide:
+    if isinstance(op, scalar.Cast) and op.dtype is wide and (wide.is_float or widens_byte(op)):
         op = op.x.defining_op
     if not isinstance(op, tensor.Read) or op.guard or op.dynamic:
         return None
@@ -65,13 +65,18 @@ def _factor(value: Value, compute: tensor.Compute, wide: DType) -> Operand | Non
     return Operand(op, dict(zip(axes, coefficients, strict=True)), offset)
 
 
+def widens_byte(op: scalar.Cast) -> bool:
+    """Whether a cast turns 8-bit integers into 32-bit ones."""
+    return op.dtype is i32 and op.x.type in (i8, u8)
+
+
 def match_contraction(compute: tensor.Compute) -> Contraction | None:
     """The contraction that a computation is, or None.
 
     Axes of extent 1 count as batch axes. A result whose last axis moves with neither operand, reductions over one operand alone
     and triangular domains are no contractions.
     """
-    if compute.combiner != "sum" or not compute.reduce_axes or not compute.dtype.is_float:
+    if compute.combiner != "sum" or not compute.reduce_axes or not (compute.dtype.is_float or compute.dtype is i32):
         return None
     product = compute.body.terminator.operands[0].defining_op
     if not isinstance(product, scalar.BINARY["mul"]):

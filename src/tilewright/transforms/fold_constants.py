@@ -47,7 +47,7 @@ def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
         return False
     if not _affordable(op, arrays):
         return False
-    found = _moved_element(op) or _run(op, arrays)
+    found = _moved_element(op) or run_on_constants(op, arrays)
     if found is None:
         return False
     builder = rewriter.builder
@@ -64,7 +64,8 @@ def _moved_element(op: GraphOp) -> list[np.ndarray[Any, Any]] | None:
     return None
 
 
-def _run(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
+def run_on_constants(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
+    """The results of an operator on arrays; None where an attribute has a symbol in it."""
     frame = Frame(op, {}, {})
     for v, x in zip(op.operands, arrays, strict=True):
         frame.values[v] = x

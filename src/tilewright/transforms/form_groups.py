@@ -19,6 +19,7 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import sort_block
 from ..ir.core import Block, Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, prove_eq
+from ..ir.types import boolean
 from .index_maps import at_same_point, product, substitute_all
 from .pack_operands import CONTRACTION, Roles
 from .prefix import match_prefix
@@ -212,7 +213,7 @@ def _home_for(
 def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
     (contraction,) = draft.members
     result = contraction.result
-    if op.is_reduction or op.result.type.shape != result.type.shape or not op.dtype.is_float:
+    if op.is_reduction or op.result.type.shape != result.type.shape or op.dtype is boolean:
         return False
     reads = [r for r in op.reads if r.source is result]
     if not reads or any(r.guard or r.dynamic or not at_same_point(r.indices, op.axes) for r in reads):

@@ -249,12 +249,12 @@ def _matmul(op: Any, stacked: Sequence[Value | None], b: Builder) -> Value | Non
     if op.a.type.rank < 2 or op.b.type.rank < 2:
         # A row by a matrix: the steps become the rows.
         if left is not None and right is None and op.a.type.rank == 1 and op.b.type.rank == 2:
-            rows: Value = b(graph.Matmul(left, op.b))
+            rows: Value = b(rebuild(op, [left, op.b]))
             return rows
         return None
     a = op.a if left is None else _aligned(left, rank, b)
     c = op.b if right is None else _aligned(right, rank, b)
-    product: Value = b(graph.Matmul(a, c))
+    product: Value = b(rebuild(op, [a, c]))
     return product
 
 

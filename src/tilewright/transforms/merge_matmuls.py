@@ -50,8 +50,8 @@ def merge_matmuls(module: Module) -> int:
 
 
 def _product(op: Operation) -> _Product | None:
-    if not isinstance(op, graph.Matmul):
-        return None
+    if not isinstance(op, graph.Matmul) or op.dtype is not None:
+        return None  # integer products stay apart: what makes real numbers of each is its epilogue
     weight = array_of(op.b)
     if weight is None or weight.ndim != 2 or tensor_type(op.a).rank < 2 or array_of(op.a) is not None:
         return None

@@ -24,7 +24,7 @@ from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
-from ..ir.types import DType, bf16, f16, f32, f64, u16, u32
+from ..ir.types import DType, bf16, f16, f32, f64, i8, i32, u8, u16, u32
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
 
@@ -59,8 +59,10 @@ class Roles:
         return None if found is None else Roles(*found)
 
 
-PanelRule = Callable[[DType], Panel]
-"""A target's layout of packed operands, by the type of their elements."""
+BYTES = (i8, u8)
+
+PanelRule = Callable[[DType, DType], Panel]
+"""A target's layout of packed right operands, by the types of the left and the right one's elements."""
 
 
 def pack_operands(module: Module, panel: PanelRule) -> None:
@@ -76,9 +78,7 @@ def pack_operands(module: Module, panel: PanelRule) -> None:
 def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) -> None:
     compute = c.compute
     factor = c.a.type.dtype
-    if not c.n or c.b.type.dtype is not factor or c.dtype not in (f32, f64):
-        return
-    if factor is not c.dtype and not (factor in (bf16, f16) and c.dtype is f32):
+    if not c.n or not _has_kernel(factor, c.b.type.dtype, c.dtype):
         return
     if any(
         not isinstance(axis.upper, int) and set(compute.axes) & tensor.free_symbols_of(axis.upper)
@@ -92,7 +92,7 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     contiguous = isinstance(c.b.coefficients[last], int) and c.b.coefficients[last] == 1
     constant = c.b.value.defining_op
     source = constant.value if isinstance(constant, graph.Constant) else None  # type: ignore[attr-defined]
-    panel = panel_rule(c.b.type.dtype)
+    panel = panel_rule(factor, c.b.type.dtype)
     if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
         panel = Panel(panel.nr)  # groups of the left operand's elements cannot be loaded as one
     padded = False
@@ -118,6 +118,13 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
         panel.group,
     )
     compute.attributes[CONTRACTION] = roles.as_attribute()
+
+
+def _has_kernel(a: DType, b: DType, total: DType) -> bool:
+    """Whether `simd.brgemm` takes factors of types `a` and `b` and sums of type `total`."""
+    if total is i32:
+        return (a in BYTES and b in BYTES) or (a is i32 and b is i32)
+    return a is b and (a is total or (a in (bf16, f16) and total is f32)) and total in (f32, f64)
 
 
 def _has_many_rows(c: Contraction) -> bool:
@@ -244,31 +251,36 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
             **dict(zip((*lead, last, *k), (*leading, column, *i[len(lead) + 1 : -1]), strict=True)),
         }, column
 
-    def read_at(tensor_: Any, axes: dict[Expr, Any], column: Any, halves: bool = False) -> Any:
+    def read_at(tensor_: Any, axes: dict[Expr, Any], column: Any, words: bool = False) -> Any:
         index = substitute_all(read.indices, axes)
         guards = (extent(last) - 1 - column, extent(k[-1]) - 1 - axes[k[-1]])
         needed = tuple(g for g in guards if not prove_le(0, g))
-        if halves:
-            index = (*index[:-1], index[-1] // 2)
+        if words:
+            index = (*index[:-1], index[-1] // group)
         return tensor_.at(*index, guard=needed, otherwise=0) if needed else tensor_.at(*index)
 
+    word = {16: u16, 32: u32}.get(group * c.b.type.dtype.bits, u32)
     if group == 1:
         packed = t.compute(shape, lambda *i: read_at(source, *index_of(*i)))
-    elif _in_words(c, k[-1]):  # neighbours in memory: two elements are moved as one
-        words = t.bitcast(source, u32, (*source.shape[:-1], source.shape[-1] // 2))
+    elif _in_words(c, k[-1], group):  # neighbours in memory: the elements of a group are moved as one
+        words = t.bitcast(source, word, (*source.shape[:-1], source.shape[-1] // group))
 
         def whole(*i: Any) -> Any:
             axes, column = index_of(*i)
-            return read_at(words, {**axes, k[-1]: axes[k[-1]] * 2}, column, halves=True)
+            return read_at(words, {**axes, k[-1]: axes[k[-1]] * group}, column, words=True)
 
         packed = t.compute(shape, whole)
     else:
-        bits = t.bitcast(source, u16, source.shape)
+        element = {16: u16, 8: u8}[c.b.type.dtype.bits]
+        bits = t.bitcast(source, element, source.shape)
 
         def joined(*i: Any) -> Any:
             axes, column = index_of(*i)
-            low, high = (read_at(bits, {**axes, k[-1]: axes[k[-1]] * 2 + part}, column).cast(u32) for part in range(2))
-            return low | high.apply("shl", 16)
+            total = None
+            for part in range(group):
+                x = read_at(bits, {**axes, k[-1]: axes[k[-1]] * group + part}, column).cast(word)
+                total = x if total is None else total | x.apply("shl", part * element.bits)
+            return total
 
         packed = t.compute(shape, joined)
     made = packed.value.defining_op
@@ -279,14 +291,14 @@ def _pack_at_run_time(c: Contraction, k: list[Expr], panel: Panel) -> None:
     _replace_b(c, packed.value, _panel_index(lead, last, k, panel))
 
 
-def _in_words(c: Contraction, row: Expr) -> bool:
-    """Whether elements 2i and 2i + 1 along the axis `row` of the right operand always are two neighbours at an even place in memory."""
+def _in_words(c: Contraction, row: Expr, group: int) -> bool:
+    """Whether the elements of each `group` along the axis `row` of the right operand always are neighbours at a multiple of `group` in memory."""
     *others, last = c.b.read.indices
     rest = substitute_all((last,), {row: 0})[0]
     return (
         not any(row in free_symbols(e) for e in others if isinstance(e, Expr))
         and prove_eq(last, rest + row)
-        and all(prove_eq(x % 2, 0) for x in (rest, c.b.type.shape[-1], extent(row)))
+        and all(prove_eq(x % group, 0) for x in (rest, c.b.type.shape[-1], extent(row)))
     )
 
 

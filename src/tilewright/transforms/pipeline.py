@@ -11,12 +11,14 @@ from .choose_layout import choose_layout
 from .fold_batch_norm import fold_batch_norm
 from .fold_constants import fold_constants
 from .hoist import hoist
+from .integer_contractions import integer_contractions
 from .merge_matmuls import merge_matmuls
 from .recognize import recognize
 from .simplify import simplify
 
 GRAPH_PASSES: list[Callable[[Module], object]] = [
     cse,
+    integer_contractions,
     fold_constants,
     simplify,
     cse,

@@ -420,7 +420,7 @@ def merge_behind_matmul(op: Any, rewriter: Rewriter) -> bool:
     if inner is None or not merges_leading(inner) or tensor_type(op.b).rank != 2:
         return False
     b = rewriter.builder
-    rewriter.replace(op, b(graph.Reshape(b(graph.Matmul(inner.x, op.b)), shape=op.result.type.shape)))
+    rewriter.replace(op, b(graph.Reshape(b(rebuild(op, [inner.x, op.b])), shape=op.result.type.shape)))
     return True
 
 
@@ -570,7 +570,7 @@ def concat_of_slices(op: Any, rewriter: Rewriter) -> bool:
 def pad_into_convolution(op: Any, rewriter: Rewriter) -> bool:
     """``conv(pad(x))`` -> a convolution with more padding, where zeros were added around spatial dimensions only."""
     pad: Any = producer(op.x, graph.Pad)
-    if pad is None or pad.mode != "constant" or pad.value != 0:
+    if pad is None or pad.mode != "constant" or pad.fill is not None or pad.value != 0:
         return False
     rank = op.x.type.rank
     axes = spatial_axes(rank, op.layout)

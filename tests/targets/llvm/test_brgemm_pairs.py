@@ -65,7 +65,7 @@ def in_panels(b: np.ndarray[Any, Any], panel: Panel) -> np.ndarray[Any, Any]:
 
 def check(isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool = False, symbolic: str = "") -> None:
     """The sum of `taps` products against NumPy in float64. A's rows are longer than k, and what follows must not be used: NaN."""
-    panel = panel_of(isa, bf16)
+    panel = panel_of(isa, bf16, bf16)
     gap = 3
     a = np.full((taps, m, k + gap), np.nan, np.float32).astype(bf16.numpy)
     a[..., :k] = random((taps, m, k), bf16)
@@ -120,7 +120,7 @@ def test_several_taps(isa: Isa, channels: int) -> None:
 
 @ISAS
 def test_every_number_of_rows(isa: Isa) -> None:
-    panel = panel_of(isa, bf16)
+    panel = panel_of(isa, bf16, bf16)
     outer, total = symbol("outer", 0), symbol("total", 1)
     rows = smin(64, total - 64 * outer)
     k = 48
@@ -146,7 +146,7 @@ def test_every_number_of_rows(isa: Isa) -> None:
 @pytest.mark.parametrize(("lines", "pixels"), [(1, 7), (2, 14), (5, 7), (3, 16), (2, 21), (2, 56), (3, 33), (0, 7)])
 def test_lines_of_an_image(isa: Isa, lines: int, pixels: int, many: str) -> None:
     """Blocks of rows that lie apart, in the image and in the result, whose gaps are left alone; 3 taps along a line."""
-    panel, channels, out, taps = panel_of(isa, bf16), 40, 50, 3
+    panel, channels, out, taps = panel_of(isa, bf16, bf16), 40, 50, 3
     number = symbol("lines", 0) if many == "symbolic" else lines
     image = random((lines, pixels + taps - 1, channels), bf16)
     weights = random((taps, channels, out), bf16)
@@ -186,7 +186,7 @@ def test_blocks_of_k() -> None:
 @pytest.mark.parametrize(("m", "lines", "tiles"), [(1, 1, False), (2, 1, False), (3, 1, True), (2, 2, True)])
 def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -> None:
     """They do not wait for the tiles' configuration."""
-    panel = panel_of(TILES, bf16)
+    panel = panel_of(TILES, bf16, bf16)
     op = make_op(
         bf16, f32,
         m=m, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True, group=2,

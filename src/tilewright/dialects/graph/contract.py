@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, VariadicOperand, operation
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import TensorType, Type, f32
+from ...ir.types import DType, TensorType, Type, f32, i8, i32, u8
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 
@@ -20,31 +20,51 @@ def accumulate(t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body:
     return y if y.dtype is result.dtype else t.compute(result.shape, lambda *i: y[i].cast(result.dtype))
 
 
-def widen(x: Scalar) -> Scalar:
-    """16-bit floats as float32."""
+def widen(x: Scalar, dtype: DType | None = None) -> Scalar:
+    """16-bit floats as float32; anything as `dtype` where that is given."""
+    if dtype is not None:
+        return x.cast(dtype)
     return x.cast(f32) if x.dtype.is_float and x.dtype.bits == 16 else x
+
+
+def factor_dtype(op: Any, a: TensorType, b: TensorType) -> DType:
+    """The element type of a product of `a` and `b`.
+
+    Raises:
+        IRError: they differ in type and `op.dtype` does not say in which type 8-bit integers are to be multiplied.
+    """
+    if op.dtype is None:
+        if a.dtype is not b.dtype:
+            raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", op)
+        return a.dtype
+    if op.dtype is not i32 or any(x.dtype not in (i8, u8) for x in (a, b)):
+        raise IRError(f"cannot multiply {a.dtype.label} and {b.dtype.label} in {op.dtype.label}", op)
+    return i32
 
 
 @operation
 class Matmul(GraphOp):
-    """NumPy's matrix product: batch dimensions broadcast, 1-D operands are a row or a column."""
+    """NumPy's matrix product: batch dimensions broadcast, 1-D operands are a row or a column. 8-bit integers, signed or not, may be
+    multiplied and summed in another `dtype`, i32."""
 
     name = "graph.matmul"
     a: Operand
     b: Operand
+    dtype: Attr = None
 
     def infer_types(self) -> Sequence[Type]:
         a, b = tensor_type(self.a), tensor_type(self.b)
-        if a.dtype is not b.dtype:
-            raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", self)
+        dtype = factor_dtype(self, a, b)
         if not a.rank or not b.rank:
             raise IRError("operands must have at least one dimension", self)
         if not prove_eq(a.shape[-1], b.shape[-2 if b.rank > 1 else 0]):
             raise IRError(f"inner dimensions of {a.shape} and {b.shape} differ", self)
         shape = broadcast_shapes(a.shape[:-2], b.shape[:-2], op=self)
-        return (TensorType(a.dtype, (*shape, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))),)
+        return (TensorType(dtype, (*shape, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))),)
 
     def reference(self, a: Any, b: Any) -> Any:
+        if self.dtype is not None:
+            a, b = a.astype(self.dtype.numpy), b.astype(self.dtype.numpy)
         wide = a.dtype.kind not in "iub"
         return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)).astype(
             a.dtype
@@ -61,7 +81,7 @@ class Matmul(GraphOp):
             column = tail[len(row) :]
             left = a[(*broadcast_index(lead, a.shape[:-2]), *row, r)]
             right = b[(*broadcast_index(lead, b.shape[:-2]), r, *column)]
-            return widen(left) * widen(right)
+            return widen(left, self.dtype) * widen(right, self.dtype)
 
         return accumulate(t, self.result.type, (a.shape[-1],), body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -9,10 +10,10 @@ import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
 from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le
-from ...ir.types import TensorType, Type
+from ...ir.types import TensorType, Type, f32
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, tensor_type
-from .contract import accumulate, widen
+from .contract import accumulate, factor_dtype, widen
 
 
 def window_size(n: Dim, kernel: int, stride: int, pad: tuple[Dim, Dim], dilation: int) -> Dim:
@@ -73,7 +74,7 @@ class Conv(GraphOp):
     """N-dimensional convolution (cross-correlation).
 
     `x` is (N, C, *spatial) or, `channels_last`, (N, *spatial, C); `w` is always (O, C / groups, *kernel); `padding` holds (low, high) per
-    spatial dimension.
+    spatial dimension. 8-bit integers may be multiplied and summed in another `dtype`, i32; a bias is of the result's type.
     """
 
     name = "graph.conv"
@@ -85,14 +86,14 @@ class Conv(GraphOp):
     dilations: Attr
     groups: Attr = 1
     layout: Attr = "channels_first"
+    dtype: Attr = None
 
     def infer_types(self) -> Sequence[Type]:
         check_layout(self, self.layout)
         x, w = tensor_type(self.x), tensor_type(self.w)
         if x.rank != w.rank or x.rank < 3:
             raise IRError(f"input rank {x.rank} and weight rank {w.rank} must agree and be at least 3", self)
-        if x.dtype is not w.dtype:
-            raise IRError(f"input is {x.dtype.label}, weight {w.dtype.label}", self)
+        dtype = factor_dtype(self, x, w)
         c = x.shape[channel_axis(x.rank, self.layout)]
         if not prove_eq(c, w.shape[1] * self.groups):
             raise IRError(f"input has {c} channels, the weight wants {w.shape[1] * self.groups}", self)
@@ -105,9 +106,10 @@ class Conv(GraphOp):
         for n in spatial:
             if isinstance(n, int) and n < 1:
                 raise IRError(f"the kernel {w.shape[2:]} does not fit the padded input {x.shape}", self)
-        return (TensorType(x.dtype, place(self.layout, x.shape[0], w.shape[0], spatial)),)
+        return (TensorType(dtype, place(self.layout, x.shape[0], w.shape[0], spatial)),)
 
     def reference(self, x: Any, w: Any, bias: Any = None) -> Any:
+        dtype = w.dtype if self.dtype is None else self.dtype.numpy
         x = to_channels_first(x, self.layout).astype(np.float64)
         rank = x.ndim - 2
         x = np.pad(x, [(0, 0), (0, 0), *self.padding])
@@ -128,7 +130,7 @@ class Conv(GraphOp):
         y = y.reshape(n, w.shape[0], *y.shape[3:])
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * rank)
-        return from_channels_first(y, self.layout).astype(w.dtype)
+        return from_channels_first(y, self.layout).astype(dtype)
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         x, w, *rest = operands
@@ -147,11 +149,17 @@ class Conv(GraphOp):
         c = channel_axis(rank, self.layout)
         return i[0], i[c], tuple(i[a] for a in spatial_axes(rank, self.layout))
 
+    def _product(self, x: Scalar, w: Scalar) -> Scalar:
+        return widen(x, self.dtype) * widen(w, self.dtype)
+
     def _depthwise(self, t: TensorBuilder, x: Tensor, w: Tensor) -> Tensor:
         result: TensorType = self.result.type
         rank = result.rank
         axes = spatial_axes(rank, self.layout)
         multiplier = w.shape[0] // self.groups
+        dtype = self.dtype
+        if dtype is not None and math.prod(cast("tuple[int, ...]", w.shape[2:])) * 255**2 <= 1 << 24:
+            dtype = f32  # as exact, and multiply-add is one instruction
 
         def body(*i: Any) -> Scalar:
             n, o, out = self._split(i[:rank])
@@ -166,7 +174,7 @@ class Conv(GraphOp):
             c = o if isinstance(multiplier, int) and multiplier == 1 else o // multiplier
             index = place(self.layout, n, c, where)
             value = x.at(*index, guard=guard) if guard else x[index]
-            return widen(value) * widen(w[(o, 0, *taps)])
+            return widen(value, dtype) * widen(w[(o, 0, *taps)], dtype)
 
         return accumulate(t, result, w.shape[2:], body)
 
@@ -184,7 +192,7 @@ class Conv(GraphOp):
             def body(*i: Any) -> Scalar:
                 n, o, out = self._split(i[:rank])
                 *taps, c = i[rank:]
-                return widen(xp[place(self.layout, n, c, position(out, taps))]) * widen(w[(o, c, *taps)])
+                return self._product(xp[place(self.layout, n, c, position(out, taps))], w[(o, c, *taps)])
 
             return accumulate(t, result, (*w.shape[2:], w.shape[1]), body)
         # Groups get an axis of their own so that every index stays affine; a view joins them again.
@@ -197,7 +205,7 @@ class Conv(GraphOp):
             n, q, o, out = (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
             *taps, c = inner
             left = xp[place(self.layout, n, q * per_in + c, position(out, taps))]
-            return widen(left) * widen(w[(q * per_out + o, c, *taps)])
+            return self._product(left, w[(q * per_out + o, c, *taps)])
 
         y = accumulate(t, TensorType(result.dtype, shape), (*w.shape[2:], per_in), grouped)
         return t.reshape(y, result.shape)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.builder import Builder
-from ...ir.core import Attr, IRError, Operand, Value, VariadicOperand, operation
+from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, VariadicOperand, operation
 from ...ir.core import Constant as ConstantData
 from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le, smax, smin
 from ...ir.types import TensorType, Type, f32, i64
@@ -211,10 +211,12 @@ class Concat(GraphOp):
 
 @operation
 class Pad(GraphOp):
-    """`low` elements before and `high` after each dimension (negative: cropped); `mode` is constant, reflect, edge or wrap."""
+    """`low` elements before and `high` after each dimension (negative: cropped); `mode` is constant, reflect, edge or wrap. The constant is
+    the number `value` or, where it is known at run time only, the tensor of one element `fill`."""
 
     name = "graph.pad"
     x: Operand
+    fill: OptionalOperand
     low: Attr
     high: Attr
     mode: Attr = "constant"
@@ -228,10 +230,11 @@ class Pad(GraphOp):
             raise IRError(f"needs {x.rank} low and high paddings, got {len(self.low)} and {len(self.high)}", self)
         return (TensorType(x.dtype, tuple(l + d + h for l, d, h in zip(self.low, x.shape, self.high, strict=True))),)
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, *operands: Any, env: Any = None) -> Any:
+        x, *fill = operands
         low, high = _ints(env, self.low), _ints(env, self.high)
         pads = [(max(l, 0), max(h, 0)) for l, h in zip(low, high, strict=True)]
-        options = {"constant_values": self.value} if self.mode == "constant" else {}
+        options = {"constant_values": fill[0].item() if fill else self.value} if self.mode == "constant" else {}
         y = np.pad(x, pads, mode=self.mode, **options)
         return y[tuple(slice(max(-l, 0), n - max(-h, 0)) for l, h, n in zip(low, high, y.shape, strict=True))]
 
@@ -240,7 +243,7 @@ class Pad(GraphOp):
         return self.x if zero else None
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
-        (x,) = operands
+        x, *fill = operands
 
         def element(*i: Any) -> Scalar:
             where: list[Dim] = []
@@ -260,7 +263,8 @@ class Pad(GraphOp):
                     period = smax(2 * (n - 1), 1)
                     m = e % period
                     where.append(smin(m, period - m) if not (isinstance(n, int) and n == 1) else 0)
-            return x.at(*where, guard=guard, otherwise=self.value) if guard else x[tuple(where)]
+            value = fill[0][(0,) * fill[0].rank] if fill else self.value
+            return x.at(*where, guard=guard, otherwise=value) if guard else x[tuple(where)]
 
         return t.compute(self.result.type.shape, element)
 

@@ -126,6 +126,11 @@ class Emitter:
             return self.op(f"call {kind} @llvm.fma.{mangled(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
         return self.op(f"fadd {kind} {self.op(f'fmul {kind} {a}, {b}')}, {c}")
 
+    def add_numbers(self, kind: str, a: str, b: str) -> str:
+        """``a + b`` of floating-point numbers or integers, which wrap around."""
+        is_integer = kind[1:-1].split(" x ")[-1].startswith("i") if kind.startswith("<") else kind.startswith("i")
+        return self.op(f"{'add' if is_integer else 'fadd'} {kind} {a}, {b}")
+
     def masked_load(self, kind: str, pointer: str, align: int, mask: str) -> str:
         """Lanes of `kind` where `mask` holds, zero elsewhere; masked lanes are not touched in memory."""
         lanes = kind[1:].split(" ")[0]

@@ -39,6 +39,11 @@ class Isa:
         """Whether there are tile registers with products of bf16 (AMX)."""
         return self.has("amx-tile") and self.has("amx-bf16")
 
+    @property
+    def byte_tiles(self) -> bool:
+        """Whether there are tile registers with products of 8-bit integers (AMX)."""
+        return self.has("amx-tile") and self.has("amx-int8")
+
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` bits fill a vector register."""
         return self.vector_bits // bits

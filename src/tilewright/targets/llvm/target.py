@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...dialects import loop
-from ...ir.types import bf16, f32
+from ...ir.types import bf16, f32, i8, u8
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...schedule import Schedule
 from ..base import Progress, Target
@@ -32,7 +32,7 @@ class LlvmTarget(Target):
     @property
     def lowering(self) -> LoweringOptions:
         mr, nr = tile_shape(self.isa, f32)
-        tiles = ((bf16, tile_shape(self.isa, bf16)),)
+        tiles = tuple((t, tile_shape(self.isa, t)) for t in (bf16, i8, u8))
         machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.isa.l2_bytes, tiles=tiles)
 
         def rule(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:

@@ -16,23 +16,38 @@ from __future__ import annotations
 
 from ....dialects import simd
 from ....ir.symbolic import Dim, prove_eq
-from ....ir.types import DType, bf16, f32
+from ....ir.types import DType, bf16, f32, i32
 from ..isa import Isa
 from .driver import Driver
-from .matrix_tile import DEPTH, MatrixDriver
-from .problem import LLVM_TYPES, named, problem_of, tile_rows, tile_shape
+from .group_step import byte_group, has_quads
+from .matrix_tile import ROW, MatrixDriver
+from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 
 FEW_ROWS = 2
 """Rows that vectors multiply sooner than a matrix extension, which loads its configuration first and a whole register of B for a product."""
 
 
-def panel_of(isa: Isa, dtype: DType) -> simd.Panel:
-    """The layout of packed right factors of `dtype`: pairs of bf16 rows are interleaved, which dot-product instructions need and which
-    others widen just as well as rows."""
-    _, nr = tile_shape(isa, dtype)
-    if dtype is not bf16:
+def panel_of(isa: Isa, a: DType, b: DType) -> simd.Panel:
+    """The layout of packed right factors of type `b` that meet left ones of type `a`: rows of narrow types are interleaved in the groups that
+    dot-product instructions need and that others widen just as well as rows."""
+    _, nr = tile_shape(isa, b)
+    if b not in (bf16, *BYTES):
         return simd.Panel(nr)
-    return simd.Panel(nr, 2, DEPTH) if isa.tiles else simd.Panel(nr, 2, 2)
+    group = 2 if b is bf16 else byte_group(isa, a, b)
+    return simd.Panel(nr, group, ROW // b.itemsize if _in_tiles(isa, b, group) else group)
+
+
+def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
+    """Whether factors of `dtype` in groups of so many rows are multiplied in tile registers."""
+    return (dtype is bf16 and group == 2 and isa.tiles) or (dtype in BYTES and group == 4 and isa.byte_tiles)
+
+
+def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
+    if c is i32:
+        known = a in (*BYTES, i32) and b in (*BYTES, i32) and (a is b or (a in BYTES and b in BYTES))
+        return known and (op.group == 1 or (a is not i32 and op.group in (2, 4)))
+    known = a is b and a.is_float and a in LLVM_TYPES and c in LLVM_TYPES and c.bits >= a.bits
+    return known and (op.group == 1 or (op.group == 2 and a is bf16 and c is f32))
 
 
 def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
@@ -44,18 +59,15 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
         equal names.
 
     Raises:
-        NotImplementedError: element types other than floating-point ones, or A and B of different types.
+        NotImplementedError: other element types than equal floating-point ones not wider than C's, or 8-bit or equal 32-bit integers into i32.
     """
     a, b, c = (v.type.dtype for v in (op.a, op.b, op.c))
-    if a is not b or a not in LLVM_TYPES or c not in LLVM_TYPES or c.bits < a.bits:
-        raise NotImplementedError(
-            f"simd.brgemm of {a} and {b} into {c}: only equal floating-point factors, not wider than the result"
-        )
-    if op.group not in (1, 2) or (op.group == 2 and (a is not bf16 or c is not f32 or not prove_eq(op.a_k, 1))):
-        raise NotImplementedError(f"simd.brgemm of {a} with groups of {op.group} rows")
+    if not _supported(op, a, b, c) or (op.group > 1 and not prove_eq(op.a_k, 1)):
+        raise NotImplementedError(f"simd.brgemm of {a} and {b} into {c} with groups of {op.group} rows")
     problem = problem_of(op, isa, a, c)
     rows = op.m * op.lines
-    uses_tiles = op.group == 2 and isa.tiles and not (isinstance(rows, int) and rows <= FEW_ROWS)
+    few = isinstance(rows, int) and rows <= FEW_ROWS and (a is bf16 or has_quads(isa, a, b))
+    uses_tiles = _in_tiles(isa, a, op.group) and not few
     driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()
     dims = driver.dims.dims

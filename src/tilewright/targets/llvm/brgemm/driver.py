@@ -199,7 +199,7 @@ class Driver:
             def column(j: str, _: Carried) -> list[str]:
                 value, where = e.load(element, e.at(source, j, size), size), e.at(target, j, size)
                 if p.accumulate:
-                    value = e.op(f"fadd {element} {value}, {e.load(element, where, size)}")
+                    value = e.add_numbers(element, value, e.load(element, where, size))
                 e.line(f"store {element} {value}, ptr {where}, align {size}")
                 return []
 

@@ -1,12 +1,13 @@
-"""The register tile of matrix extensions (Intel AMX): 32 x 32 elements of C in four tile registers, products of bf16 pairs into float32.
+"""The register tile of matrix extensions (Intel AMX): 32 x 32 elements of C in four tile registers, products of bf16 pairs into float32
+or of quads of 8-bit integers into int32.
 
 Of the eight tile registers 0 to 3 hold C (two by two), 4 and 5 rows of A, loaded where they lie, 6 and 7 columns of B in interleaved
-pairs (`simd.Panel`). The two registers of rows may hold neighbouring lines of a small image. One step takes `depth_block` elements of k: 16 rows and 64 bytes are what a register holds. What remains of k goes
+pairs or quads (`simd.Panel`). The two registers of rows may hold neighbouring lines of a small image. One step takes `depth_block` elements of k: 16 rows and 64 bytes are what a register holds. What remains of k goes
 through a small buffer filled up with zeros, so that nothing beyond a row of A is read or multiplied. Rows that do not fill a
 register are told in the tile configuration, columns that do not are computed (B is padded) and not stored.
 
-Subnormal numbers count as zero, in the factors and in the result: that is how the instruction is defined.
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2, TDPBF16PS.
+Subnormal numbers count as zero, in the factors and in the result: that is how the instruction on bf16 is defined. Integers wrap around.
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2, TDPBF16PS and TDPBSSD.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from dataclasses import dataclass
 
 from ....dialects.simd import depth_block
 from ....ir.symbolic import Dim
+from ....ir.types import bf16, i8
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .driver import Driver
-from .problem import Arguments, Problem, named
+from .problem import LLVM_TYPES, Arguments, Problem, named
 
 ROWS = COLUMNS = 16
-DEPTH = 32
-"""Elements of bf16 in a row of a tile register."""
+ROW = 64
+"""Bytes of a row of a tile register."""
 Ahead = Callable[[str], tuple[str, int]]
 """For the number of a block of rows: where the memory begins that it asks for, and lines a step."""
 SHARERS = 4
@@ -39,7 +41,7 @@ class MatrixDriver(Driver):
 
     def __init__(self, problem: Problem, isa: Isa) -> None:
         super().__init__(problem, isa)
-        self.block = depth_block(problem.k, DEPTH, 2)
+        self.block = depth_block(problem.k, ROW // problem.dtype.itemsize, problem.group)
         self.height = ROWS
         m = problem.m
         self.pairs_lines = False
@@ -62,7 +64,7 @@ class MatrixDriver(Driver):
             e.line(f"store {kind} {value}, ptr {e.at(self.config, str(offset), 1)}, align 1")
 
         if everything:
-            widths = [64] * 4 + [2 * self.block] * 2 + [64] * 2
+            widths = [ROW] * 4 + [self.problem.dtype.itemsize * self.block] * 2 + [ROW] * 2
             put("i64", 0, "1")  # the palette
             put("i64", 8, "0")
             for half in range(2):
@@ -70,7 +72,7 @@ class MatrixDriver(Driver):
             for offset in (32, 40, 56):
                 put("i64", offset, "0")
             for tile in (_B, _B + 1):
-                put("i8", 48 + tile, str(self.block // 2))
+                put("i8", 48 + tile, str(self.block // self.problem.group))
         for tile, rows in ((0, first), (1, first), (2, second), (3, second), (_A, first), (_A + 1, second)):
             put("i8", 48 + tile, rows if rows.isdigit() else e.op(f"trunc i64 {rows} to i8"))
         e.line(f"call void @llvm.x86.ldtilecfg(ptr {self.config})")
@@ -91,7 +93,7 @@ class MatrixDriver(Driver):
         """While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step."""
         p, e = self.problem, self.emitter
         sharers = min(max(int(blocks), 1), SHARERS) if blocks.isdigit() else SHARERS
-        share = DEPTH // sharers if p.padded and vectors == 2 else 0
+        share = 2 * ROWS // sharers if p.padded and vectors == 2 else 0
         following = e.at(b, self.dims(p.b_panel), p.dtype.itemsize)
         return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
 
@@ -185,9 +187,10 @@ class MatrixDriver(Driver):
             call(c, self.dims(p.c_m), c_next)
             return
         width = 2 * COLUMNS
-        stack = e.alloca(f"[{2 * ROWS * width} x float]", 64)
+        element = LLVM_TYPES[p.c_dtype]
+        stack = e.alloca(f"[{2 * ROWS * width} x {element}]", 64)
         call(stack, str(width), str(ROWS * width))
-        vector, lanes = f"<{COLUMNS} x float>", f"<{COLUMNS} x i64>"
+        vector, lanes = f"<{COLUMNS} x {element}>", f"<{COLUMNS} x i64>"
         numbers = f"<{', '.join(f'i64 {i}' for i in range(COLUMNS))}>"
         left = e.sub(columns, str((wide - 1) * COLUMNS))
         mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
@@ -201,7 +204,7 @@ class MatrixDriver(Driver):
                     value, last = e.load(vector, source, 64), v == wide - 1
                     if p.accumulate:
                         old = e.masked_load(vector, target, 4, mask) if last else e.load(vector, target, 4)
-                        value = e.op(f"fadd {vector} {value}, {old}")
+                        value = e.add_numbers(vector, value, old)
                     if last:
                         e.masked_store(vector, value, target, 4, mask)
                     else:
@@ -227,7 +230,9 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     """``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %a_next, i64 %c_next, i64 %first, i64 %second, i64...)``: its name, text
     and trailing symbolic arguments. The second register of rows lies `a_next` and `c_next` elements behind the first; they have `first` and `second` rows."""
     p, e, dims = t.problem, Emitter(), Arguments()
-    size = p.dtype.itemsize
+    size, depth = p.dtype.itemsize, ROW // p.dtype.itemsize
+    signs = "".join("s" if x is i8 else "u" for x in (p.dtype, p.b_dtype))
+    product = "llvm.x86.tdpbf16ps" if p.dtype is bf16 else f"llvm.x86.tdpb{signs}d"
     a_stride, b_stride = e.mul(dims(p.a_m), str(size)), e.mul(dims(p.b_k), str(size))
     c_stride = e.mul("%c_m", "4")
 
@@ -251,35 +256,35 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             load(_A + i, a[i], stride)
             for v in range(t.wide):
                 if i == 0:
-                    load(_B + v, e.at(b, str(v * COLUMNS * 2), size), b_stride)
-                e.line(f"call void @llvm.x86.tdpbf16ps(i8 {2 * i + v}, i8 {_A + i}, i8 {_B + v})")
+                    load(_B + v, e.at(b, str(v * COLUMNS * p.group), size), b_stride)
+                e.line(f"call void @{product}(i8 {2 * i + v}, i8 {_A + i}, i8 {_B + v})")
 
     def lower_rows(a: str) -> list[str]:
         return [e.at(a, e.mul(str(i), "%a_next"), size) for i in range(t.high)]
 
     def remainder(a: str, b: str, left: str) -> None:
         """The last `left` elements of k, 0 < left < block: copied and filled up with zeros."""
-        buffer = e.alloca(f"[{2 * ROWS * DEPTH} x i16]", 64)
-        line, lanes = f"<{DEPTH} x i16>", f"<{DEPTH} x i64>"
-        numbers = f"<{', '.join(f'i64 {i}' for i in range(DEPTH))}>"
+        buffer = e.alloca(f"[{2 * ROWS * ROW} x i8]", 64)
+        line, lanes = f"<{depth} x i{8 * size}>", f"<{depth} x i64>"
+        numbers = f"<{', '.join(f'i64 {i}' for i in range(depth))}>"
         mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
 
-        copies = [e.at(buffer, str(i * ROWS * DEPTH), size) for i in range(t.high)]
+        copies = [e.at(buffer, str(i * ROWS * ROW), 1) for i in range(t.high)]
         for source, target, rows in zip(lower_rows(a), copies, ("%first", "%second"), strict=False):
 
             def copy(i: str, _: Carried, source: str = source, target: str = target) -> list[str]:
                 value = e.masked_load(line, e.at(source, e.mul(i, dims(p.a_m)), size), size, mask)
-                e.line(f"store {line} {value}, ptr {e.at(target, e.mul(i, str(DEPTH)), size)}, align 64")
+                e.line(f"store {line} {value}, ptr {e.at(target, e.mul(i, str(depth)), size)}, align 64")
                 return []
 
             e.loop("0", rows, "1", [], copy)
-        step(copies, str(DEPTH * size), b, b)
+        step(copies, str(ROW), b, b)
 
     def over_k(a: str, b: str, ahead: str) -> str:
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, ahead) = carried
             step(lower_rows(a_now), a_stride, b_now, ahead)
-            forward = e.mul(str(t.block // 2), dims(p.b_k))
+            forward = e.mul(str(t.block // p.group), dims(p.b_k))
             return [e.at(a_now, str(t.block), size), e.at(b_now, forward, size), e.at(ahead, forward, size)]
 
         k = dims(p.k)
@@ -323,4 +328,4 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     return name, text, tuple(dims.dims)
 
 
-__all__ = ["COLUMNS", "DEPTH", "ROWS", "MatrixDriver"]
+__all__ = ["COLUMNS", "ROW", "ROWS", "MatrixDriver"]

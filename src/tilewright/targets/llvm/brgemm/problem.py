@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 from ....dialects import simd
 from ....ir.symbolic import Dim, prove_eq
-from ....ir.types import DType, bf16, f16, f32, f64
+from ....ir.types import DType, bf16, f16, f32, f64, i8, i32, u8
 from ..emitter import Emitter
 from ..isa import Isa
 
-LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double"}
+LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double", i8: "i8", u8: "i8", i32: "i32"}
+BYTES = (i8, u8)
 MIN_CHAINS = 8
 """Independent accumulators that keep two multiply-add pipes of latency four busy."""
 MAX_ROWS = 14
+
+
+def accumulator_of(c_dtype: DType) -> DType:
+    """The type in which a result of `c_dtype` is summed."""
+    return c_dtype if c_dtype in (f64, i32) else f32
 
 
 def tile_rows(isa: Isa, vectors: int) -> int:
@@ -29,7 +35,7 @@ def tile_shape(isa: Isa, dtype: DType) -> tuple[int, int]:
     Few rows and wide panels: A is read where it lies, and many rows a power of two apart would fall into one set of the first cache.
     So 6 x 4 vectors with 32 registers, 6 x 2 with 16.
     """
-    if dtype is bf16 and isa.tiles:
+    if (dtype is bf16 and isa.tiles) or (dtype in BYTES and isa.byte_tiles):
         return 32, 32
     lanes = isa.lanes(max(dtype.bits, 32))
     vectors = 4 if isa.vector_registers >= 32 else 2
@@ -41,6 +47,7 @@ class Problem:
     """A brgemm after simplification: `width` columns (a multiple of `lanes`) are computed at a time, `splits` such in a panel."""
 
     dtype: DType
+    b_dtype: DType
     c_dtype: DType
     lanes: int
     width: int
@@ -90,7 +97,7 @@ def named(
 
 
 def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:
-    accumulator = f64 if c_dtype is f64 else f32
+    accumulator = accumulator_of(c_dtype)
     _, natural = tile_shape(isa, accumulator if op.group == 1 else dtype)
     nr, group = op.nr, op.group
     if group == 1 and prove_eq(op.b_panel, nr):  # plain rows: any panel width will do
@@ -112,6 +119,7 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
     kept = [i for i, e in enumerate(reductions) if e != 1]
     return Problem(
         dtype=dtype,
+        b_dtype=op.b.type.dtype,
         c_dtype=c_dtype,
         lanes=lanes,
         width=width,

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....ir.symbolic import Dim
-from ....ir.types import f32, f64
+from ....ir.types import DType
 from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, named, tile_rows
+from .group_step import group_step
+from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, accumulator_of, named, tile_rows
 
 PREFETCH = 384
 """Multiply-adds of vectors between asking for a row of B and using it: some 200 cycles, what a shared cache takes."""
@@ -36,7 +37,7 @@ class Tile:
 def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     """``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns], i64...)``: its name, text and trailing symbolic arguments."""
     p, e, dims = t.problem, Emitter(), Arguments()
-    accumulator = f64 if p.c_dtype is f64 else f32
+    accumulator = accumulator_of(p.c_dtype)
     scalar = LLVM_TYPES[accumulator]
     vector = f"<{t.lanes} x {scalar}>"
     low, high = storage(p.dtype, 1, isa.half), LLVM_TYPES[p.c_dtype]
@@ -46,18 +47,32 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         lane_ids = f"<{', '.join(f'i64 {i}' for i in range(t.lanes))}>"
         mask = e.op(f"icmp ult <{t.lanes} x i64> {lane_ids}, {e.splat(f'<{t.lanes} x i64>', 'i64', valid)}")
 
+    def widened(value: str, dtype: DType, lanes: int) -> str:
+        """An element of A or B in the type of the sums."""
+        if dtype.is_float:
+            return loaded(e, isa, value, dtype, lanes)
+        if dtype is accumulator:
+            return value
+        kind = f"<{lanes} x {{}}>" if lanes > 1 else "{}"
+        return e.op(f"{'sext' if dtype.kind == 'int' else 'zext'} {kind.format(low)} {value} to {kind.format(scalar)}")
+
+    def multiply_add(a: str, b: str, total: str) -> str:
+        if accumulator.is_float:
+            return e.fma(vector, a, b, total, isa.fma)
+        return e.op(f"add {vector} {total}, {e.op(f'mul {vector} {a}, {b}')}")
+
     def load(element: str, pointer: str, index: int, itemsize: int, guarded: bool) -> str:
         """Vector `index` of a row, as accumulators' type."""
         narrow = f"<{t.lanes} x {element}>"
         where = e.at(pointer, str(index * t.lanes), itemsize)
         if t.lanes == 1 and element == low:
-            return e.splat(vector, scalar, loaded(e, isa, e.load(low, where, itemsize), p.dtype, 1))
+            return e.splat(vector, scalar, widened(e.load(low, where, itemsize), p.b_dtype, 1))
         if guarded and index == t.vectors - 1:
             value = e.masked_load(narrow, where, itemsize, mask)
         else:
             value = e.load(narrow, where, itemsize)
         if element == low:
-            return loaded(e, isa, value, p.dtype, t.lanes)
+            return widened(value, p.b_dtype, t.lanes)
         return value if element == scalar else e.op(f"fpext {narrow} {value} to {vector}")
 
     size = t.rows * t.vectors
@@ -70,39 +85,23 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     def advance(pointer: str, count: str | int, stride: Dim) -> str:
         return e.at(pointer, e.mul(str(count), dims(stride)), p.dtype.itemsize)
 
-    def pair_step(a: str, b: str, acc: list[str], element: str) -> list[str]:
-        """``acc += a[:, :2] @ b``: one step over a pair of interleaved rows; `element` is what is loaded of A, i32 or i16."""
-        words, pairs = f"<{t.lanes} x i32>", f"<{2 * t.lanes} x bfloat>"
-        row = [e.load(pairs, e.at(b, str(v * 2 * t.lanes), 2), 2) for v in range(t.vectors)]
-        dots = isa.has("avx512bf16") and t.lanes * 32 == isa.vector_bits
-        if not dots:  # a bf16 is the upper half of a float32
-            raw = [e.op(f"bitcast {pairs} {x} to {words}") for x in row]
-            sixteen, upper = e.splat(words, "i32", "16"), e.splat(words, "i32", "-65536")
-            low = [e.op(f"bitcast {words} {e.op(f'shl {words} {x}, {sixteen}')} to {vector}") for x in raw]
-            high = [e.op(f"bitcast {words} {e.op(f'and {words} {x}, {upper}')} to {vector}") for x in raw]
-        result = []
+    def grouped(a: str, b: str, acc: list[str], rows: int) -> list[str]:
+        """``acc += a[:, :rows] @ b``: one step over a group of interleaved rows, of which `rows` are loaded of A."""
+        element = LLVM_TYPES[p.dtype]
+        group = f"<{p.group * t.lanes} x {element}>"
+        size = p.dtype.itemsize
+        row = [e.load(group, e.at(b, str(v * p.group * t.lanes), size), size) for v in range(t.vectors)]
+        words = []
         for i in range(t.rows):
-            word = e.load(element, e.at(a, e.mul(str(i), dims(p.a_m)), 2), 2)
-            word = word if element == "i32" else e.op(f"zext {element} {word} to i32")
-            if dots:
-                factor = e.op(f"bitcast {words} {e.splat(words, 'i32', word)} to {pairs}")
-                call = f"call {vector} @llvm.x86.avx512bf16.dpbf16ps.{isa.vector_bits}"
-                for v in range(t.vectors):
-                    result.append(
-                        e.op(f"{call}({vector} {acc[i * t.vectors + v]}, {pairs} {factor}, {pairs} {row[v]})")
-                    )
-                continue
-            first = e.op(f"bitcast i32 {e.op(f'shl i32 {word}, 16')} to float")
-            second = e.op(f"bitcast i32 {e.op(f'and i32 {word}, -65536')} to float")
-            for v in range(t.vectors):
-                total = e.fma(vector, e.splat(vector, "float", first), low[v], acc[i * t.vectors + v], isa.fma)
-                result.append(e.fma(vector, e.splat(vector, "float", second), high[v], total, isa.fma))
-        return result
+            word = f"i{8 * size * rows}"
+            value = e.load(word, e.at(a, e.mul(str(i), dims(p.a_m)), size), size)
+            words.append(value if word == "i32" else e.op(f"zext {word} {value} to i32"))
+        return group_step(e, isa, p, t.lanes, words, row, acc)
 
     def step(a: str, b: str, acc: list[str]) -> list[str]:
-        """One step of k: ``acc += a[:, None] * b``, or of a pair of rows."""
-        if p.group == 2:
-            return pair_step(a, b, acc, "i32")
+        """One step of k: ``acc += a[:, None] * b``, or of a group of rows."""
+        if p.group > 1:
+            return grouped(a, b, acc, p.group)
         for line in range(0, t.vectors * t.lanes * p.dtype.itemsize if ahead else 0, 64):
             e.line(
                 f"call void @llvm.prefetch.p0(ptr {e.at(advance(b, ahead, p.b_k), str(line), 1)}, i32 0, i32 3, i32 1)"
@@ -111,9 +110,9 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         result = []
         for i in range(t.rows):
             element = e.load(low, e.at(a, e.mul(str(i), dims(p.a_m)), p.dtype.itemsize), p.dtype.itemsize)
-            factor = e.splat(vector, scalar, loaded(e, isa, element, p.dtype, 1))
+            factor = e.splat(vector, scalar, widened(element, p.dtype, 1))
             for v in range(t.vectors):
-                result.append(e.fma(vector, factor, row[v], acc[i * t.vectors + v], isa.fma))
+                result.append(multiply_add(factor, row[v], acc[i * t.vectors + v]))
         return result
 
     def over_k(a: str, b: str, state: list[str]) -> list[str]:
@@ -121,10 +120,13 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
 
         a_step = p.a_k * p.group
 
-        def last_row(_: str, carried: Carried) -> list[str]:
-            (_, a_now), (_, b_now), (_, next_now), *accs = carried
-            values = [v for _, v in accs]
-            return [a_now, b_now, next_now, *pair_step(a_now, b_now, values[:size], "i16"), *values[size:]]
+        def last_rows(count: int) -> Callable[[str, Carried], list[str]]:
+            def body(_: str, carried: Carried) -> list[str]:
+                (_, a_now), (_, b_now), (_, next_now), *accs = carried
+                values = [v for _, v in accs]
+                return [a_now, b_now, next_now, *grouped(a_now, b_now, values[:size], count), *values[size:]]
+
+            return body
 
         def steps(count: int) -> Callable[[str, Carried], list[str]]:
             def body(_: str, carried: Carried) -> list[str]:
@@ -148,11 +150,13 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
         if not (isinstance(p.k, int) and p.k // p.group % unroll == 0):
             main = e.loop("0", e.remainder(k, unroll), "1", carried, steps(1))
-        if p.group == 2 and not (
-            isinstance(p.k, int) and p.k % 2 == 0
-        ):  # the last row alone: nothing after it is read of A
+        left = e.remainder(dims(p.k), p.group)
+        for count in range(1, p.group):  # rows of a last group that is not full: nothing after them is read of A
+            if left.isdigit() and int(left) != count:
+                continue
+            trips = "1" if left.isdigit() else e.op(f"zext i1 {e.op(f'icmp eq i64 {left}, {count}')} to i64")
             carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
-            main = e.loop("0", e.remainder(dims(p.k), 2), "1", carried, last_row)
+            main = e.loop("0", trips, "1", carried, last_rows(count))
         return main[2:]
 
     def over(level: int, a: str, b: str, state: list[str]) -> list[str]:
@@ -171,14 +175,14 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     _, *total = over(0, "%a", "%b", ["%next" if t.streams else "null", *["zeroinitializer"] * (size * chains)])
     while len(total) > size:
         half = len(total) // 2
-        total = [e.op(f"fadd {vector} {x}, {y}") for x, y in zip(total[:half], total[half:], strict=True)]
+        total = [e.add_numbers(vector, x, y) for x, y in zip(total[:half], total[half:], strict=True)]
     narrow = f"<{t.lanes} x {high}>"
     for i in range(t.rows):
         pointer = e.at("%c", e.mul(str(i), "%c_m"), p.c_dtype.itemsize)
         for v in range(t.vectors):
             value = total[i * t.vectors + v]
             if t.accumulate:
-                value = e.op(f"fadd {vector} {value}, {load(high, pointer, v, p.c_dtype.itemsize, t.masked)}")
+                value = e.add_numbers(vector, value, load(high, pointer, v, p.c_dtype.itemsize, t.masked))
             if high != scalar:
                 value = e.op(f"fptrunc {vector} {value} to {narrow}")
             where = e.at(pointer, str(v * t.lanes), p.c_dtype.itemsize)

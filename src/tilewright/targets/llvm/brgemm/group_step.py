@@ -1,0 +1,140 @@
+"""One step of the vector tile over interleaved rows of B: pairs of bf16, pairs or quads of 8-bit integers.
+
+A lane holds the group of B's elements of one column, a factor the group of A's elements of one row, and every product sums over the group:
+
+| factors | instruction | where it is missing |
+|---|---|---|
+| bf16 pairs | ``vdpbf16ps`` (AVX512-BF16) | widened to float32: two multiply-adds |
+| quads of one signed and one unsigned byte | ``vpdpbusd`` (AVX512-VNNI, AVX-VNNI) | pairs |
+| quads of equal signs | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8), ``sdot``, ``udot`` (NEON) | pairs |
+| pairs of bytes | widened to 16 bits, ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | two multiplications and additions of 32 bits |
+
+All integer ways are exact modulo 2**32; the saturating ``vpmaddubsw`` is not used.
+"""
+
+from __future__ import annotations
+
+from ....ir.types import DType, bf16, i8
+from ..emitter import Emitter
+from ..isa import Isa
+from .problem import Problem
+
+
+def group_step(
+    e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
+) -> list[str]:
+    """``acc[i, v] += words[i] . row[v]``: `words` are the groups of A (i32, zeros behind narrower ones), `row` vectors of raw groups of B."""
+    if p.dtype is bf16:
+        return _bf16_pairs(e, isa, lanes, words, row, acc)
+    if p.group == 4:
+        return _quads(e, isa, p, lanes, words, row, acc)
+    return _byte_pairs(e, isa, p, lanes, words, row, acc)
+
+
+def byte_group(isa: Isa, a: DType, b: DType) -> int:
+    """How many rows of 8-bit factors an instruction of `isa` takes at once."""
+    return 4 if isa.byte_tiles or has_quads(isa, a, b) else 2
+
+
+def has_quads(isa: Isa, a: DType, b: DType) -> bool:
+    """Whether there is a dot product of quads of these types in whole vectors."""
+    return _dot_instruction(isa, a, b, isa.lanes(32)) is not None
+
+
+def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, bool] | None:
+    """The intrinsic ``(sums, quads, quads)`` for factors of these types, and whether it wants B before A."""
+    bits, kinds = 32 * lanes, "".join("s" if x is i8 else "u" for x in (a, b))
+    if a is not b and (isa.has("avx512vnni") or (isa.has("avxvnni") and bits <= 256)):
+        return f"llvm.x86.avx512.vpdpbusd.{bits}", a is i8
+    if a is b and isa.has("avxvnniint8") and bits <= 256:
+        return f"llvm.x86.avx2.vpdpb{kinds}d.{bits}", False
+    if a is b and isa.has("dotprod") and bits == 128:
+        return f"llvm.aarch64.neon.{kinds[0]}dot.v4i32.v16i8", False
+    return None
+
+
+def _quads(e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]) -> list[str]:
+    found = _dot_instruction(isa, p.dtype, p.b_dtype, lanes)
+    if found is None:
+        raise NotImplementedError(f"quads of {p.dtype.label} and {p.b_dtype.label} on {isa.name}")
+    instruction, swapped = found
+    sums, whole, quads = f"<{lanes} x i32>", f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    result = []
+    for i, word in enumerate(words):
+        factor = e.op(f"bitcast {whole} {e.splat(whole, 'i32', word)} to {quads}")
+        for v, x in enumerate(row):
+            first, second = (x, factor) if swapped else (factor, x)
+            total = acc[i * len(row) + v]
+            result.append(e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})"))
+    return result
+
+
+def _multiply_pairs(isa: Isa, lanes: int) -> str | None:
+    """The intrinsic that multiplies signed 16-bit integers and adds the products of each pair."""
+    x86 = {16: ("avx512bw", "avx512.pmaddw.d.512"), 8: ("avx2", "avx2.pmadd.wd"), 4: ("sse4.2", "sse2.pmadd.wd")}
+    feature, name = x86.get(lanes, ("", ""))
+    if feature and isa.has(feature):
+        return f"llvm.x86.{name}"
+    return "llvm.wasm.dot" if lanes == 4 and isa.has("simd128") else None
+
+
+def _byte_pairs(
+    e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
+) -> list[str]:
+    sums, wide = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+    extend_a, extend_b = ("sext" if x is i8 else "zext" for x in (p.dtype, p.b_dtype))
+    row = [e.op(f"{extend_b} <{2 * lanes} x i8> {x} to {wide}") for x in row]
+    instruction = _multiply_pairs(isa, lanes)
+    halves = [] if instruction else [_halves(e, sums, e.op(f"bitcast {wide} {x} to {sums}")) for x in row]
+    result = []
+    for i, word in enumerate(words):
+        pair = e.op(f"bitcast i16 {e.op(f'trunc i32 {word} to i16')} to <2 x i8>")
+        both = e.op(f"bitcast <2 x i16> {e.op(f'{extend_a} <2 x i8> {pair} to <2 x i16>')} to i32")
+        factor = e.splat(sums, "i32", both)
+        if instruction:
+            factor = e.op(f"bitcast {sums} {factor} to {wide}")
+        else:
+            low, high = _halves(e, sums, factor)
+        for v, x in enumerate(row):
+            total = acc[i * len(row) + v]
+            if instruction:
+                products = [e.op(f"call {sums} @{instruction}({wide} {factor}, {wide} {x})")]
+            else:
+                products = [e.op(f"mul {sums} {f}, {h}") for f, h in zip((low, high), halves[v], strict=True)]
+            for product in products:
+                total = e.op(f"add {sums} {total}, {product}")
+            result.append(total)
+    return result
+
+
+def _halves(e: Emitter, kind: str, x: str) -> tuple[str, str]:
+    """The lower and the upper signed 16 bits of each lane."""
+    sixteen = e.splat(kind, "i32", "16")
+    return e.op(f"ashr {kind} {e.op(f'shl {kind} {x}, {sixteen}')}, {sixteen}"), e.op(f"ashr {kind} {x}, {sixteen}")
+
+
+def _bf16_pairs(e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[str], acc: list[str]) -> list[str]:
+    sums, whole, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
+    dots = isa.has("avx512bf16") and lanes * 32 == isa.vector_bits
+    if not dots:  # a bf16 is the upper half of a float32
+        raw = [e.op(f"bitcast {pairs} {x} to {whole}") for x in row]
+        sixteen, upper = e.splat(whole, "i32", "16"), e.splat(whole, "i32", "-65536")
+        low = [e.op(f"bitcast {whole} {e.op(f'shl {whole} {x}, {sixteen}')} to {sums}") for x in raw]
+        high = [e.op(f"bitcast {whole} {e.op(f'and {whole} {x}, {upper}')} to {sums}") for x in raw]
+    result = []
+    for i, word in enumerate(words):
+        if dots:
+            factor = e.op(f"bitcast {whole} {e.splat(whole, 'i32', word)} to {pairs}")
+            call = f"call {sums} @llvm.x86.avx512bf16.dpbf16ps.{isa.vector_bits}"
+            for v, x in enumerate(row):
+                result.append(e.op(f"{call}({sums} {acc[i * len(row) + v]}, {pairs} {factor}, {pairs} {x})"))
+            continue
+        first = e.op(f"bitcast i32 {e.op(f'shl i32 {word}, 16')} to float")
+        second = e.op(f"bitcast i32 {e.op(f'and i32 {word}, -65536')} to float")
+        for v in range(len(row)):
+            total = e.fma(sums, e.splat(sums, "float", first), low[v], acc[i * len(row) + v], isa.fma)
+            result.append(e.fma(sums, e.splat(sums, "float", second), high[v], total, isa.fma))
+    return result
+
+
+__all__ = ["byte_group", "group_step", "has_quads"]

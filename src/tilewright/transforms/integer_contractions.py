@@ -1,0 +1,328 @@
+"""Contractions of quantized numbers become products of 8-bit integers.
+
+Quantized models state a factor as ``scale * (q - zero)`` with `q` of 8 bits (`DequantizeLinear`, `QLinearConv`) or as ``q - zero`` in i32
+(`MatMulInteger`). Both are multiplied as integers here: ``sum (a - za) (b - zb)`` is the sum of ``a b``, which instructions on bytes take, less
+``za * sum b`` and ``zb * sum (a - za)``. Sums over constants are constants, and a constant factor takes its zero point in where the
+difference still fits 8 bits. What remains is an epilogue on the sums. Integer results are those of the original modulo 2**32. Real results
+differ from the original's by rounding, as those of any other order of summation do: the integers' sum is exact.
+
+Requantization divides by a scale and rounds: behind an integer contraction the constant scales of both are one factor.
+
+Left alone: parameters that vary along the reduction, sums that might not fit 32 bits where the model's own arithmetic is on real numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..dialects import graph
+from ..dialects.graph.base import tensor_type
+from ..ir.builder import Builder
+from ..ir.core import Module, Operation, Value
+from ..ir.rewrite import Rewriter, apply_patterns, pattern
+from ..ir.symbolic import Dim, bounds
+from ..ir.types import DType, f32, i8, i32, u8
+from .fold_constants import run_on_constants
+from .match import array_of, is_one, new_constant, producer, rebuild, reshape
+
+BYTES = (i8, u8)
+SMALL = 1 << 16
+"""Elements of a parameter that is worth being evaluated here."""
+LARGEST = 255
+"""Of the magnitude of a difference of two 8-bit integers."""
+
+
+def integer_contractions(module: Module) -> int:
+    """Rewrite the contractions of quantized numbers; returns how many rewrites were made."""
+    return apply_patterns(module, [integer_matmul, integer_conv, one_scale], fold=False)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """``moved(scale * (q - zero))``: a factor as the model states it; `q` is of 8 bits or a constant. Without `scale` it is an i32 tensor, else
+    a real one. `moves` are the reshapes and transposes behind, the last one first."""
+
+    q: Value
+    zero: Value | None = None
+    scale: Value | None = None
+    moves: tuple[Any, ...] = ()
+
+    def shape_of(self, parameter: Value | None) -> tuple[Dim, ...] | None:
+        """The shape of the scale or zero point behind the moves, all dimensions of it; None where it cannot be told."""
+        if parameter is None or all(is_one(d) for d in tensor_type(parameter).shape):
+            return ()
+        shape = self._padded(parameter)
+        for move in reversed(self.moves):
+            if not isinstance(move, graph.Transpose):
+                return None
+            shape = tuple(shape[d] for d in move.permutation)
+        return shape
+
+    def _padded(self, parameter: Value) -> tuple[Dim, ...]:
+        """The parameter's shape with as many dimensions as `q` has."""
+        own = tensor_type(parameter).shape
+        return (*[1] * (tensor_type(self.q).rank - len(own)), *own)
+
+    def build(self, b: Builder) -> Factor:
+        """The same without moves: they are made on `q` and its parameters, and a constant is narrowed to 8 bits."""
+        found = self
+        constant = array_of(self.q)
+        if constant is not None:
+            zero = np.zeros((), np.int64) if self.zero is None else known(self.zero)
+            full = None if zero is None else constant.astype(np.int64) - zero
+            for array, rest in ((full, None), (constant, self.zero)):
+                dtype = None if array is None else next((t for t in BYTES if _fits(array, t)), None)
+                if array is not None and dtype is not None:
+                    name = self.q.defining_op.value.name  # type: ignore[union-attr]
+                    found = replace(self, q=new_constant(b, array.astype(dtype.numpy), name), zero=rest)
+                    break
+        parts = {}
+        for name in ("q", "zero", "scale"):
+            value = getattr(found, name)
+            if value is None:
+                continue
+            if name != "q":
+                value = reshape(b, value, found._padded(value) if self.shape_of(value) else ())
+            if name == "q" or tensor_type(value).rank:
+                for move in reversed(self.moves):
+                    value = b(rebuild(move, [value]))
+            parts[name] = value
+        return Factor(**parts)
+
+    def is_constant(self, along: int) -> bool:
+        """Whether neither the scale nor the zero point varies along a dimension (counted from the end)."""
+        shapes = [self.shape_of(p) for p in (self.zero, self.scale)]
+        return all(s is not None and (not s or is_one(s[along])) for s in shapes)
+
+    def is_scalar(self) -> bool:
+        """Whether one scale and one zero point hold for all elements."""
+        return self.shape_of(self.zero) == () == self.shape_of(self.scale)
+
+
+def _fits(array: np.ndarray[Any, Any], dtype: DType) -> bool:
+    info = np.iinfo(dtype.numpy)
+    return array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
+
+
+def factor_of(value: Value) -> Factor | None:
+    """How a tensor is made of 8-bit integers, if it is."""
+    moves = []
+    while isinstance(op := value.defining_op, (graph.Transpose, graph.Reshape)):
+        moves.append(op)
+        value = op.x
+    found = _integers(value) if tensor_type(value).dtype is i32 else _real(value)
+    return None if found is None else replace(found, moves=tuple(moves))
+
+
+def _real(value: Value) -> Factor | None:
+    """``scale * cast(q - zero)``."""
+    while (cast := producer(value, graph.Cast)) is not None and tensor_type(cast.x).dtype.is_float:
+        value = cast.x
+    product = producer(value, graph.Mul)
+    if product is None:
+        return None
+    for x, scale in ((product.a, product.b), (product.b, product.a)):
+        cast = producer(x, graph.Cast)
+        if cast is None or not _broadcasts(scale, x):
+            continue
+        found = Factor(cast.x) if tensor_type(cast.x).dtype in BYTES else _integers(cast.x)
+        if found is not None and tensor_type(cast.x).dtype in (i32, *BYTES):
+            return replace(found, scale=scale)
+    return None
+
+
+def _integers(value: Value) -> Factor | None:
+    """``cast(q) - zero`` or ``cast(q)`` in i32."""
+    if tensor_type(value).dtype is not i32:
+        return None
+    if (difference := producer(value, graph.Sub)) is not None:
+        found = _integers(difference.a)
+        if found is None or found.zero is not None or not _broadcasts(difference.b, difference.a):
+            return None
+        return replace(found, zero=difference.b)
+    if (cast := producer(value, graph.Cast)) is not None and tensor_type(cast.x).dtype in BYTES:
+        return Factor(cast.x)
+    array = array_of(value)
+    if array is not None and any(_fits(array, t) for t in BYTES):
+        return Factor(value)
+    return None
+
+
+def _broadcasts(parameter: Value, x: Value) -> bool:
+    """Whether a scale or zero point has no more dimensions than what it belongs to, and leaves its shape as it is."""
+    own, shape = tensor_type(parameter).shape, tensor_type(x).shape
+    return len(own) <= len(shape) and all(is_one(n) or n == m for n, m in zip(own[::-1], shape[::-1], strict=False))
+
+
+def _sums_fit(depth: Dim) -> bool:
+    """Whether so many products of differences of 8-bit integers add up to a 32-bit integer."""
+    most = bounds(depth)[1]
+    return most is not None and most * LARGEST**2 < 1 << 31
+
+
+def _widened(b: Builder, x: Value) -> Value:
+    value: Value = b(graph.Cast(x, dtype=i32))
+    return value
+
+
+def _scaled(b: Builder, total: Value, scales: Sequence[Value], dtype: DType) -> Value:
+    """An integer result as a real one."""
+    y = b(graph.Cast(total, dtype=f32))
+    scales = [s if tensor_type(s).dtype is f32 else b(graph.Cast(s, dtype=f32)) for s in scales]
+    if any(tensor_type(s).rank == 0 for s in scales):
+        y = b(graph.Mul(y, b(graph.Mul(*scales))))
+    else:
+        y = b(graph.Mul(b(graph.Mul(y, scales[0])), scales[1]))
+    return y if dtype is f32 else b(graph.Cast(y, dtype=dtype))  # type: ignore[no-any-return]
+
+
+@pattern(graph.Matmul)
+def integer_matmul(op: Any, rewriter: Rewriter) -> bool:
+    """A product of matrices of quantized numbers -> one of 8-bit integers, corrected for zero points, scaled."""
+    t, (left, right) = tensor_type(op.result).dtype, (tensor_type(v) for v in op.operands)
+    if op.dtype is not None or left.rank < 2 or right.rank < 2 or not (t is i32 or t.is_float):
+        return False
+    a, b = (factor_of(v) for v in op.operands)
+    if a is None or b is None or (array_of(a.q) is not None and array_of(b.q) is not None):
+        return False
+    if not a.is_constant(-1) or not b.is_constant(-2) or (t.is_float and not _sums_fit(left.shape[-1])):
+        return False
+    new = rewriter.builder
+    a, b = a.build(new), b.build(new)
+    if any(tensor_type(x.q).dtype not in BYTES for x in (a, b)):
+        return False
+    total = new(graph.Matmul(a.q, b.q, dtype=i32))
+    if a.zero is not None:
+        columns = new(graph.ReduceSum(_widened(new, b.q), axes=(-2,), keepdims=True))
+        total = new(graph.Sub(total, new(graph.Mul(a.zero, columns))))
+    if b.zero is not None:
+        x = _widened(new, a.q)
+        x = x if a.zero is None else new(graph.Sub(x, a.zero))
+        total = new(graph.Sub(total, new(graph.Mul(new(graph.ReduceSum(x, axes=(-1,), keepdims=True)), b.zero))))
+    if t is not i32:
+        total = _scaled(new, total, (a.scale, b.scale), t)  # type: ignore[arg-type]
+    rewriter.replace(op, total)
+    return True
+
+
+@pattern(graph.Conv)
+def integer_conv(op: Any, rewriter: Rewriter) -> bool:
+    """A convolution of a quantized image with quantized constants -> one of 8-bit integers, corrected for zero points, scaled."""
+    t, w_type = tensor_type(op.result).dtype, tensor_type(op.w)
+    if op.dtype is not None or op.layout != "channels_first" or not (t is i32 or t.is_float):
+        return False
+    x, w = factor_of(op.x), factor_of(op.w)
+    if x is None or w is None or not x.is_scalar() or array_of(w.q) is None or not w_type.is_static:
+        return False
+    rank, channels = w_type.rank, w_type.shape[0]
+    if not all(w.is_constant(d) for d in range(1 - rank, 0)):
+        return False
+    depth = int(np.prod(w_type.shape[1:]))  # type: ignore[arg-type]
+    if t.is_float and not _sums_fit(depth):
+        return False
+    new = rewriter.builder
+    x, w = x.build(new), w.build(new)
+    if any(tensor_type(f.q).dtype not in BYTES for f in (x, w)) or (w.zero is not None and op.groups > 1):
+        return False
+    image, padding = x.q, op.padding
+    if x.zero is not None and any(not is_one(p + 1) for pair in padding for p in pair):
+        low, high = zip(*padding, strict=True)
+        zero, dtype = known(x.zero), tensor_type(image).dtype
+        fill = new(graph.Cast(x.zero, dtype=dtype)) if zero is None else None
+        value = 0 if zero is None else int(zero.item())
+        image = new(graph.Pad(image, fill, low=(0, 0, *low), high=(0, 0, *high), value=value))
+        padding = ((0, 0),) * len(padding)
+
+    def conv(weight: Value) -> Value:
+        return new(  # type: ignore[no-any-return]
+            graph.Conv(
+                image, weight, None, strides=op.strides, padding=padding, dilations=op.dilations, groups=op.groups,
+                dtype=i32, location=op.location,
+            )
+        )  # fmt: skip
+
+    def per_channel(value: Value) -> Value:
+        return reshape(new, value, (1, channels, *[1] * (rank - 2))) if tensor_type(value).rank else value
+
+    total = conv(w.q)
+    if x.zero is not None:
+        sums = new(graph.ReduceSum(_widened(new, w.q), axes=tuple(range(1, rank)), keepdims=True))
+        total = new(graph.Sub(total, new(graph.Mul(x.zero, per_channel(sums)))))
+    if w.zero is not None:
+        window = conv(new_constant(new, np.ones((1, *w_type.shape[1:]), np.int8)))  # type: ignore[arg-type]
+        if x.zero is not None:
+            window = new(graph.Sub(window, new(graph.Mul(x.zero, new_constant(new, np.array(depth, np.int32))))))
+        total = new(graph.Sub(total, new(graph.Mul(window, per_channel(w.zero)))))
+    if t is not i32:
+        total = _scaled(new, total, (x.scale, per_channel(w.scale)), t)  # type: ignore[arg-type]
+    if op.bias is not None:
+        total = new(graph.Add(total, reshape(new, op.bias, (1, channels, *[1] * (rank - 2)))))
+    rewriter.replace(op, total)
+    return True
+
+
+@pattern(graph.Div)
+def one_scale(op: Any, rewriter: Rewriter) -> bool:
+    """``round(relu(float(i) * s + b) / t)`` behind an integer contraction -> ``round(relu(float(i) * (s / t) + b / t))``."""
+    divisor = known(op.b)
+    rounds = op.result.has_one_use and all(isinstance(user, graph.Round) for user in op.result.users)
+    if not rounds or divisor is None or divisor.size != 1 or divisor.dtype != np.float32 or not divisor.item() > 0:
+        return False
+    if not _is_scaled(op.a):
+        return False
+    rewriter.replace(op, _times(rewriter.builder, op.a, 1.0 / float(divisor.item())))
+    return True
+
+
+def known(value: Value) -> np.ndarray[Any, Any] | None:
+    """The array of a constant, or of what is made of constants by a few elementwise operators (they are not folded yet)."""
+    op = value.defining_op
+    if not isinstance(op, (graph.Mul, graph.Sub, graph.Cast, graph.Reshape, graph.BroadcastTo)):
+        return array_of(value)
+    arrays = [known(v) for v in op.operands]
+    if any(x is None or x.size > SMALL for x in arrays) or not tensor_type(value).is_static:
+        return None
+    found = run_on_constants(op, arrays)  # type: ignore[arg-type]
+    return None if found is None else found[0]
+
+
+def _constant_side(op: Operation) -> tuple[Value, Value] | None:
+    """Of two operands the one that is made at compile time, last."""
+    a, b = op.operands
+    return next(((x, y) for x, y in ((a, b), (b, a)) if known(y) is not None), None)
+
+
+def _is_scaled(value: Value) -> bool:
+    """Whether a value is ``float(i) * s``, perhaps with a constant added and then the larger of it and zero, and has no other reader."""
+    op = value.defining_op
+    if op is None or not value.has_one_use:
+        return False
+    if isinstance(op, graph.Relu):
+        return _is_scaled(op.x)
+    if isinstance(op, (graph.Add, graph.Mul)):
+        sides = _constant_side(op)
+        if sides is None:
+            return False
+        inner = producer(sides[0], graph.Cast)
+        is_sum = inner is not None and tensor_type(inner.x).dtype is i32
+        return is_sum if isinstance(op, graph.Mul) else _is_scaled(sides[0])
+    return False
+
+
+def _times(b: Builder, value: Value, factor: float) -> Value:
+    """A value that `_is_scaled` times a positive number."""
+    op: Any = value.defining_op
+    if isinstance(op, graph.Relu):
+        return b(rebuild(op, [_times(b, op.x, factor)]))  # type: ignore[no-any-return]
+    x, constant = _constant_side(op)  # type: ignore[misc]
+    scaled = b(graph.Mul(constant, new_constant(b, np.array(factor, np.float32))))
+    if isinstance(op, graph.Mul):
+        return b(graph.Mul(x, scaled))  # type: ignore[no-any-return]
+    return b(graph.Add(_times(b, x, factor), scaled))  # type: ignore[no-any-return]
+
+
+__all__ = ["Factor", "factor_of", "integer_contractions"]

@@ -1,0 +1,117 @@
+"""`simd.brgemm` over 8-bit integers: by AMX tiles and dot products where this machine has them, by widening anywhere. Always exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dialects import simd
+from tilewright.ir.core import Block
+from tilewright.ir.symbolic import Dim, symbol
+from tilewright.ir.types import BufferType, DType, i8, i32, u8
+from tilewright.targets.llvm.brgemm import panel_of
+from tilewright.targets.llvm.isa import Isa
+
+from .jit import MIDDLE, NARROW, WIDE
+from .test_brgemm import guarded, run
+from .test_brgemm_pairs import in_panels, needs
+
+RNG = np.random.default_rng(0)
+SIGNS = [(i8, i8), (i8, u8), (u8, i8), (u8, u8)]
+PAIRS_OF_SIGNS = pytest.mark.parametrize("a,b", SIGNS, ids=lambda t: t.label)
+ISAS = pytest.mark.parametrize(
+    "isa",
+    [
+        pytest.param(WIDE, id="wide"),
+        pytest.param(MIDDLE, id="middle"),
+        pytest.param(NARROW, id="narrow"),
+        needs(replace(WIDE, name="words", features=("+avx512bw",)), "avx512bw"),
+        needs(replace(MIDDLE, name="words", features=("+avx2",)), "avx2"),
+        needs(replace(NARROW, name="words", features=("+sse4.2",)), "sse4.2"),
+        needs(replace(WIDE, name="dots", features=("+avx512bw", "+avx512vnni")), "avx512vnni"),
+        needs(replace(MIDDLE, name="dots", features=("+avx2", "+avxvnni")), "avxvnni"),
+        needs(replace(WIDE, name="tiles", features=("+amx-tile", "+amx-int8")), "amx-int8"),
+    ],
+)
+
+
+def numbers(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
+    """Random integers, the extremes (where saturating instructions go wrong) more often than others."""
+    low, high = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
+    x = RNG.integers(low, high + 1, shape)
+    return np.where(RNG.random(shape) < 0.3, np.where(RNG.random(shape) < 0.5, low, high), x).astype(dtype.numpy)
+
+
+def check(
+    isa: Isa, a_type: DType, b_type: DType, m: int, n: int, k: int, *,
+    taps: int = 1, accumulate: bool = False, symbolic: str = "", packed: bool = True,
+) -> None:  # fmt: skip
+    """The sum of `taps` products against NumPy. C has wider rows than n; what follows a row of A must not be used, what follows A not be read."""
+    panel = panel_of(isa, a_type, b_type) if packed else simd.Panel(16)
+    gap = 3
+    a, b = numbers((taps, m, k + gap), a_type), numbers((taps, k, n), b_type)
+    c = RNG.integers(-(2**31), 2**31, (m, n + gap), np.int32)
+    before = c.copy()
+    expected = np.einsum("tmk,tkn->mn", a[..., :k].astype(np.int64), b.astype(np.int64))
+    if accumulate:
+        expected += c[:, :n]
+    sizes: dict[str, Dim] = {
+        name: symbol(name, 0) if name in symbolic else v for name, v in (("m", m), ("n", n), ("k", k))
+    }
+    rows = panel.padded_rows(sizes["k"])
+    layout = (
+        {"b_panel": taps * rows * panel.nr, "b_k": panel.group * panel.nr, "b_r": (rows * panel.nr,)}
+        if packed
+        else {"b_panel": panel.nr, "b_k": sizes["n"], "b_r": (sizes["k"] * sizes["n"],)}
+    )
+    op = simd.BatchReduceGemm(
+        *Block([BufferType(t, (1,)) for t in (a_type, b_type, i32)]).args, **sizes, nr=panel.nr, group=panel.group,
+        a_m=sizes["k"] + gap, c_m=n + gap, accumulate=accumulate, padded=packed, reductions=(taps,), a_r=(m * (k + gap),), **layout,
+    )  # fmt: skip
+    laid_out = b
+    if packed:  # whether k is known or not, the operand is laid out as the operation's own k asks
+        depth = panel.depth if "k" in symbolic else panel.padded_rows(k) if k else 1
+        full = np.zeros((taps, -(-k // depth) * depth, n), b.dtype)
+        full[:, :k] = b
+        laid_out = in_panels(full, panel)
+    c = guarded(c)
+    run(op, isa, guarded(a.reshape(-1)[: a.size - gap]), guarded(laid_out), c, {"m": m, "n": n, "k": k})
+    np.testing.assert_array_equal(c[:, :n], expected.astype(np.int32))  # modulo 2**32
+    assert np.array_equal(c[:, n:], before[:, n:])
+
+
+@ISAS
+@PAIRS_OF_SIGNS
+def test_static(isa: Isa, a: DType, b: DType) -> None:
+    check(isa, a, b, 35, 31, 70, accumulate=True)
+
+
+@ISAS
+@pytest.mark.parametrize("m,n,k", [(64, 64, 128), (1, 100, 37), (3, 20, 1), (19, 20, 66), (16, 20, 67)])
+def test_edges(isa: Isa, m: int, n: int, k: int) -> None:
+    check(isa, u8, i8, m, n, k)
+
+
+@ISAS
+def test_symbolic(isa: Isa) -> None:
+    check(isa, u8, i8, 13, 150, 17, symbolic="mnk", accumulate=True)
+    check(isa, i8, i8, 33, 64, 64, symbolic="mk")
+
+
+@ISAS
+@pytest.mark.parametrize("channels", [3, 40])
+def test_several_taps(isa: Isa, channels: int) -> None:
+    check(isa, i8, u8, 21, 40, channels, taps=3)
+
+
+@ISAS
+def test_plain_rows(isa: Isa) -> None:
+    for a, b in ((u8, i8), (i32, i32)):
+        check(isa, a, b, 9, 45, 23, packed=False, accumulate=True)
+
+
+def test_sums_wrap_around() -> None:
+    check(NARROW, u8, u8, 2, 16, 70_000)
