@@ -110,10 +110,24 @@ def test_static_shapes(form: str, shape: tuple[int, ...]) -> None:
     check(tw.compile(Attend(FORMS[form]), inputs, cache=False), form, inputs)
 
 
+def in_blocks_of(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = import_module("tilewright.targets.llvm.rules.chain")
+    monkeypatch.setattr(rule, "COLUMNS", columns)
+    monkeypatch.setattr(rule, "most_columns", lambda *_: columns)
+
+
+def test_as_many_columns_as_the_cache_holds_stay_whole() -> None:
+    for keys, whole in ((3500, True), (3800, False)):
+        shapes = {"q": (1, 1, 64, 64), "k": (1, 1, keys, 64), "v": (1, 1, keys, 64)}
+        inputs = [torch.zeros(s) for s in shapes.values()]
+        library = tw.compile(Attend(FORMS["plain"]), inputs, target="cpu:x86-64-v4", precision="bf16", cache=False)
+        assert ("_roll in " not in library.ir("loop")) == whole
+
+
 @pytest.mark.parametrize("form", ["plain", "causal", "window"])
 def test_long_rows_go_in_blocks(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small blocks here; the sums are rescaled from block to block. The window hides whole blocks on both sides."""
-    monkeypatch.setattr(import_module("tilewright.targets.llvm.rules.chain"), "COLUMNS", 64)
+    in_blocks_of(64, monkeypatch)
     inputs = factors(1, 2, 2, 300, 300, 32)
     library = tw.compile(Attend(FORMS[form]), inputs, cache=False)
     assert "_roll in " in library.ir("loop")
@@ -124,7 +138,7 @@ def test_long_rows_go_in_blocks(form: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_long_rows_of_narrow_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are converted to bfloat16 between the softmax and the values."""
-    monkeypatch.setattr(import_module("tilewright.targets.llvm.rules.chain"), "COLUMNS", 64)
+    in_blocks_of(64, monkeypatch)
     inputs = factors(1, 2, 2, 300, 300, 32)
     library = tw.compile(Attend(FORMS["window"]), inputs, precision="bf16", cache=False)
     assert "_roll in " in library.ir("loop")

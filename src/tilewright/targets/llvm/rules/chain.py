@@ -62,7 +62,7 @@ def chain(s: Schedule, machine: Machine) -> None:
         s.vectorize(n)
         if same_place(second, root):
             s.write_into(second.sym_name, root.sym_name)
-    _limit_columns(s, before, at, machine)
+    _limit_columns(s, before, at, machine, most_columns(height, factor_type(second).itemsize, machine))
     s.compact()
     tensorize_tile(s, first, first_roles)
     tensorize_tile(s, second, roles)
@@ -78,11 +78,17 @@ def chain(s: Schedule, machine: Machine) -> None:
 
 
 COLUMNS = 512
-"""Columns of the intermediate matrix that a tile of rows takes at a time."""
+"""Columns of the intermediate matrix that a tile of rows takes at a time, where there are many."""
 
 
-def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, machine: Machine) -> None:
-    """Of the exchange between the contractions, where it is a softmax: hidden columns are left out, many are taken in blocks."""
+def most_columns(height: int, itemsize: int, machine: Machine) -> int:
+    """Columns of which `height` rows of scores (float32) and of weights fit half of the second-level cache, or several blocks: there
+    blocks do not pay."""
+    return max(4 * COLUMNS, machine.l2 // 2 // (height * (4 + itemsize)))
+
+
+def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, machine: Machine, most: int) -> None:
+    """Of the exchange between the contractions, where it is a softmax: hidden columns are left out, more than `most` are taken in blocks."""
     for b in blocks:
         with suppress(ScheduleError):
             s.ease(b.sym_name)
@@ -93,7 +99,7 @@ def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, machine: Mach
         except ScheduleError:
             pass
     for b in blocks:
-        if not b.reduce_axes and max((upper_limit(a.upper + 1) for a in b.axes), default=0) > 4 * COLUMNS:
+        if not b.reduce_axes and max((upper_limit(a.upper + 1) for a in b.axes), default=0) > most:
             try:
                 s.roll(b.sym_name, COLUMNS)
                 break
