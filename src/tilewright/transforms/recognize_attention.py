@@ -1,28 +1,33 @@
 """Scaled dot-product attention, written out as products and a softmax, as one operator.
 
-The form: ``matmul(softmax(scale * matmul(q, k^T) + masks), v)`` where the scale may stand on q, on k^T, on both or behind, masks are added
-or selected, and exporters may guard the softmax against rows with every key hidden.
+The form: ``product(softmax(masks(scale * product(q, k))), v)``. Between the products may stand, in any order that keeps the meaning: factors
+(on q, on k, behind the product, behind masks), a cap ``c * tanh(scores / c)``, masks that are added or selected, conversions between types of
+floats, reshapes of the leading dimensions, and guards against rows with every key hidden. The products are matmuls or einsums.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..dialects import graph
 from ..dialects.graph.base import broadcast_shapes, normalize_axis, tensor_type
-from ..dialects.graph.elementwise import same_shape, splat_value
+from ..dialects.graph.elementwise import constant, same_shape, splat_value
 from ..ir.builder import Builder
 from ..ir.core import IRError, Value
 from ..ir.rewrite import Rewriter, pattern
 from ..ir.symbolic import prove_eq
-from ..ir.types import TensorType, boolean
-from .match import array_of, is_one, number, only, producer, rebuild, reshape, transpose
+from ..ir.types import Shape, TensorType, boolean
+from .match import array_of, is_one, number, producer, rebuild, reshape, transpose
 from .simplify_index import as_iota
 
 LOWEST = -1e30
 """A number added to a score hides a key when it is at most this, in a row that keeps another."""
+
+STEPS = 12
+"""Operators at most between a softmax and a product."""
 
 
 def _scaled_by(value: Value) -> tuple[Value, float]:
@@ -49,151 +54,268 @@ def _unscaled(value: Value, b: Builder) -> tuple[Value, float]:
     return value, scale
 
 
-def _softmax_of(value: Value) -> Value | None:
+# -- From the weights down to the product of queries and keys ------------------------------------------------------------------------
+
+
+def _unchanged(value: Value) -> Value | None:
+    """What a value is apart from its leading dimensions and its type of floats, one step down."""
+    op: Any = value.defining_op
+    if isinstance(op, graph.Reshape):
+        before, after = tensor_type(op.x).shape, tensor_type(value).shape
+        return op.x if len(before) > 2 < len(after) and same_shape(before[-2:], after[-2:]) else None
+    return op.x if isinstance(op, graph.Cast) and tensor_type(op.x).dtype.is_float else None
+
+
+def _softmax_of(weights: Value) -> Value | None:
     """The scores of a softmax over the last dimension, perhaps guarded: rows without a key are zero, which attention's are too."""
-    guard = only(value, graph.Select)
-    if guard is not None:
-        test = producer(guard.condition, graph.Isnan)
-        if test is None or test.x is not guard.b or number(guard.a) != 0:
+    value = weights
+    while value.has_one_use:
+        op: Any = value.defining_op
+        if isinstance(op, graph.Select):
+            test = producer(op.condition, graph.Isnan)
+            if test is None or test.x is not op.b or number(op.a) != 0 or len(list(op.b.uses)) != 2:
+                return None
+            op = op.b.defining_op
+        if isinstance(op, graph.Softmax):
+            rank = tensor_type(op.x).rank
+            return op.x if normalize_axis(op.axis, rank) == rank - 1 else None  # type: ignore[no-any-return]
+        below = _unchanged(value)
+        if below is None:
             return None
-        value = guard.b
-        if len(list(value.uses)) != 2:
-            return None
-    elif not value.has_one_use:
-        return None
-    op: Any = producer(value, graph.Softmax)
-    if op is None or normalize_axis(op.axis, value.type.rank) != value.type.rank - 1:
-        return None
-    return op.x  # type: ignore[no-any-return]
+        value = below
+    return None
 
 
-def _masks(scores: Value) -> tuple[Value, float, list[Value]] | None:
-    """The product below the masks, its scale, and what is added to it."""
-    added: list[Value] = []
-    scale = 1.0
+@dataclass(frozen=True)
+class _Mask:
+    """``factor * value`` added to scores of the shape `frame` or, boolean, where scores stay: others are the number `low`."""
+
+    value: Value
+    frame: Shape
+    factor: float = 1.0
+    low: float = -np.inf
+
+
+@dataclass
+class _Scores:
+    """What stands between a softmax and the product below it; a cap is 0 where there is none."""
+
+    product: Value
+    scale: float = 1.0
+    cap: float = 0.0
+    masks: list[_Mask] = field(default_factory=list)
+
+
+def _taken_apart(scores: Value) -> _Scores | None:
+    """Step by step from the scores of a softmax to a product: each is a factor, a mask, a cap or changes nothing that counts."""
+    found = _Scores(scores)
     value = scores
-    for _ in range(6):
-        if isinstance(value.defining_op, (graph.Matmul, graph.Einsum)):
-            return value, scale, added
+    for _ in range(STEPS):
+        op: Any = value.defining_op
+        if isinstance(op, (graph.Matmul, graph.Einsum)):
+            found.product = value
+            return found
+        inner, factor = _scaled_by(value)
         if not value.has_one_use:
             return None
-        inner, factor = _scaled_by(value)
         if factor != 1.0:
-            value, scale = inner, scale * factor
-            continue
-        op = value.defining_op
-        if isinstance(op, graph.Add):
-            if scale != 1.0:  # the masks would be scaled as well
-                return None
+            value, found.scale = inner, found.scale * factor
+        elif (below := _unchanged(value)) is not None:
+            value = below
+        elif isinstance(op, graph.Tanh) and not found.cap:
+            value, found.cap, found.scale = op.x, found.scale, 1.0
+        elif found.cap:
+            return None  # a mask below the cap would be capped, too
+        elif isinstance(op, graph.Add):
             side = next((k for k in (0, 1) if _leads_to_product(op.operands[k])), None)
             if side is None:
                 return None
-            value, other = op.operands[side], op.operands[1 - side]
-            added.append(other)
-            continue
-        return None
+            found.masks.append(_Mask(op.operands[1 - side], tensor_type(value).shape, found.scale))
+            value = _of_same_shape(op.operands[side], value)
+        elif isinstance(op, graph.Select) and (low := number(op.b)) is not None and low <= LOWEST:
+            found.masks.append(_Mask(op.condition, tensor_type(value).shape, low=low))
+            value = _of_same_shape(op.a, value)
+        else:
+            return None
+        if value is None:
+            return None
     return None
+
+
+def _of_same_shape(value: Value, other: Value) -> Any:
+    """The value, or None where it is broadcast to the shape of the other."""
+    return value if same_shape(tensor_type(value).shape, tensor_type(other).shape) else None
 
 
 def _leads_to_product(value: Value) -> bool:
-    for _ in range(6):
-        op = value.defining_op
-        if isinstance(op, (graph.Matmul, graph.Einsum)):
-            return value.has_one_use
-        if not value.has_one_use or not isinstance(op, (graph.Add, graph.Mul, graph.Div)):
+    for _ in range(STEPS):
+        op: Any = value.defining_op
+        if not value.has_one_use:
             return False
-        value = op.a
+        if isinstance(op, (graph.Matmul, graph.Einsum)):
+            return True
+        below = _unchanged(value)
+        if below is None and not isinstance(op, (graph.Add, graph.Mul, graph.Div, graph.Select, graph.Tanh)):
+            return False
+        value = below or (op.a if not isinstance(op, graph.Tanh) else op.x)
     return False
 
 
-def _fits(mask: Value, shape: Any) -> bool:
-    """Whether a mask broadcasts to the scores without making them larger."""
+def _lifted(mask: _Mask, shape: Shape, b: Builder) -> Value | None:
+    """A mask in the four dimensions of the scores, None where it does not broadcast to them."""
+    own = tensor_type(mask.value).shape
+    lead, target = mask.frame[:-2], shape[:-2]
+    own = (*(1 for _ in mask.frame[len(own) :]), *own)
+    if len(own) > len(mask.frame):
+        return None
+    if all(is_one(n) for n in own[:-2]):
+        own = (1, 1, *own[-2:])
+    elif same_shape(own[:-2], lead):
+        own = (*target, *own[-2:])  # one for each pair of batch and head, under whatever leading dimensions
+    elif not same_shape(lead, target):
+        return None
     try:
-        return same_shape(broadcast_shapes(tensor_type(mask).shape, shape), shape)
+        fits = same_shape(broadcast_shapes(own, shape), shape)
     except IRError:
-        return False
+        fits = False
+    return reshape(b, mask.value, own) if fits else None
 
 
-@pattern(graph.Matmul)
+def _joined(masks: list[_Mask], shape: Shape, like: Value, b: Builder) -> Value | None:
+    """One mask for all: boolean where each of them hides keys altogether, else what is added."""
+    lifted = [(_lifted(m, shape, b), m) for m in masks]
+    keep: Value | None = None
+    added: Value | None = None
+    for value, m in lifted:
+        assert value is not None
+        if tensor_type(value).dtype is boolean and m.low == -np.inf:
+            keep = value if keep is None else b(graph.And(keep, value))
+            continue
+        if tensor_type(value).dtype is boolean:
+            value = b(graph.Select(value, constant(b, 0, like), constant(b, m.low, like)))
+        elif m.factor != 1.0:
+            value = b(graph.Mul(value, constant(b, m.factor, value)))
+        added = value if added is None else b(graph.Add(added, value))
+    if keep is None or added is None:
+        return keep if added is None else added
+    return b(graph.Select(keep, added, constant(b, -np.inf, added)))  # type: ignore[no-any-return]
+
+
+# -- The two products ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Operands with the dimensions (batches..., left, contracted) and (batches..., contracted, right); `order` permutes
+    (batches..., left, right) to the dimensions of the result."""
+
+    left: Value
+    right: Value
+    order: tuple[int, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        return self.order == tuple(range(len(self.order)))
+
+
+def _product(op: Any, side: int, b: Builder) -> _Product | None:
+    """A matmul or a two-operand einsum as a batched product whose left operand is the operation's operand number `side`."""
+    if isinstance(op, graph.Matmul):
+        ranks = {tensor_type(x).rank for x in (op.a, op.b, op.result)}
+        return _Product(op.a, op.b, tuple(range(*ranks))) if side == 0 and len(ranks) == 1 else None
+    terms, _, output = op.equation.replace(" ", "").partition("->")
+    letters = terms.split(",")
+    if len(letters) != 2 or not all(t.isalpha() and len(set(t)) == len(t) for t in (*letters, output)):
+        return None
+    left, right = letters[side], letters[1 - side]
+    batch = [x for x in output if x in left and x in right]
+    rows = [x for x in output if x not in right]
+    columns = [x for x in output if x not in left]
+    contracted = [x for x in left if x not in output]
+    if [len(x) for x in (rows, columns, contracted)] != [1, 1, 1] or len(batch) + 2 != len(left) != len(right):
+        return None
+    if {*batch, *rows, *contracted} != set(left) or {*batch, *contracted, *columns} != set(right):
+        return None
+    x = transpose(b, op.inputs[side], [left.index(c) for c in (*batch, *rows, *contracted)])
+    y = transpose(b, op.inputs[1 - side], [right.index(c) for c in (*batch, *contracted, *columns)])
+    return _Product(x, y, tuple([*batch, *rows, *columns].index(c) for c in output))
+
+
+def _with_lead(x: Value, lead: Shape, b: Builder) -> Value | None:
+    """(..., rows, depth) with other leading dimensions, None where it is broadcast to them; a single head that serves all stays single."""
+    own = tensor_type(x)
+    shape = (*lead, *own.shape[-2:])
+    if own.rank == 4 and is_one(own.shape[1]) and prove_eq(own.shape[0], lead[0]):
+        return x
+    return reshape(b, x, shape) if prove_eq(own.size, TensorType(own.dtype, shape).size) else None
+
+
+def _swapped(x: Value, b: Builder) -> Value:
+    """The last two dimensions in the other order, of a transpose its own operand where that is it."""
+    rank = tensor_type(x).rank
+    swap = (*range(rank - 2), rank - 1, rank - 2)
+    inner = producer(x, graph.Transpose)
+    if inner is not None:
+        return transpose(b, inner.x, [inner.permutation[p] for p in swap])
+    return transpose(b, x, swap)
+
+
+@pattern(graph.Matmul, graph.Einsum)
 def attention(op: Any, rewriter: Rewriter) -> bool:
     """Products and a softmax -> attention (see the module's docstring)."""
-    scores = _softmax_of(op.a)
-    if scores is None:
-        return False
-    kind = tensor_type(scores)
-    v = tensor_type(op.b)
-    if kind.rank not in (3, 4) or v.rank != kind.rank or not kind.dtype.is_float:
-        return False
-    below = _masks(scores)
-    if below is None:
-        return False
-    product, scale, masks = below
-    factors = _factors(product, rewriter.builder)
-    if factors is None:
-        return False
-    q, k, inner = factors
-    scale *= inner
-    if not all(_fits(m, kind.shape) for m in masks):
-        return False
+    for side, weights in enumerate(op.operands[:2]):
+        scores = _softmax_of(weights)
+        below = _taken_apart(scores) if scores is not None else None
+        if scores is not None and below is not None:
+            return _replace(op, side, scores, below, rewriter)
+    return False
+
+
+def _replace(op: Any, side: int, scores: Value, below: _Scores, rewriter: Rewriter) -> bool:
     b = rewriter.builder
-    value = op.b
-    if kind.rank == 3:
-        q, k, value = (reshape(b, x, (tensor_type(x).shape[0], 1, *tensor_type(x).shape[1:])) for x in (q, k, value))
-        masks = [_lifted(b, m) for m in masks]
-    if not _is_attention(q, k, value):
+    kind = tensor_type(scores)
+    if kind.rank not in (3, 4) or not kind.dtype.is_float:
         return False
-    mask = None
-    for m in reversed(masks):
-        mask = m if mask is None else b(graph.Add(mask, m))
-    y = b(graph.Attention(q, k, value, mask, scale=scale))
-    rewriter.replace(op, reshape(b, y, op.result.type.shape))
+    inner = below.product.defining_op
+    assert inner is not None
+    values = _product(op, side, b)
+    pairs = (_product(inner, k, b) for k in (0, 1))
+    product = next((p for p in pairs if p is not None and p.is_plain), None)
+    if (
+        values is None
+        or product is None
+        or tensor_type(values.left).shape[-2:] != tensor_type(op.operands[side]).shape[-2:]
+    ):
+        return False
+    q, first = _unscaled(product.left, b)
+    k, second = _unscaled(product.right, b)
+    lead = kind.shape[:-2] if kind.rank == 4 else (kind.shape[0], 1)
+    shape = (*lead, *kind.shape[-2:])
+    if any(_lifted(m, shape, b) is None for m in below.masks):
+        return False
+    queries, keys, v = (_with_lead(x, lead, b) for x in (q, _swapped(k, b), values.right))
+    if queries is None or keys is None or v is None or not _is_attention(queries, keys, v):
+        return False
+    mask = _joined(list(reversed(below.masks)), shape, scores, b)
+    scale = first * second * below.scale / (below.cap or 1.0)
+    y = b(graph.Attention(queries, keys, v, mask, scale=scale, softcap=below.cap))
+    outer = tensor_type(values.left).shape[:-2]
+    y = reshape(b, y, (*outer, *tensor_type(y).shape[-2:]))
+    rewriter.replace(op, reshape(b, transpose(b, y, values.order), op.result.type.shape))
     return True
-
-
-def _factors(product: Value, b: Builder) -> tuple[Value, Value, float] | None:
-    """Queries, keys and scale of ``q k^T``."""
-    op: Any = product.defining_op
-    if isinstance(op, graph.Matmul):
-        q, first = _unscaled(op.a, b)
-        turned, second = _unscaled(op.b, b)
-        rank = tensor_type(product).rank
-        if tensor_type(q).rank != rank or tensor_type(turned).rank != rank:
-            return None
-        swap = (*range(rank - 2), rank - 1, rank - 2)
-        inner = producer(turned, graph.Transpose)
-        if inner is not None:
-            return q, transpose(b, inner.x, [inner.permutation[p] for p in swap]), first * second
-        return q, transpose(b, turned, swap), first * second
-    if len(op.inputs) == 2:
-        equation = op.equation.replace(" ", "")
-        left, _, output = equation.partition("->")
-        terms = left.split(",")
-        if all(t.isalpha() for t in (*terms, output)) and len(output) == 4 and all(len(t) == 4 for t in terms):
-            a, c = terms
-            wanted = (output[:3] + a[3], output[:2] + output[3] + a[3])
-            if a[3] not in output and (a, c) == wanted:
-                q, first = _unscaled(op.inputs[0], b)
-                k, second = _unscaled(op.inputs[1], b)
-                return q, k, first * second
-    return None
 
 
 def _is_attention(q: Value, k: Value, v: Value) -> bool:
     a, c, e = (tensor_type(x).shape for x in (q, k, v))
     return (
         isinstance(a[1], int)
-        and a[1] == c[1] == e[1]
+        and c[1] == e[1]
+        and (c[1] == a[1] or is_one(c[1]))
         and prove_eq(a[0], c[0])
         and prove_eq(a[0], e[0])
         and prove_eq(a[3], c[3])
         and prove_eq(c[2], e[2])
     )
-
-
-def _lifted(b: Builder, mask: Value) -> Value:
-    """A mask of (N, S, T) for scores (N, 1, S, T)."""
-    shape = tensor_type(mask).shape
-    return reshape(b, mask, (shape[0], 1, *shape[1:])) if len(shape) == 3 else mask
 
 
 # -- Inside of attention -----------------------------------------------------------------------------------------------------------
@@ -262,6 +384,11 @@ def _positions(value: Value, axis: int) -> bool:
     return x is not None and x.axis % t.rank == t.rank + axis and prove_eq(x.start, 0) and prove_eq(x.step, 1)
 
 
+def _masked(op: Any, mask: Value | None, causal: bool) -> graph.Attention:
+    """The same attention under another mask."""
+    return graph.Attention(op.q, op.k, op.v, mask, scale=op.scale, causal=causal, softcap=op.softcap)
+
+
 @pattern(graph.Attention)
 def causal_mask(op: Any, rewriter: Rewriter) -> bool:
     """A mask that only hides later keys -> the attribute; out of a conjunction too, where the mask is boolean."""
@@ -284,7 +411,7 @@ def causal_mask(op: Any, rewriter: Rewriter) -> bool:
             return False
     elif not _adds_causal(mask, rows, keys):
         return False
-    rewriter.replace(op, rewriter.builder(graph.Attention(op.q, op.k, op.v, rest, scale=op.scale, causal=True)))
+    rewriter.replace(op, rewriter.builder(_masked(op, rest, True)))
     return True
 
 
@@ -325,7 +452,7 @@ def no_mask(op: Any, rewriter: Rewriter) -> bool:
     element = splat_value(op.mask)
     if element is None or bool(element) != (tensor_type(op.mask).dtype is boolean):
         return False
-    rewriter.replace(op, rewriter.builder(graph.Attention(op.q, op.k, op.v, scale=op.scale, causal=op.causal)))
+    rewriter.replace(op, rewriter.builder(_masked(op, None, op.causal)))
     return True
 
 

@@ -26,7 +26,7 @@ class Attention(GraphOp):
 
     Shapes: q (B, H, S, D), k (B, G, T, D), v (B, G, T, E), result (B, H, S, E); H is a multiple of G (grouped queries; Ainslie
     et al., 2023). `mask` broadcasts to (B, H, S, T): boolean (True attends) or added to the scores. `causal` hides keys j > i.
-    `scale` None is ``1 / sqrt(D)``. A row with every key hidden gives zeros, as in PyTorch and ONNX.
+    `scale` None is ``1 / sqrt(D)``; a `softcap` c other than 0 caps scores below the masks: ``c * tanh(scores / c)``. A row with every key hidden gives zeros, as in PyTorch and ONNX.
     """
 
     name = "graph.attention"
@@ -36,6 +36,7 @@ class Attention(GraphOp):
     mask: OptionalOperand
     scale: Attr = None
     causal: Attr = False
+    softcap: Attr = 0.0
 
     def infer_types(self) -> Sequence[Type]:
         q, k, v = tensor_type(self.q), tensor_type(self.k), tensor_type(self.v)
@@ -61,6 +62,8 @@ class Attention(GraphOp):
         repeat = q.shape[1] // k.shape[1]
         k, v = (np.repeat(x.astype(np.float64), repeat, axis=1) for x in (k, v))
         scores = q.astype(np.float64) @ np.swapaxes(k, 2, 3) * self.factor
+        if self.softcap:
+            scores = self.softcap * np.tanh(scores / self.softcap)
         if mask is not None:
             scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
         if self.causal:
@@ -84,7 +87,9 @@ class Attention(GraphOp):
         if repeat > 1:
             q = b(Reshape(q, shape=(*lead, rows, depth)))
         scores = b(Einsum((q, k), equation=f"{letters}sd,bgtd->{letters}st"))
-        scores = b(BINARY["mul"](scores, constant(b, self.factor, scores)))
+        scores = b(BINARY["mul"](scores, constant(b, self.factor / (self.softcap or 1.0), scores)))
+        if self.softcap:
+            scores = b(BINARY["mul"](b(UNARY["tanh"](scores)), constant(b, self.softcap, scores)))
         if self.mask is not None:
             mask = self.mask if repeat == 1 else self._grouped_mask(b, groups, repeat)
             if tensor_type(mask).dtype is boolean:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (  # noqa: F401  (each file registers its importers)
     attention,
     contrib,
+    contrib_attention,
     convolution,
     elementwise,
     generate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
@@ -28,7 +29,7 @@ def join_heads(n: Node, x: Value) -> Value:
 
 @importer("Attention")
 def _attention(n: Node) -> Any:
-    if n.attr("softcap", 0.0) or n.wants(3) or n.has(6):
+    if n.wants(3) or n.has(6):
         raise Unsupported("")  # the standard's own expansion covers these
     q, k, v = (n.value(i) for i in range(3))
     flat = q.type.rank == 3
@@ -45,7 +46,7 @@ def _attention(n: Node) -> Any:
         keys = mask.type.shape[-1]
         if not (isinstance(keys, int) and keys == 1) and not prove_eq(keys, k.type.shape[2]):
             raise Unsupported("")
-    y = n.emit(g.Attention(q, k, v, mask, scale=n.attr("scale"), causal=causal))
+    y = n.emit(g.Attention(q, k, v, mask, scale=n.attr("scale"), causal=causal, softcap=n.attr("softcap", 0.0)))
     y = join_heads(n, y) if flat else y
     return (y, k, v)[: len(n.outputs)] if len(n.outputs) > 1 else y
 
@@ -56,22 +57,26 @@ def _rotary(n: Node) -> Value:
     flat = x.type.rank == 3
     heads, interleaved = n.attr("num_heads", 0), bool(n.attr("interleaved", 0))
     x = split_heads(n, x, heads) if flat else x
-    lead, depth = x.type.shape[:-1], x.type.shape[-1]
-    turned = n.attr("rotary_embedding_dim", 0) or depth
-    tables = []
-    for index in (1, 2):
-        table = n.value(index)
-        if n.has(3):
-            table = n.emit(g.Gather(table, n.value(3), axis=0))
-        batch, rows, half = table.type.shape
-        if interleaved:  # each factor stands for two neighbours
-            pair = reshape(n, table, (batch, 1, rows, half, 1))
-            table = reshape(n, n.emit(g.Concat((pair, pair), axis=-1)), (batch, 1, rows, 2 * half))
-        else:
-            table = reshape(n, n.emit(g.Concat((table, table), axis=-1)), (batch, 1, rows, 2 * half))
-        tables.append(table)
-    part = x if turned == depth else slice_(n, x, len(lead), 0, turned)
-    y = n.emit(g.Rotary(part, *tables, interleaved=interleaved))
-    if turned != depth:
-        y = n.emit(g.Concat((y, slice_(n, x, len(lead), turned, depth)), axis=-1))
-    return join_heads(n, y) if flat else y  # type: ignore[no-any-return]
+    n.attr("rotary_embedding_dim", 0)  # the tables are half as wide
+    tables = [n.emit(g.Gather(n.value(i), n.value(3), axis=0)) if n.has(3) else n.value(i) for i in (1, 2)]
+    y = turned(n, x, [rotary_table(n, table, interleaved) for table in tables], interleaved)
+    return join_heads(n, y) if flat else y
+
+
+def rotary_table(n: Node, table: Value, interleaved: bool) -> Value:
+    """Factors (B, S, D/2) for (B, H, S, D): each stands for two neighbours, or for the same place in both halves."""
+    batch, rows, half = table.type.shape
+    if interleaved:
+        pair = reshape(n, table, (batch, 1, rows, half, 1))
+        return reshape(n, n.emit(g.Concat((pair, pair), axis=-1)), (batch, 1, rows, 2 * half))
+    return reshape(n, n.emit(g.Concat((table, table), axis=-1)), (batch, 1, rows, 2 * half))
+
+
+def turned(n: Node, x: Value, tables: Sequence[Value], interleaved: bool) -> Value:
+    """Rotary embedding of as many of the last dimension's elements as the tables have."""
+    depth, width = x.type.shape[-1], tables[0].type.shape[-1]
+    part = x if width == depth else slice_(n, x, x.type.rank - 1, 0, width)
+    y: Value = n.emit(g.Rotary(part, *tables, interleaved=interleaved))
+    if width != depth:
+        y = n.emit(g.Concat((y, slice_(n, x, x.type.rank - 1, width, depth)), axis=-1))
+    return y
