@@ -20,7 +20,7 @@ from ..ir.core import IRError, Value
 from ..ir.rewrite import Rewriter, pattern
 from ..ir.symbolic import prove_eq
 from ..ir.types import Shape, TensorType, boolean
-from .match import array_of, is_one, number, producer, rebuild, reshape, transpose
+from .match import array_of, broadcast_to, is_one, number, producer, rebuild, reshape, transpose
 from .simplify_index import as_iota
 
 LOWEST = -1e30
@@ -88,12 +88,13 @@ def _softmax_of(weights: Value) -> Value | None:
 
 @dataclass(frozen=True)
 class _Mask:
-    """``factor * value`` added to scores of the shape `frame` or, boolean, where scores stay: others are the number `low`."""
+    """``factor * value`` added to scores of the shape `frame` or, boolean, where scores stay (`hides`: do not): others are the number `low`."""
 
     value: Value
     frame: Shape
     factor: float = 1.0
     low: float = -np.inf
+    hides: bool = False
 
 
 @dataclass
@@ -126,15 +127,21 @@ def _taken_apart(scores: Value) -> _Scores | None:
             value, found.cap, found.scale = op.x, found.scale, 1.0
         elif found.cap:
             return None  # a mask below the cap would be capped, too
-        elif isinstance(op, graph.Add):
-            side = next((k for k in (0, 1) if _leads_to_product(op.operands[k])), None)
+        elif isinstance(op, (graph.Add, graph.Sub)):
+            sides = (0, 1) if isinstance(op, graph.Add) else (0,)
+            side = next((k for k in sides if _leads_to_product(op.operands[k])), None)
             if side is None:
                 return None
-            found.masks.append(_Mask(op.operands[1 - side], tensor_type(value).shape, found.scale))
+            sign = 1 if isinstance(op, graph.Add) else -1
+            found.masks.append(_Mask(op.operands[1 - side], tensor_type(value).shape, sign * found.scale))
             value = _of_same_shape(op.operands[side], value)
-        elif isinstance(op, graph.Select) and (low := number(op.b)) is not None and low <= LOWEST:
-            found.masks.append(_Mask(op.condition, tensor_type(value).shape, low=low))
-            value = _of_same_shape(op.a, value)
+        elif isinstance(op, graph.Select):
+            hides = number(op.a) is not None
+            low, kept = (number(op.a), op.b) if hides else (number(op.b), op.a)
+            if low is None or low > LOWEST:
+                return None
+            found.masks.append(_Mask(op.condition, tensor_type(value).shape, low=low, hides=hides))
+            value = _of_same_shape(kept, value)
         else:
             return None
         if value is None:
@@ -147,17 +154,17 @@ def _of_same_shape(value: Value, other: Value) -> Any:
     return value if same_shape(tensor_type(value).shape, tensor_type(other).shape) else None
 
 
-def _leads_to_product(value: Value) -> bool:
-    for _ in range(STEPS):
-        op: Any = value.defining_op
-        if not value.has_one_use:
-            return False
-        if isinstance(op, (graph.Matmul, graph.Einsum)):
-            return True
-        below = _unchanged(value)
-        if below is None and not isinstance(op, (graph.Add, graph.Mul, graph.Div, graph.Select, graph.Tanh)):
-            return False
-        value = below or (op.a if not isinstance(op, graph.Tanh) else op.x)
+def _leads_to_product(value: Value, steps: int = STEPS) -> bool:
+    op: Any = value.defining_op
+    if steps == 0 or not value.has_one_use or op is None:
+        return False
+    if isinstance(op, (graph.Matmul, graph.Einsum)):
+        return True
+    below = _unchanged(value)
+    if below is not None:
+        return _leads_to_product(below, steps - 1)
+    if isinstance(op, (graph.Add, graph.Sub, graph.Mul, graph.Div, graph.Select, graph.Tanh)):
+        return any(_leads_to_product(x, steps - 1) for x in op.operands)
     return False
 
 
@@ -188,6 +195,8 @@ def _joined(masks: list[_Mask], shape: Shape, like: Value, b: Builder) -> Value 
     added: Value | None = None
     for value, m in lifted:
         assert value is not None
+        if m.hides:
+            value = b(graph.Not(value))
         if tensor_type(value).dtype is boolean and m.low == -np.inf:
             keep = value if keep is None else b(graph.And(keep, value))
             continue
@@ -294,10 +303,15 @@ def _replace(op: Any, side: int, scores: Value, below: _Scores, rewriter: Rewrit
     if any(_lifted(m, shape, b) is None for m in below.masks):
         return False
     queries, keys, v = (_with_lead(x, lead, b) for x in (q, _swapped(k, b), values.right))
-    if queries is None or keys is None or v is None or not _is_attention(queries, keys, v):
+    if queries is None or keys is None or v is None:
+        return False
+    one = tensor_type(queries).shape[1] != 1 and [is_one(tensor_type(x).shape[1]) for x in (keys, v)]
+    if one == [True, False] or one == [False, True]:  # `grouped_queries` looks through what makes them equal
+        keys, v = (broadcast_to(b, x, (*lead, *tensor_type(x).shape[-2:])) for x in (keys, v))
+    if not _is_attention(queries, keys, v):
         return False
     mask = _joined(list(reversed(below.masks)), shape, scores, b)
-    scale = first * second * below.scale / (below.cap or 1.0)
+    scale = first * second * below.scale * (below.cap or 1.0)
     y = b(graph.Attention(queries, keys, v, mask, scale=scale, softcap=below.cap))
     outer = tensor_type(values.left).shape[:-2]
     y = reshape(b, y, (*outer, *tensor_type(y).shape[-2:]))
@@ -322,19 +336,23 @@ def _is_attention(q: Value, k: Value, v: Value) -> bool:
 
 
 def _repeated_heads(value: Value) -> tuple[Value, int] | None:
-    """``x`` (B, G, T, D) and r when `value` is each of its heads repeated r times in a row."""
+    """``x`` (B, G, T, D), perhaps with an axis of one point behind G, and r when `value` is each of its heads repeated r times in a row."""
     joined = producer(value, graph.Reshape)
-    wide = producer(joined.x, graph.BroadcastTo) if joined is not None else None
-    if wide is None or tensor_type(wide.x).rank != 5 or len(wide.shape) != 5:
+    wide = producer(value if joined is None else joined.x, graph.BroadcastTo)
+    if wide is None:
         return None
-    narrow = tensor_type(wide.x).shape
-    batch, groups, one, rows, depth = narrow
-    repeat = wide.shape[2]
-    if not is_one(one) or not isinstance(repeat, int) or not isinstance(groups, int):
+    narrow, full = tensor_type(wide.x).shape, tuple(wide.shape)
+    at = 1 if joined is None else 2
+    if len(narrow) != 3 + at or len(full) != 3 + at or not is_one(narrow[at]) or not isinstance(full[at], int):
         return None
-    if not same_shape(tensor_type(value).shape, (batch, groups * repeat, rows, depth)):
+    if not same_shape((*narrow[:at], *narrow[at + 1 :]), (*full[:at], *full[at + 1 :])):
         return None
-    return wide.x, repeat
+    groups = 1 if at == 1 else full[1]
+    if not isinstance(groups, int):
+        return None
+    repeat = full[at]
+    heads = (full[0], groups * repeat, *full[-2:])
+    return (wide.x, repeat) if same_shape(tensor_type(value).shape, heads) else None
 
 
 @pattern(graph.Attention)
@@ -344,9 +362,9 @@ def grouped_queries(op: Any, rewriter: Rewriter) -> bool:
     if k is None or v is None or k[1] != v[1]:
         return False
     b = rewriter.builder
-    for index, (x, _) in ((1, k), (2, v)):
-        shape = tensor_type(x).shape
-        op.set_operand(index, reshape(b, x, (*shape[:2], *shape[3:])))
+    for index, (x, repeat) in ((1, k), (2, v)):
+        full = tensor_type(op.operands[index]).shape
+        op.set_operand(index, reshape(b, x, (full[0], full[1] // repeat, *full[2:])))
     rewriter.changed(op)
     return True
 
