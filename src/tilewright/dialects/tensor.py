@@ -9,6 +9,7 @@ gathering and broadcasting are all the same operation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from ..ir.core import (
     Operand,
     Operation,
     OptionalOperand,
+    Value,
     VariadicOperand,
     operation,
 )
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, substitute
-from ..ir.types import DType, TensorType, Type, i64
+from ..ir.types import DType, Shape, TensorType, Type, i64
 from . import scalar
 from .func import Func
 from .scalar import combiner_identity
@@ -295,6 +297,85 @@ class Bitcast(Operation):
 
 View = Reshape | Bitcast
 """Operations whose result is the memory of their operand."""
+
+
+@operation
+class Join(Operation):
+    """Tensors side by side along `axis`, in one memory: whatever computes a part writes it into its slice (`place_of`)."""
+
+    name = "tensor.join"
+    effects = Effect.PURE
+    parts: VariadicOperand
+    axis: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        first = self.parts[0].type
+        total: Dim = 0
+        for part in self.parts:
+            total = total + part.type.shape[self.axis]
+        return (TensorType(first.dtype, (*first.shape[: self.axis], total, *first.shape[self.axis + 1 :])),)
+
+    def verify(self) -> None:
+        first = self.parts[0].type
+        for t in (part.type for part in self.parts):
+            same = all(
+                prove_eq(a, b) for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if d != self.axis
+            )
+            if t.dtype is not first.dtype or not same:
+                raise IRError(f"joins {t} with {first} along dimension {self.axis}", self)
+
+    def interpret(self, env: Any, *parts: Any) -> Any:
+        return np.concatenate(parts, self.axis)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part of a join lies: `run` elements side by side, then again `full` elements further on, from element `offset`."""
+
+    join: Join
+    offset: Dim
+    run: Dim
+    full: Dim
+
+    def shape(self, part: Shape) -> Shape:
+        """Of the whole join, its dimensions before the runs those of a part of the shape `part`."""
+        return (*part[: self._leading(part)], self.full)
+
+    def index(self, part: Shape, indices: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Into that shape, of an element of the part."""
+        lead = self._leading(part)
+        inside: Dim = 0
+        for i, n in zip(indices[lead:], part[lead:], strict=True):
+            inside = inside * n + i
+        return (*indices[:lead], self.offset + inside)
+
+    def _leading(self, part: Shape) -> int:
+        size: Dim = 1
+        for d in range(len(part), -1, -1):
+            if prove_eq(size, self.run):
+                return d
+            size = size * part[d - 1]
+        raise IRError(f"runs of {self.run} elements are no trailing dimensions of {part}", self.join)
+
+
+def place_of(value: Value) -> Place | None:
+    """Where a value lies that, directly or through views, is nothing but a part of a join; else None."""
+    uses = list(value.uses)
+    if len(uses) != 1:
+        return None
+    ((user, number),) = uses
+    if isinstance(user, Reshape):
+        return place_of(user.result)
+    if not isinstance(user, Join):
+        return None
+    inner: Dim = 1
+    for n in user.result.type.shape[user.axis + 1 :]:
+        inner = inner * n
+    before: Dim = 0
+    for part in user.parts[:number]:
+        before = before + part.type.shape[user.axis]
+    extents = (before, user.parts[number].type.shape[user.axis], user.result.type.shape[user.axis])
+    return Place(user, *(n * inner for n in extents))
 
 
 @operation

@@ -1,6 +1,6 @@
 """From tensors to memory: a function of tensor groups becomes a host program that launches kernels on buffers.
 
-Comes in: the function "main" over tensors, of constants, groups, reshapes and scans of such only, and for each group the kernels that
+Comes in: the function "main" over tensors, of constants, groups, reshapes, joins and scans of such only, and for each group the kernels that
 compute it. Goes out: the function "main" whose arguments are the model's inputs followed by its outputs as buffers. Whatever
 computes a result writes it where the caller wants it (destination passing); a scan's body writes its slices into the stacked results.
 """
@@ -88,7 +88,7 @@ def _computed(value: Value, block: Block) -> list[Value] | None:
     if isinstance(op, tensor.Scan):
         chosen = chain[-1] in op.results[len(op.initial) :]
     else:
-        chosen = isinstance(op, tensor.Group)
+        chosen = isinstance(op, (tensor.Group, tensor.Join))
     return chain if chosen and op is not None and op.parent is block else None
 
 
@@ -121,8 +121,10 @@ class _Bufferizer:
                     break
                 if isinstance(op, graph.Constant):
                     buffers[op.result] = builder(host.Constant(value=op.value))
+                elif isinstance(op, tensor.Join):
+                    pass  # those who computed the parts have written them there
                 elif isinstance(op, tensor.View):
-                    if op.result not in buffers and op.result.has_uses:
+                    if op.result not in buffers and op.result.has_uses and tensor.place_of(op.result) is None:
                         buffers[op.result] = _view(builder, buffers[op.x], op.result.type)
                 elif isinstance(op, tensor.Group):
                     self._launch(builder, op, self.kernels_of(op))
@@ -132,9 +134,15 @@ class _Bufferizer:
                     raise IRError("stands between kernels, where only constants, groups, views and scans may", op)
 
     def _allocate(self, builder: Builder, op: Operation) -> None:
+        """Memory for results that have no place yet; a part of a join lies in the memory of the whole."""
         for result in op.results:
-            if result not in self.buffers:
-                self.buffers[result] = builder(host.Alloc(buffer=_buffer(result.type)))
+            place = tensor.place_of(result)
+            whole = result if place is None else place.join.result
+            if whole not in self.buffers:
+                self.buffers[whole] = builder(host.Alloc(buffer=_buffer(whole.type)))
+            if place is not None:
+                shape = place.shape(result.type.shape)
+                self.buffers[result] = _view(builder, self.buffers[whole], TensorType(result.type.dtype, shape))
 
     def _launch(self, builder: Builder, group: tensor.Group, calls: Sequence[str | KernelCall]) -> None:
         self._allocate(builder, group)

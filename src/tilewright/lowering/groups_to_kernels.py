@@ -73,7 +73,9 @@ def group_key(group: tensor.Group) -> Any:
         body.append((operation_key(op, numbering), op.attributes.get(CONTRACTION)))
         for result in op.results:
             numbering[result] = len(numbering)
-    return group.kind, group.attributes.get("tw.rows"), tuple(a.type for a in group.body.args), tuple(body)
+    places = [tensor.place_of(r) for r in group.results]
+    slices = tuple(p and (p.offset, p.run, p.full) for p in places)
+    return group.kind, group.attributes.get("tw.rows"), tuple(a.type for a in group.body.args), tuple(body), slices
 
 
 def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
@@ -87,6 +89,8 @@ def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
     rows = int(group.attributes["tw.rows"]) if group.kind == "rows" else None
     pairs = []
     for k, value in enumerate(group.body.terminator.operands):
+        if tensor.place_of(group.results[k]) is not None:
+            continue  # it lies in the midst of others
         writer = next(k for k, m in enumerate(members) if m.result is value)
         for n, arg in enumerate(group.body.args):
             if (

@@ -20,6 +20,7 @@ from ..transforms.defer_row_scales import defer_row_scales
 from ..transforms.expand_orders import expand_orders
 from ..transforms.form_groups import form_groups
 from ..transforms.hoist import hoist_invariants
+from ..transforms.join_pieces import join_pieces
 from ..transforms.lower_precision import CONVERSION, lower_precision
 from ..transforms.pack_operands import CONTRACTION, PanelRule, pack_operands
 from ..transforms.split_reductions import split_reductions
@@ -93,6 +94,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         *([widen_depth] if groups else []),
         *([narrow] if precision is not None else []),
         *([pack, transpose_weights, hoist_invariants] if options.panel is not None else []),
+        join_pieces,
         split_reductions,
         group,
         collapse_axes,

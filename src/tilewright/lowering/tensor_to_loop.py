@@ -25,8 +25,13 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
     buffers: dict[Value, Value] = {}
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
-    for k, value in enumerate(outputs):
-        argument = kernel.body.add_arg(_buffer(value.type, "global"), f"out{k}")
+    places: dict[Value, tensor.Place] = {}
+    for k, (value, result) in enumerate(zip(outputs, group.results, strict=True)):
+        type_ = value.type
+        if (place := tensor.place_of(result)) is not None:
+            places[value] = place
+            type_ = TensorType(type_.dtype, place.shape(type_.shape))
+        argument = kernel.body.add_arg(_buffer(type_, "global"), f"out{k}")
         if value not in buffers:
             buffers[value] = argument
     builder = Builder(kernel.body, location=group.location)
@@ -48,6 +53,9 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
             _lower_order(builder, op, buffers, _unique(op, names))
         elif not op.terminator:
             raise IRError("cannot be lowered to loops", op)
+    for value, place in places.items():
+        for access in buffers[value].users:
+            access.attributes["indices"] = place.index(value.type.shape, access.attributes["indices"])
     kernel.dims = dims_of(kernel)
     return kernel
 

@@ -15,6 +15,7 @@ from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq, substitute, symbol
 from ..ir.types import Shape, TensorType
 from .index_maps import flatten_index, substitute_all, symbols_of
+from .join_pieces import JOINED
 from .pack_operands import CONTRACTION, Roles
 
 
@@ -91,7 +92,7 @@ def _expressions(op: tensor.Compute) -> list[Dim]:
 
 def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) -> bool:
     outer, inner = op.axes[d], op.axes[d + 1]
-    if symbols_of(_expressions(op)) & {outer, inner}:
+    if symbols_of(_expressions(op)) & {outer, inner} or op.attributes.get(JOINED) == d + 1:
         return False
     results = {m.result for m in members}
     for read in op.reads:
@@ -137,6 +138,8 @@ def _merge(members: Sequence[tensor.Compute], d: int) -> None:
         op.axes = tuple(axes)
         _set_shape(op)
         _shift_roles(op, d)
+        if op.attributes.get(JOINED, 0) > d:
+            op.attributes[JOINED] -= 1
 
 
 def _rename(op: tensor.Compute, mapping: dict[Expr, Dim], internal: dict[Value, Expr], d: int) -> None:

@@ -21,6 +21,7 @@ from ..ir.core import Block, Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, prove_eq
 from ..ir.types import boolean
 from .index_maps import at_same_point, product, substitute_all
+from .join_pieces import JOINED
 from .pack_operands import CONTRACTION, Roles
 from .prefix import match_prefix
 
@@ -53,11 +54,11 @@ def form_groups(module: Module, *, row_groups: bool = True) -> None:
 
 
 def _source_of(value: Value) -> Operation | None:
-    """The computation, or the loop, behind a value, through views."""
+    """The computation, the loop or the join behind a value, through views."""
     op = value.defining_op
     while isinstance(op, tensor.View):
         op = op.x.defining_op
-    return op if isinstance(op, (Computation, tensor.Scan)) else None
+    return op if isinstance(op, (Computation, tensor.Scan, tensor.Join)) else None
 
 
 def _producers(op: Operation) -> list[Operation]:
@@ -66,6 +67,8 @@ def _producers(op: Operation) -> list[Operation]:
         values = [v for inner in op.walk() for v in inner.operands]
     elif isinstance(op, tensor.Order):
         values = [op.x]
+    elif isinstance(op, tensor.Join):
+        values = list(op.parts)
     else:
         assert isinstance(op, (tensor.Compute, tensor.Scatter))
         values = [r.source for r in op.reads]
@@ -81,10 +84,12 @@ def _draft(block: Block, row_groups: bool) -> list[_Draft]:
     # Everything a draft depends on, directly or not: a merge must not make a cycle.
     needs: dict[_Draft, set[_Draft]] = {}
     for op in block.ops:
-        if not isinstance(op, (Computation, tensor.Scan)):
+        if not isinstance(op, (Computation, tensor.Scan, tensor.Join)):
             continue
         sources = [home[p] for p in _producers(op)]
         target = _home_for(op, sources, needs, row_groups)
+        if target is None and row_groups:
+            target = _home_of_siblings(op, sources, needs, home)
         if target is None:
             target = _new_draft(op, row_groups)
             drafts.append(target)
@@ -162,8 +167,8 @@ def _is_elementwise(draft: _Draft) -> bool:
     )
 
 
-def _new_draft(op: Computation | tensor.Scan, row_groups: bool) -> _Draft:
-    if isinstance(op, tensor.Scan):
+def _new_draft(op: Computation | tensor.Scan | tensor.Join, row_groups: bool) -> _Draft:
+    if isinstance(op, (tensor.Scan, tensor.Join)):
         return _Draft([op], "loop", closed=True)  # in the way of others, never a group
     if isinstance(op, tensor.Scatter):
         return _Draft([op], "scatter", closed=True)
@@ -205,6 +210,36 @@ def _home_for(
             continue
         rows = _common_rows(draft, op)
         if rows is not None:
+            draft.rows = rows
+            return draft
+    return None
+
+
+FEW_ROWS = 64
+"""Rows of a join that are not worth sharing among threads: its parts are then kernels of their own."""
+
+
+def _home_of_siblings(
+    op: Operation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], home: dict[Operation, _Draft]
+) -> _Draft | None:
+    """A draft of other parts of the same join, which one kernel copies row by row."""
+    place = tensor.place_of(op.results[0]) if JOINED in op.attributes else None
+    if place is None or not isinstance(op, tensor.Compute) or op.is_reduction:
+        return None
+    rows = op.shape[: op.attributes[JOINED]]
+    most = bounds(product(rows))[1]
+    if most is not None and most < FEW_ROWS:
+        return None
+    for part in place.join.parts:
+        draft = home.get(part.defining_op) if part.defining_op is not None else None
+        if (
+            draft is not None
+            and all(
+                isinstance(m, tensor.Compute) and not m.is_reduction and JOINED in m.attributes for m in draft.members
+            )
+            and draft.kind == "rows"
+            and not any(s is draft or draft in needs[s] for s in sources)
+        ):
             draft.rows = rows
             return draft
     return None

@@ -29,7 +29,8 @@ def _part(n: Node, x: Value, axis: int, index: int) -> Value:
 
 def _columns(n: Node, x: Value, sizes: list[Dim]) -> list[Value]:
     """The last dimension cut into parts of these sizes."""
-    parts, start = [], 0
+    parts: list[Value] = []
+    start: Dim = 0
     for size in sizes:
         parts.append(slice_(n, x, x.type.rank - 1, start, start + size))
         start = start + size

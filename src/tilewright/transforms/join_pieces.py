@@ -1,0 +1,183 @@
+"""Concatenations written in place: a computation that says something else in each of several ranges of an axis is cut into its pieces.
+
+``y[i, c] = x[i, c] if c < n else z[i, c - n]`` becomes ``tensor.join(x, z)``: two computations, of which each writes its slice of the one
+memory. A piece that only repeats what another computation makes for it alone is that computation, which then writes into the slice;
+a piece that computes with it becomes its epilogue, or a member of its row group, like any other reader. Besides, no element asks any more
+in which range it lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dialects import tensor
+from ..dialects.tensor import extent
+from ..ir.builder import Builder
+from ..ir.cleanup import dce
+from ..ir.core import Module, Value
+from ..ir.symbolic import Dim, Expr, bounds, linear_in, prove_eq, prove_le, prove_lt, symbol
+from ..ir.types import Shape, TensorType
+from .index_maps import flatten_index, product, substitute_all, symbols_of
+
+JOINED = "tw.joined"
+"""Attribute of a computation that is a part of a join: which of its axes is the join's. It stays apart from the axis before."""
+
+MANY = 4
+"""Pieces from which on cutting pays whoever computes them: each element of the whole would be looked for in all of them."""
+
+RUN = 16
+"""Elements side by side, at least, in every piece: one vector."""
+
+
+def join_pieces(module: Module) -> None:
+    """Cut every elementwise computation that joins others' results, where that saves a pass over memory or many comparisons."""
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
+            if isinstance(op, tensor.Compute) and not op.is_reduction and (cuts := _cuts(op)) is not None:
+                _cut(op, cuts)
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """An axis and where its ranges end, the last at its extent."""
+
+    axis: int
+    ends: tuple[Dim, ...]
+
+
+def _cuts(op: tensor.Compute) -> _Cuts | None:
+    """The axis along which all guarded reads choose between ranges that cover it."""
+    guards = [e for r in op.reads for e in r.guard]
+    used = symbols_of(guards) & set(op.axes)
+    if len(used) != 1 or any(r.guard and r.dynamic for r in op.reads):
+        return None
+    (axis,) = used
+    position = op.axes.index(axis)
+    ends: list[Dim] = [extent(axis)]
+    for e in guards:
+        parts = linear_in(e, axis)
+        if parts is None or parts[0] not in (1, -1):
+            return None
+        end = -parts[1] if parts[0] == 1 else parts[1] + 1
+        if prove_le(end, 0) or prove_le(extent(axis), end) or any(prove_eq(end, other) for other in ends):
+            continue
+        at = next((k for k, other in enumerate(ends) if prove_lt(end, other)), None)
+        if at is None or (at > 0 and not prove_lt(ends[at - 1], end)):
+            return None  # in which order they come depends on symbols
+        ends.insert(at, end)
+    return _Cuts(position, tuple(ends)) if len(ends) > 1 else None
+
+
+def _cut(op: tensor.Compute, cuts: _Cuts) -> None:
+    pieces: list[tensor.Compute] = []
+    start: Dim = 0
+    for end in cuts.ends:
+        piece = _piece(op, cuts.axis, start, end)
+        pieces.append(piece)
+        start = end
+    if all(piece.reads and not any(r.guard for r in piece.reads) for piece in pieces) and _pays(op, cuts, pieces):
+        for piece in pieces:
+            piece.attributes[JOINED] = cuts.axis
+        parts = [_made_for(op, piece, cuts.axis) or piece.result for piece in pieces]
+        op.replace_by(Builder.before(op)(tensor.Join(parts, axis=cuts.axis, location=op.location)))
+    for piece in pieces:
+        if not piece.result.has_uses:
+            piece.erase()
+
+
+def _pays(op: tensor.Compute, cuts: _Cuts, pieces: list[tensor.Compute]) -> bool:
+    inner = product(op.shape[cuts.axis + 1 :])
+    for piece in pieces:
+        run = bounds(extent(piece.axes[cuts.axis]) * inner)[1]
+        if run is not None and run < RUN:
+            return False
+    return len(pieces) >= MANY or any(_own_sources(op, piece) for piece in pieces)
+
+
+def _own_sources(op: tensor.Compute, piece: tensor.Compute) -> list[Value]:
+    """Results, perhaps under another shape, that this piece alone reads, each element for the same element."""
+    found = []
+    for read in piece.reads:
+        base = read.source
+        while isinstance(view := base.defining_op, tensor.Reshape) and view.x.has_one_use:
+            base = view.x
+        source = base.defining_op
+        if (
+            isinstance(source, tensor.Compute)
+            and source.parent is op.parent
+            and prove_eq(base.type.size, piece.result.type.size)
+            and prove_eq(_address(read.indices, read.source), _address(piece.axes, piece.result))
+            and {user.parent_op for user in read.source.users} == {op, piece}
+            and sum(r.source is read.source for r in op.reads) == 1
+            and (base is read.source or base.has_one_use)
+        ):
+            found.append(read.source)
+    return found
+
+
+def _address(indices: tuple[Dim, ...], value: Value) -> Dim:
+    return flatten_index(indices, value.type.shape)
+
+
+def _made_for(op: tensor.Compute, piece: tensor.Compute, position: int) -> Value | None:
+    """The result of another computation that a piece just repeats, if it serves nothing else; it notes which of its axes is the join's."""
+    sources = _own_sources(op, piece)
+    if len(sources) != 1 or len(piece.body) != 2:
+        return None
+    value = base = sources[0]
+    while isinstance(view := base.defining_op, tensor.Reshape):
+        base = view.x
+    run, own = product(piece.shape[position:]), base.type.shape
+    axis = next((d for d in range(len(own)) if prove_eq(product(own[d:]), run)), None)
+    if axis is None:
+        return None
+    base.defining_op.attributes[JOINED] = axis  # type: ignore[union-attr]
+    return reshaped(Builder.before(op), value, piece.result.type.shape)
+
+
+def reshaped(b: Builder, value: Value, shape: Shape) -> Value:
+    """A value under another shape of as many elements; itself where that is its own."""
+    return value if value.type.shape == shape else b(tensor.Reshape(value, shape=shape))  # type: ignore[no-any-return]
+
+
+def _piece(op: tensor.Compute, position: int, start: Dim, end: Dim) -> tensor.Compute:
+    """The computation of a range of an axis, before `op`: guards that hold throughout are gone, reads whose guards never hold too."""
+    axis = op.axes[position]
+    own = symbol(axis.name, 0, end - start - 1)
+    axes = tuple(own if a is axis else a for a in op.axes)
+    new = tensor.Compute(
+        axes=axes,
+        result_types=[TensorType(op.dtype, tuple(extent(a) for a in axes))],
+        location=op.location,
+    )
+    new.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
+    mapping: dict[Expr, Dim] = {axis: own + start}
+    copies: dict[Value, Value] = {}
+    for child in op.body.ops:
+        if isinstance(child, tensor.Read) and child.guard:
+            guard = substitute_all(child.guard, mapping)
+            if any(prove_lt(e, 0) for e in guard):
+                assert child.otherwise is not None
+                copies[child.result] = copies[child.otherwise]
+                continue
+            left = tuple(e for e in guard if not prove_le(0, e))
+            if not left:
+                read = tensor.Read(
+                    child.source,
+                    [copies[v] for v in child.dynamic],
+                    None,
+                    indices=substitute_all(child.indices, mapping),
+                    location=child.location,
+                )
+                new.body.append(read)
+                copies[child.result] = read.result
+                continue
+        copy = child.clone(copies)
+        tensor.substitute_indices(copy, mapping)
+        new.body.append(copy)
+    Builder.before(op).insert(new)
+    dce(new)
+    return new
+
+
+__all__ = ["JOINED", "join_pieces"]
