@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..dialects import loop, simd, tensor
+from ..dialects import loop, scalar, simd, tensor
 from ..ir.builder import Builder
 from ..ir.core import IRError, Operation, Value
-from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
 from ..ir.types import BufferType, TensorType, i32, u32, u64
 from ..schedule.tree import substitute_tree
 from ..transforms.index_maps import flatten_index, product
@@ -201,12 +201,21 @@ def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Va
         block.attributes["tw.in_place"] = True
         body = Builder(block.body, location=op.location)
         value, *where = _lower_body(body, op, buffers)
-        indices = tuple(symbol(f"v{k}", None, None) for k in range(len(where)))
-        guard = tuple(e for v, n in zip(indices, target.type.shape, strict=True) for e in (v, n - 1 - v))
+        # What is written at its own place in a dimension says so, for schedules to see; only the other places depend on data.
+        indices, guard, dynamic = [], [], []
+        for v, n in zip(where, target.type.shape, strict=True):
+            place: Dim = symbol(f"v{len(dynamic)}", None, None)
+            if isinstance(own := v.defining_op, scalar.Index):
+                place = own.expr
+            else:
+                dynamic.append(v)
+            indices.append(place)
+            guard += [e for e in (place, n - 1 - place) if not prove_le(0, e)]
+        options = {"indices": tuple(indices), "guard": tuple(guard)}
         if op.combiner is None:
-            body(loop.Store(value, target, where, indices=indices, guard=guard))
+            body(loop.Store(value, target, dynamic, **options))
         else:
-            body(loop.Accumulate(value, target, where, combiner=op.combiner, indices=indices, guard=guard))
+            body(loop.Accumulate(value, target, dynamic, combiner=op.combiner, **options))
 
 
 def _lower_order(builder: Builder, op: tensor.Order, buffers: dict[Value, Value], name: str) -> None:

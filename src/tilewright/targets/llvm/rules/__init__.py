@@ -6,7 +6,7 @@
 - a single reduction keeps its most contiguous axis innermost, or outermost of the reduce loops when that axis is not reduced;
 - prefix: one pass along the axis of a running combination;
 - order: rows over the threads;
-- scatter: serial.
+- scatter: lanes and threads along axes on which no two points meet, else serial.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .order import order
 from .prefix import prefix
 from .rows import rows as row_group
 from .rows import serial
+from .scatter import scatter
 
 
 def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine) -> Schedule:
@@ -35,6 +36,8 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine)
         prefix(s)
     elif kind == "order":
         order(s)
+    elif kind == "scatter":
+        scatter(s, machine)
     else:
         serial(s)
     return s

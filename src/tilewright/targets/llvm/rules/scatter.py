@@ -1,0 +1,64 @@
+"""The rule of scatters: points that meet in one element of the result come in their order; along axes on which none meet there are lanes and
+threads."""
+
+from __future__ import annotations
+
+from ....dialects import loop
+from ....dialects.tensor import free_symbols_of
+from ....ir.symbolic import Expr, prove_eq
+from ....schedule import Schedule
+from ....schedule.tree import enclosing_loops
+from .common import Machine, blocks_of, loop_of, point_cost, set_grain, upper_limit
+from .rows import serial
+
+PART = 8
+"""Vectors of the innermost axis that a thread takes, where that is the only one that can be divided."""
+
+
+def scatter(s: Schedule, machine: Machine) -> None:
+    blocks = blocks_of(s)
+    own = _own_axes(blocks[-1]) if len(blocks) == 2 else []
+    if not own:
+        serial(s)
+        return
+    copy, update = blocks
+    around = {b: [f.iv.name for f in enclosing_loops(b)] for b in blocks}
+    loops = [(loop_of(s, copy, d), loop_of(s, update, p)) for d, p in own]
+    pairs = [(a, b) for a, b in loops if a is not None and b is not None]
+    lanes = next(((a, b) for a, b in pairs if a == around[copy][-1]), None)
+    shared = [pair for pair in pairs if pair != lanes]
+    work = float(point_cost(copy) + point_cost(update))
+    for name in around[copy]:
+        work *= upper_limit(s.loop(name).extent, 1024)
+    if lanes is not None:
+        if not shared and upper_limit(s.loop(lanes[0]).extent) > PART * machine.lanes:
+            (a, first), (b, second) = (s.split(name, PART * machine.lanes) for name in lanes)
+            shared, lanes = [(a, b)], (first, second)
+            around = {block: [f.iv.name for f in enclosing_loops(block)] for block in blocks}
+        for name, block in zip(lanes, blocks, strict=True):
+            s.reorder(*[x for x in around[block] if x != name], name)
+    if shared:
+        outer = shared[0]
+        work /= max(1, upper_limit(s.loop(outer[0]).extent, 1024))
+        for name, block in zip(outer, blocks, strict=True):
+            names = [f.iv.name for f in enclosing_loops(block)]
+            s.reorder(name, *[x for x in names if x != name])
+        s.merge(*outer)
+        s.parallel(outer[0])
+        set_grain(s, work)
+    last = enclosing_loops(copy)[-1]
+    for name in lanes or ((last.iv.name,) if last.kind == "serial" else ()):
+        s.vectorize(name)
+
+
+def _own_axes(update: loop.Block) -> list[tuple[int, int]]:
+    """(dimension of the result, axis of the points) where the one is addressed by just the other and both are as long."""
+    (access,) = (op for op in update.body.ops if isinstance(op, (loop.Store, loop.Accumulate)))
+    found = []
+    for d, (e, n) in enumerate(zip(access.indices, access.buffer.type.shape, strict=True)):
+        if not isinstance(e, Expr) or e not in update.axes or not prove_eq(e.upper + 1, n):
+            continue
+        others = [x for k, x in enumerate(access.indices) if k != d]
+        if not any(e in free_symbols_of(x) for x in others):
+            found.append((d, update.axes.index(e)))
+    return found
