@@ -15,6 +15,7 @@ from .errors import CompileError, InternalError, TilewrightError
 
 if TYPE_CHECKING:
     from .ir.core import Module
+    from .ir.passes import Checker
     from .ir.types import DType
     from .lowering.pipeline import Lowered
     from .precision import OutputError
@@ -185,6 +186,7 @@ class Compilation:
         self.report = Report()
         self.graph: Module | None = None
         self.source: dict[str, str] = {}
+        self.checker: Checker | None = None  # of one pass after the other, so that each result is interpreted once
 
     def run(
         self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None
@@ -259,7 +261,7 @@ class Compilation:
             self.report.seconds[name] = time.perf_counter() - start
 
     def _passes(self, passes: Sequence[Callable[[Module], object]], module: Module) -> None:
-        from .ir.passes import CheckOptions, Pipeline, pass_name
+        from .ir.passes import Checker, CheckOptions, Pipeline, pass_name
 
         timing: dict[str, float] = {}
         options: dict[str, Any] = {"disabled": self.disable, "timing": timing}
@@ -268,7 +270,11 @@ class Compilation:
         if self.check:
             # Rounding to 16 bits is meant to change results a little.
             rough = self.precision is not None and any(pass_name(p) == "lower-precision" for p in passes)
-            options["check"] = CheckOptions(rtol=3e-2, atol=3e-2) if rough else CheckOptions()
+            tolerance = CheckOptions(rtol=3e-2, atol=3e-2) if rough else CheckOptions()
+            if self.checker is None:
+                self.checker = Checker(module, tolerance)
+            self.checker.options = tolerance
+            options["check"] = self.checker
         Pipeline(list(passes)).run(module, **options)
         for name, seconds in timing.items():
             self.report.seconds[name] = self.report.seconds.get(name, 0.0) + seconds

@@ -13,11 +13,12 @@ import pytest
 from tilewright.dialects import func, graph
 from tilewright.dialects.graph.elementwise import BINARY, UNARY
 from tilewright.errors import InternalError
+from tilewright.ir import passes
 from tilewright.ir.builder import Builder
 from tilewright.ir.cleanup import cse, dce
 from tilewright.ir.core import Module
 from tilewright.ir.parser import parse
-from tilewright.ir.passes import CheckOptions, Pipeline, pass_name, random_inputs, run_function, timing_report
+from tilewright.ir.passes import Checker, CheckOptions, Pipeline, pass_name, random_inputs, run_function, timing_report
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import TensorType, boolean, f32, i64
 from tilewright.lowering.graph_to_tensor import lower_to_tensor
@@ -138,6 +139,17 @@ def test_a_broken_module_is_found() -> None:
 
 def test_check_passes_what_is_right() -> None:
     Pipeline([cse, dce, lower_to_tensor, cse, dce]).run(model(), check=CheckOptions())
+
+
+def test_a_checker_goes_on_where_another_pipeline_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each module between two passes is interpreted once, however the passes are divided among pipelines."""
+    counted: list[str] = []
+    monkeypatch.setattr(passes, "run_function", lambda *args: counted.append("run") or run_function(*args))
+    module, options = model(), CheckOptions(draws=1)
+    checker = Checker(module, options)
+    for step in (cse, lower_to_tensor, dce):
+        Pipeline([step]).run(module, check=checker)
+    assert len(counted) == 4
 
 
 def test_check_names_the_pass_and_the_output(tmp_path: Path) -> None:

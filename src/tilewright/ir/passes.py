@@ -98,13 +98,13 @@ class Pipeline:
         dump_to: Path | TextIO | None = None,
         disabled: Collection[str] = (),
         verify_each: bool = False,
-        check: CheckOptions | None = None,
+        check: CheckOptions | Checker | None = None,
     ) -> Module:
         """Run the passes on `module` in place, and return it.
 
         Seconds are added to `timing` under each pass's name (``pipeline/pass`` inside a nested pipeline; see `timing_report`).
         The module's text is written before and after the named passes to a folder, one file each, or to a stream. Passes
-        named in `disabled` are left out.
+        named in `disabled` are left out. A `Checker` goes on with the results that another pipeline's last pass left.
 
         Raises:
             InternalError: a pass left a module that breaks a rule (`verify_each`) or computes something else (`check`).
@@ -113,7 +113,7 @@ class Pipeline:
         if (dump_before or dump_after) and dump_to is None:
             raise ValueError("dump_before and dump_after need dump_to, a folder or a stream")
         dump = _Dump(dump_before, dump_after, dump_to)
-        checker = _Checker(module, check) if check is not None else None
+        checker = Checker(module, check) if isinstance(check, CheckOptions) else check
         self._run(module, "", timing, dump, frozenset(disabled), verify_each, checker)
         return module
 
@@ -125,7 +125,7 @@ class Pipeline:
         dump: _Dump,
         disabled: frozenset[str],
         verify_each: bool,
-        checker: _Checker | None,
+        checker: Checker | None,
     ) -> None:
         for step in self.passes:
             name = pass_name(step)
@@ -193,8 +193,8 @@ class _Dump:
 # -- Checking ----------------------------------------------------------------------------------------------------------------------
 
 
-class _Checker:
-    """The inputs of a function and its results before the next pass."""
+class Checker:
+    """The inputs of a function and its results before the next pass. `options` may change between passes."""
 
     def __init__(self, module: Module, options: CheckOptions) -> None:
         self.options = options
