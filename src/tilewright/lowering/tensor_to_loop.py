@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ..dialects import loop, scalar, simd, tensor
 from ..ir.builder import Builder
@@ -202,7 +203,9 @@ def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Va
         body = Builder(block.body, location=op.location)
         value, *where = _lower_body(body, op, buffers)
         # What is written at its own place in a dimension says so, for schedules to see; only the other places depend on data.
-        indices, guard, dynamic = [], [], []
+        indices: list[Dim] = []
+        guard: list[Dim] = []
+        dynamic: list[Value] = []
         for v, n in zip(where, target.type.shape, strict=True):
             place: Dim = symbol(f"v{len(dynamic)}", None, None)
             if isinstance(own := v.defining_op, scalar.Index):
@@ -211,7 +214,7 @@ def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Va
                 dynamic.append(v)
             indices.append(place)
             guard += [e for e in (place, n - 1 - place) if not prove_le(0, e)]
-        options = {"indices": tuple(indices), "guard": tuple(guard)}
+        options: dict[str, Any] = {"indices": tuple(indices), "guard": tuple(guard)}
         if op.combiner is None:
             body(loop.Store(value, target, dynamic, **options))
         else:
