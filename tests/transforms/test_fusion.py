@@ -221,3 +221,22 @@ def test_a_guarded_element_falls_back_by_itself(inner: float | None, outer: floa
     module = build({"x": (5, 4)}, body)
     (group,) = check_passes(module)
     assert sum(isinstance(op, scalar.Select) for op in group.walk()) == selects
+
+
+def test_a_roll_over_two_axes_is_one_kernel_of_reads() -> None:
+    """A movement inside of a guarded read takes over its guard and what stands outside of it: no selection is left for it."""
+
+    def rolled(b: Builder, x: Value, axis: int, by: int) -> Value:
+        shape = list(x.type.shape)
+        cut = shape[axis] - by
+        parts = []
+        for start, stop in ((cut, shape[axis]), (0, cut)):
+            starts, stops = [0] * len(shape), list(shape)
+            starts[axis], stops[axis] = start, stop
+            parts.append(b(graph.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape))))
+        return b(graph.Concat(parts, axis=axis))  # type: ignore[no-any-return]
+
+    (group,) = check_passes(build({"x": (9, 40)}, lambda b, x: rolled(b, rolled(b, x, 0, 2), 1, 7)))
+    (once,) = check_passes(build({"x": (9, 40)}, lambda b, x: rolled(b, x, 1, 7)))
+    assert len(group.inputs) == 1
+    assert not any(op.name == "scalar.select" for op in once.walk())
