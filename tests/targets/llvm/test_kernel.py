@@ -145,7 +145,8 @@ def test_symbolic_dims(isa: Isa) -> None:
 
 @ISAS
 @pytest.mark.parametrize("vector", [0, 1])
-def test_transpose(isa: Isa, vector: int) -> None:
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, i8], ids=str)
+def test_transpose(isa: Isa, dtype: DType, vector: int) -> None:
     """Vectors along the source (scattered stores) and along the result (gathered loads)."""
 
     def rule(s: Schedule) -> None:
@@ -153,7 +154,9 @@ def test_transpose(isa: Isa, vector: int) -> None:
         s.reorder(names[1 - vector], names[vector])
         s.vectorize(names[vector])
 
-    check([TensorType(f32, (13, 21))], lambda t, x: [t.compute((21, 13), lambda i, j: x[j, i])], isa, rule, exact=True)
+    check(
+        [TensorType(dtype, (13, 41))], lambda t, x: [t.compute((41, 13), lambda i, j: x[j, i])], isa, rule, exact=True
+    )
 
 
 def square(isa: Isa, lanes: int) -> Callable[[Schedule], None]:

@@ -28,7 +28,8 @@ Access = loop.Load | loop.Store | loop.Accumulate
 @dataclass
 class Place:
     """Where an access goes: `form` is ``uniform`` (one element), ``contiguous`` (a vector for each pointer), ``reversed`` (likewise,
-    the first lane at the vector's end), ``second`` (every second element from the pointer on) or ``gather`` (a vector of pointers). `flag`: an i1 without which nothing is touched; `masks`: lanes that are touched, by part; `guards`: those of them that the guard lets through."""
+    the first lane at the vector's end), ``second`` (every second element from the pointer on), ``apart`` (a store of single elements, `step` from one to the next) or ``gather`` (a
+    vector of pointers). `flag`: an i1 without which nothing is touched; `masks`: lanes that are touched, by part; `guards`: those of them that the guard lets through."""
 
     form: str
     dtype: DType
@@ -36,6 +37,7 @@ class Place:
     flag: str | None
     masks: list[str] | None
     guards: list[str] | None
+    step: int = 1
 
 
 def emit_load(g: Context, op: loop.Load) -> Val:
@@ -93,6 +95,8 @@ def _place(g: Context, op: Access) -> Place:
             return Place("reversed", dtype, pointers, flag, masks, guards)
         if step == 2 and isinstance(op, loop.Load) and flag is None and masks is None:
             return Place("second", dtype, pointers, None, None, None)
+        if isinstance(op, loop.Store) and flag is None and masks is None and (size < 4 or not g.isa.masked):
+            return Place("apart", dtype, pointers, None, None, None, step)  # no instruction scatters these
         offsets = [lane_numbers(64, lanes.lanes, 0, step)] * lanes.parts
         bits = 64
     else:
@@ -312,6 +316,12 @@ def _store_now(g: Context, place: Place, value: Val) -> None:
             g.e.line(
                 f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align {size} {p}, <{n} x i1> {mask})"
             )
+            continue
+        if place.form == "apart":
+            for lane in range(n):
+                element = g.e.op(f"extractelement {kind} {stored}, i64 {lane}")
+                where = g.e.at(p, str(lane * place.step), size)
+                g.e.line(f"store {storage(dtype, 1, g.isa.half)} {element}, ptr {where}, align {size}")
             continue
         if place.form == "reversed":
             stored = _turned(g, kind, stored)
