@@ -8,24 +8,32 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.dialects import func, graph
+from tilewright.dialects import func, graph, loop
+from tilewright.dialects.simd import Panel
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
-from tilewright.ir.symbolic import symbol
+from tilewright.ir.interpreter import Interpreter
+from tilewright.ir.symbolic import Dim, symbol
 from tilewright.ir.types import DType, TensorType, bf16, f32
+from tilewright.lowering.pipeline import LoweringOptions, lower
+from tilewright.schedule import Schedule
+from tilewright.targets.llvm.rules import Machine, schedule_kernel
 
 RNG = np.random.default_rng(0)
+ROWS = symbol("m", 1, 128)
 
 
-def product(m: int, k: int, n: int, dtype: DType, epilogue: bool) -> tuple[Module, np.ndarray, np.ndarray]:
-    """``a @ w``, or its tanh, with the number of rows symbolic; the input and the result in float64."""
+def product(
+    m: int, k: int, n: int, dtype: DType, epilogue: bool, rows: Dim = ROWS
+) -> tuple[Module, np.ndarray, np.ndarray]:
+    """``a @ w``, or its tanh, by default with a symbolic number of rows; the input and the result in float64."""
     a = (RNG.standard_normal((m, k)) / k**0.5).astype(dtype.numpy)
     w = RNG.standard_normal((k, n)).astype(dtype.numpy)
     module = Module()
     main = func.Func(sym_name="main", arg_names=("a",), result_names=("y",))
     module.body.append(main)
-    x = main.body.add_arg(TensorType(dtype, (symbol("m", 1, 128), k)), "a")
+    x = main.body.add_arg(TensorType(dtype, (rows, k)), "a")
     g = Builder(main.body)
     y: Value = g(graph.Matmul(x, g(graph.Constant(value=Constant(w)))))
     g(func.Return([g(graph.Tanh(y)) if epilogue else y]))
@@ -52,3 +60,24 @@ def test_matrix_registers() -> None:
     """The same on this host, whatever tile and cache it has."""
     module, a, wanted = product(70, 40960, 70, bf16, False)
     np.testing.assert_allclose(tw.compile(module)(a).astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("tile,order", [((32, 32), "i1_o_o i0_o i1_o_i"), ((6, 64), "i1_o i0_o")])
+def test_many_rows_and_columns(tile: tuple[int, int], order: str) -> None:
+    """Matrix registers take some tiles of columns with the same rows before they go on to the next rows, and then to further columns."""
+    module, a, wanted = product(512, 64, 512, bf16, False, rows=512)
+    machine = Machine(6, 64, 16, l2=64 * 1024, tiles=((bf16, tile),))
+
+    orders: list[list[str]] = []
+
+    def rule(kernel: loop.Kernel, kind: str, leading: int) -> Schedule:
+        s = schedule_kernel(kernel, kind, leading, machine)
+        first = next(str(step) for step in s.trace if step.name == "reorder")
+        orders.append(re.findall(r"i\d(?:_[oi])+", first))
+        return s
+
+    lower(module, LoweringOptions(panel=lambda dtype: Panel(tile[1]), rule=rule), lambda step, m: step(m))
+    assert orders[0][: len(order.split())] == order.split()
+    found = np.zeros(wanted.shape, bf16.numpy)
+    Interpreter(module).run("main", [a, found])
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-2, atol=2e-2)

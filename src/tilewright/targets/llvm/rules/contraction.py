@@ -25,6 +25,8 @@ ROWS = COLUMNS = 64
 read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
 DEPTH = 32
 """Blocks of a sum are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
+MATRIX_ROWS = 32
+"""Rows of a tile in matrix registers, which no tile in vector registers has."""
 FEW, NEAR, WIDE = 8, 64, 512
 """A right operand that lies row by row in memory is read for `FEW` rows of the left one in blocks of `NEAR` rows and `WIDE` columns: some pages
 at a time, each of them for a while."""
@@ -63,7 +65,14 @@ def contraction(s: Schedule, machine: Machine) -> None:
             lines_of.append(line_outer)
     inner = [x for x in (line, m_inner, n_inner) if x]
     over_rows, over_columns = (*lines_of, m_outer), (*outer_n, n_outer)
-    order = (*over_rows, *over_columns) if rows_lead else (*over_columns, *over_rows)
+    near = _near_columns(s, main, roles, machine, n_outer, columns)
+    if rows_lead:
+        order = (*over_rows, *over_columns)
+    elif n_outer is not None and near > 1:
+        far, n_outer = s.split(n_outer, near)
+        order = (*outer_n, far, *over_rows, n_outer)
+    else:
+        order = (*over_columns, *over_rows)
     tiles = [x for x in (*batch, *order) if x is not None]
     s.reorder(*tiles, *inner, *inner_k)
     at = None
@@ -84,6 +93,23 @@ def contraction(s: Schedule, machine: Machine) -> None:
             s.compact()
     _block_depth(s, main, roles, machine)
     tensorize_tile(s, main, roles)
+
+
+def _near_columns(
+    s: Schedule, main: loop.Block, roles: Roles, machine: Machine, n_outer: str | None, columns: int | None
+) -> int:
+    """How many tiles of columns a thread takes with the same rows before it takes the next rows: where all rows of the left factor are
+    too many for the second-level cache, as many columns of the right one as fill half of it, so that both come to it a few times only.
+    Only matrix registers multiply faster than rows come from beyond; beside vectors the next panel of the right factor is what must be near."""
+    tiles = s.loop(n_outer).extent if n_outer is not None else 1
+    depth = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes))
+    line = depth * factor_type(main).itemsize
+    rows = upper_limit(product(main.axes[p].upper + 1 for p in roles.m))
+    is_matrix = machine.tile(factor_type(main))[0] >= MATRIX_ROWS
+    if not is_matrix or columns is None or not isinstance(tiles, int) or rows * line <= machine.l2 // 2:
+        return 1
+    most = max(1, machine.l2 // 2 // (columns * line))
+    return next(n for n in range(min(most, tiles), 0, -1) if tiles % n == 0)
 
 
 def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:

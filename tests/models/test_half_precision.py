@@ -1,0 +1,72 @@
+"""`precision="f16"` from a float32 graph to results: weights and factors in 16 bits, sums in float32, by the conversions that each
+instruction set has."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dialects import func, graph
+from tilewright.errors import CompileError
+from tilewright.ir.builder import Builder
+from tilewright.ir.constant import Constant
+from tilewright.ir.core import Module, Value
+from tilewright.ir.types import TensorType, f32
+
+RNG = np.random.default_rng(0)
+WEIGHTS = [(RNG.standard_normal(s) / s[0] ** 0.5).astype(np.float32) for s in ((96, 256), (256, 40))]
+
+
+def network(rows: int) -> Module:
+    """Two layers with a ReLU between them."""
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
+    module.body.append(main)
+    y: Value = main.body.add_arg(TensorType(f32, (rows, 96)), "x")
+    g = Builder(main.body)
+    for k, w in enumerate(WEIGHTS):
+        y = g(graph.Matmul(y, g(graph.Constant(value=Constant(w)))))
+        y = g(graph.Relu(y)) if k == 0 else y
+    g(func.Return([y]))
+    return module
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", "cpu:x86-64-v4"])
+@pytest.mark.parametrize("rows", [1, 8, 50])
+def test_values(rows: int, target: str) -> None:
+    library = tw.compile(network(rows), target=target, precision="f16", threads=2)
+    assert library.report.contractions == {"f16": 2}
+    x = RNG.standard_normal((rows, 96)).astype(np.float32)
+    wanted = np.maximum(x.astype(np.float64) @ WEIGHTS[0], 0) @ WEIGHTS[1]
+    error = np.abs(library(x) - wanted).max() / np.abs(wanted).max()
+    assert 1e-6 < error < 2e-3  # rounded to 11 bits, and not to 8
+
+
+def test_sums_are_float32() -> None:
+    """4096 products of 0.9375: from 1024 on float16 counts in ones, so that a sum in it would be 4096, or stay at 2048."""
+    x, w = np.full((1, 4096), 1.0, np.float32), np.full((4096, 16), 0.9375, np.float32)
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
+    module.body.append(main)
+    g = Builder(main.body)
+    a: Value = main.body.add_arg(TensorType(f32, x.shape), "x")
+    g(func.Return([g(graph.Matmul(a, g(graph.Constant(value=Constant(w)))))]))
+    assert (tw.compile(module, precision="f16")(x) == 3840.0).all()
+
+
+@pytest.mark.parametrize(
+    "target,instruction",
+    [("cpu:x86-64-v3", r"vcvtph2ps\s+.*%ymm"), ("cpu:x86-64-v4", r"vcvtph2ps\s+.*%zmm"), ("aarch64-linux", r"fcvtl")],
+)
+def test_conversions_are_instructions(target: str, instruction: str) -> None:
+    text = tw.compile(network(4), target=target, precision="f16", cache=False).ir("asm")
+    assert re.search(instruction, text) and "__extendhfsf2" not in text and "__gnu_h2f" not in text
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v2", "wasm32"])
+def test_instruction_sets_without(target: str) -> None:
+    with pytest.raises(CompileError, match="f16"):
+        tw.compile(network(4), target=target, precision="f16")
