@@ -37,7 +37,7 @@ HEAVY = 1 << 19
 """Multiply-adds of a contraction's piece at least (a few microseconds); a row counts as `LEAST_ROWS` where there are fewer, for the
 right operand must be loaded."""
 LEAST_ROWS = 4
-DEPTH = 32
+DEPTH = 64
 """Pieces of a contraction are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
 
 

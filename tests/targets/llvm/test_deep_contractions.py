@@ -15,7 +15,7 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.symbolic import Dim, symbol
-from tilewright.ir.types import DType, TensorType, bf16, f32
+from tilewright.ir.types import DType, TensorType, bf16, f32, i32, u8
 from tilewright.lowering.pipeline import LoweringOptions, lower
 from tilewright.schedule import Schedule
 from tilewright.targets.llvm.rules import Machine, schedule_kernel
@@ -76,8 +76,24 @@ def test_many_rows_and_columns(tile: tuple[int, int], order: str) -> None:
         orders.append(re.findall(r"i\d(?:_[oi])+", first))
         return s
 
-    lower(module, LoweringOptions(panel=lambda dtype: Panel(tile[1]), rule=rule), lambda step, m: step(m))
+    lower(module, LoweringOptions(panel=lambda *_: Panel(tile[1]), rule=rule), lambda step, m: step(m))
     assert orders[0][: len(order.split())] == order.split()
     found = np.zeros(wanted.shape, bf16.numpy)
     Interpreter(module).run("main", [a, found])
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4"])
+@pytest.mark.parametrize("m,k,n", [(70, 40960, 70), (16, 8192, 32), (5, 8200, 20)])
+def test_integers(m: int, k: int, n: int, target: str) -> None:
+    """Sums of 8-bit integers in blocks or pieces are exact."""
+    a = RNG.integers(0, 256, (m, k)).astype(np.uint8)
+    w = RNG.integers(-128, 128, (k, n)).astype(np.int8)
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("a",), result_names=("y",))
+    module.body.append(main)
+    g = Builder(main.body)
+    x: Value = g(graph.Cast(main.body.add_arg(TensorType(u8, (m, k)), "a"), dtype=i32))
+    g(func.Return([g(graph.Matmul(x, g(graph.Cast(g(graph.Constant(value=Constant(w))), dtype=i32))))]))
+    wanted = a.astype(np.int64) @ w
+    np.testing.assert_array_equal(tw.compile(module, target=target, threads=2)(a), wanted)

@@ -23,7 +23,7 @@ from .rows import serial, single
 ROWS = COLUMNS = 64
 """Of a tile of the result, about: 16 KiB of float32, which its epilogue finds in the first-level cache; a panel of the right operand is
 read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
-DEPTH = 32
+DEPTH = 64
 """Blocks of a sum are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
 MATRIX_ROWS = 32
 """Rows of a tile in matrix registers, which no tile in vector registers has."""
