@@ -164,14 +164,14 @@ def test_every_primitive_has_a_case() -> None:
 
 
 def test_rows_of_local_buffers_begin_on_cache_lines() -> None:
-    """An odd number of lines apart; a buffer of one row, or of short ones, stays as it is."""
+    """No multiple of 16 lines apart; a buffer of short rows stays as it is."""
 
     def body(t: TensorBuilder, a: Any, b: Any) -> list[Any]:
-        product = t.reduce("sum", (6, 40), (5,), lambda i, j, r: a[i, r] * b[r, j])
-        return [t.compute((6, 40), lambda i, j: product[i, j] + 1.0)]
+        product = t.reduce("sum", (6, 500), (5,), lambda i, j, r: a[i, r] * b[r, j])
+        return [t.compute((6, 500), lambda i, j: product[i, j] + 1.0)]
 
     def shape_of_local(tile: int) -> tuple[Any, ...]:
-        s = Schedule(kernel_from([(6, 5), (5, 40)], body))
+        s = Schedule(kernel_from([(6, 5), (5, 500)], body))
         at, _ = s.split("b1_i0", 3)
         columns, inner = s.split("b1_i1", tile)
         s.reorder(at, columns, "b1_i0_i", inner)
@@ -180,8 +180,9 @@ def test_rows_of_local_buffers_begin_on_cache_lines() -> None:
         (alloc,) = (op for op in s.kernel.walk() if isinstance(op, loop.Alloc))
         return alloc.buffer.shape  # type: ignore[no-any-return]
 
-    assert shape_of_local(40) == (3, 48)
-    assert shape_of_local(20) == (3, 48)
+    assert shape_of_local(500) == (3, 512 + 16)
+    assert shape_of_local(250) == (3, 256 + 16)
+    assert shape_of_local(20) == (3, 32)
     assert shape_of_local(16) == (3, 16)
     assert shape_of_local(8) == (3, 8)
 

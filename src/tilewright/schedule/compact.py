@@ -60,9 +60,10 @@ def _settled(extent: Dim, kernel: loop.Kernel) -> Dim:
 
 
 def _on_lines(shape: tuple[Dim, ...], dtype: DType) -> tuple[Dim, ...]:
-    """`shape` with longer rows, where there are several: each begins on a cache line, and rows are an odd number of lines apart, so that
-    a column of them does not fall into a few sets of the cache."""
+    """`shape` with longer rows, where there are several: each begins on a cache line, and not so many lines apart that a column of them
+    falls into a few sets of the cache."""
     line = LINE // dtype.itemsize
     if len(shape) < 2 or all(e == 1 for e in shape[:-1]) or not isinstance(shape[-1], int) or shape[-1] < line:
         return shape
-    return (*shape[:-1], line * (-(-shape[-1] // line) | 1))
+    lines = -(-shape[-1] // line)
+    return (*shape[:-1], line * (lines + (lines % 16 == 0)))
