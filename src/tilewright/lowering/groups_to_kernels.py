@@ -152,7 +152,9 @@ def group_flops(group: tensor.Group) -> Dim:
         if not isinstance(points, int):  # a reduce axis may be bounded by a parallel one: count the longest
             points = substitute(points, {a: a.upper for a in m.axes})
         per_point = sum(
-            isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select)) and x.result.type.is_float for x in m.body.ops
+            isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select))
+            and (x.result.type.is_float or CONTRACTION in m.attributes)
+            for x in m.body.ops
         )
         total = total + points * (per_point + (1 if reduce_axes else 0))
     return total

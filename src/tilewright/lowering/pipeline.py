@@ -13,7 +13,7 @@ from ..dialects import func, tensor
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from ..ir.symbolic import Dim
-from ..ir.types import DType
+from ..ir.types import DType, f32, i8, u8
 from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.defer_row_scales import defer_row_scales
@@ -71,7 +71,10 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         assert precision is not None
         lower_precision(module, precision)
 
-    groups = precision is not None and options.panel is not None and options.panel(precision, precision).group > 1
+    def widen(module: Module) -> None:
+        assert options.panel is not None
+        pairs = precision is not None and options.panel(precision, precision).group > 1
+        widen_depth(module, (i8, u8, *([f32] if pairs else [])))
 
     def pack(module: Module) -> None:
         assert options.panel is not None
@@ -80,7 +83,13 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
     def group(module: Module) -> None:
         form_groups(module, row_groups=options.row_groups)
 
-    narrow.__name__, pack.__name__, group.__name__ = "lower_precision", "pack_operands", "form_groups"
+    for step, name in (
+        (narrow, "lower_precision"),
+        (widen, "widen_depth"),
+        (pack, "pack_operands"),
+        (group, "form_groups"),
+    ):
+        step.__name__ = name
 
     return [
         lower_to_tensor,
@@ -91,7 +100,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         absorb_permutations,
         defer_row_scales,
         eliminate,
-        *([widen_depth] if groups else []),
+        *([widen] if options.panel is not None else []),
         *([narrow] if precision is not None else []),
         *([pack, transpose_weights, hoist_invariants] if options.panel is not None else []),
         join_pieces,

@@ -593,6 +593,21 @@ def reduction_of_units(op: Any, rewriter: Rewriter) -> bool:
     return True
 
 
+@pattern(graph.Cast)
+def limited_twice(op: Any, rewriter: Rewriter) -> bool:
+    """``cast(clamp(x))`` -> ``cast(x)`` where the clamp leaves the type's range alone: a conversion to integers saturates."""
+    clamp = producer(op.x, graph.Clamp)
+    if clamp is None or not op.dtype.is_integer or not tensor_type(op.x).dtype.is_float:
+        return False
+    info = np.iinfo(op.dtype.numpy)
+    if (clamp.minimum is not None and clamp.minimum > info.min) or (
+        clamp.maximum is not None and clamp.maximum < info.max
+    ):
+        return False
+    rewriter.replace(op, rewriter.builder(rebuild(op, [clamp.x])))
+    return True
+
+
 PATTERNS = [
     fold_constant_operands,
     moved_splat,
@@ -604,6 +619,7 @@ PATTERNS = [
     known_condition,
     max_with_zero,
     cast_chain,
+    limited_twice,
     broadcast_behind_elementwise,
     small_splats,
     broadcast_of_broadcast,

@@ -2,12 +2,13 @@
 
 In: a module of the tensor level after fusion by substitution. Out: the same module in which a contraction of a constant with a computed
 tensor whose last dimension is a sum of fewer than `LEAST_DEPTH` terms reads a tensor with that many, the further ones zero. Targets that
-multiply groups of terms at once (pairs of bf16) can then take the contraction; the layer's kernel columns and channels become one long
+multiply groups of terms at once (pairs of bf16, quads of bytes) can then take the contraction; the layer's kernel columns and channels become one long
 sum of whole groups. Only where the left factor is a computation of its own anyway (the padded copy of the image), which writes zeros then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..ir.builder import Builder
 from ..ir.constant import Constant
 from ..ir.core import Module
 from ..ir.symbolic import Expr, free_symbols, symbol
+from ..ir.types import DType
 from .compose import substitute_producer
 from .contraction import Contraction, Operand, match_contraction
 
@@ -26,12 +28,13 @@ LEAST_DEPTH = 4
 """Terms that the innermost sum of a contraction must have to be worth 16-bit factors, which hardware takes in pairs."""
 
 
-def widen_depth(module: Module) -> None:
-    """Give every contraction that can have them `LEAST_DEPTH` terms in its innermost sum."""
+def widen_depth(module: Module, dtypes: Sequence[DType]) -> None:
+    """Give every contraction of factors of one of `dtypes` that can have them `LEAST_DEPTH` terms in its innermost sum."""
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
-                _widen(found)
+                if found.a.type.dtype in dtypes:
+                    _widen(found)
 
 
 def _widen(c: Contraction) -> None:

@@ -40,6 +40,8 @@ def _to_integer(g: Context, x: str, source: DType, target: DType, lanes: int) ->
     """A float toward zero, at the nearer end of the range where it lies outside, 0 for NaN; LLVM's saturating conversion goes lane by lane."""
     e, old, mask = g.e, register(source, lanes), register(boolean, lanes)
     signed = target.kind == "int"
+    if target.bits < 32:
+        return _to_small_integer(g, x, source, target, lanes)
     low = -(2.0 ** (target.bits - 1)) if signed else 0.0
     top = 2.0 ** (target.bits - signed)  # exact in floating point, as one less need not be
     is_low = e.op(f"fcmp ole {old} {x}, {number(low, source, lanes)}")
@@ -47,14 +49,26 @@ def _to_integer(g: Context, x: str, source: DType, target: DType, lanes: int) ->
     is_number = e.op(f"fcmp ord {old} {x}, {x}")
     outside = e.op(f"or {mask} {is_low}, {is_high}")
     inside = e.op(f"and {mask} {is_number}, {e.op(f'xor {mask} {outside}, {number(True, boolean, lanes)}')}")
-    wide = i32 if target.bits < 32 else target
+    new = register(target, lanes)
     x = e.op(f"select {mask} {inside}, {old} {x}, {old} {number(0, source, lanes)}")
-    x = e.op(f"{'fptosi' if signed or target.bits < 32 else 'fptoui'} {old} {x} to {register(wide, lanes)}")
+    x = e.op(f"{'fptosi' if signed else 'fptoui'} {old} {x} to {new}")
     for flag, end in ((is_low, int(low)), (is_high, int(top) - 1)):
-        x = e.op(
-            f"select {mask} {flag}, {register(wide, lanes)} {number(end, wide, lanes)}, {register(wide, lanes)} {x}"
-        )
-    return x if wide is target else e.op(f"trunc {register(wide, lanes)} {x} to {register(target, lanes)}")
+        x = e.op(f"select {mask} {flag}, {new} {number(end, target, lanes)}, {new} {x}")
+    return x
+
+
+def _to_small_integer(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
+    """As `_to_integer` for a type whose ends are exact floating-point numbers: limited before it is converted."""
+    e, old, mask, wide = g.e, register(source, lanes), register(boolean, lanes), register(i32, lanes)
+    signed = target.kind == "int"
+    low, high = (-(1 << (target.bits - 1)), (1 << (target.bits - 1)) - 1) if signed else (0, (1 << target.bits) - 1)
+    y = x
+    for test, end in (("ogt", low), ("olt", high)):  # a NaN becomes the lower end, which is 0 without a sign
+        limit = number(float(end), source, lanes)
+        y = e.op(f"select {mask} {e.op(f'fcmp {test} {old} {y}, {limit}')}, {old} {y}, {old} {limit}")
+    if signed:
+        y = e.op(f"select {mask} {e.op(f'fcmp ord {old} {x}, {x}')}, {old} {y}, {old} {number(0, source, lanes)}")
+    return e.op(f"trunc {wide} {e.op(f'fptosi {old} {y} to {wide}')} to {register(target, lanes)}")
 
 
 def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact: bool = False) -> str:

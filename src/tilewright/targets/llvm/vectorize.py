@@ -286,8 +286,12 @@ def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body)
 
 
 def _remaining(g: Context, n: str, i: str, lanes: int) -> str:
-    """The mask of the lanes of a vector from iteration `i` on that lie before `n`."""
-    left = g.index.splat(str(int(n) - int(i)) if _numbers(n, i) else g.e.op(f"sub i64 {n}, {i}"), 32)
+    """The mask of the lanes of a vector from iteration `i` on that lie before `n`.
+
+    That one lane is left is kept from LLVM: where it knows, it stores the whole 32-bit lane of what is truncated to 8 or 16 bits.
+    """
+    count = str(int(n) - int(i)) if _numbers(n, i) else g.e.op(f"sub i64 {n}, {i}")
+    left = g.index.splat(g.e.op('call i64 asm "", "=r,0"(i64 1)') if count == "1" else count, 32)
     return g.e.op(f"icmp slt <{lanes} x i32> {lane_numbers(32, lanes)}, {left}")
 
 
