@@ -138,7 +138,8 @@ def measure(
     if isinstance(answers[0], str):
         return {**row, "failed": answers[0]}
     row["error"] = answers[0]
-    row["floor_seconds"] = roof.floor_seconds(precision, shape.flops, shape.bytes(4 if precision == "float32" else 2))
+    work = shape.flops, shape.bytes(4 if precision == "float32" else 2)
+    row["floor_seconds"] = roof.floor_seconds(precision, [work])
     times: dict[str, list[float]] = {name: [] for name in children}
     with holding(lock):
         for child in children.values():
@@ -183,7 +184,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"{result['date']}, {result['machine']['processor']}, {roof['threads']} threads; measured peaks: {peaks}, "
         f"{roof['bandwidth'] / 1e9:.0f} GB/s. Medians; torch {result['torch']}. Rows × depth × columns. Operands stay in the caches "
-        "where they fit, so a product bound by memory can be faster than the roofline of memory."
+        "where they fit, a shared third-level one too, so a product bound by memory can be faster than the roofline of memory."
     ]
     for precision in roof["flops"]:
         rows = [r for r in result["rows"] if r["precision"] == precision]

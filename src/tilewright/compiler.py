@@ -112,7 +112,7 @@ def compile(
     chosen = resolve(target)
     factors = factor_type(precision, chosen)
     say = progress or (lambda stage: None)
-    use_cache = cache and not (disable or check or dump)
+    use_cache = cache and chosen.runs_here and not (disable or check or dump)
 
     def anew(lookup: bool) -> CompiledModel:
         compilation = Compilation(

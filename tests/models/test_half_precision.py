@@ -62,8 +62,13 @@ def test_sums_are_float32() -> None:
     [("cpu:x86-64-v3", r"vcvtph2ps\s+.*%ymm"), ("cpu:x86-64-v4", r"vcvtph2ps\s+.*%zmm"), ("aarch64-linux", r"fcvtl")],
 )
 def test_conversions_are_instructions(target: str, instruction: str) -> None:
-    text = tw.compile(network(4), target=target, precision="f16", cache=False).ir("asm")
+    text = tw.compile(network(4), target=target, precision="f16").ir("asm")
     assert re.search(instruction, text) and "__extendhfsf2" not in text and "__gnu_h2f" not in text
+
+
+def test_code_for_another_machine_is_not_loaded_from_the_cache() -> None:
+    first, again = (tw.compile(network(3), target="aarch64-linux", precision="f16") for _ in range(2))
+    assert first.ir("asm") == again.ir("asm")
 
 
 @pytest.mark.parametrize("target", ["cpu:x86-64-v2", "wasm32"])

@@ -27,6 +27,9 @@ class Target(ABC):
     suffix: str = ".so"
     """Of the artifact's file."""
 
+    runs_here: bool = True
+    """Whether this process can load and run what is compiled."""
+
     @property
     @abstractmethod
     def lowering(self) -> LoweringOptions:

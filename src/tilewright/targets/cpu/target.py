@@ -34,14 +34,14 @@ class ForeignLibrary(BuiltCode, CompiledModel):
 
 
 class CpuTarget(LlvmTarget):
-    """A CPU with the given instruction set; `native` when this process can run it."""
+    """A CPU with the given instruction set."""
 
-    def __init__(self, name: str, isa: Isa, native: bool) -> None:
+    def __init__(self, name: str, isa: Isa, runs_here: bool) -> None:
         super().__init__(name, isa)
-        self.native = native
+        self.runs_here = runs_here
 
     def load(self, built: Any, threads: int | None) -> CompiledModel:
-        return BuiltCpuLibrary(built, threads) if self.native else ForeignLibrary(built, self.name)
+        return BuiltCpuLibrary(built, threads) if self.runs_here else ForeignLibrary(built, self.name)
 
 
 def cpu_target(name: str) -> CpuTarget:
