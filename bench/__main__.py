@@ -66,6 +66,11 @@ def main(arguments: list[str] | None = None) -> None:
     add("--timeout", type=float, default=300, help="seconds an engine may take to build or load a model (default: 300)")
     add("--resume", action="store_true", help="leave out rows that have been measured with this state of src/")
     add("--build", action="store_true", help="measure nothing, only let peers compile ahead of time")
+    add(
+        "--retry",
+        action="store_true",
+        help="let peers compile again what they could not, or not in time, in an earlier run",
+    )
     add("--lock", type=Path, help="hold this lock file while measuring")
     add("--nice", type=int, help="scheduling priority of measured processes, on a machine that does other work as well")
     add("--results", type=Path, help="the file that is brought up to date (default: models.json or held_out.json here)")
@@ -83,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
     roofs = {threads: measure_roof(threads, options.lock, options.nice) for threads in options.threads}
-    starter = Starter(options.timeout)
+    starter = Starter(options.timeout, options.retry)
     cases = _cases(options)
     if options.resume:
         cases = [case for case in cases if not results.complete(options.results, case, options.engines)]
@@ -108,7 +113,7 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def _build(options: argparse.Namespace) -> None:
-    starter = Starter(options.timeout)
+    starter = Starter(options.timeout, options.retry)
     for case in _cases(options):
         engines = [ENGINES[name]() for name in options.engines if name != OURS and ENGINES[name].builds]
         prepare(case, options.timeout)

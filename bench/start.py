@@ -20,11 +20,12 @@ class Starter:
     """Builds and loads engines in processes of their own, `timeout` seconds at most for each step.
 
     What a peer builds stays beside the case's files, with its figures or the reason why it failed, in a folder named after its version and
-    configuration. What Tilewright builds holds for this object's life: it is what is being worked on.
+    configuration; `retry` has those try again that failed. What Tilewright builds holds for this object's life: it is what is being worked on.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, retry: bool = False) -> None:
         self.timeout = timeout
+        self.retry = retry
         self._ours: dict[Path, dict[str, Any]] = {}
 
     def start(self, case: Case, engines: list[Engine]) -> tuple[dict[str, Child], Figures]:
@@ -90,7 +91,12 @@ class Starter:
             found = self._ours.get(folder)
         else:
             found = json.loads(record.read_text()) if record.exists() else None
-        if found is None or found.get("timeout", self.timeout) < self.timeout:
+        again = (
+            found is not None
+            and "failed" in found
+            and (self.retry or found.get("timeout", self.timeout) < self.timeout)
+        )
+        if found is None or again:
             found = self._build(engine, case, folder)
             if engine.name == OURS:
                 self._ours[folder] = found

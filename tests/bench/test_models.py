@@ -146,6 +146,8 @@ def test_why_a_peer_could_not_build_is_kept(tmp_path: Path) -> None:
     (record,) = tmp_path.glob("*/built.json")
     record.write_text('{"failed": "not compiled in 9 s", "timeout": 9}')
     assert Starter(9).build(case, [Compiler()])["onnxruntime"]["failed"] == "not compiled in 9 s"
+    assert Starter(9, retry=True).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"
+    record.write_text('{"failed": "not compiled in 9 s", "timeout": 9}')
     assert Starter(60).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"  # tried again
 
 
