@@ -11,6 +11,7 @@ import fcntl
 import importlib
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 import time
@@ -88,7 +89,7 @@ class Child:
             good, answer = self._connection.recv()
         except (EOFError, ConnectionError):
             self._process.join(10)
-            tail = " ".join(Path(self._log.name).read_text(errors="replace").split())[-300:]
+            tail = re.sub(r"\S*/", "", " ".join(Path(self._log.name).read_text(errors="replace").split()))[-300:]
             raise EngineError(f"the process ended with exit code {self._process.exitcode}: {tail}") from None
         if not good:
             raise EngineError(answer)
@@ -130,7 +131,7 @@ def _serve(connection: Connection, log: str, threads: int, function: Callable[..
             except StopIteration:
                 return
             except BaseException as error:
-                text = " ".join(str(error).split())
+                text = re.sub(r"\S*/", "", " ".join(str(error).split()))  # no paths of this machine
                 connection.send((False, f"{type(error).__name__}: {text[:300]}"))
                 return
             connection.send((True, answer))
