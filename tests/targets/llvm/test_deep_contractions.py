@@ -65,22 +65,35 @@ def test_matrix_registers() -> None:
 @pytest.mark.parametrize("tile,order", [((32, 32), "i1_o_o i0_o i1_o_i"), ((6, 64), "i1_o i0_o")])
 def test_many_rows_and_columns(tile: tuple[int, int], order: str) -> None:
     """Matrix registers take some tiles of columns with the same rows before they go on to the next rows, and then to further columns."""
-    module, a, wanted = product(512, 64, 512, bf16, False, rows=512)
-    machine = Machine(6, 64, 16, l2=64 * 1024, tiles=((bf16, tile),))
+    module, a, wanted = product(512, 128, 512, bf16, False, rows=512)
+    trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=192 * 1024, tiles=((bf16, tile),)))
+    first = next(step for step in trace if step.startswith("reorder"))
+    assert re.findall(r"i\d(?:_[oi])+", first)[: len(order.split())] == order.split()
 
-    orders: list[list[str]] = []
+
+@pytest.mark.parametrize("l2,tile", [(32 * 1024, [224, 32]), (256 * 1024, [64])], ids=["to memory", "in the cache"])
+def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
+    """What goes to memory is computed in long pieces of a few rows."""
+    module, a, wanted = product(96, 256, 1031, bf16, False, rows=96)
+    trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=l2, tiles=((bf16, (32, 32)),)))
+    assert [int(n) for n in re.findall(r"split\('\w+_i\d', (\d+)\)", "\n".join(trace))] == tile
+
+
+def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, machine: Machine) -> list[str]:
+    """The steps of the kernel's schedule for a machine; the result is compared."""
+    steps: list[str] = []
 
     def rule(kernel: loop.Kernel, kind: str, leading: int) -> Schedule:
         s = schedule_kernel(kernel, kind, leading, machine)
-        first = next(str(step) for step in s.trace if step.name == "reorder")
-        orders.append(re.findall(r"i\d(?:_[oi])+", first))
+        steps.extend(map(str, s.trace))
         return s
 
-    lower(module, LoweringOptions(panel=lambda *_: Panel(tile[1]), rule=rule), lambda step, m: step(m))
-    assert orders[0][: len(order.split())] == order.split()
+    panel = Panel(machine.tile(bf16)[1])
+    lower(module, LoweringOptions(panel=lambda *_: panel, rule=rule), lambda step, m: step(m))
     found = np.zeros(wanted.shape, bf16.numpy)
     Interpreter(module).run("main", [a, found])
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
+    return steps
 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4"])

@@ -31,7 +31,9 @@ FEW, NEAR, WIDE = 8, 64, 512
 """A right operand that lies row by row in memory is read for `FEW` rows of the left one in blocks of `NEAR` rows and `WIDE` columns: some pages
 at a time, each of them for a while."""
 LONG = 256
-"""Columns of a tile, at most, where rows lead."""
+"""Columns of a tile, at most, where rows lead, or where matrix registers compute a result that memory must take."""
+FAR = 4
+"""Times the second-level cache: a result larger than this goes to memory."""
 
 
 def contraction(s: Schedule, machine: Machine) -> None:
@@ -53,7 +55,8 @@ def contraction(s: Schedule, machine: Machine) -> None:
         return
     inner_k = [x for x in depth if x is not None] if root is main else []
     rows_lead = _rows_lead(main, roles, machine)
-    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, rows_lead)
+    long = rows_lead or _goes_to_memory(root, factor_type(main), machine)
+    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, long)
     work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
@@ -128,6 +131,14 @@ def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:
     shared = product(main.axes[p].upper + 1 for p in roles.batch)
     result = upper_limit(product(axis.upper + 1 for axis in main.axes))
     return right // upper_limit(shared) * size <= machine.l2 // 2 and right <= left + result
+
+
+def _goes_to_memory(root: loop.Block, factor: DType, machine: Machine) -> bool:
+    """Whether matrix registers compute a result that memory must take: processors follow some 32 rows that are written side by side.
+    Vectors multiply slowly enough for any."""
+    result = written_buffer(root).type
+    is_matrix = machine.tile(factor)[0] >= MATRIX_ROWS
+    return is_matrix and upper_limit(result.size, 0) * result.dtype.itemsize >= FAR * machine.l2
 
 
 def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:
@@ -275,13 +286,13 @@ def _tile(
     main: loop.Block,
     roles: Roles,
     machine: Machine,
-    rows_lead: bool,
+    long: bool,
 ) -> tuple[int | None, int, int | None]:
     """Rows of a tile, iterations of the next row loop (the lines of an image) that share one tile, and its columns; None leaves the
     loop whole.
 
     Columns: few panels, so that the result's tile stays in the first-level cache; rows: enough for the packed columns to be used
-    several times, few enough for all threads to have work, and about as many in every tile.
+    several times, few enough for all threads to have work, and about as many in every tile. `long`: rather in long pieces of few rows.
     """
     depth = 1
     for axis in main.reduce_axes:
@@ -303,7 +314,7 @@ def _tile(
         rows -= mr
     while rows > mr and rows * depth * factor.itemsize > machine.l2 * 3 // 2:
         rows -= mr
-    if rows_lead and columns < total_n:  # as large a tile, of longer pieces of rows of the result: memory likes them
+    if long and columns < total_n:  # as large a tile, of longer pieces of rows of the result: memory likes them
         wide = -(-even_part(total_n, LONG) // nr) * nr
         rows, columns = max(mr, rows * columns // wide // mr * mr), max(columns, wide)
     lines = 1
