@@ -26,12 +26,13 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
     buffers: dict[Value, Value] = {}
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
-    places: dict[Value, tensor.Place] = {}
-    for k, (value, result) in enumerate(zip(outputs, group.results, strict=True)):
+    # Only a group that stands in a program has results, and users that say where these lie.
+    found = {value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=False)}
+    places = {value: place for value, place in found.items() if place is not None}
+    for k, value in enumerate(outputs):
         type_ = value.type
-        if (place := tensor.place_of(result)) is not None:
-            places[value] = place
-            type_ = TensorType(type_.dtype, place.shape(type_.shape))
+        if value in places:
+            type_ = TensorType(type_.dtype, places[value].shape(type_.shape))
         argument = kernel.body.add_arg(_buffer(type_, "global"), f"out{k}")
         if value not in buffers:
             buffers[value] = argument

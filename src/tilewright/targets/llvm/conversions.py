@@ -64,7 +64,7 @@ def _to_small_integer(g: Context, x: str, source: DType, target: DType, lanes: i
     low, high = (-(1 << (target.bits - 1)), (1 << (target.bits - 1)) - 1) if signed else (0, (1 << target.bits) - 1)
     y = x
     for test, end in (("ogt", low), ("olt", high)):  # a NaN becomes the lower end, which is 0 without a sign
-        limit = number(float(end), source, lanes)
+        limit = number(float(end), source if source is f64 else f32, lanes)  # as registers hold it
         y = e.op(f"select {mask} {e.op(f'fcmp {test} {old} {y}, {limit}')}, {old} {y}, {old} {limit}")
     if signed:
         y = e.op(f"select {mask} {e.op(f'fcmp ord {old} {x}, {x}')}, {old} {y}, {old} {number(0, source, lanes)}")
