@@ -37,6 +37,8 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], st
     "across rows": (lambda x, i, u: x.scatter_add(0, i, u), (random(50, 600), places(70, 600, upto=50), random(70, 600)), "parallel vectorize"),
     "part of the rows": (lambda x, i, u: x.scatter_add(0, i, u), (random(50, 600), places(70, 300, upto=50), random(70, 300)), "vectorize"),
     "cache": (lambda x, i, u: x.index_copy(2, i, u), (random(1, 4, 64, 16), torch.tensor([7]), random(1, 4, 1, 16)), "parallel vectorize"),
+    "one element": (lambda x, i, u: x.scatter_add(1, i, u), (random(1, 1), places(1, 1, upto=1), random(1, 1)), ""),
+    "one row": (lambda x, i, u: x.scatter_add(1, i, u), (random(1, 40), places(1, 9, upto=40), random(1, 9)), "vectorize"),
     "maxima": (lambda x, i, u: x.scatter_reduce(1, i, u, "amax"), (random(50, 33), places(50, 33, upto=33), random(50, 33)), "parallel vectorize"),
 }  # fmt: skip
 

@@ -46,8 +46,8 @@ def scatter(s: Schedule, machine: Machine) -> None:
         s.merge(*outer)
         s.parallel(outer[0])
         set_grain(s, work)
-    last = enclosing_loops(copy)[-1]
-    for name in lanes or ((last.iv.name,) if last.kind == "serial" else ()):
+    last = [f.iv.name for f in enclosing_loops(copy)[-1:] if f.kind == "serial"]  # a single element has no loops
+    for name in lanes or last:
         s.vectorize(name)
 
 
