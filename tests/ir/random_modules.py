@@ -84,7 +84,7 @@ def random_kernel(seed: int) -> Operation:
         return random_kernel(seed + 1)
     # Arguments cannot be outputs of a kernel: return what was computed last, and something before it.
     group.body.append(tensor.Yield(dict.fromkeys((computed[-1], computed[len(computed) // 2]))))
-    return kernel_of_group(group, f"kernel_{seed}")
+    return kernel_of_group(tensor.Group(inputs, kind="elementwise", regions=[group.regions[0]]), f"kernel_{seed}")
 
 
 def random_module(level: str, seed: int) -> Module:

@@ -31,7 +31,7 @@ def kernel_from(shapes: Sequence[tuple[Any, ...]], body: Callable[..., Sequence[
     for k, op in enumerate(op for op in group.body.ops if isinstance(op, tensor.Compute)):
         op.attributes["tw.origin"] = f"b{k}"
     group.body.append(tensor.Yield(results))
-    return kernel_of_group(group, name)
+    return kernel_of_group(tensor.Group((), kind="elementwise", regions=[group.regions[0]]), name)
 
 
 def matmul() -> loop.Kernel:

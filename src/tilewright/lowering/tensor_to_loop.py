@@ -26,8 +26,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
     buffers: dict[Value, Value] = {}
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
-    # Only a group that stands in a program has results, and users that say where these lie.
-    found = {value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=False)}
+    found = {value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=True)}
     places = {value: place for value, place in found.items() if place is not None}
     for k, value in enumerate(outputs):
         type_ = value.type

@@ -36,7 +36,7 @@ def make_group(types: Sequence[TensorType], body: Callable[..., Sequence[Any]], 
     t = TensorBuilder(Builder(group.body))
     results = body(t, *(t.wrap(v) for v in arguments))
     Builder(group.body)(tensor.Yield([r.value for r in results]))
-    return group
+    return tensor.Group((), kind=kind, regions=[group.regions[0]])
 
 
 def scheduled(group: tensor.Group, rule: Callable[[Schedule], object] | None) -> loop.Kernel:

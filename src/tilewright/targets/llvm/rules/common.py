@@ -69,6 +69,11 @@ def upper_limit(extent: Dim, default: int = 1 << 30) -> int:
     return default if upper is None else upper
 
 
+def divisor(extent: Dim, most: int) -> int:
+    """The largest number, up to `most`, that divides a known extent; else 1."""
+    return next((n for n in range(most, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
+
+
 def contiguity(block: loop.Block, iv: Expr) -> float:
     """How well vector lanes along a loop serve the block's accesses: contiguous ones count, strided ones cost."""
     score = 0.0

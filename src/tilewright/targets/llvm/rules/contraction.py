@@ -13,6 +13,7 @@ from ....transforms.pack_operands import CONTRACTION, Roles
 from .common import (
     Machine,
     blocks_of,
+    divisor,
     fuse_all,
     loop_of,
     set_grain,
@@ -104,15 +105,13 @@ def _near_columns(
     """How many tiles of columns a thread takes with the same rows before it takes the next rows: where all rows of the left factor are
     too many for the second-level cache, as many columns of the right one as fill half of it, so that both come to it a few times only.
     Only matrix registers multiply faster than rows come from beyond; beside vectors the next panel of the right factor is what must be near."""
-    tiles = s.loop(n_outer).extent if n_outer is not None else 1
-    depth = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes))
-    line = depth * factor_type(main).itemsize
-    rows = upper_limit(product(main.axes[p].upper + 1 for p in roles.m))
-    is_matrix = machine.tile(factor_type(main))[0] >= MATRIX_ROWS
-    if not is_matrix or columns is None or not isinstance(tiles, int) or rows * line <= machine.l2 // 2:
+    factor, half = factor_type(main), machine.l2 // 2
+    line = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) * factor.itemsize
+    if n_outer is None or columns is None or not _in_matrix_registers(factor, machine):
         return 1
-    most = max(1, machine.l2 // 2 // (columns * line))
-    return next(n for n in range(min(most, tiles), 0, -1) if tiles % n == 0)
+    if _most_rows(main, roles) * line <= half:
+        return 1
+    return divisor(s.loop(n_outer).extent, half // (columns * line))
 
 
 def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:
@@ -137,8 +136,12 @@ def _goes_to_memory(root: loop.Block, factor: DType, machine: Machine) -> bool:
     """Whether matrix registers compute a result that memory must take: processors follow some 32 rows that are written side by side.
     Vectors multiply slowly enough for any."""
     result = written_buffer(root).type
-    is_matrix = machine.tile(factor)[0] >= MATRIX_ROWS
-    return is_matrix and upper_limit(result.size, 0) * result.dtype.itemsize >= FAR * machine.l2
+    is_far = upper_limit(result.size, 0) * result.dtype.itemsize >= FAR * machine.l2
+    return is_far and _in_matrix_registers(factor, machine)
+
+
+def _in_matrix_registers(factor: DType, machine: Machine) -> bool:
+    return machine.tile(factor)[0] >= MATRIX_ROWS
 
 
 def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:
@@ -169,7 +172,11 @@ def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) 
 
 def _few_rows(main: loop.Block, roles: Roles) -> bool:
     """Whether the right operand is read for so few rows that memory decides how fast."""
-    return upper_limit(product(main.axes[p].upper + 1 for p in roles.m)) <= FEW
+    return _most_rows(main, roles) <= FEW
+
+
+def _most_rows(main: loop.Block, roles: Roles) -> int:
+    return upper_limit(product(main.axes[p].upper + 1 for p in roles.m))
 
 
 def _lies_wide(main: loop.Block, roles: Roles) -> bool:

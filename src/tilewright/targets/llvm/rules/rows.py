@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Dim, Expr, free_symbols, linear_in
+from ....ir.symbolic import Expr, free_symbols, linear_in
 from ....schedule import Schedule
 from ....schedule.tree import address, enclosing_loops, reduce_variables
 from .common import (
@@ -12,6 +12,7 @@ from .common import (
     Machine,
     blocks_of,
     contiguity,
+    divisor,
     fuse_all,
     independent,
     is_outermost_chain,
@@ -118,15 +119,10 @@ def _cut_columns(s: Schedule, blocks: list[loop.Block], depth: int) -> dict[loop
     if not any(b.reduce_axes and name in window_columns(b) for b, name in names.items()):
         return {}
     extent = s.loop(next(iter(names.values())) or "").extent
-    size = _divisor(extent, COLUMNS)
+    size = divisor(extent, COLUMNS)
     if size < 2 or any(name is None or s.loop(name).extent != extent for name in names.values()):
         return {}
     return {b: s.split(name, size) for b, name in names.items() if name is not None}
-
-
-def _divisor(extent: Dim, most: int) -> int:
-    """The largest number, up to `most`, that divides a known extent; else 1."""
-    return next((n for n in range(most, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
 
 
 def _share_windows(s: Schedule, block: loop.Block, columns: str) -> None:
@@ -168,7 +164,7 @@ def single(s: Schedule, machine: Machine) -> None:
     name = chosen.iv.name
     is_reduced = chosen.iv in reduced
     windows = [x for x in window_columns(block) if x in parallel]
-    size = _divisor(s.loop(windows[-1]).extent, COLUMNS) if windows else 1
+    size = divisor(s.loop(windows[-1]).extent, COLUMNS) if windows else 1
     if not is_reduced and size > 1 and independent(own):
         parts, columns = s.split(windows[-1], size)
         parallel[parallel.index(windows[-1])] = parts
@@ -221,7 +217,7 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
             continue
         iv = s.loop(name).iv
         moved = [isinstance(e := address(op), Expr) and iv in free_symbols(e) for op in loads]
-        size = _divisor(s.loop(name).extent, min(COLUMNS if number == 1 else COLUMNS // 2, TOGETHER // number))
+        size = divisor(s.loop(name).extent, min(COLUMNS if number == 1 else COLUMNS // 2, TOGETHER // number))
         if any(moved) and not all(moved) and size > 1:
             sizes[p] = size
             number *= size
