@@ -96,6 +96,13 @@ def test_edges(isa: Isa, m: int, n: int, k: int) -> None:
 
 
 @ISAS
+@pytest.mark.parametrize("m,n,k", [(1, 100, 37), (13, 20, 66)])
+def test_signed_edges(isa: Isa, m: int, n: int, k: int) -> None:
+    """Where only a product of unsigned by signed bytes is an instruction, the left factor is shifted."""
+    check(isa, i8, i8, m, n, k)
+
+
+@ISAS
 def test_symbolic(isa: Isa) -> None:
     check(isa, u8, i8, 13, 150, 17, symbolic="mnk", accumulate=True)
     check(isa, i8, i8, 33, 64, 64, symbolic="mk")

@@ -9,6 +9,7 @@ from functools import partial
 from ....ir.symbolic import Dim, bounds
 from ..emitter import Carried, Emitter
 from ..isa import Isa
+from .group_step import is_shifted
 from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, tile_rows
 from .vector_tile import MAX_UNROLL, Tile, tile_function
 
@@ -102,9 +103,12 @@ class Driver:
 
         self.emitter.loop("0", self.dims(self.problem.lines), "1", [], body)
 
+    def _tile_rows(self, vectors: int) -> int:
+        return tile_rows(self.isa, vectors) - is_shifted(self.isa, self.problem)
+
     def _line(self, b: str, c: str, line: str, vectors: int, columns: str | None, lanes: int | None) -> None:
         p, e = self.problem, self.emitter
-        limit = tile_rows(self.isa, vectors)
+        limit = self._tile_rows(vectors)
         a_line = e.at("%a", e.mul(line, self.dims(p.a_line)), p.dtype.itemsize)
         c_line = e.at(c, e.mul(line, self.dims(p.c_line)), p.c_dtype.itemsize)
 
@@ -130,7 +134,7 @@ class Driver:
             return
         # Any height may occur, each with a tile function of its own: no more of them than keep the multipliers busy.
         most = bounds(p.m)[1]
-        limit = min(limit, max(tile_rows(self.isa, p.width // p.lanes), -(-MIN_CHAINS // vectors)))
+        limit = min(limit, max(self._tile_rows(p.width // p.lanes), -(-MIN_CHAINS // vectors)))
         limit = limit if most is None else max(1, min(limit, most))
         m = self.dims(p.m)
         with e.when(e.op(f"icmp sgt i64 {m}, 0")):

@@ -6,7 +6,8 @@ A lane holds the group of B's elements of one column, a factor the group of A's 
 |---|---|---|
 | bf16 pairs | ``vdpbf16ps`` (AVX512-BF16) | widened to float32: two multiply-adds |
 | quads of one signed and one unsigned byte | ``vpdpbusd`` (AVX512-VNNI, AVX-VNNI) | pairs |
-| quads of equal signs | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8), ``sdot``, ``udot`` (NEON) | pairs |
+| quads of equal signs | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8), ``sdot``, ``udot`` (NEON) | signed ones shifted, else pairs |
+| quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, less ``vpdpbusd`` of 128 | |
 | pairs of bytes | widened to 16 bits, ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | two multiplications and additions of 32 bits |
 
 All integer ways are exact modulo 2**32; the saturating ``vpmaddubsw`` is not used.
@@ -14,16 +15,20 @@ All integer ways are exact modulo 2**32; the saturating ``vpmaddubsw`` is not us
 
 from __future__ import annotations
 
-from ....ir.types import DType, bf16, i8
+from ....ir.types import DType, bf16, i8, u8
 from ..emitter import Emitter
 from ..isa import Isa
 from .problem import Problem
+
+SHIFT = str(-0x7F7F7F80)
+"""Four times the byte 128, as i32: added to signed bytes by flipping their upper bits."""
 
 
 def group_step(
     e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
 ) -> list[str]:
-    """``acc[i, v] += words[i] . row[v]``: `words` are the groups of A (i32, zeros behind narrower ones), `row` vectors of raw groups of B."""
+    """``acc[i, v] += words[i] . row[v]``: `words` are the groups of A (i32, zeros behind narrower ones), `row` vectors of raw groups of B.
+    Where A `is_shifted`, `acc` has a row more."""
     if p.dtype is bf16:
         return _bf16_pairs(e, isa, lanes, words, row, acc)
     if p.group == 4:
@@ -41,15 +46,21 @@ def has_quads(isa: Isa, a: DType, b: DType) -> bool:
     return _dot_instruction(isa, a, b, isa.lanes(32)) is not None
 
 
+def is_shifted(isa: Isa, p: Problem) -> bool:
+    """Whether signed A is multiplied as A + 128, which is unsigned: a further row, all 128, sums up by how much results are too large."""
+    found = _dot_instruction(isa, p.dtype, p.b_dtype, p.lanes) if p.group == 4 else None
+    return found is not None and p.dtype is p.b_dtype and "vpdpbusd" in found[0]
+
+
 def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, bool] | None:
     """The intrinsic ``(sums, quads, quads)`` for factors of these types, and whether it wants B before A."""
     bits, kinds = 32 * lanes, "".join("s" if x is i8 else "u" for x in (a, b))
-    if a is not b and (isa.has("avx512vnni") or (isa.has("avxvnni") and bits <= 256)):
-        return f"llvm.x86.avx512.vpdpbusd.{bits}", a is i8
     if a is b and isa.has("avxvnniint8") and bits <= 256:
         return f"llvm.x86.avx2.vpdpb{kinds}d.{bits}", False
     if a is b and isa.has("dotprod") and bits == 128:
         return f"llvm.aarch64.neon.{kinds[0]}dot.v4i32.v16i8", False
+    if i8 in (a, b) and (isa.has("avx512vnni") or (isa.has("avxvnni") and bits <= 256)):
+        return f"llvm.x86.avx512.vpdpbusd.{bits}", b is u8
     return None
 
 
@@ -58,6 +69,8 @@ def _quads(e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: 
     if found is None:
         raise NotImplementedError(f"quads of {p.dtype.label} and {p.b_dtype.label} on {isa.name}")
     instruction, swapped = found
+    if is_shifted(isa, p):
+        words = [*(e.op(f"xor i32 {word}, {SHIFT}") for word in words), SHIFT]
     sums, whole, quads = f"<{lanes} x i32>", f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     result = []
     for i, word in enumerate(words):
@@ -137,4 +150,4 @@ def _bf16_pairs(e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[st
     return result
 
 
-__all__ = ["byte_group", "group_step", "has_quads"]
+__all__ = ["byte_group", "group_step", "has_quads", "is_shifted"]

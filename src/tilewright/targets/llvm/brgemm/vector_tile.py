@@ -11,7 +11,7 @@ from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .group_step import group_step
+from .group_step import group_step, is_shifted
 from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, accumulator_of, named, tile_rows
 
 PREFETCH = 384
@@ -75,7 +75,8 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
             return widened(value, p.b_dtype, t.lanes)
         return value if element == scalar else e.op(f"fpext {narrow} {value} to {vector}")
 
-    size = t.rows * t.vectors
+    shifted = is_shifted(isa, p)
+    size = (t.rows + shifted) * t.vectors
     unroll = MAX_UNROLL if size <= MIN_CHAINS else MAX_UNROLL // 2
     chains = 1
     while size * chains < MIN_CHAINS and chains < unroll and size * chains * 2 <= tile_rows(isa, t.vectors) * t.vectors:
@@ -181,6 +182,8 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         pointer = e.at("%c", e.mul(str(i), "%c_m"), p.c_dtype.itemsize)
         for v in range(t.vectors):
             value = total[i * t.vectors + v]
+            if shifted:
+                value = e.op(f"sub {vector} {value}, {total[t.rows * t.vectors + v]}")
             if t.accumulate:
                 value = e.add_numbers(vector, value, load(high, pointer, v, p.c_dtype.itemsize, t.masked))
             if high != scalar:
