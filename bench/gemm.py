@@ -1,7 +1,8 @@
-"""`python -m bench.gemm`: single products of matrices, Tilewright beside MKL and oneDNN as torch calls them.
+"""`python -m bench.gemm`: single products of matrices, Tilewright beside MKL and oneDNN as torch calls them, of bytes beside ONNX Runtime too.
 
-Forty shapes (rows x depth x columns, a batch before them) in float32 and bf16: square ones, BERT's, a language model's decoding,
-skinny ones, batches of small ones. The right operand is a constant where it is a weight (`nn.Linear`), an input where it is not.
+Forty shapes (rows x depth x columns, a batch before them) in float32, bf16 and int8 (unsigned by signed bytes into int32): square ones, BERT's,
+a language model's decoding, skinny ones, batches of small ones. The right operand is a constant where it is a weight, an input where it is not.
+float32 and bf16 are `nn.Linear` or ``a @ b``; int8 is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into a given array.
 Each engine runs in a process of its own, and they take turns; writes bench/results/gemm.json and gemm.md.
 """
 
@@ -26,6 +27,7 @@ from .results import machine  # noqa: E402
 from .roofline import Roof, measure_roof  # noqa: E402
 from .worker import Child, holding  # noqa: E402
 
+PEERS = {"float32": ("torch",), "bf16": ("torch",), "int8": ("torch", "onnxruntime")}
 TIMEOUT = 120  # seconds that an engine may take to load a shape
 
 
@@ -47,10 +49,10 @@ class Shape:
     def flops(self) -> float:
         return 2.0 * self.batch * self.m * self.n * self.k
 
-    def bytes(self, element: int) -> float:
-        """Operands read once, the result written once."""
+    def bytes(self, element: int, result: int | None = None) -> float:
+        """Operands read once, the result written once, in elements of so many bytes."""
         right = self.k * self.n * (1 if self.weight else self.batch)
-        return element * (self.batch * self.m * (self.k + self.n) + right)
+        return element * (self.batch * self.m * self.k + right) + (result or element) * self.batch * self.m * self.n
 
 
 SHAPES = [
@@ -73,7 +75,7 @@ SHAPES = [
 
 
 def serving(engine: str, threads: int) -> Iterator[Any]:
-    """Child (see `worker`): load the shape that is asked for, then time turns of it; the answer to a load is the error or None."""
+    """Child (see `worker`): load the shape that is asked for, then time turns of it; the answer to a load is the error, a text where it failed."""
     import torch
 
     torch.set_num_threads(threads)
@@ -84,14 +86,25 @@ def serving(engine: str, threads: int) -> Iterator[Any]:
         question = yield answer
         if isinstance(question, float):
             answer = _turn(call, question)
-        elif engine == "torch":
-            module, inputs = _torch(*question)
-            call, answer = partial(module, *inputs), None
-        else:
-            try:
-                call, answer = _ours(*question, threads)
-            except Exception as problem:
-                answer = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+            continue
+        shape, precision = question
+        load = _integers if precision == "int8" else _reals
+        try:
+            call, answer = load(engine, shape, precision, threads)
+        except Exception as problem:
+            answer = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+def _reals(engine: str, shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any], float]:
+    """The call, and the largest difference from torch over the largest magnitude."""
+    module, inputs = _torch(shape, precision)
+    if engine == "torch":
+        return partial(module, *inputs), 0.0
+    import tilewright as tw
+
+    library = tw.compile(module, inputs, threads=threads)
+    wanted, found = module(*inputs).float(), library(*inputs).float()
+    return partial(library, *inputs), float((wanted - found).abs().max() / wanted.abs().max())
 
 
 def _torch(shape: Shape, precision: str) -> tuple[Any, tuple[Any, ...]]:
@@ -111,14 +124,62 @@ def _torch(shape: Shape, precision: str) -> tuple[Any, tuple[Any, ...]]:
     return Product(), (left, torch.randn(*lead, shape.k, shape.n, generator=generator).to(dtype))
 
 
-def _ours(shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any], float]:
-    """The call, and the largest difference from torch over the largest magnitude."""
-    import tilewright as tw
+def _integers(engine: str, shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any], float]:
+    """The call, which writes into an array that is always the same, and the largest difference from NumPy."""
+    import numpy as np
 
-    module, inputs = _torch(shape, precision)
-    library = tw.compile(module, inputs, threads=threads)
-    wanted, found = module(*inputs).float(), library(*inputs).float()
-    return partial(library, *inputs), float((wanted - found).abs().max() / wanted.abs().max())
+    random = np.random.default_rng(0)
+    lead = (shape.batch,) if shape.batch > 1 else ()
+    left = random.integers(0, 256, (*lead, shape.m, shape.k)).astype(np.uint8)
+    right = random.integers(-128, 128, (*(() if shape.weight else lead), shape.k, shape.n)).astype(np.int8)
+    out = np.full((*lead, shape.m, shape.n), -1, np.int32)
+    inputs = {"a": left} if shape.weight else {"a": left, "b": right}
+    call: Callable[[], Any]
+    if engine == "torch":
+        import torch
+
+        call = partial(torch._int_mm, *map(torch.from_numpy, (left, right)), out=torch.from_numpy(out))
+    elif engine == "onnxruntime":
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        model = _integer_model(inputs, right, out).SerializeToString()
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_cpu_input(name, value)
+        binding.bind_output("y", "cpu", 0, out.dtype, out.shape, out.ctypes.data)
+
+        def call() -> Any:
+            session.run_with_iobinding(binding)
+            return inputs, out  # the binding knows them by address only: they must stay alive
+
+    else:
+        import tilewright as tw
+
+        library = tw.compile(_integer_model(inputs, right, out), tuple(inputs.values()), threads=threads)
+        call = library.bind(*inputs.values(), out=out)
+    call()
+    # float32 sums of bytes would round, float64 ones are exact
+    return call, float(np.abs(left.astype(np.float64) @ right.astype(np.float64) - out).max())
+
+
+def _integer_model(inputs: dict[str, Any], right: Any, out: Any) -> Any:
+    """MatMulInteger of a and b, a constant where it is no input."""
+    from onnx import helper, numpy_helper
+
+    def info(name: str, array: Any) -> Any:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])],
+        "product",
+        [info(name, array) for name, array in inputs.items()],
+        [info("y", out)],
+        [] if "b" in inputs else [numpy_helper.from_array(right, "b")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 def measure(
@@ -130,22 +191,24 @@ def measure(
     lock: Path | None,
     nice: int | None,
 ) -> dict[str, Any]:
-    """Median seconds of both, their share of the peak, and the floor that the roofline sets."""
+    """Median seconds of all that have this product, their share of the peak, and the floor that the roofline sets."""
     row: dict[str, Any] = {**asdict(shape), "precision": precision}
     for child in children.values():
         child.prioritize(None if nice is None else 0)
-    answers = [child.ask((shape, precision), TIMEOUT) for child in children.values()]
-    if isinstance(answers[0], str):
-        return {**row, "failed": answers[0]}
-    row["error"] = answers[0]
-    work = shape.flops, shape.bytes(4 if precision == "float32" else 2)
-    row["floor_seconds"] = roof.floor_seconds(precision, [work])
+    engines = ("tilewright", *PEERS[precision])
+    answers = {name: children[name].ask((shape, precision), TIMEOUT) for name in engines}
+    row["error"] = answers["tilewright"]
+    if isinstance(row["error"], str):
+        return {**row, "failed": row["error"]}
+    children = {name: children[name] for name in engines if not isinstance(answers[name], str)}
+    element, result = {"float32": (4, 4), "bf16": (2, 2), "int8": (1, 4)}[precision]
+    row["floor_seconds"] = roof.floor_seconds(precision, [(shape.flops, shape.bytes(element, result))])
     times: dict[str, list[float]] = {name: [] for name in children}
     with holding(lock):
         for child in children.values():
             child.prioritize(nice)
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(times["torch"]) < 3:
+        while time.perf_counter() < end or len(times["tilewright"]) < 3:
             for name, child in children.items():
                 times[name] += child.ask(seconds / 20, TIMEOUT)
     for name, values in times.items():
@@ -177,46 +240,53 @@ def _turn(call: Callable[[], Any], seconds: float) -> list[float]:
     return times
 
 
+def best_peer(row: dict[str, Any]) -> tuple[float, float]:
+    """The fastest peer's seconds over ours, and its share of the peak."""
+    found = min((row[name] for name in PEERS[row["precision"]] if name in row), key=lambda figure: figure["seconds"])
+    return found["seconds"] / row["tilewright"]["seconds"], found["share_of_peak"]
+
+
 def markdown(result: dict[str, Any]) -> str:
     """A table for each precision."""
     roof = result["roof"]
-    peaks = ", ".join(f"{p} {v / 1e9:.0f} GFLOP/s" for p, v in roof["flops"].items())
+    peaks = ", ".join(f"{p} {v / 1e9:.0f} G{'' if p == 'int8' else 'FL'}OP/s" for p, v in roof["flops"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
         f"{result['date']}, {result['machine']['processor']}, {roof['threads']} threads; measured peaks: {peaks}, "
-        f"{roof['bandwidth'] / 1e9:.0f} GB/s. Medians; torch {result['torch']}. Rows × depth × columns. Operands stay in the caches "
-        "where they fit, a shared third-level one too, so a product bound by memory can be faster than the roofline of memory."
+        f"{roof['bandwidth'] / 1e9:.0f} GB/s. Medians; {versions}. Rows × depth × columns. Operands stay in the caches "
+        "where they fit, a shared third-level one too, so a product bound by memory can be faster than the roofline of memory. "
+        "int8: unsigned by signed bytes into int32 (MatMulInteger; torch: `torch._int_mm`), into a given array; the error is absolute."
     ]
-    for precision in roof["flops"]:
+    for precision, peers in PEERS.items():
         rows = [r for r in result["rows"] if r["precision"] == precision]
         if not rows:
             continue
-        lines += ["", f"## {precision}", ""]
-        lines += [
-            "| kind | shape | Tilewright µs | torch µs | share of peak | torch's | torch ÷ ours | floor ÷ ours | error |"
-        ]
-        lines += ["|---" * 9 + "|"]
+        head = ["kind", "shape", *(f"{name} µs" for name in ("Tilewright", *peers)), "share of peak"]
+        head += ["best peer's", "best peer ÷ ours", "floor ÷ ours", "error"]
+        lines += ["", f"## {precision}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         ratios = []
         for r in rows:
             shape = Shape(**{k: r[k] for k in ("kind", "m", "n", "k", "batch", "weight")})
+            cells = [r["kind"], str(shape)]
             if "failed" in r:
-                lines.append(f"| {r['kind']} | {shape} | {r['failed']} | | | | | | |")
-                continue
-            ours, theirs = r["tilewright"], r["torch"]
-            ratio = theirs["seconds"] / ours["seconds"]
-            ratios.append(ratio)
-            lines.append(
-                f"| {r['kind']} | {shape} | {ours['seconds'] * 1e6:.1f} | {theirs['seconds'] * 1e6:.1f} | {ours['share_of_peak']:.0%} | "
-                f"{theirs['share_of_peak']:.0%} | {ratio:.2f} | {r['floor_seconds'] / ours['seconds']:.2f} | {r['error']:.0e} |"
-            )
+                cells += [r["failed"], *[""] * (len(head) - 3)]
+            else:
+                ours, (ratio, share) = r["tilewright"], best_peer(r)
+                ratios.append(ratio)
+                cells += [f"{r[n]['seconds'] * 1e6:.1f}" if n in r else "" for n in ("tilewright", *peers)]
+                cells += [f"{ours['share_of_peak']:.0%}", f"{share:.0%}", f"{ratio:.2f}"]
+                cells += [f"{r['floor_seconds'] / ours['seconds']:.2f}", f"{r['error']:.0e}"]
+            lines.append(f"| {' | '.join(cells)} |")
         if ratios:
-            lines.append(f"| | geometric mean | | | | | {statistics.geometric_mean(ratios):.2f} | | |")
+            mean = ["", "geometric mean", *[""] * (len(head) - 5), f"{statistics.geometric_mean(ratios):.2f}", "", ""]
+            lines.append(f"| {' | '.join(mean)} |")
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gemm", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("-p", "--precision", choices=["float32", "bf16"], nargs="+", default=["float32", "bf16"])
+    add("-p", "--precision", choices=list(PEERS), nargs="+", default=list(PEERS))
     add("-k", "--kinds", nargs="+", choices=sorted({s.kind for s in SHAPES}), help="only these kinds of shapes")
     add("-t", "--threads", type=int, default=2)
     add("-s", "--seconds", type=float, default=1.0, help="of measuring, for each shape and precision")
@@ -227,9 +297,8 @@ def main(arguments: list[str] | None = None) -> None:
     from importlib.metadata import version
 
     roof = measure_roof(options.threads, options.lock, options.nice)
-    children = {
-        name: Child(serving, name, options.threads, threads=options.threads) for name in ("tilewright", "torch")
-    }
+    peers = sorted({name for precision in options.precision for name in PEERS[precision]})
+    children = {name: Child(serving, name, options.threads, threads=options.threads) for name in ("tilewright", *peers)}
     rows = []
     try:
         for child in children.values():
@@ -247,7 +316,7 @@ def main(arguments: list[str] | None = None) -> None:
     result = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "torch": version("torch"),
+        "versions": {name: version(name) for name in peers},
         "roof": asdict(roof),
         "rows": rows,
     }
@@ -259,8 +328,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _line(row: dict[str, Any]) -> str:
     if "failed" in row:
         return str(row["failed"])
-    ours, theirs = row["tilewright"], row["torch"]
-    return f"{ours['share_of_peak']:.0%} of peak, torch {theirs['share_of_peak']:.0%}, ratio {theirs['seconds'] / ours['seconds']:.2f}"
+    ratio, share = best_peer(row)
+    return f"{row['tilewright']['share_of_peak']:.0%} of peak, best peer {share:.0%}, ratio {ratio:.2f}"
 
 
 if __name__ == "__main__":

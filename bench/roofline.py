@@ -11,7 +11,7 @@ from .worker import Child, holding
 
 @dataclass(frozen=True)
 class Roof:
-    """Peak flop/s by precision, bytes/s from memory, and bytes that the cores' own caches keep, on `threads` threads."""
+    """Peak operations a second by precision, bytes/s from memory, and bytes that the cores' own caches keep, on `threads` threads."""
 
     threads: int
     flops: dict[str, float]
@@ -44,7 +44,7 @@ def _roof(threads: int) -> Any:
 
     yield
     found = measure(threads)
-    flops = {"float32": found.flops, "bf16": found.bf16_flops}
+    flops = {"float32": found.flops, "bf16": found.bf16_flops, "int8": found.int8_flops}
     yield asdict(Roof(threads, flops, found.bandwidth, threads * _own_cache()))
 
 

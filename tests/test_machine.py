@@ -27,7 +27,7 @@ def test_peaks_are_not_beaten_by_numpy() -> None:
     assert reached < 1.5 * here.flops
     assert here.flops < 100 * reached
     assert 1e9 < here.bandwidth < 1e13
-    assert here.flops <= here.bf16_flops
+    assert here.flops <= min(here.bf16_flops, here.int8_flops)
 
 
 def test_the_best_measurement_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

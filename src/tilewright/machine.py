@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured: arithmetic in float32 and in bf16, and memory bandwidth, the roofs of the roofline.
+"""What this machine can do at best, measured: arithmetic in float32, bf16 and int8, and memory bandwidth, the roofs of the roofline.
 
 They are measured by small loops in LLVM IR, vectors as wide as the processor's registers, on a given number of threads;
 the best results so far are kept in the disk cache, by processor and threads.
@@ -23,7 +23,7 @@ from tilewright import disk_cache
 _VERSION = 2
 _CHAINS = 12  # independent FMA chains: latency 4 x 2 units, and some
 _TILES = 4  # products of tile registers a round: four sums of two factors each
-_TILE_FLOPS = 2 * 16 * 16 * 32  # of one product: 16 x 16 sums of 32 bf16 terms
+_TILE_FLOPS = {"bf16": 2.0 * 16 * 16 * 32, "int8": 2.0 * 16 * 16 * 64}  # of one product: 16 x 16 sums of so many terms
 _BUFFER = 256 << 20  # bytes read by all threads together; larger than any cache that we know
 
 
@@ -31,7 +31,8 @@ _BUFFER = 256 << 20  # bytes read by all threads together; larger than any cache
 class Machine:
     """Peak float32 flop/s (a fused multiply-add is two) and bytes/s read from memory, with `threads` threads.
 
-    `bf16_flops`: peak of products of bf16 numbers summed in float32, by matrix instructions (AMX); `flops` where there are none.
+    `bf16_flops`: peak of products of bf16 numbers summed in float32, by matrix instructions (AMX); `int8_flops`: of products of 8-bit
+    integers summed in int32, by such instructions. `flops` where there are none.
     """
 
     processor: str
@@ -39,9 +40,11 @@ class Machine:
     flops: float
     bandwidth: float
     bf16_flops: float = 0.0
+    int8_flops: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bf16_flops", max(self.flops, self.bf16_flops))
+        for peak in ("bf16_flops", "int8_flops"):
+            object.__setattr__(self, peak, max(self.flops, getattr(self, peak)))
 
     def floor_seconds(self, flops: float, num_bytes: float) -> float:
         """The roofline: no program that does `flops` operations and moves `num_bytes` is faster than this."""
@@ -70,7 +73,8 @@ def machine(threads: int | None = None) -> Machine:
     if known is not None:
         try:
             before = Machine(**json.loads(known))
-            roofs = ((getattr(m, f) for m in (found, before)) for f in ("flops", "bandwidth", "bf16_flops"))
+            names = ("flops", "bandwidth", "bf16_flops", "int8_flops")
+            roofs = ((getattr(m, f) for m in (found, before)) for f in names)
             found = Machine(processor, count, *map(max, roofs))
         except (ValueError, TypeError):
             pass  # an older or damaged entry
@@ -82,14 +86,14 @@ def measure(threads: int, processor: str = "") -> Machine:
     """Measure now: the best of several short runs of each loop."""
     loops = _Loops()
     flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
-    bf16 = float(_TILES * _TILE_FLOPS) * _rate(loops.multiply_tiles, threads) if loops.multiply_tiles else 0.0
+    tiles = {f"{name}_flops": _TILES * _TILE_FLOPS[name] * _rate(loop, threads) for name, loop in loops.tiles.items()}
     share = _BUFFER // threads // 4096 * 4096
     buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
     starts = [ctypes.addressof(b) + -ctypes.addressof(b) % 64 for b in buffers]
     for start in starts:
         ctypes.memset(start, 0, share)
     seconds = min(_timed([partial(loops.read, start, share) for start in starts]) for _ in range(8))
-    return Machine(processor or _processor(), threads, flops, share * threads / seconds, bf16)
+    return Machine(processor or _processor(), threads, flops, share * threads / seconds, **tiles)
 
 
 def _rate(loop: Callable[[int], Any], threads: int) -> float:
@@ -131,15 +135,15 @@ def _processor() -> str:
 
 
 def _tiles_allowed(features: dict[str, bool]) -> bool:
-    """Whether the processor multiplies tiles of bf16 and Linux lets this process do so, asked here."""
-    if not (features.get("amx-tile") and features.get("amx-bf16")):
+    """Whether the processor multiplies tiles of bf16 and of bytes and Linux lets this process do so, asked here."""
+    if not all(features.get(f"amx-{name}") for name in ("tile", *_TILE_FLOPS)):
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 class _Loops:
-    """The loops as machine code of this process; `multiply_tiles` where there are matrix instructions."""
+    """The loops as machine code of this process; `tiles`: those of matrix instructions, by the factors' type."""
 
     def __init__(self) -> None:
         import llvmlite.binding as llvm
@@ -148,8 +152,8 @@ class _Loops:
         llvm.initialize_native_asmprinter()
         features = llvm.get_host_cpu_features()
         self.lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-        tiles = _tiles_allowed(features)
-        module = llvm.parse_assembly(self._text() + (_TILE_LOOP if tiles else ""))
+        tiles = tuple(_TILE_FLOPS) if _tiles_allowed(features) else ()
+        module = llvm.parse_assembly(self._text() + (_TILE_SETUP if tiles else "") + "".join(map(_tile_loop, tiles)))
         target = llvm.Target.from_default_triple()
         self._machine = target.create_target_machine(
             cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2, jit=True
@@ -159,11 +163,10 @@ class _Loops:
         self.multiply_add = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
             self._engine.get_function_address("multiply_add")
         )
-        self.multiply_tiles: Callable[[int], Any] | None = None
-        if tiles:
-            self.multiply_tiles = ctypes.CFUNCTYPE(None, ctypes.c_int64)(
-                self._engine.get_function_address("multiply_tiles")
-            )
+        self.tiles: dict[str, Callable[[int], Any]] = {
+            name: ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._engine.get_function_address(f"multiply_{name}"))
+            for name in tiles
+        }
         self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
             self._engine.get_function_address("read")
         )
@@ -233,22 +236,29 @@ class _Loops:
 
 _SHAPES = "\\01\\00" + "\\00" * 14 + "\\40\\00" * 8 + "\\00" * 16 + "\\10" * 8 + "\\00" * 8
 """The tile configuration: palette 1, eight registers of 16 rows of 64 bytes."""
-_TILE_LOOP = f"""
+_TILE_SETUP = f"""
 @shapes = private constant [64 x i8] c"{_SHAPES}", align 64
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilezero(i8)
-declare void @llvm.x86.tdpbf16ps(i8, i8, i8)
 declare void @llvm.x86.tilerelease()
-define void @multiply_tiles(i64 %n) {{
+"""
+
+
+def _tile_loop(name: str) -> str:
+    """``multiply_bf16(n)``, ``multiply_int8(n)``: n rounds of four products of tile registers."""
+    product = f"@llvm.x86.{'tdpbf16ps' if name == 'bf16' else 'tdpbusd'}"
+    return f"""
+declare void {product}(i8, i8, i8)
+define void @multiply_{name}(i64 %n) {{
 entry:
   call void @llvm.x86.ldtilecfg(ptr @shapes)
 {"".join(f"  call void @llvm.x86.tilezero(i8 {k})" + chr(10) for k in range(8))}  br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %j, %loop ]
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 4, i8 7)
-  call void @llvm.x86.tdpbf16ps(i8 2, i8 5, i8 6)
-  call void @llvm.x86.tdpbf16ps(i8 3, i8 5, i8 7)
+  call void {product}(i8 0, i8 4, i8 6)
+  call void {product}(i8 1, i8 4, i8 7)
+  call void {product}(i8 2, i8 5, i8 6)
+  call void {product}(i8 3, i8 5, i8 7)
   %j = add i64 %i, 1
   %c = icmp slt i64 %j, %n
   br i1 %c, label %loop, label %exit
