@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build import build, expected
+from build import expected
 
 from tilewright.errors import ArtifactError, ShapeError, TilewrightError
 from tilewright.runtime import tensors
@@ -129,15 +129,23 @@ def test_other_threads_may_run_it_one_at_a_time(affine: Path) -> None:
     check(call(), x, z)
 
 
-def test_webassembly_binds_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [True, False])
+def test_webassembly_binds_too(affine_wasm: Path, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model runs once to find mistakes, or to make the results."""
     pytest.importorskip("wasmtime")
     from tilewright.runtime.wasm import WasmLibrary
 
+    runs: list[Any] = []
+    execute = WasmLibrary._execute
+    monkeypatch.setattr(WasmLibrary, "_execute", lambda *arguments: runs.append(arguments) or execute(*arguments))
     x, z = arguments(5)
-    with WasmLibrary(build(tmp_path / "affine.wasm", wasm=True)) as library:
-        call = library.bind(x, z)
+    with WasmLibrary(affine_wasm) as library:
+        call = library.bind(x, z, out=(np.empty((5, 8), np.float32), np.empty(10, np.float32)) if given else None)
+        assert len(runs) == 1
+        check(call.out, x, z)
         x += 1
         check(call(), x, z)
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -228,7 +228,7 @@ class Library(CompiledModel):
         return list(self._context().run(arrays, out))
 
     def _bound(
-        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray]
+        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray], has_run: bool
     ) -> BoundCall:
         context = self._context()
         given, wanted = ([(array.dtype, array.shape) for array in tensors] for tensors in (arrays, targets))

@@ -195,25 +195,27 @@ class CompiledModel(ABC):
                 raise ShapeError(
                     f"input '{spec.name}': only a contiguous tensor of {spec.dtype} in memory can be bound"
                 )
-        if out is None:
+        has_run = out is None
+        if has_run:
             out = self(*values)
         targets = self._targets(out)
         for index, target in enumerate(targets):
             for other in (*arrays, *targets[:index]):
                 if np.may_share_memory(target, other):
                     raise ShapeError(f"output '{self.outputs[index].name}': 'out' overlaps another tensor of the call")
-        return self._bound(values, out, arrays, targets)
+        return self._bound(values, out, arrays, targets, has_run)
 
     def _bound(
-        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray]
+        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray], has_run: bool
     ) -> BoundCall:
-        """The bound call of these tensors, whose memory `arrays` and `targets` share."""
+        """The bound call of these tensors, whose memory `arrays` and `targets` share; `has_run`: the model has made `out` of them."""
 
         def run() -> int:
             self._execute(arrays, targets)
             return 0
 
-        run()  # finds mistakes now
+        if not has_run:
+            run()  # finds mistakes now
         return BoundCall(inputs, out, run)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

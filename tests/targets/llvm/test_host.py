@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Constant, Module
 from tilewright.ir.symbolic import Dim, Expr, smax, symbol
 from tilewright.ir.types import BufferType, f32
+from tilewright.lowering.interface import interface
 from tilewright.runtime.library import Library
 from tilewright.targets.cpu.target import BuiltCpuLibrary
-from tilewright.targets.llvm.build import build, kernel_modules
+from tilewright.targets.llvm.build import BuiltLibrary, build, kernel_modules
+from tilewright.targets.llvm.host import host_inputs, host_outputs
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.toolchain import assembly, compile_object, compile_objects
 
@@ -110,10 +113,16 @@ def affine() -> tuple[Module, dict[str, Code]]:
     return module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m, grain=2, scratch=8 * n)}
 
 
+def linked(module: Module, codes: Any, isa: Isa) -> BuiltLibrary:
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    return build(module, codes, isa, {"name": "test", **interface(host_inputs(main), host_outputs(main))})
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     module, codes = affine()
-    built = build(module, codes, host_isa(), {"name": "affine"})
+    built = linked(module, codes, host_isa())
     assert built.plan.arena_bytes == 64 * 512 * 4
     return Library(built.save(tmp_path_factory.mktemp("affine") / "affine.so"))
 
@@ -146,7 +155,7 @@ def test_wrong_shapes_say_so(
 
 
 def test_metadata(library: Library) -> None:
-    assert library.metadata["name"] == "affine"
+    assert library.metadata["name"] == "test"
     assert library.metadata["outputs"] == [
         {"name": "out", "dtype": "float32", "shape": ["m*n"]},
         {"name": "last", "dtype": "float32", "shape": ["m", "n"]},
@@ -165,7 +174,7 @@ def test_interpreter_agrees() -> None:
     b(host.Copy(b(host.View(between, shape=(n, m))), out))
     b(host.Copy(between, again))
     b(func.Return(()))
-    built = build(module, {}, host_isa(), {})
+    built = linked(module, {}, host_isa())
     data = np.random.default_rng(1).random((3, 4), np.float32)
     results = [np.zeros((4, 3), np.float32), np.zeros((3, 4), np.float32)]
     Interpreter(module).run("main", [data, *results])
@@ -184,7 +193,7 @@ def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
     b(host.Launch([x, weights[0], middle], kernel="add"))
     b(host.Launch([middle, weights[1], out], kernel="add"))
     b(func.Return(()))
-    built = build(module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m)}, host_isa(), {})
+    built = linked(module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m)}, host_isa())
     assert built.plan.weights_size == 128
     data = np.random.default_rng(2).random((8, 8), np.float32)
     for library in (BuiltCpuLibrary(built, None), Library(built.save(tmp_path / "weights.so"))):
@@ -200,7 +209,7 @@ def test_divisible_dimensions() -> None:
     b(host.Copy(x, out))
     b(func.Return(()))
     del y
-    library = BuiltCpuLibrary(build(module, {}, host_isa(), {}), None)
+    library = BuiltCpuLibrary(linked(module, {}, host_isa()), None)
     zeros = [np.zeros(k, np.float32) for k in (6, 16, 7, 12)]
     assert library(zeros[0], zeros[1]).shape == (6,)
     with pytest.raises(ShapeError, match="'x' has size 7 in dimension 0, which no value of 'half' allows"):
@@ -216,7 +225,7 @@ def test_formulas() -> None:
     module, b, (_, _, out) = begin({"x": (a,), "y": (c,)}, {"out": tuple(sizes)})
     b(func.Return(()))
     del out
-    library = BuiltCpuLibrary(build(module, {}, host_isa(), {}), None)
+    library = BuiltCpuLibrary(linked(module, {}, host_isa()), None)
     for i, j in ((0, 1), (7, 3), (3, 7), (100, 13), (5, 999)):
         wanted = (i // 3, max(i, j) - j % 7, (i * j + 5) % 11, max(0, (i - j) // 4))
         assert library(np.zeros(i, np.float32), np.zeros(j, np.float32)).shape == wanted
@@ -229,7 +238,7 @@ def test_unknown_output_dimension() -> None:
     with pytest.raises(
         CompileError, match="output 'found' has the shape \\(count\\), but no input's shape determines count"
     ):
-        build(module, {}, host_isa(), {})
+        linked(module, {}, host_isa())
 
 
 def test_bad_ir_is_an_internal_error() -> None:
@@ -273,7 +282,7 @@ def test_webassembly() -> None:
     from tilewright.targets.wasm.target import BuiltWasmLibrary
 
     module, codes = affine()
-    library = BuiltWasmLibrary(build(module, codes, WASM32, {}))
+    library = BuiltWasmLibrary(linked(module, codes, WASM32))
     x, y = np.random.default_rng(0).random((3, 5), np.float32), np.arange(5, dtype=np.float32)
     out, last = library(x, y, np.zeros(11, np.float32))
     np.testing.assert_allclose(out, (x + 2 * y).reshape(-1), rtol=1e-6)

@@ -16,9 +16,8 @@ import numpy as np
 from ...artifact import package
 from ...dialects import func
 from ...ir.core import Module
-from ...lowering.interface import interface
 from ...lowering.memory_plan import MemoryPlan, plan_memory
-from .host import host_inputs, host_outputs, kernel_order, print_host
+from .host import kernel_order, print_host
 from .isa import Isa
 from .toolchain import compile_objects
 
@@ -70,8 +69,7 @@ def build(
     """Compile and link the host function "main" of `module` with its kernels.
 
     `codes` are the kernels' by name; `plan` is what `plan_memory` found, if it has run. The weights are those of the program's
-    constants. `metadata` is completed with what it lacks of inputs, outputs, symbols, kernels (put in launch order) and
-    memory. `path`: where the library goes; by default a temporary file.
+    constants. `metadata` describes the model (`lowering.interface`); its kernels are put in launch order. `path`: where the library goes; by default a temporary file.
 
     Raises:
         CompileError: a size follows from no input's shape.
@@ -85,8 +83,8 @@ def build(
     host_text = print_host(module, codes, isa, plan.weights_size)
     texts = [*kernel_modules([codes[name] for name in order]), host_text]
     objects = compile_objects(texts, isa, processes)
-    described = describe(main, plan, metadata.get("kernels"))
-    full = {**described, **metadata, "kernels": described["kernels"]}
+    known = {k["name"]: k for k in metadata.get("kernels", ())}
+    full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
     weights = package.gather_weights(plan.weights, plan.weights_size)
     temporary = path is None
     if path is None:
@@ -100,16 +98,6 @@ def build(
     if temporary:
         weakref.finalize(built, Path(path).unlink, missing_ok=True)
     return built
-
-
-def describe(main: func.Func, plan: MemoryPlan, kernels: Any = None) -> dict[str, Any]:
-    """What an artifact's metadata says that follows from the host program: tensors, symbols, kernels in order, memory."""
-    known = {k["name"]: k for k in kernels or ()}
-    return {
-        **interface(host_inputs(main), host_outputs(main)),
-        "kernels": [known.get(name, {"name": name}) for name in kernel_order(main)],
-        "memory": plan.to_metadata(),
-    }
 
 
 def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:

@@ -193,21 +193,31 @@ class Driver:
             e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {c}, i64 {self.dims(p.c_m)}{extra})")
             return
         width = tile.vectors * tile.lanes
-        element, size = LLVM_TYPES[p.c_dtype], p.c_dtype.itemsize
-        stack = e.alloca(f"[{tile.rows * width} x {element}]", 64)
+        stack = e.alloca(f"[{tile.rows * width} x {LLVM_TYPES[p.c_dtype]}]", 64)
         e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {stack}, i64 {width}{extra})")
+        self._copy_columns(stack, width, c, str(tile.rows), tile.vectors, tile.lanes, columns)
+
+    def _copy_columns(self, stack: str, width: int, c: str, rows: str, vectors: int, lanes: int, columns: str) -> None:
+        """So many `rows` of a tile on the stack, `width` elements apart, to C, or added to it: `columns` that end in the last of `vectors` vectors."""
+        p, e = self.problem, self.emitter
+        element, size = LLVM_TYPES[p.c_dtype], p.c_dtype.itemsize
+        vector, numbers = f"<{lanes} x {element}>", f"<{lanes} x i64>"
+        left = e.sub(columns, str((vectors - 1) * lanes))
+        lane_ids = f"<{', '.join(f'i64 {i}' for i in range(lanes))}>"
+        mask = e.op(f"icmp slt {numbers} {lane_ids}, {e.splat(numbers, 'i64', left)}")
 
         def row(i: str, _: Carried) -> list[str]:
-            source, target = e.at(stack, e.mul(i, str(width)), size), e.at(c, e.mul(i, self.dims(p.c_m)), size)
-
-            def column(j: str, _: Carried) -> list[str]:
-                value, where = e.load(element, e.at(source, j, size), size), e.at(target, j, size)
+            for v in range(vectors):
+                source = e.at(stack, e.add(e.mul(i, str(width)), str(v * lanes)), size)
+                target = e.at(c, e.add(e.mul(i, self.dims(p.c_m)), str(v * lanes)), size)
+                value, last = e.load(vector, source, lanes * size), v == vectors - 1
                 if p.accumulate:
-                    value = e.add_numbers(element, value, e.load(element, where, size))
-                e.line(f"store {element} {value}, ptr {where}, align {size}")
-                return []
-
-            e.loop("0", columns, "1", [], column)
+                    old = e.masked_load(vector, target, size, mask) if last else e.load(vector, target, size)
+                    value = e.add_numbers(vector, value, old)
+                if last:
+                    e.masked_store(vector, value, target, size, mask)
+                else:
+                    e.line(f"store {vector} {value}, ptr {target}, align {size}")
             return []
 
-        e.loop("0", str(tile.rows), "1", [], row)
+        e.loop("0", rows, "1", [], row)

@@ -187,31 +187,12 @@ class MatrixDriver(Driver):
             call(c, self.dims(p.c_m), c_next)
             return
         width = 2 * COLUMNS
-        element = LLVM_TYPES[p.c_dtype]
-        stack = e.alloca(f"[{2 * ROWS * width} x {element}]", 64)
+        stack = e.alloca(f"[{2 * ROWS * width} x {LLVM_TYPES[p.c_dtype]}]", 64)
         call(stack, str(width), str(ROWS * width))
-        vector, lanes = f"<{COLUMNS} x {element}>", f"<{COLUMNS} x i64>"
-        numbers = f"<{', '.join(f'i64 {i}' for i in range(COLUMNS))}>"
-        left = e.sub(columns, str((wide - 1) * COLUMNS))
-        mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
         for register, number in enumerate(rows):
-            begin, c = str(register * ROWS * width), e.at(c, c_next if register else "0", 4)
-
-            def copy(i: str, _: Carried, begin: str = begin, c: str = c) -> list[str]:
-                for v in range(wide):
-                    source = e.at(stack, e.add(begin, e.add(e.mul(i, str(width)), str(v * COLUMNS))), 4)
-                    target = e.at(c, e.add(e.mul(i, self.dims(p.c_m)), str(v * COLUMNS)), 4)
-                    value, last = e.load(vector, source, 64), v == wide - 1
-                    if p.accumulate:
-                        old = e.masked_load(vector, target, 4, mask) if last else e.load(vector, target, 4)
-                        value = e.add_numbers(vector, value, old)
-                    if last:
-                        e.masked_store(vector, value, target, 4, mask)
-                    else:
-                        e.line(f"store {vector} {value}, ptr {target}, align 4")
-                return []
-
-            e.loop("0", number, "1", [], copy)
+            source = e.at(stack, str(register * ROWS * width), p.c_dtype.itemsize)
+            target = e.at(c, c_next if register else "0", p.c_dtype.itemsize)
+            self._copy_columns(source, width, target, number, wide, COLUMNS, columns)
 
 
 @dataclass(frozen=True)
