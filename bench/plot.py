@@ -47,7 +47,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def _panel(axes: Any, rows: list[dict[str, Any]]) -> set[str]:
     """Draw the rows of one precision; returns the peers in them."""
-    from .report import best_peer
+    from .report import best_peer, ratios
 
     seen: set[str] = set()
     for place, row in enumerate(rows):
@@ -55,7 +55,7 @@ def _panel(axes: Any, rows: list[dict[str, Any]]) -> set[str]:
         if best is None:
             continue
         for name, (color, marker) in _STYLES.items():
-            ratio = row["engines"].get(name, {}).get("ratio")
+            ratio = ratios(row).get(name)
             if ratio is not None:
                 seen.add(name)
                 shown = min(ratio, _LIMITS[1] * 0.9)  # what is slower still stands at the edge

@@ -38,10 +38,16 @@ def milliseconds(row: Row) -> dict[str, float]:
     return {name: figures[name]["milliseconds"] for name in ENGINES if "milliseconds" in figures.get(name, {})}
 
 
+def ratios(row: Row) -> dict[str, float]:
+    """Median times of the peers over ours, of those that took turns with our latest figure: there the ratio is to that one's median."""
+    times = milliseconds(row)
+    found = {name: row["engines"][name].get("ratio") for name in times if name != OURS}
+    return {name: ratio for name, ratio in found.items() if OURS in times and ratio == times[name] / times[OURS]}
+
+
 def best_peer(row: Row) -> tuple[str, float] | None:
     """The fastest other engine and its median time over ours, both of one run."""
-    ratios = {name: figure["ratio"] for name, figure in row["engines"].items() if name != OURS and "ratio" in figure}
-    return min(ratios.items(), key=lambda item: item[1]) if ratios else None
+    return min(ratios(row).items(), key=lambda item: item[1], default=None)
 
 
 def write(path: Path) -> None:
@@ -106,7 +112,7 @@ def _heading(rows: list[Row]) -> str:
         f"{span}, {here['processor']} ({features}), {here['cores']} cores. Measured peaks with {roofs}.\n\n"
         "Median milliseconds of one inference; the engines take turns, each in a process of its own, and one that is five times "
         "slower than the fastest leaves after three turns. The ratio is the best peer's time over Tilewright's in the same run, with "
-        "the one that was set as a goal; the error is the largest difference from float32 PyTorch over the output's largest magnitude. The share of "
+        "the one that was set as a goal; times in brackets are of earlier runs and do not count. The error is the largest difference from float32 PyTorch over the output's largest magnitude. The share of "
         "the roofline is the time that the kernels' operations and bytes need at these peaks, over the time taken."
     )
 
@@ -146,7 +152,10 @@ def _times(rows: list[Row]) -> str:
         times, ours, best = milliseconds(row), row["engines"].get(OURS, {}), best_peer(row)
         span = f"{_number(ours['min_milliseconds'])}–{_number(ours['max_milliseconds'])}" if OURS in times else ""
         cells = [row["case"]["model"], _number(times.get(OURS)) or "not yet", span]
-        cells += [f"**{_number(times[p])}**" if best and p == best[0] else _number(times.get(p)) for p in peers]
+        latest = ratios(row)
+        for p in peers:
+            text = _number(times.get(p))
+            cells.append(f"**{text}**" if best and p == best[0] else f"({text})" if text and p not in latest else text)
         cells += [*_ratio(row), f"{ours['error']:.0e}" if "error" in ours else ""]
         cells.append(f"{ours['roofline_share']:.0%}" if "roofline_share" in ours else "")
         lines.append(cells)
@@ -159,9 +168,9 @@ def _times(rows: list[Row]) -> str:
             notes.append(
                 f"{model}: {figures[OURS]['inside_milliseconds'] * 1e3:.2f} µs inside the artifact (called in a loop of machine code)."
             )
-        if "ratio" in figures.get("numpy", {}):
+        if "numpy" in ratios(row):
             notes.append(
-                f"{model}: NumPy takes {figures['numpy']['ratio']:.0f} times as long{' (goal: 23)' if row['case']['threads'] == 1 else ''}."
+                f"{model}: NumPy takes {ratios(row)['numpy']:.0f} times as long{' (goal: 23)' if row['case']['threads'] == 1 else ''}."
             )
     return "\n".join([_table(head, lines), *(["", *notes] if notes else [])])
 

@@ -42,7 +42,7 @@ def test_rows_merge(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     results.merge(path, CASE, {"tilewright": figure(1), "torch": figure(3)}, ROOF)
     results.merge(path, Case("lstm", "float32", 1, 2), {"torch": figure(5)}, ROOF)
-    results.merge(path, CASE, {"torch": figure(2, ratio=2.5), "tvm": {"failed": "not installed"}}, ROOF)
+    results.merge(path, CASE, {"torch": figure(2, ratio=2.0), "tvm": {"failed": "not installed"}}, ROOF)
     rows = results.read(path)
     assert [row["case"]["model"] for row in rows] == ["mlp", "lstm"]
     assert report.milliseconds(rows[0]) == {"tilewright": 1, "torch": 2}
@@ -50,9 +50,18 @@ def test_rows_merge(tmp_path: Path) -> None:
     assert not results.complete(path, CASE, ["openvino"])
     assert not results.complete(path, Case("mlp", "bf16", 1, 2), ["torch"])
     text = report.markdown(report.ordered(rows))
-    assert "| mlp | 1.00 |" in text and "2.50" in text
+    assert "| mlp | 1.00 | 0.500–2.00 | **2.00** | 2.00 |" in text
     assert "not yet" in text  # the LSTM, which only torch ran
     assert "- tvm: mlp: not installed" in text
+
+
+def test_only_peers_of_our_latest_run_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    results.merge(path, CASE, {"tilewright": figure(4, ratio=1.0), "tvm": figure(5, ratio=1.25)}, ROOF)
+    results.merge(path, CASE, {"tilewright": figure(1, ratio=1.0), "torch": figure(3, ratio=3.0)}, ROOF)
+    (row,) = results.read(path)
+    assert report.ratios(row) == {"torch": 3.0} and report.best_peer(row) == ("torch", 3.0)
+    assert "| **3.00** | (5.00) | 3.00 |" in report.markdown([row])
 
 
 def test_rows_of_other_sources_are_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,12 +174,8 @@ def test_summary_tells_what_misses_its_goal() -> None:
 
 
 def test_best_peer_is_never_our_own() -> None:
-    assert report.best_peer(
-        {"engines": {"tilewright": figure(1, ratio=1), "torch": figure(4, ratio=4), "openvino": figure(2, ratio=2.5)}}
-    ) == (
-        "openvino",
-        2.5,
-    )
+    figures = {"tilewright": figure(1, ratio=1), "torch": figure(4, ratio=4), "openvino": figure(2, ratio=2)}
+    assert report.best_peer({"engines": figures}) == ("openvino", 2)
     assert report.best_peer({"engines": {"tilewright": figure(1)}}) is None
 
 
