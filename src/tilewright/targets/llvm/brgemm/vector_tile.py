@@ -16,6 +16,8 @@ from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, accumulator_of,
 
 PREFETCH = 384
 """Multiply-adds of vectors between asking for a row of B and using it: some 200 cycles, what a shared cache takes."""
+LINE = 64
+"""Bytes of a cache line: how far ahead a row of A is asked for. That is eight turns of a large float32 tile, again some 200 cycles."""
 MAX_UNROLL = 4
 """Steps of k in one turn of the inner loop of small tiles; large ones have work enough in half as many."""
 
@@ -135,6 +137,10 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 values = [v for _, v in accs]
                 if t.streams and count > 1:
                     e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
+                if ahead and p.a_k == 1 and count > 1:
+                    for i in range(t.rows):
+                        line = e.at(e.at(a_now, e.mul(str(i), dims(p.a_m)), p.dtype.itemsize), str(LINE), 1)
+                        e.line(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 3, i32 1)")
                 for u in range(count):
                     c = u % chains if count > 1 else 0
                     values[c * size : (c + 1) * size] = step(
