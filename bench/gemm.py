@@ -3,7 +3,7 @@
 Forty shapes (rows x depth x columns, a batch before them) in float32, bf16 and int8 (unsigned by signed bytes into int32): square ones, BERT's,
 a language model's decoding, skinny ones, batches of small ones. The right operand is a constant where it is a weight, an input where it is not.
 float32 and bf16 are `nn.Linear` or ``a @ b``; int8 is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into a given array.
-Each engine runs in a process of its own, and they take turns; writes bench/results/gemm.json and gemm.md.
+Each engine runs in a process of its own, and they take turns; what is measured anew replaces what bench/results/gemm.json and gemm.md held of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def measure(
     nice: int | None,
 ) -> dict[str, Any]:
     """Median seconds of all that have this product, their share of the peak, and the floor that the roofline sets."""
-    row: dict[str, Any] = {**asdict(shape), "precision": precision}
+    row: dict[str, Any] = {**asdict(shape), "precision": precision, "date": datetime.date.today().isoformat()}
     for child in children.values():
         child.prioritize(None if nice is None else 0)
     engines = ("tilewright", *PEERS[precision])
@@ -240,6 +240,28 @@ def _turn(call: Callable[[], Any], seconds: float) -> list[float]:
     return times
 
 
+def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The results `now` with what they lack of those `before`, if these are of the same machine."""
+    if before["machine"] != now["machine"]:
+        return now
+
+    def place(row: dict[str, Any]) -> tuple[int, int]:
+        return list(PEERS).index(row["precision"]), SHAPES.index(_shape(row))
+
+    rows = {place(row): row for row in (*before["rows"], *now["rows"])}
+    flops = before["roof"]["flops"] | now["roof"]["flops"]
+    return {
+        **now,
+        "versions": before["versions"] | now["versions"],
+        "roof": now["roof"] | {"flops": {p: flops[p] for p in PEERS if p in flops}},
+        "rows": [rows[k] for k in sorted(rows)],
+    }
+
+
+def _shape(row: dict[str, Any]) -> Shape:
+    return Shape(**{k: row[k] for k in ("kind", "m", "n", "k", "batch", "weight")})
+
+
 def best_peer(row: dict[str, Any]) -> tuple[float, float]:
     """The fastest peer's seconds over ours, and its share of the peak."""
     found = min((row[name] for name in PEERS[row["precision"]] if name in row), key=lambda figure: figure["seconds"])
@@ -250,9 +272,10 @@ def markdown(result: dict[str, Any]) -> str:
     """A table for each precision."""
     roof = result["roof"]
     peaks = ", ".join(f"{p} {v / 1e9:.0f} G{'' if p == 'int8' else 'FL'}OP/s" for p, v in roof["flops"].items())
+    days = sorted({row["date"] for row in result["rows"]})
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
-        f"{result['date']}, {result['machine']['processor']}, {roof['threads']} threads; measured peaks: {peaks}, "
+        f"{' to '.join(sorted({days[0], days[-1]}))}, {result['machine']['processor']}, {roof['threads']} threads; measured peaks: {peaks}, "
         f"{roof['bandwidth'] / 1e9:.0f} GB/s. Medians; {versions}. Rows × depth × columns. Operands stay in the caches "
         "where they fit, a shared third-level one too, so a product bound by memory can be faster than the roofline of memory. "
         "int8: unsigned by signed bytes into int32 (MatMulInteger; torch: `torch._int_mm`), into a given array; the error is absolute."
@@ -266,8 +289,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines += ["", f"## {precision}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         ratios = []
         for r in rows:
-            shape = Shape(**{k: r[k] for k in ("kind", "m", "n", "k", "batch", "weight")})
-            cells = [r["kind"], str(shape)]
+            cells = [r["kind"], str(_shape(r))]
             if "failed" in r:
                 cells += [r["failed"], *[""] * (len(head) - 3)]
             else:
@@ -314,12 +336,13 @@ def main(arguments: list[str] | None = None) -> None:
         for child in children.values():
             child.close()
     result = {
-        "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "versions": {name: version(name) for name in peers},
-        "roof": asdict(roof),
+        "roof": asdict(replace(roof, flops={p: roof.flops[p] for p in options.precision})),
         "rows": rows,
     }
+    if options.results.exists():
+        result = merged(json.loads(options.results.read_text()), result)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.write_text(json.dumps(result, indent=1) + "\n")
     options.results.with_suffix(".md").write_text(markdown(result))

@@ -34,7 +34,8 @@ def test_sweep_writes_a_row_for_each_shape(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(gemm, "SHAPES", [s for s in SHAPES if chosen(s)])
     path = tmp_path / "gemm.json"
-    gemm.main(["-p", "float32", "int8", "-t", "1", "-s", "0.1", "--results", str(path)])
+    for precision in ("int8", "float32"):
+        gemm.main(["-p", precision, "-t", "1", "-s", "0.1", "--results", str(path)])
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
     assert [(row["precision"], row["kind"]) for row in rows] == [
         (p, kind) for p in ("float32", "int8") for kind in ("square", "batched")
