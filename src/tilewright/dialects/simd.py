@@ -59,7 +59,8 @@ class BatchReduceGemm(Operation):
 
     With ``group > 1`` every `group` successive rows of a panel are interleaved, the layout that dot-product instructions on narrow
     types want: element (k, n) lies at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) * group + k % group``. `padded` promises
-    that the last panel of B may be read in full, and that its rows are followed by zeros as `Panel.padded_rows` says.
+    that the last panel of B may be read in full, and that its rows are followed by zeros as `Panel.padded_rows` says. `near` says that B is
+    read so often that it stays in a cache: code need not bring it there.
 
     Source of the formulation: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """
@@ -90,6 +91,7 @@ class BatchReduceGemm(Operation):
     accumulate: Attr = False
     padded: Attr = False
     group: Attr = 1
+    near: Attr = False
 
     def infer_types(self) -> Sequence[Type]:
         return ()

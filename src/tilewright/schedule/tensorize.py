@@ -81,9 +81,10 @@ def tensorize(
     padded: bool = False,
     group: int = 1,
     lines: str | None = None,
+    near: bool = False,
 ) -> None:
     """Replace the innermost loops of a contraction (rows `m` and, where given, `lines` of such, columns `n`, outer reduce loops, inner
-    reduce loop `k`) by one `simd.brgemm` with panels of `nr` columns and interleaved groups of `group` rows. It also initializes the result, unless loops outside the tile reduce too: then the
+    reduce loop `k`) by one `simd.brgemm` with panels of `nr` columns and interleaved groups of `group` rows, which are `near` where they stay in a cache. It also initializes the result, unless loops outside the tile reduce too: then the
     block must have its initial values already."""
     block = s.block(name)
     update, loads = _factor_loads(block)
@@ -171,6 +172,7 @@ def tensorize(
         accumulate=bool(outside),
         padded=padded,
         group=group,
+        near=near,
         location=block.location,
     )
     assert top.parent is not None

@@ -7,6 +7,7 @@ float32. Where the 16-bit values come from decides how many conversions there ar
 - a constant is rounded here, once;
 - a computation whose readers all take 16 bits yields a rounded value: contractions round in their epilogues, a softmax in its row group;
 - other readers of an elementwise result (the residual connection of a convolutional network) take the rounded value too;
+- of contractions that are added up and then rounded (that connection's shortcut) one goes on in float32, the others are rounded;
 - what a normalization or a statistic needs in float32 as well (the residual stream of a transformer) is stored in both types, by a
   computation that joins the producer's row group;
 - an input of the function, and what a loop hands on, is converted by a computation of its own.
@@ -116,7 +117,7 @@ class _Lowering:
     def _produced(self, op: tensor.Compute | tensor.Scatter) -> None:
         readers = list(_readers(op.result))
         needed = [r for r in readers if r in self.needed]
-        wanted = [r for r in readers if r in self.needed or r in self.welcome]
+        wanted = [r for r in readers if r in self.needed or r in self.welcome or self._adds_up(op, r)]
         if not wanted:
             return
         everyone = len(wanted) == len(readers) or self._may_round(op, readers, wanted)
@@ -135,6 +136,15 @@ class _Lowering:
             return False
         around = [r.parent_op for r in others]
         return not any(isinstance(c, tensor.Compute) and c.is_reduction for c in around)
+
+    def _adds_up(self, op: Operation, read: Operation) -> bool:
+        """Whether a contraction is added, by elementwise work whose own result is rounded, to another contraction that takes that work for
+        its epilogue: the shortcut of a convolutional network, which is stored."""
+        reader = read.parent_op
+        if not isinstance(read, tensor.Read) or not isinstance(reader, tensor.Compute) or reader.is_reduction:
+            return False
+        added = [s for s in map(_source, reader.reads) if isinstance(s, tensor.Compute) and match_contraction(s)]
+        return op in added[1:] and op is not added[0] and reader.result.type.dtype is self.dtype
 
     def _round(self, op: tensor.Compute) -> Value:
         """Let a computation yield a rounded value."""

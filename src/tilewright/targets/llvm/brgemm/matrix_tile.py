@@ -93,7 +93,7 @@ class MatrixDriver(Driver):
         """While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step."""
         p, e = self.problem, self.emitter
         sharers = min(max(int(blocks), 1), SHARERS) if blocks.isdigit() else SHARERS
-        share = 2 * ROWS // sharers if p.padded and vectors == 2 else 0
+        share = 2 * ROWS // sharers if p.padded and not p.near and vectors == 2 else 0
         following = e.at(b, self.dims(p.b_panel), p.dtype.itemsize)
         return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
 

@@ -69,6 +69,7 @@ class Problem:
     accumulate: bool
     padded: bool
     group: int
+    near: bool
 
 
 class Arguments:
@@ -141,4 +142,5 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
         accumulate=op.accumulate,
         padded=op.padded,
         group=group,
+        near=op.near,
     )

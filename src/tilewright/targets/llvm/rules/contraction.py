@@ -33,6 +33,8 @@ FEW, NEAR, WIDE = 8, 64, 512
 at a time, each of them for a while."""
 LONG = 256
 """Columns of a tile, at most, where rows lead, or where matrix registers compute a result that memory must take."""
+OFTEN = 512
+"""Rows of the left operand for which products in matrix registers take twice as long as a panel of the right one takes from memory."""
 FAR = 4
 """Times the second-level cache: a result larger than this goes to memory."""
 
@@ -96,7 +98,8 @@ def contraction(s: Schedule, machine: Machine) -> None:
         else:
             s.compact()
     _block_depth(s, main, roles, machine)
-    tensorize_tile(s, main, roles)
+    near = _in_matrix_registers(factor_type(main), machine) and _most_rows(main, roles) >= OFTEN
+    tensorize_tile(s, main, roles, near)
 
 
 def _near_columns(
@@ -196,13 +199,13 @@ def _work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | Non
     return smax(height, 3) * width * substitute(depth, {axis: axis.upper for axis in main.axes}) // 2
 
 
-def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles) -> None:
-    """Hand the loops of a contraction's tile to hardware-shaped code, if it has columns and reduce loops."""
+def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, near: bool = False) -> None:
+    """Hand the loops of a contraction's tile to hardware-shaped code, if it has columns and reduce loops; `near`: its right operand is."""
     found = _tile_loops(s, block, roles)
     if found is not None:
         lines, m_loop, n_loop, k_loops = found
         reductions, k = tuple(k_loops[:-1]), k_loops[-1]
-        s.tensorize(block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines)
+        s.tensorize(block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines, near)
 
 
 def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
