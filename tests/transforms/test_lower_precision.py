@@ -141,6 +141,20 @@ def test_a_convolutional_network_keeps_activations_narrow() -> None:
     assert made(build({"x": (BATCH, 3, 8, 8)}, residual_block)).conversions == 0
 
 
+def test_of_contractions_added_up_one_goes_on_in_float32() -> None:
+    """The shortcut of a residual block is stored, in 16 bits; the other contraction takes the sum for its epilogue and stays wide."""
+
+    def body(b: Builder, x: Value) -> Value:
+        y = b(G.Relu(b(G.Matmul(x, weight(b, 24, 32)))))
+        main, shortcut = b(G.Matmul(y, weight(b, 32, 32, seed=1))), b(G.Matmul(x, weight(b, 24, 32, seed=2)))
+        return b(G.Matmul(b(G.Relu(b(G.Add(main, shortcut)))), weight(b, 32, 16, seed=3)))  # type: ignore[no-any-return]
+
+    ops = lowered(build({"x": (BATCH, 24)}, body))
+    (added,) = (op for op in ops if not op.is_reduction and len(op.reads) == 2)
+    assert [r.source.type.dtype for r in added.reads] == [f32, bf16] and added.dtype is bf16
+    assert len(made(build({"x": (BATCH, 24)}, body)).kernels) == 5  # the input's conversion and four products
+
+
 def module_inputs(op: tensor.Compute) -> list[Value]:
     assert op.parent is not None
     return list(op.parent.args)

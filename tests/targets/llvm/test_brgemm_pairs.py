@@ -183,6 +183,18 @@ def test_blocks_of_k() -> None:
     assert Panel(64).padded_rows(7) == 7
 
 
+@pytest.mark.parametrize("near", [False, True])
+def test_a_panel_that_is_near_is_not_asked_for(near: bool) -> None:
+    panel = panel_of(TILES, bf16, bf16)
+    op = make_op(
+        bf16, f32,
+        m=64, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True, group=2,
+        near=near,
+    )  # fmt: skip
+    _, definitions, _ = brgemm_function(op, TILES)
+    assert any("llvm.prefetch" in text for text in definitions.values()) != near
+
+
 @pytest.mark.parametrize(("m", "lines", "tiles"), [(1, 1, False), (2, 1, False), (3, 1, True), (2, 2, True)])
 def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -> None:
     """They do not wait for the tiles' configuration."""

@@ -79,6 +79,17 @@ def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
     assert [int(n) for n in re.findall(r"split\('\w+_i\d', (\d+)\)", "\n".join(trace))] == tile
 
 
+@pytest.mark.parametrize(
+    ("rows", "tile", "near"), [(512, (32, 32), True), (480, (32, 32), False), (512, (6, 64), False)]
+)
+def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], near: bool) -> None:
+    """Matrix registers need not ask for panels that so many rows use."""
+    module, a, wanted = product(rows, 64, 128, bf16, False, rows=rows)
+    trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=192 * 1024, tiles=((bf16, tile),)))
+    (step,) = (step for step in trace if step.startswith("tensorize"))
+    assert step.endswith("True)") == near
+
+
 def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, machine: Machine) -> list[str]:
     """The steps of the kernel's schedule for a machine; the result is compared."""
     steps: list[str] = []
