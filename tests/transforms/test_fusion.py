@@ -22,7 +22,7 @@ from tilewright.lowering.pipeline import LoweringOptions, lower, tensor_passes
 from tilewright.targets.llvm.rules import Machine, schedule_kernel
 
 OPTIONS = LoweringOptions(
-    panel=lambda a, b: Panel(32), rule=lambda k, kind, rows: schedule_kernel(k, kind, rows, Machine(6, 32, 8))
+    panel=lambda *_: Panel(32), rule=lambda k, kind, rows: schedule_kernel(k, kind, rows, Machine(6, 32, 8))
 )
 BATCH, SEQ = symbol("batch", 1, 8), symbol("seq", 1, 40)
 

@@ -73,7 +73,7 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
 
     def widen(module: Module) -> None:
         assert options.panel is not None
-        pairs = precision is not None and options.panel(precision, precision).group > 1
+        pairs = precision is not None and options.panel(precision, precision, None).group > 1
         widen_depth(module, (i8, u8, *([f32] if pairs else [])))
 
     def pack(module: Module) -> None:

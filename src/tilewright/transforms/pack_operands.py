@@ -61,8 +61,8 @@ class Roles:
 
 BYTES = (i8, u8)
 
-PanelRule = Callable[[DType, DType], Panel]
-"""A target's layout of packed right operands, by the types of the left and the right one's elements."""
+PanelRule = Callable[[DType, DType, int | None], Panel]
+"""A target's layout of packed right operands, by the types of the left and the right one's elements, and by the columns of a constant."""
 
 
 def pack_operands(module: Module, panel: PanelRule) -> None:
@@ -92,7 +92,7 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     contiguous = isinstance(c.b.coefficients[last], int) and c.b.coefficients[last] == 1
     constant = c.b.value.defining_op
     source = constant.value if isinstance(constant, graph.Constant) else None  # type: ignore[attr-defined]
-    panel = panel_rule(factor, c.b.type.dtype)
+    panel = panel_rule(factor, c.b.type.dtype, None if source is None else _number(extent(last)))
     if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
         panel = Panel(panel.nr)  # groups of the left operand's elements cannot be loaded as one
     padded = False

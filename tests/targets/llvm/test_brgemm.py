@@ -213,6 +213,15 @@ def test_equal_tiles_share_their_functions() -> None:
     assert set(longer[1]) - {longer[0]} == set(first[1]) - {first[0]}
 
 
+@pytest.mark.parametrize("m,n,k", [(7, 200, 300), (14, 40, 9), (8, 64, 64)])
+def test_rows_that_fit_half_a_panel_are_one_block(m: int, n: int, k: int) -> None:
+    check(WIDE, m, n, k, is_packed=True, accumulate=m == 8)
+    op = make_op(m=m, n=128, k=k, nr=64, a_m=k, b_panel=64 * k, b_k=64, c_m=128, padded=True)
+    name, definitions, _ = brgemm_function(op, WIDE)
+    (tile,) = (text for other, text in definitions.items() if other != name)
+    assert tile.count("store <16 x float>") == 2 * m  # two vectors of every row
+
+
 def test_register_budget() -> None:
     assert tile_shape(MIDDLE, f32) == (6, 16)
     assert tile_shape(WIDE, f32) == (6, 64)

@@ -101,6 +101,20 @@ def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
         assert ("%" in line.split("b_offset = ")[1].split(",")[0]) == rows_lead, line
 
 
+@pytest.mark.parametrize(("size", "channels", "out"), [(14, 96, 64), (7, 64, 160), (7, 64, 320)])
+def test_few_tiles_are_an_even_number(size: int, channels: int, out: int) -> None:
+    """196 rows would be three tiles, 160 and 320 columns three and five panels of 64: one of two threads would wait."""
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, out, 1)).eval()
+    x = torch.randn(1, channels, size, size)
+    text = tw.compile(layer, (x,), target="cpu:x86-64-v4", cache=False).ir("loop")
+    last = [line for line in text.splitlines() if 'kind = "parallel"' in line and "conv2" in line][-1]
+    assert int(last.split("0..")[1].split()[0]) % 2 == 1, last  # the largest index
+    with torch.no_grad():
+        wanted = layer(x).numpy()
+    np.testing.assert_allclose(tw.compile(layer, (x,), cache=False)(x.numpy()), wanted, rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("precision", [None, "bf16"])
 def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> None:
     """The residual connection of a network: the last convolution writes where the image lies that it adds, if nobody needs that any more."""

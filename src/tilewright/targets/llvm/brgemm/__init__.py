@@ -27,14 +27,27 @@ FEW_ROWS = 2
 """Rows that vectors multiply sooner than a matrix extension, which loads its configuration first and a whole register of B for a product."""
 
 
-def panel_of(isa: Isa, a: DType, b: DType) -> simd.Panel:
+MANY_PANELS = 12
+"""Panels of which one more or less does not make a thread's share of them much larger."""
+
+
+def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.Panel:
     """The layout of packed right factors of type `b` that meet left ones of type `a`: rows of narrow types are interleaved in the groups that
-    dot-product instructions need and that others widen just as well as rows."""
+    dot-product instructions need and that others widen just as well as rows. Known `columns` may make panels narrower or wider."""
     _, nr = tile_shape(isa, b)
     if b not in (bf16, *BYTES):
-        return simd.Panel(nr)
+        return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
     group = 2 if b is bf16 else byte_group(isa, a, b)
     return simd.Panel(nr, group, ROW // b.itemsize if _in_tiles(isa, b, group) else group)
+
+
+def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
+    """`nr`, or where `columns` are an odd number of few panels of this width, a width that makes them an even number of full ones, for two (four,
+    ...) threads to have equal shares: five or three vectors, whose tiles keep as many registers busy (5 x 5 and 9 x 3, not 6 x 4)."""
+    panels, vectors = -(-columns // nr), -(-columns // lanes)
+    if nr != 4 * lanes or panels == 1 or panels % 2 == 0 or panels >= MANY_PANELS:
+        return nr
+    return next((v * lanes for v in (5, 3) if vectors % (2 * v) == 0), nr)
 
 
 def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:

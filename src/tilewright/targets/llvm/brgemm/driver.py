@@ -24,6 +24,7 @@ class Driver:
         self.problem, self.isa = problem, isa
         self.emitter, self.dims = Emitter(), Arguments()
         self.definitions: dict[str, str] = {}
+        self.turn = "0"  # which part of a split panel is multiplied
 
     def write(self) -> None:
         """Panels of columns outside, so that a panel of B stays in the nearest cache while the rows of A pass by."""
@@ -32,10 +33,12 @@ class Driver:
         count = str(whole) if isinstance(whole, int) else e.op(f"sdiv i64 {self.dims(p.n)}, {p.width}")
 
         def body(group: str, _: Carried) -> list[str]:
+            self.turn = "0" if p.splits == 1 else e.remainder(group, p.splits)
             self._rows(*self._panel(group), p.width // p.lanes)
             return []
 
         e.loop("0", count, "1", [], body)
+        self.turn = "0"
         if isinstance(rest, int):
             if rest:
                 self._known_columns(*self._panel(count), rest)
@@ -154,24 +157,27 @@ class Driver:
             e.loop("0", count, "1", [("i64", "0")], each)
 
     def _stream(self, b: str, line: str, blocks: str, vectors: int) -> Stream:
-        """The next panel is brought into the second-level cache while this one is multiplied: every block of rows has a share of it.
+        """The next panel is brought into the second-level cache while this one is multiplied: every block of rows, in every turn of a split
+        panel, has a share of it.
 
         Known to pay for whole, packed panels only: they lie one after another in memory.
         """
         p, e = self.problem, self.emitter
-        size: Dim = p.k * p.width * p.dtype.itemsize
+        steps: Dim = p.k
         for r in p.reductions:
-            size = size * r
-        if not (isinstance(size, int) and p.padded and p.splits == 1 and vectors * p.lanes == p.width):
+            steps = steps * r
+        if not (isinstance(steps, int) and p.padded and vectors * p.lanes == p.width):
             return lambda block: None
-        turns = max(1, size // (p.width * p.dtype.itemsize * MAX_UNROLL // 2))
-        number = e.mul(blocks, self.dims(p.lines))
+        size = steps * p.width * p.splits * p.dtype.itemsize
+        turns = max(1, steps // (MAX_UNROLL // 2))
+        number = e.mul(e.mul(blocks, self.dims(p.lines)), str(p.splits))
         each = (
             e.divide(str(size // turns), int(number))
             if number.isdigit()
             else e.op(f"udiv i64 {size // turns}, {number}")
         )
-        share, before = e.mul(each, str(turns)), e.mul(line, blocks)
+        share = e.mul(each, str(turns))
+        before = e.mul(e.add(e.mul(self.turn, self.dims(p.lines)), line), blocks)
         return lambda block: (e.at(b, e.add(str(size), e.mul(e.add(before, block), share)), 1), each)
 
     def _call(

@@ -97,6 +97,12 @@ def named(
     return name, f"define internal void @{name}{text}"
 
 
+def _fit_half(rows: Dim, vectors: int, isa: Isa) -> bool:
+    """Whether so many rows meet half a panel all at once, but a whole one only in several blocks, for each of which it comes from the
+    second-level cache again. (Single vectors would wait for the broadcast elements.)"""
+    return isinstance(rows, int) and vectors % 4 == 0 and tile_rows(isa, vectors) < rows <= tile_rows(isa, vectors // 2)
+
+
 def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:
     accumulator = accumulator_of(c_dtype)
     _, natural = tile_shape(isa, accumulator if op.group == 1 else dtype)
@@ -117,6 +123,8 @@ def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType)
     m, lines = op.m, op.lines
     if lines != 1 and prove_eq(op.a_line, m * op.a_m) and prove_eq(op.c_line, m * op.c_m):
         m, lines = lines * m, 1
+    if group == 1 and op.padded and lines == 1 and _fit_half(m, width // lanes, isa):
+        width //= 2
     kept = [i for i, e in enumerate(reductions) if e != 1]
     return Problem(
         dtype=dtype,

@@ -35,6 +35,8 @@ LONG = 256
 """Columns of a tile, at most, where rows lead, or where matrix registers compute a result that memory must take."""
 OFTEN = 512
 """Rows of the left operand for which products in matrix registers take twice as long as a panel of the right one takes from memory."""
+FEW_TILES = 16
+"""Up to here an odd number of tiles leaves a thread of two (four, ...) without work for a while: one more piece of rows makes it even."""
 FAR = 4
 """Times the second-level cache: a result larger than this goes to memory."""
 
@@ -312,6 +314,7 @@ def _tile(
     mr, nr = machine.tile(factor)
     total_n = upper_limit(s.loop(n).extent)
     total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
+    panel = roles.nr if roles.padded else nr
     columns = max(nr, min(2 * nr, COLUMNS))
     if _few_rows(main, roles) and _lies_wide(main, roles):
         return None, 1, WIDE  # whole lines of the matrix where it lies
@@ -325,13 +328,18 @@ def _tile(
     while rows > mr and rows * depth * factor.itemsize > machine.l2 * 3 // 2:
         rows -= mr
     if long and columns < total_n:  # as large a tile, of longer pieces of rows of the result: memory likes them
-        wide = -(-even_part(total_n, LONG) // nr) * nr
+        wide = -(-even_part(total_n, LONG) // panel) * panel
         rows, columns = max(mr, rows * columns // wide // mr * mr), max(columns, wide)
+    columns = max(panel, columns // panel * panel)
     lines = 1
     if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
         lines = even_part(extent, max(1, rows // total_m))
     if m and isinstance(extent := s.loop(m).extent, int):
+        pieces, others = -(-extent // rows), -(-total_n // columns)
         rows = -(-even_part(extent, rows) // mr) * mr
+        alone = not outer_m and not roles.batch and mr < MATRIX_ROWS
+        if alone and pieces > 1 and pieces * others % 2 and pieces * others < FEW_TILES:
+            rows = -(-extent // (pieces + 1))
     return (None if total_m <= rows else rows), lines, (None if total_n <= columns else columns)
 
 
