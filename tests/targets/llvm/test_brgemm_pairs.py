@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -206,3 +207,20 @@ def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -
     )  # fmt: skip
     _, definitions, _ = brgemm_function(op, TILES)
     assert any("tdpbf16ps" in text for text in definitions.values()) == tiles
+
+
+@pytest.mark.parametrize(
+    ("m", "near", "streams"), [(64, False, "a"), (64, True, "a"), (32, False, "a"), (32, True, "b")]
+)
+def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(m: int, near: bool, streams: str) -> None:
+    """And what is near already is not asked for again. Registers 4 and 5 hold rows of A, 6 and 7 columns of B."""
+    panel = panel_of(TILES, bf16, bf16)
+    op = make_op(
+        bf16, f32, m=m, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True,
+        near=near, group=2,
+    )  # fmt: skip
+    _, definitions, _ = brgemm_function(op, TILES)
+    text = "".join(definitions.values())
+    hinted = set(re.findall(r"tileloaddt164\(i8 (\d)", text))
+    assert hinted == ({"4", "5"} if streams == "a" else {"6", "7"})
+    assert ("llvm.prefetch" in text) != near

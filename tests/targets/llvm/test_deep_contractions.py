@@ -62,13 +62,15 @@ def test_matrix_registers() -> None:
     np.testing.assert_allclose(tw.compile(module)(a).astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("tile,order", [((32, 32), "i1_o_o i0_o i1_o_i"), ((6, 64), "i1_o i0_o")])
-def test_many_rows_and_columns(tile: tuple[int, int], order: str) -> None:
-    """Matrix registers take some tiles of columns with the same rows before they go on to the next rows, and then to further columns."""
+@pytest.mark.parametrize("tile,order,rows", [((32, 32), "i0_o i1_o", 256), ((6, 64), "i1_o i0_o", 66)])
+def test_many_rows_and_columns(tile: tuple[int, int], order: str, rows: int) -> None:
+    """Matrix registers take all columns with as many rows as stay near before they go on to the next rows."""
     module, a, wanted = product(512, 128, 512, bf16, False, rows=512)
     trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=192 * 1024, tiles=((bf16, tile),)))
     first = next(step for step in trace if step.startswith("reorder"))
     assert re.findall(r"i\d(?:_[oi])+", first)[: len(order.split())] == order.split()
+    found = [int(n) for n in re.findall(r"split\('\w+_i0', (\d+)\)", "\n".join(trace))]
+    assert found == [rows]
 
 
 @pytest.mark.parametrize("l2,tile", [(32 * 1024, [224, 32]), (256 * 1024, [64])], ids=["to memory", "in the cache"])

@@ -28,8 +28,8 @@ ROW = 64
 """Bytes of a row of a tile register."""
 Ahead = Callable[[str], tuple[str, int]]
 """For the number of a block of rows: where the memory begins that it asks for, and lines a step."""
-SHARERS = 4
-"""Blocks of rows that bring the next panel: so many pass while it would come anyway."""
+SHARERS, MOST_SHARERS = 4, 8
+"""Blocks of rows that bring the next panel, where their number is not known and at most: so many pass while it would come anyway."""
 _A, _B = 4, 6  # the first tile registers of A and B
 
 
@@ -44,11 +44,13 @@ class MatrixDriver(Driver):
         self.block = depth_block(problem.k, ROW // problem.dtype.itemsize, problem.group)
         self.height = ROWS
         m = problem.m
-        self.pairs_lines = False
+        self.pairs_lines = self.one_block = False
         if isinstance(m, int) and m > 0:
             self.pairs_lines = problem.lines != 1 and m <= ROWS
             registers = 1 if self.pairs_lines else -(-m // (2 * ROWS)) * 2
             self.height = m // registers if m % registers == 0 else ROWS
+            lines = -(-problem.lines // 2) if self.pairs_lines and isinstance(problem.lines, int) else problem.lines
+            self.one_block = lines == 1 and m <= 2 * ROWS
 
     def write(self) -> None:
         self.config = self.emitter.alloca("[64 x i8]", 64)
@@ -92,8 +94,8 @@ class MatrixDriver(Driver):
     def _ahead(self, b: str, vectors: int, blocks: str) -> Ahead:
         """While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step."""
         p, e = self.problem, self.emitter
-        sharers = min(max(int(blocks), 1), SHARERS) if blocks.isdigit() else SHARERS
-        share = 2 * ROWS // sharers if p.padded and not p.near and vectors == 2 else 0
+        sharers = min(max(int(blocks), 1), MOST_SHARERS) if blocks.isdigit() else SHARERS
+        share = -(-2 * ROWS // sharers) if p.padded and vectors == 2 and not p.near else 0
         following = e.at(b, self.dims(p.b_panel), p.dtype.itemsize)
         return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
 
@@ -168,7 +170,8 @@ class MatrixDriver(Driver):
     ) -> None:
         """One register of A, or two, with so many `rows` each, times `wide` registers of B; every step asks for memory `ahead`: where, and how many lines."""
         p, e = self.problem, self.emitter
-        tile = MatrixTile(p, len(rows), wide, self.block, p.accumulate and columns is None, ahead[1])
+        passing = "b" if p.near and self.one_block else "a"
+        tile = MatrixTile(p, len(rows), wide, self.block, p.accumulate and columns is None, ahead[1], passing)
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
         a_next, c_next = (
@@ -197,7 +200,8 @@ class MatrixDriver(Driver):
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """A tile of a problem, of which only what does not depend on m and n matters: `high` x `wide` registers of C, `block` elements of k and `share` lines ahead a step."""
+    """A tile of a problem, of which only what does not depend on m and n matters: `high` x `wide` registers of C, `block` elements of k `share` lines
+    ahead a step, and the factor (`a` or `b`) that passes by the other one, which should keep the first-level cache."""
 
     problem: Problem
     high: int
@@ -205,6 +209,7 @@ class MatrixTile:
     block: int
     accumulate: bool
     share: int
+    passing: str
 
 
 def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
@@ -227,7 +232,8 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 e.line(f"call void @llvm.x86.tile{what}64(i8 {2 * i + v}, ptr {where}, i64 {c_stride})")
 
     def load(tile: int, pointer: str, stride: str) -> None:
-        e.line(f"call void @llvm.x86.tileloadd64(i8 {tile}, ptr {pointer}, i64 {stride})")
+        hint = "t1" if (t.passing == "a") == (tile < _B) else ""
+        e.line(f"call void @llvm.x86.tileloadd{hint}64(i8 {tile}, ptr {pointer}, i64 {stride})")
 
     def step(a: list[str], stride: str, b: str, ahead: str) -> None:
         """C += A @ B, with the rows of A at the addresses `a`."""

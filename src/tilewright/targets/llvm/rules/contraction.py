@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Dim, Expr, free_symbols, smax, smin, substitute
+from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin, substitute
 from ....ir.types import DType
 from ....lowering.memory_plan import IN_PLACE
 from ....schedule import Schedule
@@ -13,7 +13,6 @@ from ....transforms.pack_operands import CONTRACTION, Roles
 from .common import (
     Machine,
     blocks_of,
-    divisor,
     fuse_all,
     loop_of,
     set_grain,
@@ -39,6 +38,11 @@ FEW_TILES = 16
 """Up to here an odd number of tiles leaves a thread of two (four, ...) without work for a while: one more piece of rows makes it even."""
 FAR = 4
 """Times the second-level cache: a result larger than this goes to memory."""
+TALL, ENOUGH = 384, 16
+"""Rows of a tall tile, at most, and tiles of the whole result that are left for the threads. Matrix registers load rows from the second-level
+cache faster than a panel comes there from beyond, so a tile takes as many rows as fill half of that cache."""
+DEEP = 768
+"""Terms of a sum from which on tiles are tall even if the right operand is near: of shorter ones the lines of the result matter more."""
 
 
 def contraction(s: Schedule, machine: Machine) -> None:
@@ -59,9 +63,15 @@ def contraction(s: Schedule, machine: Machine) -> None:
         _degenerate(s, machine, len(blocks))
         return
     inner_k = [x for x in depth if x is not None] if root is main else []
-    rows_lead = _rows_lead(main, roles, machine)
-    long = rows_lead or _goes_to_memory(root, factor_type(main), machine)
-    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, long)
+    near = _stays_near(main, roles, machine)
+    to_memory = _goes_to_memory(root, factor_type(main), machine)
+    deep = not near or upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= DEEP
+    tall = (
+        deep and not lines_of and _has_many_rows(s, m, to_memory) and _in_matrix_registers(factor_type(main), machine)
+    )
+    rows_lead = near or (tall and _left_is_far(main, roles, machine))
+    long = not tall and (near or to_memory)
+    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, long, tall)
     work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
     m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
@@ -73,14 +83,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
             lines_of.append(line_outer)
     inner = [x for x in (line, m_inner, n_inner) if x]
     over_rows, over_columns = (*lines_of, m_outer), (*outer_n, n_outer)
-    near = _near_columns(s, main, roles, machine, n_outer, columns)
-    if rows_lead:
-        order = (*over_rows, *over_columns)
-    elif n_outer is not None and near > 1:
-        far, n_outer = s.split(n_outer, near)
-        order = (*outer_n, far, *over_rows, n_outer)
-    else:
-        order = (*over_columns, *over_rows)
+    order = (*over_rows, *over_columns) if rows_lead else (*over_columns, *over_rows)
     tiles = [x for x in (*batch, *order) if x is not None]
     s.reorder(*tiles, *inner, *inner_k)
     at = None
@@ -100,41 +103,47 @@ def contraction(s: Schedule, machine: Machine) -> None:
         else:
             s.compact()
     _block_depth(s, main, roles, machine)
-    near = _in_matrix_registers(factor_type(main), machine) and _most_rows(main, roles) >= OFTEN
-    tensorize_tile(s, main, roles, near)
+    often = _in_matrix_registers(factor_type(main), machine) and _fewest_rows(main, roles) >= OFTEN
+    tensorize_tile(s, main, roles, often or (near and not any(batch)))
 
 
-def _near_columns(
-    s: Schedule, main: loop.Block, roles: Roles, machine: Machine, n_outer: str | None, columns: int | None
-) -> int:
-    """How many tiles of columns a thread takes with the same rows before it takes the next rows: where all rows of the left factor are
-    too many for the second-level cache, as many columns of the right one as fill half of it, so that both come to it a few times only.
-    Only matrix registers multiply faster than rows come from beyond; beside vectors the next panel of the right factor is what must be near."""
-    factor, half = factor_type(main), machine.l2 // 2
-    line = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) * factor.itemsize
-    if n_outer is None or columns is None or not _in_matrix_registers(factor, machine):
-        return 1
-    if _most_rows(main, roles) * line <= half:
-        return 1
-    return divisor(s.loop(n_outer).extent, half // (columns * line))
-
-
-def _rows_lead(main: loop.Block, roles: Roles, machine: Machine) -> bool:
-    """Whether a thread goes through all columns with the same rows before it takes the next ones, and not the other way round.
+def _stays_near(main: loop.Block, roles: Roles, machine: Machine) -> bool:
+    """Whether the right operand stays in the second-level cache, so that a thread goes through all columns with the same rows before it
+    takes the next ones, and not the other way round.
 
     What leads is read once and stays with the core whose thread reads it. Weights are many where images are small, and come from memory;
     where images are large, a core keeps its part of them in its cache from layer to layer, and the weights beside it.
     """
-    column = main.axes[roles.n[-1]]
+    sizes = _factor_bytes(main, roles)
+    if sizes is None:
+        return False
+    left, right = sizes
+    shared = upper_limit(product(main.axes[p].upper + 1 for p in roles.batch))
+    result = upper_limit(product(axis.upper + 1 for axis in main.axes)) * factor_type(main).itemsize
+    return right // shared <= machine.l2 // 2 and right <= left + result
+
+
+def _factor_bytes(main: loop.Block, roles: Roles) -> tuple[int, int] | None:
+    """Bytes of the left and of the right operand."""
+    column, factor = main.axes[roles.n[-1]], factor_type(main)
     loads = [op for op in main.body.ops if isinstance(op, loop.Load)]
     moved = [any(column in free_symbols(e) for e in op.indices if isinstance(e, Expr)) for op in loads]
     if sorted(moved) != [False, True]:
-        return False
-    left, right = (upper_limit(loads[moved.index(m)].buffer.type.size) for m in (False, True))
-    size = factor_type(main).itemsize
-    shared = product(main.axes[p].upper + 1 for p in roles.batch)
-    result = upper_limit(product(axis.upper + 1 for axis in main.axes))
-    return right // upper_limit(shared) * size <= machine.l2 // 2 and right <= left + result
+        return None
+    left, right = (upper_limit(loads[moved.index(m)].buffer.type.size) * factor.itemsize for m in (False, True))
+    return left, right
+
+
+def _has_many_rows(s: Schedule, m: str | None, to_memory: bool) -> bool:
+    """Whether the rows of a matrix fill more than a tile: surely, where the result goes `to_memory`, which wants long pieces of few rows."""
+    rows = s.loop(m).extent if m else 1
+    return upper_limit(rows) > 2 * ROWS and (isinstance(rows, int) or not to_memory)
+
+
+def _left_is_far(main: loop.Block, roles: Roles, machine: Machine) -> bool:
+    """Whether the left operand is too large to stay in the second-level cache while columns pass."""
+    sizes = _factor_bytes(main, roles)
+    return sizes is not None and sizes[0] > machine.l2 // 2
 
 
 def _goes_to_memory(root: loop.Block, factor: DType, machine: Machine) -> bool:
@@ -182,6 +191,10 @@ def _few_rows(main: loop.Block, roles: Roles) -> bool:
 
 def _most_rows(main: loop.Block, roles: Roles) -> int:
     return upper_limit(product(main.axes[p].upper + 1 for p in roles.m))
+
+
+def _fewest_rows(main: loop.Block, roles: Roles) -> int:
+    return bounds(product(main.axes[p].upper + 1 for p in roles.m))[0] or 1
 
 
 def _lies_wide(main: loop.Block, roles: Roles) -> bool:
@@ -299,12 +312,14 @@ def _tile(
     roles: Roles,
     machine: Machine,
     long: bool,
+    tall: bool,
 ) -> tuple[int | None, int, int | None]:
     """Rows of a tile, iterations of the next row loop (the lines of an image) that share one tile, and its columns; None leaves the
     loop whole.
 
     Columns: few panels, so that the result's tile stays in the first-level cache; rows: enough for the packed columns to be used
-    several times, few enough for all threads to have work, and about as many in every tile. `long`: rather in long pieces of few rows.
+    several times, few enough for all threads to have work, and about as many in every tile. `long`: rather in long pieces of few rows;
+    `tall`: of as many rows as fill half of the second-level cache.
     """
     depth = 1
     for axis in main.reduce_axes:
@@ -331,6 +346,10 @@ def _tile(
         wide = -(-even_part(total_n, LONG) // panel) * panel
         rows, columns = max(mr, rows * columns // wide // mr * mr), max(columns, wide)
     columns = max(panel, columns // panel * panel)
+    if tall:
+        most = machine.l2 // 2 // (depth * factor.itemsize) // mr * mr
+        enough = total_m // -(-ENOUGH // -(-total_n // columns))
+        rows = max(rows, min(TALL, most, enough))
     lines = 1
     if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
         lines = even_part(extent, max(1, rows // total_m))
