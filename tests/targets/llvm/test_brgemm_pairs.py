@@ -210,7 +210,7 @@ def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -
 
 
 @pytest.mark.parametrize(
-    ("m", "near", "streams"), [(64, False, "a"), (64, True, "a"), (32, False, "a"), (32, True, "b")]
+    ("m", "near", "streams"), [(128, False, "a"), (128, True, "a"), (64, True, ""), (32, False, ""), (32, True, "b")]
 )
 def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(m: int, near: bool, streams: str) -> None:
     """And what is near already is not asked for again. Registers 4 and 5 hold rows of A, 6 and 7 columns of B."""
@@ -222,5 +222,5 @@ def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(m: int, ne
     _, definitions, _ = brgemm_function(op, TILES)
     text = "".join(definitions.values())
     hinted = set(re.findall(r"tileloaddt164\(i8 (\d)", text))
-    assert hinted == ({"4", "5"} if streams == "a" else {"6", "7"})
+    assert hinted == {"a": {"4", "5"}, "b": {"6", "7"}, "": set()}[streams]
     assert ("llvm.prefetch" in text) != near

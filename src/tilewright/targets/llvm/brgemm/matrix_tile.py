@@ -45,6 +45,7 @@ class MatrixDriver(Driver):
         self.height = ROWS
         m = problem.m
         self.pairs_lines = self.one_block = False
+        self.many_blocks = not isinstance(m, int) or problem.lines == 1 and m >= SHARERS * 2 * ROWS
         if isinstance(m, int) and m > 0:
             self.pairs_lines = problem.lines != 1 and m <= ROWS
             registers = 1 if self.pairs_lines else -(-m // (2 * ROWS)) * 2
@@ -170,7 +171,7 @@ class MatrixDriver(Driver):
     ) -> None:
         """One register of A, or two, with so many `rows` each, times `wide` registers of B; every step asks for memory `ahead`: where, and how many lines."""
         p, e = self.problem, self.emitter
-        passing = "b" if p.near and self.one_block else "a"
+        passing = "" if p.reductions else "a" if self.many_blocks else "b" if p.near and self.one_block else ""
         tile = MatrixTile(p, len(rows), wide, self.block, p.accumulate and columns is None, ahead[1], passing)
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
@@ -201,7 +202,8 @@ class MatrixDriver(Driver):
 @dataclass(frozen=True)
 class MatrixTile:
     """A tile of a problem, of which only what does not depend on m and n matters: `high` x `wide` registers of C, `block` elements of k `share` lines
-    ahead a step, and the factor (`a` or `b`) that passes by the other one, which should keep the first-level cache."""
+    ahead a step, and the factor (`a` or `b`) that passes by the other one, which should keep the first-level cache; none where
+    the pixels of an image come again in other reductions."""
 
     problem: Problem
     high: int
@@ -232,7 +234,7 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                 e.line(f"call void @llvm.x86.tile{what}64(i8 {2 * i + v}, ptr {where}, i64 {c_stride})")
 
     def load(tile: int, pointer: str, stride: str) -> None:
-        hint = "t1" if (t.passing == "a") == (tile < _B) else ""
+        hint = "t1" if t.passing == ("a" if tile < _B else "b") else ""
         e.line(f"call void @llvm.x86.tileloadd{hint}64(i8 {tile}, ptr {pointer}, i64 {stride})")
 
     def step(a: list[str], stride: str, b: str, ahead: str) -> None:

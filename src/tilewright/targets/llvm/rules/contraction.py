@@ -65,11 +65,11 @@ def contraction(s: Schedule, machine: Machine) -> None:
     inner_k = [x for x in depth if x is not None] if root is main else []
     near = _stays_near(main, roles, machine)
     to_memory = _goes_to_memory(root, factor_type(main), machine)
-    deep = not near or upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= DEEP
-    tall = (
-        deep and not lines_of and _has_many_rows(s, m, to_memory) and _in_matrix_registers(factor_type(main), machine)
-    )
-    rows_lead = near or (tall and _left_is_far(main, roles, machine))
+    deep = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= DEEP
+    many = _most_rows(main, roles) >= TALL  # for some tiles of about as many rows
+    tall = _in_matrix_registers(factor_type(main), machine) and not lines_of and _has_many_rows(s, m, to_memory)
+    tall = tall and (not near or (deep and many))
+    rows_lead = near or (tall and many and _left_is_far(main, roles, machine))
     long = not tall and (near or to_memory)
     rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, long, tall)
     work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
@@ -104,7 +104,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
             s.compact()
     _block_depth(s, main, roles, machine)
     often = _in_matrix_registers(factor_type(main), machine) and _fewest_rows(main, roles) >= OFTEN
-    tensorize_tile(s, main, roles, often or (near and not any(batch)))
+    tensorize_tile(s, main, roles, near=often)
 
 
 def _stays_near(main: loop.Block, roles: Roles, machine: Machine) -> bool:
