@@ -394,7 +394,7 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if origin == "onnx" and type(model).__name__ == "ModelProto":
         from .frontends.onnx import import_onnx
 
-        return import_onnx(model, dims)
+        return import_onnx(model, dims, args)
     if "torch.Module" in bases or type(model).__name__ == "ExportedProgram":
         from .frontends.torch import import_torch
 
@@ -413,7 +413,7 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if path.suffix == ".onnx":
         from .frontends.onnx import import_onnx
 
-        return import_onnx(path, dims)
+        return import_onnx(path, dims, args)
     if path.suffix == ".pt2":
         from .frontends.torch import import_torch
 

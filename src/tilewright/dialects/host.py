@@ -11,14 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, IRError, Operand, Operation, VariadicOperand, operation
+from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, Value, VariadicOperand, operation
 from ..ir.interpreter import Frame
 from ..ir.symbolic import prove_eq, prove_le
-from ..ir.types import BufferType, Type
+from ..ir.types import BufferType, Type, i64
 from .loop import Kernel
+from .tensor import bind_size, check
 
 ARENA_SIZE = "tw.arena_size"
 """Attribute of a planned host function: bytes of the arena, over the function's shape symbols."""
+
+SLOTS = "tw.slots"
+"""Attribute of a planned host function: how many blocks the runtime keeps for buffers whose size is computed in the run."""
 
 
 @operation
@@ -39,12 +43,18 @@ class Constant(Operation):
 
 @operation
 class Alloc(Operation):
-    """An intermediate buffer; `offset` (a `Dim`) is its place in the arena (None before planning)."""
+    """An intermediate buffer; `offset` (a `Dim`) is its place in the arena (None before planning).
+
+    A buffer whose size is computed at run time has no place in the arena: it is the runtime's block number `slot`, made as large as needed
+    when this is reached. With `keep` the block's content is kept while it grows.
+    """
 
     name = "host.alloc"
     effects = Effect.ALLOCATE
     buffer: Attr  # BufferType
     offset: Attr = None
+    slot: Attr = None
+    keep: Attr = False
 
     def infer_types(self) -> Sequence[Type]:
         return (self.buffer,)
@@ -56,14 +66,13 @@ class Alloc(Operation):
     def interpret(self, env: Any) -> Any:
         shape = tuple(int(env.evaluate(d)) for d in self.buffer.shape)
         dtype = self.buffer.dtype.numpy
+        if self.slot is not None:
+            return self._block(env, shape, dtype)
         if self.offset is None:
             return np.full(shape, np.nan if self.buffer.dtype.is_float else 0, dtype)
         # Planned buffers share bytes here as they will in the artifact, so that interpreting a program checks its plan. The
         # arena belongs to this run of the function: it is kept with the values, under the function.
-        main = self.parent_op
-        while isinstance(main, For):
-            main = main.parent_op
-        assert main is not None
+        main = self._function()
         arena = env.values.get(main)
         if arena is None:
             arena = env.values[main] = np.full(int(env.evaluate(main.attributes[ARENA_SIZE])), 0xFF, np.uint8)
@@ -73,10 +82,31 @@ class Alloc(Operation):
             raise IRError(f"ends at byte {end} of an arena of {arena.size}", self)
         return arena[start:end].view(dtype).reshape(shape)
 
+    def _function(self) -> Operation:
+        """The function around, which stands for the memory of a run."""
+        around = self.parent_op
+        while isinstance(around, For | While | If):
+            around = around.parent_op
+        assert around is not None
+        return around
+
+    def _block(self, env: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        key = (self._function(), self.slot)
+        block = np.full(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 0xFF, np.uint8)
+        old = env.values.get(key)
+        if self.keep and old is not None:
+            count = min(block.size, old.size)
+            block[:count] = old[:count]
+        env.values[key] = block
+        return block.view(dtype).reshape(shape)
+
 
 @operation
 class View(Operation):
-    """The same memory under another shape; of fewer elements, `offset` elements from its start; of another element type, whole."""
+    """The same memory under another shape; of fewer elements, `offset` elements from its start; of another element type, whole.
+
+    With `checked` a run compares the sizes, which no proof says are equal.
+    """
 
     name = "host.view"
     effects = Effect.PURE
@@ -84,10 +114,13 @@ class View(Operation):
     shape: Attr
     offset: Attr = 0
     dtype: Attr = None
+    checked: Attr = False
 
     @property
     def is_whole(self) -> bool:
         """Whether the view shows all of its source."""
+        if self.checked:
+            return True
         before, after = (t.size * t.dtype.itemsize for t in (self.source.type, self.result.type))
         return prove_eq(self.offset, 0) and prove_eq(before, after)
 
@@ -105,6 +138,8 @@ class View(Operation):
         shape = tuple(int(env.evaluate(d)) for d in self.shape)
         view = source.view()
         view.shape = (-1,)  # unlike reshape, never copies
+        if self.checked and (min(shape, default=0) < 0 or int(np.prod(shape, dtype=np.int64)) != view.size):
+            raise IRError(f"{view.size} elements do not have the shape {shape}", self)
         view = view.view(self.result.type.dtype.numpy)
         start = int(env.evaluate(self.offset))
         view = view[start : start + int(np.prod(shape, dtype=np.int64))]
@@ -126,6 +161,11 @@ class For(Operation):
     initial: VariadicOperand
     step: Attr
 
+    @property
+    def handed_on(self) -> tuple[Value, ...]:
+        """What a step gives to the next."""
+        return tuple(self.body.terminator.operands)
+
     def infer_types(self) -> Sequence[Type]:
         return tuple(v.type for v in self.initial)
 
@@ -143,8 +183,105 @@ class For(Operation):
 
 
 @operation
+class While(Operation):
+    """A loop that a condition ends: as `For`, but it runs as long as the byte in the buffer `condition`, then in the first buffer that the body
+    yields, is not 0, and at most as often as the i64 in `limit` says.
+
+    Defines the symbol `count` as the number of steps.
+    """
+
+    name = "host.while"
+    effects = Effect.READ | Effect.WRITE
+    num_regions = 1
+    binds = ("step",)
+    defines = ("count",)
+    condition: Operand
+    limit: OptionalOperand
+    initial: VariadicOperand
+    step: Attr
+    count: Attr
+
+    @property
+    def handed_on(self) -> tuple[Value, ...]:
+        """What a step gives to the next, but its condition."""
+        return tuple(self.body.terminator.operands[1:])
+
+    def infer_types(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.initial)
+
+    def verify(self) -> None:
+        types = [v.type for v in self.initial]
+        ends = [v.type for v in self.body.terminator.operands][1:]
+        if [a.type for a in self.body.args] != types or ends != types:
+            raise IRError(f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self)
+
+    def interpret(self, env: Any, condition: Any, *rest: Any) -> Any:
+        limit, carried = (None, list(rest)) if self.limit is None else (int(rest[0]), list(rest[1:]))
+        step = 0
+        while condition.any() and (limit is None or step < limit):
+            condition, *carried = env.child({self.step.name: step}).run_block(self.body, carried)
+            step += 1
+        env.dims[self.count.name] = step
+        return carried
+
+
+@operation
+class If(Operation):
+    """Runs the first region if the byte in the buffer `condition` is not 0, else the second. They write into buffers from outside."""
+
+    name = "host.if"
+    effects = Effect.READ | Effect.WRITE
+    num_regions = 2
+    condition: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, condition: Any) -> Any:
+        env.child({}).run_block(self.regions[0 if condition.any() else 1].block, ())
+        return ()
+
+
+@operation
+class Check(Operation):
+    """Ends the run with `message` if the byte in the buffer `condition` is 0."""
+
+    name = "host.check"
+    effects = Effect.READ | Effect.WRITE
+    condition: Operand
+    message: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, condition: Any) -> Any:
+        return check(self, condition)
+
+
+@operation
+class BindSize(Operation):
+    """Defines `symbol` as the i64 in the buffer `count`, which must lie within the symbol's bounds."""
+
+    name = "host.bind_size"
+    effects = Effect.READ | Effect.WRITE
+    defines = ("symbol",)
+    count: Operand
+    symbol: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        if self.count.type.dtype is not i64 or not prove_eq(self.count.type.size, 1):
+            raise IRError(f"a size is one i64, not {self.count.type}", self)
+
+    def interpret(self, env: Any, count: Any) -> Any:
+        return bind_size(self, env, count.item())
+
+
+@operation
 class Yield(Operation):
-    """Ends the body of a loop with the buffers of the next step."""
+    """Ends the body of a loop with the buffers of the next step (of a `while`: the condition's before them), or a branch with nothing."""
 
     name = "host.yield"
     effects = Effect.CONTROL

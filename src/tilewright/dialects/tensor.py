@@ -27,7 +27,7 @@ from ..ir.core import (
     VariadicOperand,
     operation,
 )
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, substitute
+from ..ir.symbolic import Dim, Expr, bounds, free_symbols, prove_eq, substitute
 from ..ir.types import DType, Shape, TensorType, Type, i64
 from . import scalar
 from .func import Func
@@ -295,7 +295,31 @@ class Bitcast(Operation):
         )
 
 
-View = Reshape | Bitcast
+@operation
+class AssumeShape(Operation):
+    """The elements of `x` in row-major order under another shape: a view whose size a run compares, as no proof can be given."""
+
+    name = "tensor.assume_shape"
+    effects = Effect.PURE
+    x: Operand
+    shape: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(self.x.type.dtype, self.shape),)
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        return assumed(self, env, x, self.shape)
+
+
+def assumed(op: Operation, env: Any, x: Any, shape: Shape) -> Any:
+    """`x` under a shape that it must have the size of."""
+    sizes = [int(env.evaluate(d)) for d in shape]
+    if min(sizes, default=0) < 0 or int(np.prod(sizes, dtype=np.int64)) != x.size:
+        raise IRError(f"{x.size} elements do not have the shape {tuple(sizes)}", op)
+    return np.reshape(x, sizes)
+
+
+View = Reshape | Bitcast | AssumeShape
 """Operations whose result is the memory of their operand."""
 
 
@@ -530,6 +554,133 @@ class Scan(Operation):
         return [*carried, *stacked]
 
 
+@operation
+class BindSize(Operation):
+    """Defines `symbol` as the number `count` (an i64 scalar) for all that comes after."""
+
+    name = "tensor.bind_size"
+    effects = Effect.WRITE
+    defines = ("symbol",)
+    count: Operand
+    symbol: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, count: Any) -> Any:
+        return bind_size(self, env, count)
+
+
+def bind_size(op: Operation, env: Any, count: Any) -> Any:
+    """Give the symbol of `op` the value `count` in a frame of the interpreter."""
+    symbol, value = op.attributes["symbol"], int(count)
+    low, high = bounds(symbol)
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise IRError(f"'{symbol.name}' is {value}, outside of its bounds", op)
+    env.dims[symbol.name] = value
+    return ()
+
+
+@operation
+class Check(Operation):
+    """Ends the run with `message` unless `condition`, a bool scalar, holds."""
+
+    name = "tensor.check"
+    effects = Effect.WRITE
+    condition: Operand
+    message: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, condition: Any) -> Any:
+        return check(self, condition)
+
+
+def check(op: Operation, condition: Any) -> Any:
+    """Raise the message of `op` unless the condition holds."""
+    if not condition.all():
+        raise IRError(op.attributes["message"], op)
+    return ()
+
+
+@operation
+class If(Operation):
+    """The results of the first region where `condition` (a bool scalar) holds, else of the second. Regions capture tensors directly."""
+
+    name = "tensor.if"
+    effects = Effect.PURE
+    num_regions = 2
+    condition: Operand
+
+    def verify(self) -> None:
+        for region in self.regions:
+            ends = [v.type for v in region.block.terminator.operands]
+            if not _equal_types([r.type for r in self.results], ends):
+                raise IRError(f"a branch yields {ends}", self)
+
+    def interpret(self, env: Any, condition: Any) -> Any:
+        return env.run_block(self.regions[0 if condition.all() else 1].block, ())
+
+
+@operation
+class While(Operation):
+    """``condition, *carried, *slices = body(*carried)`` with the symbol `step` counting from 0, as long as `condition` (a bool scalar) holds, but at most
+    `limit` (an i64 scalar) times.
+
+    Results are the carried values after the last step, then the slices stacked along a leading axis of `count` elements, a symbol that this
+    defines as the number of steps.
+    """
+
+    name = "tensor.while"
+    effects = Effect.WRITE
+    num_regions = 1
+    binds = ("step",)
+    defines = ("count",)
+    condition: Operand
+    limit: OptionalOperand
+    initial: VariadicOperand
+    step: Attr
+    count: Attr
+
+    def verify(self) -> None:
+        ends = [v.type for v in self.body.terminator.operands][1:]
+        carried = [v.type for v in self.initial]
+        stacked = [TensorType(t.dtype, (self.count, *t.shape)) for t in ends[len(carried) :]]
+        if [a.type for a in self.body.args] != carried or ends[: len(carried)] != carried:
+            raise IRError(
+                f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}", self
+            )
+        if not _equal_types([r.type for r in self.results], [*carried, *stacked]):
+            raise IRError(f"yields slices for {stacked}, which are not its results", self)
+
+    def interpret(self, env: Any, *operands: Any) -> Any:
+        condition, limit = operands[0], None if self.limit is None else int(operands[1])
+        carried = list(operands[1 if self.limit is None else 2 :])
+        types = [r.type for r in self.results[len(carried) :]]
+        slices: list[list[Any]] = [[] for _ in types]
+        step = 0
+        while condition.all() and (limit is None or step < limit):
+            condition, *ends = env.child({self.step.name: step}).run_block(self.body, carried)
+            for column, part in zip(slices, ends[len(carried) :], strict=True):
+                column.append(part)
+            carried = ends[: len(carried)]
+            step += 1
+        env.dims[self.count.name] = step
+        return [*carried, *(stacked(column, t, env) for column, t in zip(slices, types, strict=True))]
+
+
+def stacked(slices: Sequence[Any], type_: TensorType, env: Any) -> Any:
+    """An array of the slices, of which there may be none."""
+    if slices:
+        return np.stack(slices)
+    return np.empty([0, *(int(env.evaluate(d)) for d in type_.shape[1:])], type_.dtype.numpy)
+
+
+Nested = Scan | While | If
+"""Operations between kernels that have computations inside them."""
+
+
 def _equal_types(a: Sequence[TensorType], b: Sequence[TensorType]) -> bool:
     """Equal up to the way symbolic dimensions are written."""
     return len(a) == len(b) and all(
@@ -539,14 +690,15 @@ def _equal_types(a: Sequence[TensorType], b: Sequence[TensorType]) -> bool:
 
 
 def blocks_of_computations(module: Module) -> list[Block]:
-    """Where computations and groups stand: the bodies of a module's functions, and after each the bodies of the scans in it."""
+    """Where computations and groups stand: the bodies of a module's functions, and after each the bodies of loops and branches in it."""
     found: list[Block] = []
 
     def visit(block: Block) -> None:
         found.append(block)
         for op in block.ops:
-            if isinstance(op, Scan):
-                visit(op.body)
+            if isinstance(op, Nested):
+                for region in op.regions:
+                    visit(region.block)
 
     for op in module.body.ops:
         if isinstance(op, Func):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .core import Block, Effect, IRError, Operation, Value
+from .run_time_symbols import definers_of, definitions
 
 
 def dce(root: Operation) -> int:
@@ -88,12 +89,13 @@ def _cse_block(block: Block, outer: dict[Any, Operation]) -> int:
 
 
 def sort_block(block: Block) -> None:
-    """Order a block's operations so that producers stand before users, changing as little as possible.
+    """Order a block's operations so that producers, of values and of symbols, stand before users, changing as little as possible.
 
     Raises:
         IRError: the operations depend on each other in a cycle.
     """
     ops = list(block.ops)
+    symbols = definitions(block)
     placed: set[Operation] = set()
     active: set[Operation] = set()
     ordered: list[Operation] = []
@@ -113,8 +115,8 @@ def sort_block(block: Block) -> None:
             active.add(op)
             stack.append((op, True))
             used = [v for inner in op.walk() for v in inner.operands] if op.regions else op.operands
-            for v in reversed(used):
-                producer = v.defining_op
+            producers = [v.defining_op for v in reversed(used)] + definers_of(op, symbols)
+            for producer in producers:
                 if producer is not None and producer.parent is block and producer not in placed:
                     stack.append((producer, False))
     if ordered != ops:

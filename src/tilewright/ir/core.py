@@ -192,6 +192,7 @@ class Operation:
     terminator: ClassVar[bool] = False
     num_regions: ClassVar[int] = 0
     binds: ClassVar[tuple[str, ...]] = ()  # attributes that hold the symbols this operation defines for its regions
+    defines: ClassVar[tuple[str, ...]] = ()  # attributes that hold symbols it defines for operations after it
     _operand_fields: ClassVar[tuple[tuple[str, str], ...]] = ()  # (name, "one" | "optional" | "variadic")
     _attr_fields: ClassVar[dict[str, Any]] = {}
     _flexible: ClassVar[int] = 0

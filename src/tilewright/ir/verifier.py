@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .core import Block, IRError, Operation, Value
+from .run_time_symbols import defined_by, definitions, symbols_of
 
 
 def verify(root: Operation) -> None:
@@ -40,7 +41,14 @@ def _verify_op(op: Operation, visible: set[Value]) -> None:
 
 def _verify_block(block: Block, visible: set[Value]) -> None:
     inner = visible | set(block.args) if block.args else set(visible)
+    later = set(definitions(block))
     for op in block.ops:
+        if later:
+            own = set(defined_by(op))
+            early = next((s for s in symbols_of(op) if s in later and s not in own), None)
+            if early is not None:
+                raise IRError(f"the symbol '{early.name}' is used before the run computes it", op)
+            later -= own
         if op.parent is not block:
             raise IRError("does not know its block", op)
         if op.terminator and op is not block.last:

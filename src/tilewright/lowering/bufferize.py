@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ..dialects import func, graph, host, loop, tensor
 from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
+from ..ir.run_time_symbols import defined_inside
+from ..ir.symbolic import free_symbols
 from ..ir.types import BufferType, TensorType
 
 
@@ -46,13 +48,17 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     new = func.Func(sym_name="main", arg_names=(*inputs, *names), result_names=names, location=old.location)
     for key, value in old.attributes.items():
         new.attributes.setdefault(key, value)
+    symbols = defined_inside(old)
     buffers: dict[Value, Value] = {a: new.body.add_arg(_buffer(a.type), a.hint) for a in old.body.args}
     targets = [new.body.add_arg(_buffer(v.type), name) for v, name in zip(results, names, strict=True)]
 
     builder = Builder(new.body, location=old.location)
-    copied = _place_results(builder, old.body, results, targets, buffers)
+    # Where an output goes whose size is computed in the run is known at its end only.
+    late = [k for k, v in enumerate(results) if any(s in symbols for d in v.type.shape for s in free_symbols(d))]
+    early = [k for k in range(len(results)) if k not in late]
+    copied = _place_results(builder, old.body, [results[k] for k in early], [targets[k] for k in early], buffers)
     _Bufferizer(module, kernels_of, buffers).block(builder, old.body)
-    for index in copied:
+    for index in (*(early[k] for k in copied), *late):
         builder(host.Copy(buffers[results[index]], targets[index]))
     builder(func.Return(()))
     module.body.insert_before(old, new)
@@ -67,15 +73,15 @@ def _buffer(type_: TensorType) -> BufferType:
     return BufferType(type_.dtype, type_.shape)
 
 
-def _view(builder: Builder, buffer: Value, type_: TensorType) -> Value:
+def _view(builder: Builder, buffer: Value, type_: TensorType, checked: bool = False) -> Value:
     """`buffer` with the shape and element type of `type_`; views of views reach back to the memory itself."""
     if buffer.type.shape == type_.shape and buffer.type.dtype is type_.dtype:
         return buffer
     op = buffer.defining_op
-    if isinstance(op, host.View) and op.is_whole:
+    if isinstance(op, host.View) and op.is_whole and not (op.checked or checked):
         return _view(builder, op.source, type_)
     dtype = None if buffer.type.dtype is type_.dtype else type_.dtype
-    view: Value = builder(host.View(buffer, shape=type_.shape, dtype=dtype))
+    view: Value = builder(host.View(buffer, shape=type_.shape, dtype=dtype, checked=checked))
     return view
 
 
@@ -88,7 +94,7 @@ def _computed(value: Value, block: Block) -> list[Value] | None:
     if isinstance(op, tensor.Scan):
         chosen = chain[-1] in op.results[len(op.initial) :]
     else:
-        chosen = isinstance(op, (tensor.Group, tensor.Join))
+        chosen = isinstance(op, (tensor.Group, tensor.Join, tensor.If))
     return chain if chosen and op is not None and op.parent is block else None
 
 
@@ -112,6 +118,7 @@ class _Bufferizer:
 
     def __init__(self, module: Module, kernels_of: KernelsOf, buffers: dict[Value, Value]) -> None:
         self.module, self.kernels_of, self.buffers = module, kernels_of, buffers
+        self.slots = 0
 
     def block(self, builder: Builder, block: Block) -> None:
         buffers = self.buffers
@@ -125,13 +132,24 @@ class _Bufferizer:
                     pass  # those who computed the parts have written them there
                 elif isinstance(op, tensor.View):
                     if op.result not in buffers and op.result.has_uses and tensor.place_of(op.result) is None:
-                        buffers[op.result] = _view(builder, buffers[op.x], op.result.type)
+                        checked = isinstance(op, tensor.AssumeShape)
+                        buffers[op.result] = _view(builder, buffers[op.x], op.result.type, checked)
                 elif isinstance(op, tensor.Group):
                     self._launch(builder, op, self.kernels_of(op))
                 elif isinstance(op, tensor.Scan):
                     self._loop(builder, op)
+                elif isinstance(op, tensor.While):
+                    self._while(builder, op)
+                elif isinstance(op, tensor.If):
+                    self._branches(builder, op)
+                elif isinstance(op, tensor.BindSize):
+                    builder(host.BindSize(self.buffers[op.count], symbol=op.symbol))
+                elif isinstance(op, tensor.Check):
+                    builder(host.Check(self.buffers[op.condition], message=op.message))
                 else:
-                    raise IRError("stands between kernels, where only constants, groups, views and scans may", op)
+                    raise IRError(
+                        "stands between kernels, where only constants, groups, views, loops and branches may", op
+                    )
 
     def _allocate(self, builder: Builder, op: Operation) -> None:
         """Memory for results that have no place yet; a part of a join lies in the memory of the whole."""
@@ -205,3 +223,65 @@ class _Bufferizer:
         ]
         inside(host.Yield([*handed, *(b for written, other in turns.values() for b in (other, written))]))
         buffers.update(zip(scan.results[:count], op.results[:count], strict=True))
+
+    def _while(self, builder: Builder, op: tensor.While) -> None:
+        """Carried values are written to one of two buffers in turn; slices behind each other, in a block that grows with the steps."""
+        buffers = self.buffers
+        count = len(op.initial)
+        condition, *ends = op.body.terminator.operands
+        carried, slices = ends[:count], ends[count:]
+        first = [_view(builder, buffers[x], x.type) for x in op.initial]
+        spare = [[builder(host.Alloc(buffer=x.type)) for _ in range(2)] for x in first]
+        begin = [*first, *(b for pair in spare for b in pair)]
+        limit = None if op.limit is None else buffers[op.limit]
+        body = Region([Block([v.type for v in begin])])
+        loop_ = host.While(
+            buffers[op.condition],
+            limit,
+            begin,
+            step=op.step,
+            count=op.count,
+            regions=[body],
+            location=op.location,
+        )
+        builder.insert(loop_)
+        args = loop_.body.args
+        buffers.update(zip(op.body.args, args[:count], strict=True))
+        turns = [(args[count + 2 * k], args[count + 2 * k + 1]) for k in range(count)]
+
+        inside = Builder(loop_.body, location=op.location)
+        slots = [self._new_slot() for _ in slices]
+        places: list[Value] = []
+        for value, slot in zip(slices, slots, strict=True):
+            type_ = BufferType(value.type.dtype, (op.step + 1, *value.type.shape))
+            block = inside(host.Alloc(buffer=type_, slot=slot, keep=True))
+            places.append(inside(host.View(block, shape=value.type.shape, offset=op.step * value.type.size)))
+        wanted = [*slices, *carried]
+        targets = [*places, *(written for written, _ in turns)]
+        copied = _place_results(inside, op.body, wanted, targets, buffers)
+        self.block(inside, op.body)
+        for index in copied:
+            inside(host.Copy(buffers[wanted[index]], targets[index]))
+        written = [w for w, _ in turns]
+        inside(host.Yield([buffers[condition], *written, *(b for w, other in turns for b in (other, w))]))
+        buffers.update(zip(op.results[:count], loop_.results[:count], strict=True))
+        for result, slot in zip(op.results[count:], slots, strict=True):
+            buffers[result] = builder(host.Alloc(buffer=_buffer(result.type), slot=slot, keep=True))
+
+    def _new_slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def _branches(self, builder: Builder, op: tensor.If) -> None:
+        """Both branches write the results into the same buffers."""
+        self._allocate(builder, op)
+        targets = [self.buffers[r] for r in op.results]
+        branch = host.If(self.buffers[op.condition], location=op.location)
+        builder.insert(branch)
+        for source, region in zip(op.regions, branch.regions, strict=True):
+            inside = Builder(region.block, location=op.location)
+            wanted = list(source.block.terminator.operands)
+            copied = _place_results(inside, source.block, wanted, targets, self.buffers)
+            self.block(inside, source.block)
+            for index in copied:
+                inside(host.Copy(self.buffers[wanted[index]], targets[index]))

@@ -57,14 +57,14 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
         missing.append(op)
         return
     tensors = (lowered,) if isinstance(lowered, Tensor) else tuple(lowered)
-    for x in tensors[:1]:
-        if isinstance(loop := x.value.defining_op, tensor.Scan):
-            for inner in list(loop.body.ops):
-                _lower(inner, None, missing)
     start = before.next if before is not None else (block.first if block is not None else None)
     while start is not None and start is not op:
         if isinstance(start, (tensor.Compute, tensor.Scatter, tensor.Order)):
             start.attributes.setdefault("tw.origin", origin)
+        if isinstance(start, tensor.Nested):
+            for region in start.regions:
+                for inner in list(region.block.ops):
+                    _lower(inner, None, missing)
         start = start.next
     op.replace_by(_matching(builder, op, tuple(x.value for x in tensors)))
 

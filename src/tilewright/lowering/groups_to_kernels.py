@@ -216,9 +216,12 @@ def moved_bytes(block: Block) -> tuple[int, Dim]:
     count = 0
     total: Dim = 0
     for op in block.ops:
-        if isinstance(op, tensor.Scan):
-            inside, moved = moved_bytes(op.body)
-            count, total = count + inside, total + moved * extent(op.step)
+        if isinstance(op, tensor.Nested):
+            # How often a `while` runs, and which branch an `if` takes, is not known: once, and both.
+            for region in op.regions:
+                inside, moved = moved_bytes(region.block)
+                steps = extent(op.step) if isinstance(op, tensor.Scan) else 1
+                count, total = count + inside, total + moved * steps
             continue
         if isinstance(op, tensor.Group):
             total = total + group_bytes(op)

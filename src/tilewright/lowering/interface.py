@@ -13,20 +13,23 @@ Tensors = Sequence[tuple[str, TensorType | BufferType]]
 
 
 def interface(inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
-    """Plain data, for JSON: ``inputs`` and ``outputs`` (name, dtype, shape), ``symbols`` (bounds by name), ``solver`` (the steps that
+    """Plain data, for JSON: ``inputs`` and ``outputs`` (name, dtype, shape; ``late``: sizes known after a run only), ``symbols`` (bounds by name), ``solver`` (the steps that
     `runtime.expressions.solve_symbols` takes). Sizes that are no numbers are formulas in text.
     """
     dims = [d for _, type_ in (*inputs, *outputs) for d in type_.shape]
+    solver = ShapeSolver([(name, type_.shape) for name, type_ in inputs])
+
+    def described(name: str, type_: TensorType | BufferType) -> dict[str, Any]:
+        late = any(s not in solver.symbols for d in type_.shape for s in free_symbols(d))
+        shape = [_text(d) for d in type_.shape]
+        return {"name": name, "dtype": type_.dtype.label, "shape": shape, **({"late": True} if late else {})}
+
     return {
-        "inputs": [_tensor(*tensor) for tensor in inputs],
-        "outputs": [_tensor(*tensor) for tensor in outputs],
+        "inputs": [described(*tensor) for tensor in inputs],
+        "outputs": [described(*tensor) for tensor in outputs],
         "symbols": {s.name: list(bounds(s)) for d in dims for s in sorted(free_symbols(d), key=str)},
-        "solver": [_step(step) for step in ShapeSolver([(name, type_.shape) for name, type_ in inputs]).steps],
+        "solver": [_step(step) for step in solver.steps],
     }
-
-
-def _tensor(name: str, type_: TensorType | BufferType) -> dict[str, Any]:
-    return {"name": name, "dtype": type_.dtype.label, "shape": [_text(d) for d in type_.shape]}
 
 
 def _step(step: Any) -> dict[str, Any]:

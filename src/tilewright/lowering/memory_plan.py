@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from ..dialects import func, host, loop
 from ..ir.constant import Constant
 from ..ir.core import BlockArgument, IRError, Module, Operation, OpResult, Value
+from ..ir.run_time_symbols import defined_inside
 from ..ir.symbolic import Dim, bounds, evaluate, free_symbols, prove_le, unordered_max
 
 ALIGNMENT = 64
@@ -26,6 +27,9 @@ NOMINAL = 1024
 """Stands for a symbol without an upper bound when buffers are ordered and memory is reported."""
 LARGEST_FORMULA = 8
 """Terms in an offset's maximum, above which simpler placements are tried."""
+Loop = host.For | host.While
+Step = host.Launch | host.Copy | host.Yield | host.BindSize | host.Check | host.If | host.While
+"""What reads or writes buffers."""
 IN_PLACE = "tw.in_place"
 """Attribute of a kernel: pairs (output index, input index) that may be the same memory."""
 
@@ -82,7 +86,8 @@ def plan_memory(module: Module) -> MemoryPlan:
     assert isinstance(main, func.Func)
     kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
     weights, weights_size = _place_weights(main)
-    allocs = [op for op in main.walk() if isinstance(op, host.Alloc)]
+    slots = _number_slots(main)
+    allocs = [op for op in main.walk() if isinstance(op, host.Alloc) and op.slot is None]
     storages, in_place = _storages(main, kernels)
     values = _nominal_values(storages)
     for s in storages:
@@ -92,6 +97,7 @@ def plan_memory(module: Module) -> MemoryPlan:
         for alloc in s.allocs:
             alloc.offset = s.offset
     main.attributes[host.ARENA_SIZE] = arena
+    main.attributes[host.SLOTS] = slots
     return MemoryPlan(
         arena=arena,
         arena_bytes=int(evaluate(arena, values)),
@@ -120,13 +126,27 @@ def roots(value: Value) -> set[Value]:
         if value in seen:
             continue
         seen.add(value)
-        if isinstance(value, OpResult) and isinstance(value.op, host.For):
+        if isinstance(value, OpResult) and isinstance(value.op, Loop):
             pending.append(value.op.body.args[value.index])
-        elif isinstance(value, BlockArgument) and isinstance(loop_ := value.block.parent_op, host.For):
-            pending += [loop_.initial[value.index], loop_.body.terminator.operands[value.index]]
+        elif isinstance(value, BlockArgument) and isinstance(loop_ := value.block.parent_op, Loop):
+            pending += [loop_.initial[value.index], loop_.handed_on[value.index]]
         else:
             found.add(value)
     return found
+
+
+def _number_slots(main: func.Func) -> int:
+    """Give each buffer whose size is computed in the run a block of its own, which the runtime keeps between runs; returns how many there are."""
+    symbols = defined_inside(main)
+    if not symbols:
+        return 0
+    allocs = [op for op in main.walk() if isinstance(op, host.Alloc)]
+    count = max((op.slot + 1 for op in allocs if op.slot is not None), default=0)
+    for op in allocs:
+        if op.slot is None and any(s in symbols for d in op.buffer.shape for s in free_symbols(d)):
+            op.slot = count
+            count += 1
+    return count
 
 
 def _aligned_bytes(alloc: host.Alloc) -> Dim:
@@ -153,7 +173,7 @@ def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], i
 
 def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_Storage], int]:
     """The memory blocks that the program needs, and how many buffers were put in place of others."""
-    steps = [op for op in main.walk() if isinstance(op, (host.Launch, host.Copy, host.Yield))]
+    steps = [op for op in main.walk() if isinstance(op, Step)]
     first, last = _lifetimes(steps)
     home: dict[Value, _Storage] = {}
     storages: list[_Storage] = []
@@ -163,7 +183,7 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
         for operand in op.operands:
             for buffer in roots(operand):
                 alloc = buffer.defining_op
-                if buffer in home or not isinstance(alloc, host.Alloc):
+                if buffer in home or not isinstance(alloc, host.Alloc) or alloc.slot is not None:
                     continue
                 old = taken.get(buffer)
                 if old is None:
@@ -175,7 +195,7 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
                     storage.last = last[buffer]
                     in_place += 1
                 home[buffer] = storage
-    unused = [op for op in main.walk() if isinstance(op, host.Alloc) and op.result not in home]
+    unused = [op for op in main.walk() if isinstance(op, host.Alloc) and op.slot is None and op.result not in home]
     for alloc in unused:
         alloc.offset = 0
         if alloc.result.has_uses:
@@ -206,11 +226,12 @@ def _lifetimes(steps: Sequence[Operation]) -> tuple[dict[Value, int], dict[Value
     return first, last
 
 
-def _loops_around(op: Operation) -> list[host.For]:
+def _loops_around(op: Operation) -> list[Operation]:
     found = []
     around = op.parent_op
-    while isinstance(around, host.For):
-        found.append(around)
+    while isinstance(around, Loop | host.If):
+        if isinstance(around, Loop):
+            found.append(around)
         around = around.parent_op
     return found
 

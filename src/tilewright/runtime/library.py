@@ -105,6 +105,7 @@ class _Context:
         # Closing the library, or the end of the thread, destroys the context, but only once.
         self.destroy = weakref.finalize(self, self.native.tw_destroy, ctypes.c_void_p(handle.value))
         self.num_inputs = len(library.inputs)
+        self.late = library._late
         self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
         """By the shapes of inputs that were of the model's data types and accepted."""
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
@@ -115,11 +116,37 @@ class _Context:
 
     def run(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
         """One run on NumPy arrays of any data types and shapes; the model's own check refuses them."""
+        if self.late:
+            return self.run_late(arrays)
         return self.invoke(self.binding_for(arrays, out), arrays, NUMPY, out)
+
+    def run_late(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """One run whose outputs' sizes are known at its end: the context's memory is copied."""
+        count = len(arrays)
+        tensors = [*((a.dtype, a.shape, a.ctypes.data) for a in arrays), *((d, (), 0) for d in self.out_dtypes)]
+        block = ctypes.create_string_buffer(_TENSOR.size * len(tensors) + 8 * sum(len(s) for _, s, _ in tensors) + 8)
+        start = ctypes.addressof(block)
+        at = _TENSOR.size * len(tensors)
+        for index, (dtype, shape, address) in enumerate(tensors):
+            code, bits = DTYPES[dtype]
+            fields = (address, _CPU, 0, len(shape), code, bits, 1, start + at, 0, 0)
+            _TENSOR.pack_into(block, index * _TENSOR.size, *fields)
+            struct.pack_into(f"={len(shape)}q", block, at, *shape)
+            at += 8 * len(shape)
+        outputs = start + count * _TENSOR.size
+        self.check(self.native.tw_run(self.handle, start, count, outputs, len(self.out_dtypes)))
+        results = []
+        for index, dtype in enumerate(self.out_dtypes, count):
+            fields = _TENSOR.unpack_from(block, index * _TENSOR.size)
+            address, rank, where = fields[0], fields[3], fields[7]
+            found = np.empty(tuple((ctypes.c_int64 * rank).from_address(where)) if rank else (), dtype)
+            ctypes.memmove(found.ctypes.data, address, found.nbytes)
+            results.append(found)
+        return results
 
     def run_known(self, values: tuple[Any, ...], out: Any = None) -> Sequence[Any] | None:
         """One run with inputs of shapes that have been seen before, None when anything is out of the ordinary."""
-        border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 else None
+        border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 and not self.late else None
         shapes = None if border is None else border.plain_shapes(values, self.in_dtypes)
         binding = None if shapes is None else self.known.get(shapes)
         if binding is None or border is None:
@@ -291,6 +318,7 @@ def _open(path: Path) -> ctypes.CDLL:
         "tw_destroy": (None, [void]),
         "tw_binding_size": (ctypes.c_int64, []),
         "tw_bind": (ctypes.c_int, [void, void, count, void, count, void]),
+        "tw_run": (ctypes.c_int, [void, void, count, void, count]),
         "tw_run_bound": (ctypes.c_int, [void]),
         "tw_metadata": (ctypes.c_char_p, []),
         "tw_last_error": (ctypes.c_char_p, []),

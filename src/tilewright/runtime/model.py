@@ -92,6 +92,7 @@ class CompiledModel(ABC):
             raise ArtifactError(f"{where}: its metadata does not describe inputs and outputs: {error}") from error
         self._names = tuple(spec.name for spec in self.inputs)
         self._dtypes = tuple(dtype_named(spec.dtype) for spec in self.inputs)
+        self._late = any(t.get("late", False) for t in metadata["outputs"])
         self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
 
     origin: Any = None
@@ -188,6 +189,7 @@ class CompiledModel(ABC):
         runs fill, apart from the inputs; without it the model runs once to make it.
         Raises ShapeError as `__call__`, and where a tensor would have to be copied or tensors overlap.
         """
+        self._refuse_late("bound")
         values = self._in_order(args, kwargs)
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         for array, value, spec in zip(arrays, values, self.inputs, strict=True):
@@ -233,7 +235,16 @@ class CompiledModel(ABC):
             raise ShapeError(f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}")
         return (*args, *(kwargs[name] for name in names[len(args) :]))
 
+    def _refuse_late(self, what: str) -> None:
+        for spec, entry in zip(self.outputs, self.metadata["outputs"], strict=True):
+            if entry.get("late", False):
+                shape = ", ".join(map(str, spec.shape))
+                raise ShapeError(
+                    f"output '{spec.name}' ({shape}) has a size known after a run only: it cannot be {what}"
+                )
+
     def _targets(self, out: Any) -> list[np.ndarray]:
+        self._refuse_late("given as 'out'")
         given = out if isinstance(out, tuple | list) else (out,)
         if len(given) != len(self.outputs):
             raise ShapeError(f"the model has {len(self.outputs)} outputs, got {len(given)} tensors in 'out'")

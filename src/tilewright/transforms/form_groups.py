@@ -11,6 +11,7 @@ Three forms of fusion that substitution cannot do:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..dialects import tensor
 from ..dialects.tensor import extent
 from ..ir.cleanup import sort_block
 from ..ir.core import Block, Module, Operation, Value
+from ..ir.run_time_symbols import definers_of, definitions
 from ..ir.symbolic import Dim, Expr, bounds, prove_eq
 from ..ir.types import boolean
 from .index_maps import at_same_point, product, substitute_all
@@ -29,6 +31,9 @@ ROW_BYTES = 128 * 1024
 """Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Order
+
+Between = tensor.Nested | tensor.Join | tensor.BindSize | tensor.Check
+"""What stands between kernels, in the way of groups: never a member of one."""
 
 
 @dataclass(eq=False)
@@ -58,12 +63,12 @@ def _source_of(value: Value) -> Operation | None:
     op = value.defining_op
     while isinstance(op, tensor.View):
         op = op.x.defining_op
-    return op if isinstance(op, (Computation, tensor.Scan, tensor.Join)) else None
+    return op if isinstance(op, Computation | Between) else None
 
 
-def _producers(op: Operation) -> list[Operation]:
-    """The computations and loops of the same block whose results an operation takes (a loop: anywhere in its body)."""
-    if isinstance(op, tensor.Scan):
+def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -> list[Operation]:
+    """The operations of the same block whose results an operation takes (a loop: anywhere in its body), or which define `symbols` it mentions."""
+    if isinstance(op, tensor.Nested | tensor.BindSize | tensor.Check):
         values = [v for inner in op.walk() for v in inner.operands]
     elif isinstance(op, tensor.Order):
         values = [op.x]
@@ -75,7 +80,8 @@ def _producers(op: Operation) -> list[Operation]:
     if isinstance(op, tensor.Scatter):
         values.append(op.dest)
     sources = dict.fromkeys(p for v in values if (p := _source_of(v)) is not None)
-    return [p for p in sources if p.parent is op.parent]  # what stands before a loop is no member of a group in it
+    found = [p for p in sources if p.parent is op.parent]  # what stands before a loop is no member of a group in it
+    return [*found, *definers_of(op, symbols)] if symbols else found
 
 
 def _draft(block: Block, row_groups: bool) -> list[_Draft]:
@@ -83,10 +89,11 @@ def _draft(block: Block, row_groups: bool) -> list[_Draft]:
     home: dict[Operation, _Draft] = {}
     # Everything a draft depends on, directly or not: a merge must not make a cycle.
     needs: dict[_Draft, set[_Draft]] = {}
+    symbols = definitions(block)
     for op in block.ops:
-        if not isinstance(op, (Computation, tensor.Scan, tensor.Join)):
+        if not isinstance(op, Computation | Between):
             continue
-        sources = [home[p] for p in _producers(op)]
+        sources = [home[p] for p in _producers(op, symbols)]
         target = _home_for(op, sources, needs, row_groups)
         if target is None and row_groups:
             target = _home_of_siblings(op, sources, needs, home)
@@ -167,8 +174,8 @@ def _is_elementwise(draft: _Draft) -> bool:
     )
 
 
-def _new_draft(op: Computation | tensor.Scan | tensor.Join, row_groups: bool) -> _Draft:
-    if isinstance(op, (tensor.Scan, tensor.Join)):
+def _new_draft(op: Operation, row_groups: bool) -> _Draft:
+    if isinstance(op, Between):
         return _Draft([op], "loop", closed=True)  # in the way of others, never a group
     if isinstance(op, tensor.Scatter):
         return _Draft([op], "scatter", closed=True)

@@ -15,7 +15,8 @@ from ..dialects.graph.base import tensor_type
 from ..ir.builder import Builder
 from ..ir.core import Effect, Module, Operation, Value
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
-from ..ir.symbolic import Dim, Expr, bounds, free_symbols
+from ..ir.run_time_symbols import defined_inside, symbols_of
+from ..ir.symbolic import Dim, Expr, bounds
 from .match import ELEMENTWISE, is_one, rebuild, reshape
 
 GROWTH = 4
@@ -26,7 +27,7 @@ def hoist(module: Module) -> None:
     """Shrink the body of every `graph.scan` to what has to be done step by step."""
     apply_patterns(module, [single_step, drop_unused, constant_carried], fold=False)
     hoist_invariants(module)
-    for op in _scans(module, graph.Scan):
+    for op in _loops(module, graph.Scan):
         _compute_at_once(op)
     apply_patterns(module, [drop_unused], fold=False)
     hoist_invariants(module)
@@ -34,34 +35,26 @@ def hoist(module: Module) -> None:
 
 def hoist_invariants(module: Module) -> None:
     """Move what depends neither on the step nor on carried values in front of its loop, at the graph or the tensor level."""
-    for scan in _scans(module, graph.Scan, tensor.Scan):
-        step = scan.attributes.get("step")
-        inside: set[Value] = set(scan.body.args)
-        for op in scan.body.ops:
-            if op.effects == Effect.PURE and not op.terminator and not _depends(op, inside, step):
-                assert scan.parent is not None
-                scan.parent.insert_before(scan, op)
+    for loop in _loops(module, graph.Scan, tensor.Scan, graph.While, tensor.While):
+        step = loop.attributes.get("step")
+        symbols = {*([step] if step is not None else []), *(s for op in loop.body.ops for s in defined_inside(op))}
+        inside: set[Value] = set(loop.body.args)
+        for op in loop.body.ops:
+            if op.effects == Effect.PURE and not op.terminator and not _depends(op, inside, symbols):
+                assert loop.parent is not None
+                loop.parent.insert_before(loop, op)
             else:
                 inside.update(op.results)
 
 
-def _scans(module: Module, *classes: type[Operation]) -> list[Any]:
-    """The scans of a module, inner ones first."""
+def _loops(module: Module, *classes: type[Operation]) -> list[Any]:
+    """The loops of a module that are of these classes, inner ones first."""
     return [op for op in module.walk() if isinstance(op, classes)][::-1]
 
 
-def _depends(op: Operation, values: set[Value], step: Expr | None) -> bool:
-    return any(
-        any(v in values for v in inner.operands)
-        or (step is not None and any(_mentions(a, step) for a in inner.attributes.values()))
-        for inner in op.walk()
-    )
-
-
-def _mentions(attribute: Any, symbol: Expr) -> bool:
-    if isinstance(attribute, tuple):
-        return any(_mentions(a, symbol) for a in attribute)
-    return isinstance(attribute, Expr) and symbol in free_symbols(attribute)
+def _depends(op: Operation, values: set[Value], symbols: set[Expr]) -> bool:
+    used = any(v in values for inner in op.walk() for v in inner.operands)
+    return used or (bool(symbols) and any(s in symbols for s in symbols_of(op)))
 
 
 # -- Carried values, slices and results ------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class _Lowering:
                     self._constant(op)
                 elif isinstance(op, (tensor.Compute, tensor.Scatter)) and op.result.type.dtype is f32:
                     self._produced(op)
-                elif isinstance(op, tensor.Scan):
+                elif isinstance(op, tensor.Nested):
                     for result in op.results:
                         self._given(result, Builder.after(op))
             for arg in block.args:

@@ -79,7 +79,7 @@ class Scan(GraphOp):
         if self.backward and len(self.backward) != len(self.scanned) + len(results) - count:
             raise IRError("'backward' has not one entry for each scanned input and stacked result", self)
         for k, (x, arg, end) in enumerate(zip(self.initial, self.carried, results, strict=False)):
-            if x.type is not arg.type or not _same_type(arg.type, end.type):
+            if x.type is not arg.type or not same_type(arg.type, end.type):
                 raise IRError(f"carried value {k} begins as {x.type}, is {arg.type} and becomes {end.type}", self)
         for k, (x, arg) in enumerate(zip(self.scanned, self.slices, strict=True)):
             t = tensor_type(x)
@@ -102,7 +102,7 @@ class Scan(GraphOp):
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
         """A `tensor.scan` whose body holds this one's operators, yet to be lowered, after computations that read the slices."""
         count = len(self.initial)
-        step = symbol(_step_name(self), 0, self.length - 1)
+        step = symbol(step_name(self), 0, self.length - 1)
         places = tuple(self.place(len(self.scanned) + k, step) for k in range(len(self.results) - count))
         types = [r.type for r in self.results]
         loop = tensor.Scan(
@@ -125,16 +125,16 @@ class Scan(GraphOp):
         return [t.wrap(r) for r in loop.results]
 
 
-def _same_type(a: TensorType, b: TensorType) -> bool:
+def same_type(a: TensorType, b: TensorType) -> bool:
     """Equal up to the way a symbolic dimension is written."""
     return a.dtype is b.dtype and a.rank == b.rank and all(map(prove_eq, a.shape, b.shape))
 
 
-def _step_name(op: Operation) -> str:
+def step_name(op: Operation) -> str:
     """What the step of a scan is called: scans inside each other differ, and no dimension of the function has that name."""
     depth, around = 0, op.parent_op
     while around is not None and not isinstance(around, Func):
-        depth += isinstance(around, (Scan, tensor.Scan))
+        depth += isinstance(around, (GraphOp, tensor.Scan, tensor.While))
         around = around.parent_op
     types = [a.type for a in around.body.args] if around is not None else []
     taken = {s.name for t in types for d in t.shape if isinstance(d, Expr) for s in free_symbols(d)}
@@ -144,4 +144,4 @@ def _step_name(op: Operation) -> str:
     return name
 
 
-__all__ = ["Scan", "Yield"]
+__all__ = ["Scan", "Yield", "same_type", "step_name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError, InternalError, TilewrightError
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["import_onnx"]
 
 
-def import_onnx(model_or_path: Any, dims: DimsArgument | None = None) -> Module:
+def import_onnx(model_or_path: Any, dims: DimsArgument | None = None, args: Sequence[Any] | None = None) -> Module:
     """Translate an ONNX model (a path, bytes or an ``onnx.ModelProto``) to a module with one function ``main`` of graph operators.
 
     Arguments and results keep the model's names. Dynamic dimensions become symbols, named by the model's ``dim_param`` unless `dims`
     (``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, also ``"4*n"``) names and bounds them; a symbol lies in ``[1, infinity)``
     unless bounded. Weights are kept by reference; external data is mapped, not read. Shape computations are evaluated here; none
-    reaches the graph. Every operation's location is the node's name (or ``Type(first output)``).
+    reaches the graph. `args` are examples of the inputs: the value of one that must be known (the axes of a reduction) is compiled in, and runs
+    compare it. Every operation's location is the node's name (or ``Type(first output)``).
 
     Raises:
         CompileError: the file cannot be read, `dims` do not fit, or shapes contradict each other; names the node.
@@ -30,7 +32,7 @@ def import_onnx(model_or_path: Any, dims: DimsArgument | None = None) -> Module:
 
     file = read_model(model_or_path)
     try:
-        return Importer(file, dims).run()
+        return Importer(file, dims, args).run()
     except TilewrightError:
         raise
     except Exception as error:

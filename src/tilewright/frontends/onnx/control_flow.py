@@ -1,8 +1,9 @@
-"""Operators with subgraphs that run many times: Scan, and Loop where the number of iterations is known."""
+"""Operators with subgraphs: If, Scan and Loop, decided when the model is compiled where that can be, else in the run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,24 +13,13 @@ from ...dialects.graph.base import normalize_axis
 from ...dialects.graph.scan import Yield
 from ...ir.builder import Builder
 from ...ir.core import Block, Region, Value
-from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import TensorType, boolean, i64
+from ...ir.symbolic import Dim, free_symbols, prove_eq
+from ...ir.types import DType, TensorType, boolean, i64
 from .ops import Unsupported
 from .values import Tensor, is_concrete
 
 if TYPE_CHECKING:
     from .importer import Binding, Importer, Node, Scope
-
-CONTROL_FLOW = ("Scan", "Loop")
-
-
-def import_loop(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
-    """The results of a Scan or Loop node.
-
-    Raises:
-        Unsupported: the number of iterations depends on data, or a state changes its type.
-    """
-    return (_scan if node.op_type == "Scan" else _loop)(importer, node, scope)
 
 
 def _scan(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
@@ -60,16 +50,142 @@ def _scan(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
 
 def _loop(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
     content = node.tensor(0).content if node.has(0) else None
-    if content is None or content.size != 1:
-        raise Unsupported("the number of iterations depends on data; it must follow from shapes and constants")
     condition = node.tensor(1).content if node.has(1) else np.array(True, object)
-    if condition is None or not is_concrete(condition):
-        raise Unsupported("the condition depends on data; only loops over a known number of iterations can be compiled")
-    length = content.reshape(-1)[0] if condition.reshape(-1)[0] else 0
     initial = [node.value(k) for k in range(2, len(node.inputs))]
-    numbers = node.emit(g.Iota(shape=(length,), dtype=i64))
-    found = _build(importer, node, scope, node.attr("body"), initial, [numbers], length, (), node.tensor(0))
+    known = content is not None and content.size == 1 and condition is not None and is_concrete(condition)
+    found: list[Value] | None
+    if known and _keeps_going(node.attr("body")):
+        assert content is not None and condition is not None
+        length = content.reshape(-1)[0] if condition.reshape(-1)[0] else 0
+        numbers = node.emit(g.Iota(shape=(length,), dtype=i64))
+        found = _build(importer, node, scope, node.attr("body"), initial, [numbers], length, (), node.tensor(0))
+    else:
+        found = _while(importer, node, scope, initial)
     return [None] * len(node.outputs) if found is None else [importer.tensor_of(v) for v in found]
+
+
+def _keeps_going(body: Any) -> bool:
+    """Whether a loop's body hands its condition on, or yields a constant one."""
+    name = body.output[0].name
+    while name != body.input[1].name:
+        maker = next((n for n in body.node if name in n.output), None)
+        if maker is None or maker.op_type != "Identity":
+            return maker is None or maker.op_type == "Constant"
+        name = maker.input[0]
+    return True
+
+
+def _while(importer: Importer, node: Node, scope: Scope, initial: list[Value]) -> list[Value] | None:
+    """A `graph.while`; None when the body holds something unsupported, which has been noted."""
+    limit = _scalar(node, node.value(0), i64) if node.has(0) else None
+    condition = _scalar(node, node.value(1), boolean) if node.has(1) else node.constant(True, boolean)
+    body = node.attr("body")
+    block = Block([TensorType(i64, ()), *(x.type for x in initial)])
+    inside = Builder(block, location=node.location)
+    shapes = [i.type.tensor_type.shape for i in body.input]
+    step, *carried = block.args
+    given = [Tensor(a.type, value=a) for a in carried]
+    trips = Tensor(step.type, value=step)
+    if len(shapes[0].dim) == 1:
+        one = inside(g.Reshape(step, shape=(1,)))
+        trips = Tensor(one.type, value=one)
+    going = importer.content_tensor(boolean, np.full((1,) * len(shapes[1].dim), True, object))
+    results = importer.subgraph(body, scope, inside, [trips, going, *given])
+    try:
+        if any(r is None for r in results):
+            _discard(block)
+            return None
+        stays, *tensors = _tensors(results)
+        with _building(importer, inside):
+            again = _scalar(node, stays.value, boolean)
+            ends = [t.value for t in tensors]
+            for k, (x, y) in enumerate(zip(initial, ends, strict=False)):
+                if x.type.dtype is not y.type.dtype or x.type.rank != y.type.rank:
+                    raise Unsupported(f"state {k} is {x.type} at first and {y.type} after one iteration")
+                if not all(map(prove_eq, x.type.shape, y.type.shape)):
+                    raise Unsupported(f"state {k} changes its shape: {x.type} at first, {y.type} after one iteration")
+            inside(Yield([again, *ends]))
+    except Unsupported:
+        _discard(block)
+        raise
+    count = importer.new_symbol("steps")
+    op = g.While(condition, limit, initial, count=count, regions=[Region([block])])
+    importer.builder.insert(op)
+    return list(op.results)
+
+
+def _if(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
+    content = node.tensor(0).content
+    branches = [node.attr("then_branch"), node.attr("else_branch")]
+    if content is not None and content.size == 1 and is_concrete(content):
+        return importer.subgraph(branches[0 if content.reshape(-1)[0] else 1], scope, None, ())
+    condition = _scalar(node, node.value(0), boolean)
+    blocks = [Block([]) for _ in branches]
+    builders = [Builder(block, location=node.location) for block in blocks]
+    results = [importer.subgraph(graph, scope, b, ()) for graph, b in zip(branches, builders, strict=True)]
+    try:
+        if any(r is None for side in results for r in side):
+            for block in blocks:
+                _discard(block)
+            return [None] * len(node.outputs)
+        tensors = [_tensors(side) for side in results]
+        shapes = [_common_shape(importer, node, condition, *pair) for pair in zip(*tensors, strict=True)]
+    except Unsupported:
+        for block in blocks:
+            _discard(block)
+        raise
+    for side, b in zip(tensors, builders, strict=True):
+        with _building(importer, b):
+            values = [t.value for t in side]
+            ends = [
+                v if v.type.shape == s else b(g.AssumeShape(v, shape=s)) for v, s in zip(values, shapes, strict=True)
+            ]
+        b(Yield(ends))
+    op = g.If(condition, regions=[Region([block]) for block in blocks])
+    importer.builder.insert(op)
+    return [importer.tensor_of(v) for v in op.results]
+
+
+def _common_shape(importer: Importer, node: Node, condition: Value, a: Tensor, b: Tensor) -> tuple[Dim, ...]:
+    """The shape of what one of two branches gives; where they differ, a size that the run chooses."""
+    if a.dtype is not b.dtype or a.rank != b.rank:
+        raise Unsupported(f"one branch gives {a.type}, the other {b.type}")
+    shape = []
+    for m, n in zip(a.shape, b.shape, strict=True):
+        if prove_eq(m, n):
+            shape.append(m)
+            continue
+        if any(
+            s in free_symbols(d)
+            for s, home in importer.computed.items()
+            if home is not importer.builder
+            for d in (m, n)
+        ):
+            raise Unsupported("a branch gives a tensor whose size it computes itself")
+        chosen = node.emit(g.Select(condition, node.dims_value(m), node.dims_value(n)))
+        shape.append(importer.computed_size(chosen, "if"))
+    return tuple(shape)
+
+
+def _scalar(node: Node, x: Value, dtype: DType) -> Value:
+    found = x if not x.type.rank else node.emit(g.Reshape(x, shape=()))
+    return found if found.type.dtype is dtype else node.emit(g.Cast(found, dtype=dtype))
+
+
+def _tensors(results: Sequence[Binding]) -> list[Tensor]:
+    if any(not isinstance(r, Tensor) for r in results):
+        raise Unsupported("a sequence of tensors leaves a branch or goes from one iteration to the next")
+    return [r for r in results if isinstance(r, Tensor)]
+
+
+@contextmanager
+def _building(importer: Importer, builder: Builder) -> Iterator[None]:
+    """Let the importer build with another builder."""
+    saved, importer.builder = importer.builder, builder
+    try:
+        yield
+    finally:
+        importer.builder = saved
 
 
 def _build(
@@ -135,4 +251,11 @@ def _moved(node: Node, x: Value, start: int, end: int) -> Value:
     return node.emit(g.Transpose(x, permutation=tuple(order)))  # type: ignore[no-any-return]
 
 
-__all__ = ["CONTROL_FLOW", "import_loop"]
+CONTROL_FLOW: dict[str, Callable[[Importer, Node, Scope], Sequence[Binding]]] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
+}
+"""What imports each operator. Raises Unsupported: what is decided in the run changes the type of a tensor."""
+
+__all__ = ["CONTROL_FLOW"]

@@ -6,6 +6,7 @@ what each node is, hands it a `Node`, and binds its outputs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,10 +21,10 @@ from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.interpreter import Frame
 from ...ir.location import Location
-from ...ir.symbolic import Dim, Expr, bounds, free_symbols
+from ...ir.symbolic import Dim, Expr, bounds, free_symbols, symbol
 from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
-from .control_flow import CONTROL_FLOW, import_loop
+from .control_flow import CONTROL_FLOW
 from .inputs import input_types
 from .model import OnnxFile, dtype_of
 from .ops import IMPORTERS, Unsupported
@@ -102,11 +103,26 @@ class Node:
 
     def dims(self, index: int) -> list[Dim]:
         """The elements of an input that must be known when the model is compiled, up to symbols."""
-        content = self.tensor(index).content
+        content = self._known(index).content
         if content is None:
             name = self.proto.input[index]
             raise Unsupported(f"input {index} ('{name}') depends on data; it must follow from shapes and constants")
         return list(content.reshape(-1))
+
+    def sizes(self, index: int, lower: int | None = 0) -> list[Dim]:
+        """The elements of an input, of known number, as sizes: those that depend on data are read in the run, and are at least `lower`."""
+        found = self.tensor(index)
+        if found.content is not None:
+            return list(found.content.reshape(-1))
+        count = found.type.size
+        if not isinstance(count, int):
+            raise Unsupported(f"input {index} ('{self.proto.input[index]}') has an unknown number of elements")
+        return [self.importer.computed_size(self.element(found.value, k), self.op_type, lower) for k in range(count)]
+
+    def element(self, x: Value, k: int) -> Value:
+        """Element `k` of a tensor of known size, as a scalar."""
+        flat = self.emit(g.Reshape(x, shape=(x.type.size,)))
+        return self.emit(g.Gather(flat, self.constant(k, i64), axis=0))  # type: ignore[no-any-return]
 
     def numbers(self, index: int) -> list[int]:
         """The elements of an input that must be plain integers when the model is compiled."""
@@ -117,9 +133,16 @@ class Node:
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """The elements of an input that must be constant."""
-        found = self.tensor(index).array
+        found = self._known(index).array
         if found is None:
             raise Unsupported(f"input {index} ('{self.proto.input[index]}') must be constant")
+        return found
+
+    def _known(self, index: int) -> Tensor:
+        """A required input whose elements are needed now: for an input of the model those of its example, if there is one."""
+        found = self.tensor(index)
+        if found.array is None and found.content is None:
+            self.importer.specialize(found)
         return found
 
     # -- Attributes --------------------------------------------------------------------------------------------------------------
@@ -141,7 +164,7 @@ class Node:
     def split_sizes(self, total: Dim) -> list[Dim]:
         """The lengths of the parts that a Split node makes of `total` elements."""
         if self.has(1):
-            return self.dims(1)
+            return self.sizes(1)
         parts = self.attr("num_outputs", len(self.proto.output))
         size = -((-total) // parts)
         last = total - size * (parts - 1)
@@ -194,14 +217,19 @@ class Scope:
 class Importer:
     """Builds one module from one model."""
 
-    def __init__(self, file: OnnxFile, dims: DimsArgument | None) -> None:
+    def __init__(self, file: OnnxFile, dims: DimsArgument | None, examples: Sequence[Any] | None = None) -> None:
         self.file = file
         self.dims = dims
+        self.given = examples
+        self.examples: dict[Tensor, tuple[str, Any]] = {}
+        """Inputs of the model with their names and example values."""
         self.functions = {(f.domain, f.name, f.overload): f for f in file.model.functions}
         self.opsets = {_domain(e.domain): e.version for e in file.model.opset_import}
         self.problems: dict[str, list[tuple[str, str]]] = {}
         self.builder: Builder
         self.function: Builder  # at the end of the function, also while a subgraph is built
+        self.computed: dict[Expr, Builder] = {}
+        """Sizes that the run computes, with the builders of the blocks that do."""
 
     def run(self) -> Module:
         proto = self.file.model.graph
@@ -217,8 +245,10 @@ class Importer:
             )
         )
         self.builder = self.function = Builder(func.body)
-        for name, type in inputs:
-            scope.names[name] = Tensor(type, value=func.body.add_arg(type, name))
+        for k, (name, type) in enumerate(inputs):
+            scope.names[name] = x = Tensor(type, value=func.body.add_arg(type, name))
+            if self.given is not None and k < len(self.given) and self.given[k] is not None:
+                self.examples[x] = (name, np.asarray(self.given[k]))
         self._nodes(proto.node, scope, {})
         outputs = [scope.find(o.name, "outputs of the graph") for o in proto.output]
         if self.problems:
@@ -241,6 +271,23 @@ class Importer:
         dce(module)
         return module
 
+    def specialize(self, x: Tensor) -> None:
+        """Compile for the example value of an input, which the run compares; nothing happens without an example."""
+        name, array = self.examples.pop(x, ("", None))
+        if array is None:
+            return
+        if array.dtype != x.dtype.numpy or array.ndim != x.rank:
+            raise CompileError(f"the example of input '{name}' is {array.dtype}{list(array.shape)}, expected {x.type}")
+        value = x.value
+        same = self.function(g.Eq(value, self.function(g.Constant(value=Constant(array)))))
+        if array.ndim:
+            same = self.function(g.ReduceAll(same, axes=tuple(range(array.ndim)), keepdims=False))
+        text = np.array2string(array, threshold=8, separator=", ")
+        self.function.insert(
+            g.Check(same, message=f"input '{name}' must be {text}, for which the model was compiled: compile it again for another")
+        )
+        x.data = Constant(array)
+
     # -- Values ------------------------------------------------------------------------------------------------------------------
 
     def data_tensor(self, array: Any, name: str = "") -> Tensor:
@@ -259,8 +306,27 @@ class Importer:
         assert content is not None
         if is_concrete(content):
             return self.function(g.Constant(value=Constant(content.astype(tensor.dtype.numpy))))  # type: ignore[no-any-return]
-        value: Value = self.function(g.Symbolic(values=tuple(content.reshape(-1)), shape=content.shape))
-        return value if tensor.dtype is i64 else self.function(g.Cast(value, dtype=tensor.dtype))  # type: ignore[no-any-return]
+        # What a subgraph computes is known in it only.
+        inside = [b for s, b in self.computed.items() if any(s in free_symbols(d) for d in content.reshape(-1))]
+        builder = next((b for b in inside if b is not self.function), self.function)
+        value: Value = builder(g.Symbolic(values=tuple(content.reshape(-1)), shape=content.shape))
+        return value if tensor.dtype is i64 else builder(g.Cast(value, dtype=tensor.dtype))  # type: ignore[no-any-return]
+
+    def new_symbol(self, hint: str, lower: int | None = 0, upper: Dim | None = None) -> Expr:
+        """A symbol for a size that the run computes, named as no other."""
+        name = f"{re.sub('[^a-z0-9]', '_', hint.lower())}_{len(self.computed)}"
+        found = symbol(name, lower, upper)
+        self.computed[found] = self.builder
+        return found
+
+    def computed_size(self, count: Value, hint: str, lower: int | None = 0) -> Expr:
+        """A scalar of any integer type as a size."""
+        found = self.new_symbol(hint, lower)
+        wide = count if count.type.dtype is i64 else self.builder(g.Cast(count, dtype=i64))
+        self.builder.insert(
+            g.BindSize(self.builder(g.Reshape(wide, shape=())) if wide.type.rank else wide, symbol=found)
+        )
+        return found
 
     def emit(self, op: Operation) -> Any:
         """Insert an operator, computing it at once when its operands and result are small constants."""
@@ -329,10 +395,8 @@ class Importer:
                 function = self.functions.get((proto.domain, proto.op_type, proto.overload))
                 if function is not None:
                     return self._call(function, node)
-                if domain == "" and proto.op_type == "If":
-                    return self._if(node, scope)
                 if domain == "" and proto.op_type in CONTROL_FLOW:
-                    return import_loop(self, node, scope)
+                    return CONTROL_FLOW[proto.op_type](self, node, scope)
                 if domain == "":
                     found = evaluate_content(node)
                     if found is not None:
@@ -366,7 +430,7 @@ class Importer:
         domain = _domain(proto.domain)
         if (proto.domain, proto.op_type, proto.overload) in self.functions or (domain, proto.op_type) in IMPORTERS:
             return True
-        if domain == "" and (proto.op_type in ("If", *CONTROL_FLOW) or proto.op_type in RULES):
+        if domain == "" and (proto.op_type in CONTROL_FLOW or proto.op_type in RULES):
             return True
         try:
             schema = onnx.defs.get_schema(proto.op_type, scope.opsets.get(domain, self.opsets.get(domain, 1)), domain)
@@ -398,25 +462,12 @@ class Importer:
                         n.input[k] = ""
         self._nodes(nodes, scope, references)
 
-    def _if(self, node: Node, scope: Scope) -> Sequence[Binding]:
-        """A branch whose condition is known."""
-        condition = node.tensor(0).content
-        if condition is None or condition.size != 1 or not is_concrete(condition):
-            raise Unsupported(
-                "the condition depends on data; only conditions that follow from shapes and constants can be compiled"
-            )
-        branch = node.attr("then_branch" if condition.reshape(-1)[0] else "else_branch")
-        inner = Scope(scope)
-        self._initializers(branch, inner)
-        self._nodes(branch.node, inner, {})
-        return [inner.find(o.name, str(node.location)) for o in branch.output]
-
-    def subgraph(self, graph: Any, scope: Scope, builder: Builder, inputs: Sequence[Tensor]) -> list[Binding]:
-        """The outputs of a subgraph whose nodes are built with `builder`."""
+    def subgraph(self, graph: Any, scope: Scope, builder: Builder | None, inputs: Sequence[Tensor]) -> list[Binding]:
+        """The outputs of a subgraph whose nodes are built with `builder` (None: where the importer is)."""
         inner = Scope(scope)
         self._initializers(graph, inner)
         inner.names.update(zip((i.name for i in graph.input), inputs, strict=True))
-        saved, self.builder = self.builder, builder
+        saved, self.builder = self.builder, self.builder if builder is None else builder
         try:
             self._nodes(graph.node, inner, {})
         finally:

@@ -16,7 +16,7 @@ struct tw_context {
   block scratch;
   int32_t num_threads;
   int profiling;
-  int raised; /* tw_raise has left a message in this run */
+  int raised; /* the status whose message has been left in this run, 0: none */
   const tw_binding* prepared; /* the binding that arena and scratch memory were last laid out for */
 
   /* Sized by the module, in one block with the context. */
@@ -26,6 +26,7 @@ struct tw_context {
   int64_t** output_shapes;      /* [num_outputs], into one array of all dimensions */
   void** output_data;           /* [num_outputs] */
   block* outputs;               /* [num_outputs], memory owned by the context */
+  block* blocks;                /* [num_blocks] */
   uint64_t* nanoseconds;        /* [num_kernels] */
   uint64_t* calls;              /* [num_kernels] */
 };
@@ -42,6 +43,20 @@ static int reserve(block* held, int64_t size) {
   held->data = tw_memory_take((size_t)size);
   if (!held->data) return 0;
   held->capacity = size;
+  return 1;
+}
+
+/* The same with room to grow; `keep` copies what the block held. */
+static int grow(block* held, int64_t size, int32_t keep) {
+  if (size <= held->capacity) return 1;
+  block larger = {NULL, 0};
+  int64_t roomy;
+  if (__builtin_add_overflow(size, size / 2 + TW_ALIGNMENT, &roomy) || (uint64_t)roomy > PTRDIFF_MAX) return 0;
+  if (!keep) return reserve(held, roomy);
+  if (!reserve(&larger, roomy)) return 0;
+  if (held->capacity) __builtin_memcpy(larger.data, held->data, (size_t)held->capacity);
+  tw_memory_release(held->data);
+  *held = larger;
   return 1;
 }
 
@@ -101,6 +116,7 @@ static size_t lay_out(uint8_t* base, tw_context* context) {
   context->output_shapes = cut(base, &at, m->num_outputs, sizeof(int64_t*));
   context->output_data = cut(base, &at, m->num_outputs, sizeof(void*));
   context->outputs = cut(base, &at, m->num_outputs, sizeof(block));
+  context->blocks = cut(base, &at, m->num_blocks, sizeof(block));
   context->nanoseconds = cut(base, &at, m->num_kernels, sizeof(uint64_t));
   context->calls = cut(base, &at, m->num_kernels, sizeof(uint64_t));
   int64_t* shapes = cut(base, &at, dims, sizeof(int64_t));
@@ -151,6 +167,7 @@ void tw_destroy(tw_context* context) {
   tw_memory_release(context->arena.data);
   tw_memory_release(context->scratch.data);
   for (int32_t i = 0; i < tw_module.num_outputs; ++i) tw_memory_release(context->outputs[i].data);
+  for (int32_t i = 0; i < tw_module.num_blocks; ++i) tw_memory_release(context->blocks[i].data);
   tw_memory_release(context);
 }
 
@@ -204,6 +221,9 @@ static void describe_output(const tw_context* context, int32_t i, DLTensor* outp
 /* Checks an output that the caller owns. */
 static int check_output(const tw_context* context, int32_t i, const DLTensor* output) {
   const tw_tensor_desc* wanted = &tw_module.outputs[i];
+  if (wanted->late)
+    return tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after the run only: leave its data NULL",
+                   wanted->name);
   const int64_t* shape = context->output_shapes[i];
   int status = tw_check_tensor("output", wanted, output, 1);
   for (int32_t d = 0; d < wanted->ndim && !status; ++d)
@@ -225,11 +245,7 @@ static int provide_output(tw_context* context, int32_t i, DLTensor* output) {
   return TW_OK;
 }
 
-static int prepare_memory(tw_context* context, const int64_t* symbols) {
-  context->prepared = NULL;
-  int64_t arena = tw_module.arena_size(symbols);
-  if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
-    return tw_fail(TW_ERROR_MEMORY, "no memory for the arena: %d bytes", arena);
+static int prepare_scratch(tw_context* context, const int64_t* symbols) {
   int64_t scratch = tw_module.scratch_size(symbols);
   int64_t threads = tw_pool_threads(context->pool), stride, total;
   if (scratch < 0 || __builtin_add_overflow(scratch, (int64_t)TW_CACHE_LINE, &stride) ||
@@ -241,12 +257,20 @@ static int prepare_memory(tw_context* context, const int64_t* symbols) {
   return TW_OK;
 }
 
-static int run_program(tw_context* context, const int64_t* symbols, void** inputs, void** outputs) {
+static int prepare_memory(tw_context* context, const int64_t* symbols) {
+  context->prepared = NULL;
+  int64_t arena = tw_module.arena_size(symbols);
+  if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
+    return tw_fail(TW_ERROR_MEMORY, "no memory for the arena: %d bytes", arena);
+  return prepare_scratch(context, symbols);
+}
+
+static int run_program(tw_context* context, int64_t* symbols, void** inputs, void** outputs) {
   context->raised = 0;
   int32_t failed = tw_module.main(context, symbols, inputs, outputs, context->arena.data, context->weights);
   if (failed && !context->raised)
     return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
-  return failed ? TW_ERROR_PROGRAM : TW_OK;
+  return failed ? context->raised : TW_OK;
 }
 
 static int run(tw_context* context, const DLTensor* inputs, DLTensor* outputs) {
@@ -254,12 +278,21 @@ static int run(tw_context* context, const DLTensor* inputs, DLTensor* outputs) {
   /* Outputs that the caller owns are checked before anything is filled in. */
   for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i)
     if (outputs[i].data) status = check_output(context, i, &outputs[i]);
+  int32_t late = 0;
   if (!status) status = prepare_memory(context, context->symbols);
   for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i) {
-    if (!outputs[i].data) status = provide_output(context, i, &outputs[i]);
+    late += tw_module.outputs[i].late;
+    if (!tw_module.outputs[i].late && !outputs[i].data) status = provide_output(context, i, &outputs[i]);
     context->output_data[i] = address_of(&outputs[i]);
   }
-  return status ? status : run_program(context, context->symbols, context->input_data, context->output_data);
+  if (!status) status = run_program(context, context->symbols, context->input_data, context->output_data);
+  if (late && !status) tw_module.output_shapes(context->symbols, context->output_shapes);
+  for (int32_t i = 0; i < tw_module.num_outputs && late && !status; ++i)
+    if (tw_module.outputs[i].late) {
+      describe_output(context, i, &outputs[i]);
+      outputs[i].data = context->outputs[i].data;
+    }
+  return status;
 }
 
 static int begin(tw_context* context) {
@@ -283,7 +316,10 @@ int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_in
   int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = begin(context);
   if (status) return status;
-  status = solve_shapes(context, inputs, NONE);
+  for (int32_t i = 0; i < num_outputs && !status; ++i)
+    if (tw_module.outputs[i].late)
+      status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only", tw_module.outputs[i].name);
+  if (!status) status = solve_shapes(context, inputs, NONE);
   for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, i, &outputs[i]);
   atomic_flag_clear(&context->busy);
   return status;
@@ -305,7 +341,11 @@ int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLT
   if (!status && !binding) status = tw_fail(TW_ERROR_ARGUMENT, "tw_bind: the pointer for the binding is null");
   if (!status) status = begin(context);
   if (status) return status;
-  status = solve_shapes(context, inputs, THOSE_GIVEN);
+  for (int32_t i = 0; i < num_outputs && !status; ++i)
+    if (tw_module.outputs[i].late)
+      status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only: it cannot be bound",
+                       tw_module.outputs[i].name);
+  if (!status) status = solve_shapes(context, inputs, THOSE_GIVEN);
   for (int32_t i = 0; i < num_outputs && !status; ++i)
     if (outputs[i].data) status = check_output(context, i, &outputs[i]);
     else describe_output(context, i, &outputs[i]);
@@ -378,6 +418,27 @@ int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, i
 }
 
 int32_t tw_raise(tw_context* context, const char* message) {
-  context->raised = 1;
+  context->raised = TW_ERROR_PROGRAM;
   return tw_fail(TW_ERROR_PROGRAM, "%s", message);
+}
+
+static void* report_memory(tw_context* context, int64_t size) {
+  context->raised = TW_ERROR_MEMORY;
+  tw_fail(TW_ERROR_MEMORY, "no memory for a tensor of %d bytes, a size that the run has computed", size);
+  return NULL;
+}
+
+void* tw_block(tw_context* context, int32_t index, int64_t size, int32_t keep) {
+  block* held = &context->blocks[index];
+  return size >= 0 && grow(held, size > 0 ? size : 1, keep) ? held->data : report_memory(context, size);
+}
+
+void* tw_late_output(tw_context* context, int32_t index, int64_t size) {
+  block* held = &context->outputs[index];
+  return size >= 0 && reserve(held, size > 0 ? size : 1) ? held->data : report_memory(context, size);
+}
+
+int32_t tw_prepare_scratch(tw_context* context, const int64_t* symbols) {
+  context->raised = prepare_scratch(context, symbols);
+  return context->raised;
 }

@@ -1,7 +1,7 @@
 /* runtime.h - the border between the runtime and generated code.
  *
  * Generated code defines one constant, `tw_module`, that says everything the runtime needs to know about the
- * model, and calls back only `tw_launch` and `tw_raise`. All structures hold only i32, i64 and pointers in natural
+ * model, and calls back only the functions at the end of this file. All structures hold only i32, i64 and pointers in natural
  * alignment, so a printer of LLVM IR writes them as literal (unpacked) structs; the data layout of the target does the
  * rest, 4-byte pointers of wasm32 included. docs/runtime.md shows the whole as LLVM IR. */
 #ifndef TILEWRIGHT_RUNTIME_H_
@@ -10,12 +10,13 @@
 #define TW_BUILDING
 #include "tilewright.h"
 
-/* { ptr, i32, i32, i32 } */
+/* { ptr, i32, i32, i32, i32 } */
 typedef struct {
   const char* name;   /* as in the metadata */
   int32_t dtype_code; /* DLDataTypeCode */
   int32_t dtype_bits;
   int32_t ndim;
+  int32_t late; /* an output: its size is computed in the run, so `main` asks for its memory with tw_late_output */
 } tw_tensor_desc;
 
 /* { ptr, i64, i64 }: the value of a symbol lies in [lower, upper]; INT64_MAX means no upper bound. */
@@ -57,7 +58,7 @@ typedef struct {
   int32_t num_outputs;
   int32_t num_symbols;
   int32_t num_kernels;
-  int32_t reserved; /* 0 */
+  int32_t num_blocks; /* of memory whose size is computed in the run */
 
   int64_t weights_size; /* bytes that `main` reads; 0: the model has none */
 
@@ -67,7 +68,7 @@ typedef struct {
   const char* const* kernel_names;
   const char* cpu_features; /* LLVM's names, separated by commas: "avx2,fma,avx512f"; may be null */
 
-  /* Finds the symbols' values from the inputs' shapes and checks every dimension. Returns 0, or nonzero with
+  /* Finds the values of the symbols that the inputs' shapes determine, the first of the table and checks every dimension. Returns 0, or nonzero with
    * `error` filled in. The runtime has checked ranks and that no dimension is negative; it checks bounds itself
    * only through this function. */
   int32_t (*solve)(const int64_t* const* input_shapes, int64_t* symbols, tw_shape_error* error);
@@ -78,8 +79,8 @@ typedef struct {
   int64_t (*arena_size)(const int64_t* symbols);
   int64_t (*scratch_size)(const int64_t* symbols);
   /* The host program: launches the kernels in order. `arena` and `weights` are 64-byte aligned; inputs and outputs
-   * are aligned to their elements only. Returns 0, or what tw_launch or tw_raise returned. */
-  int32_t (*main)(tw_context* context, const int64_t* symbols, void** inputs, void** outputs, uint8_t* arena,
+   * are aligned to their elements only. Writes the symbols that it computes. Returns 0, or what a function below returned. */
+  int32_t (*main)(tw_context* context, int64_t* symbols, void** inputs, void** outputs, uint8_t* arena,
                   const uint8_t* weights);
 } tw_module_desc;
 
@@ -109,5 +110,15 @@ int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, i
 /* Reports a failure from `main` (not from a kernel): `message` becomes tw_last_error(). Returns nonzero, to be
  * returned in turn. */
 int32_t tw_raise(tw_context* context, const char* message);
+
+/* Memory of at least `size` bytes, 64-byte aligned: block `index` of the context, which other calls with the same index may move. With `keep`
+ * its first bytes stay what they were. NULL, reported, when there is no memory; then `main` returns 1. */
+void* tw_block(tw_context* context, int32_t index, int64_t size, int32_t keep);
+
+/* Memory for an output whose size is known only now; NULL as above. */
+void* tw_late_output(tw_context* context, int32_t index, int64_t size);
+
+/* To be called when a symbol has become known that scratch_size depends on; nonzero is to be returned. */
+int32_t tw_prepare_scratch(tw_context* context, const int64_t* symbols);
 
 #endif /* TILEWRIGHT_RUNTIME_H_ */

@@ -93,7 +93,8 @@ TW_API void tw_destroy(tw_context* context);
 
 /* Runs the model once. `inputs` come in the metadata's order, compact and row-major, aligned to their element.
  * An output whose `data` is NULL is filled in whole: data, shape and dtype belong to the context and stay valid
- * until its next run. Any other output is the caller's memory of exactly the right shape, apart from the inputs. */
+ * until its next run. Any other output is the caller's memory of exactly the right shape, apart from the inputs. An output whose
+ * size depends on the data is always the context's. */
 TW_API int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
                   int32_t num_outputs);
 

@@ -189,6 +189,39 @@ class Emitter:
             for (kind, first), last in zip(carried, results, strict=True)
         ]
 
+    def loop_while(
+        self, condition: str, limit: str, carried: Carried, body: Callable[[str, Carried], tuple[str, list[str]]]
+    ) -> tuple[str, list[str]]:
+        """``while *condition and i < limit``, the condition a byte in memory: where, the body tells anew. Returns the number of iterations and what
+        `carried` has become."""
+        name = self.fresh("while")
+        before = self._block
+        self.line(f"br label %{name}")
+        self.label(name)
+        i, byte = f"%{name}.i", f"%{name}.p"
+        inside = [(kind, f"%{name}.c{j}") for j, (kind, _) in enumerate(carried)]
+        header = len(self._lines)
+        holds = self.op(f"icmp ne i8 {self.load('i8', byte, 1)}, 0")
+        below = self.op(f"icmp slt i64 {i}, {limit}")
+        self.line(f"br i1 {self.op(f'and i1 {holds}, {below}')}, label %{name}.body, label %{name}.end")
+        self.label(f"{name}.body")
+        again, results = body(i, inside)
+        following = self.op(f"add nuw nsw i64 {i}, 1")
+        after = self._block
+        self.line(f"br label %{name}")
+        phis = [
+            f"  {v} = phi {kind} [ {first}, %{before} ], [ {last}, %{after} ]"
+            for (kind, v), first, last in zip(
+                [("i64", i), ("ptr", byte), *inside],
+                ["0", condition, *(v for _, v in carried)],
+                [following, again, *results],
+                strict=True,
+            )
+        ]
+        self._lines[header:header] = phis
+        self.label(f"{name}.end")
+        return i, [v for _, v in inside]
+
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
         """The instructions written inside run only where `condition` (i1) holds."""

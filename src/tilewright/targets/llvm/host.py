@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...dialects import func, host, loop
 from ...errors import CompileError
 from ...ir.core import Block, IRError, Module, Value
+from ...ir.run_time_symbols import defined_inside
 from ...ir.shape_solver import Check, Define, ShapeSolver
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, is_symbol
 from ...ir.types import BufferType, DType
@@ -26,7 +27,7 @@ ABI_VERSION = 1
 _UNBOUNDED = (1 << 63) - 1
 _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
 _ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
-_TENSOR = "{ ptr, i32, i32, i32 }"
+_TENSOR = "{ ptr, i32, i32, i32, i32 }"
 _SYMBOL = "{ ptr, i64, i64 }"
 _MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
@@ -76,8 +77,18 @@ class _Printer:
     def __init__(self, module: Module, main: func.Func, codes: Mapping[str, KernelCode], isa: Isa) -> None:
         self.main, self.codes, self.isa = main, codes, isa
         self.solver = _solver(main)
-        self.symbols = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
+        self.solved = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
         """In the order in which `solve` finds them."""
+        self.computed = sorted(defined_inside(main), key=str)
+        """What `main` itself writes into the table of symbols, behind those solved."""
+        self.symbols = [*self.solved, *self.computed]
+        count = len(host_inputs(main))
+        self.late = {
+            arg: number
+            for number, arg in enumerate(main.body.args[count:])
+            if any(s in self.computed for d in arg.type.shape for s in free_symbols(d))
+        }
+        """Outputs whose size is known at the end of a run only, with their numbers."""
         self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
         self.order = kernel_order(main)
         self.globals: list[str] = []
@@ -91,7 +102,7 @@ class _Printer:
         names = [f"ptr {self._string(name)}" for name in self.order]
         bounded = [f"{_SYMBOL} {{ ptr {self._string(s.name)}, {_limits(s)} }}" for s in self.symbols]
         fields = [
-            *(f"i32 {n}" for n in (ABI_VERSION, len(inputs), len(outputs), len(self.symbols), len(self.order), 0)),
+            *(f"i32 {n}" for n in self._counts()),
             f"i64 {weights_size}",
             f"ptr {self._array('inputs', _TENSOR, [self._tensor(n, t) for n, t in inputs])}",
             f"ptr {self._array('outputs', _TENSOR, [self._tensor(n, t) for n, t in outputs])}",
@@ -110,6 +121,10 @@ class _Printer:
                 "",
                 *declarations,
                 "declare i32 @tw_launch(ptr, i32, ptr, i64, i64, ptr, ptr)",
+                "declare ptr @tw_block(ptr, i32, i64, i32)",
+                "declare ptr @tw_late_output(ptr, i32, i64)",
+                "declare i32 @tw_prepare_scratch(ptr, ptr)",
+                "declare i32 @tw_raise(ptr, ptr)",
                 "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
                 "declare i64 @llvm.smax.i64(i64, i64)",
                 "declare i64 @llvm.smin.i64(i64, i64)",
@@ -117,6 +132,10 @@ class _Printer:
                 *functions,
             ]
         )
+
+    def _counts(self) -> tuple[int, ...]:
+        sizes = (len(host_inputs(self.main)), len(host_outputs(self.main)), len(self.symbols), len(self.order))
+        return (ABI_VERSION, *sizes, self.main.attributes.get(host.SLOTS, 0))
 
     # -- Tables ----------------------------------------------------------------------------------------------------------------
 
@@ -137,15 +156,18 @@ class _Printer:
 
     def _tensor(self, name: str, type_: BufferType) -> str:
         code, bits = dlpack_type(type_.dtype)
-        return f"{_TENSOR} {{ ptr {self._string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank} }}"
+        late = int(any(s in self.computed for d in type_.shape for s in free_symbols(d)))
+        return f"{_TENSOR} {{ ptr {self._string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank}, i32 {late} }}"
 
     # -- Functions over the symbols ------------------------------------------------------------------------------------------
 
-    def _symbol_values(self, emit: Emitter, pointer: str, used: Iterable[Dim]) -> IndexCode:
-        """Loads the symbols that occur in `used`; the result writes expressions over them."""
+    def _symbol_values(
+        self, emit: Emitter, pointer: str, used: Iterable[Dim], symbols: Sequence[Expr] | None = None
+    ) -> IndexCode:
+        """Loads those of the symbols that occur in `used`; the result writes expressions over them."""
         needed = {s.name for e in used for s in free_symbols(e)}
         values = []
-        for index, symbol in enumerate(self.symbols):
+        for index, symbol in enumerate(self.symbols if symbols is None else symbols):
             if symbol.name in needed:
                 values.append((symbol, emit.load("i64", emit.at(pointer, str(index), 8), 8)))
         code = IndexCode(emit)
@@ -264,7 +286,9 @@ class _Printer:
         emit = Emitter()
         ops = list(self.main.walk())
         launches = [op for op in ops if isinstance(op, host.Launch)]
-        used: list[Dim] = [op.offset for op in ops if isinstance(op, (host.Alloc, host.View))]
+        used: list[Dim] = [op.offset for op in ops if isinstance(op, (host.Alloc, host.View)) and op.offset is not None]
+        used += [op.buffer.size for op in ops if isinstance(op, host.Alloc) and op.slot is not None]
+        used += [v.type.size for op in ops if isinstance(op, host.View) and op.checked for v in (op.source, op.result)]
         used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
         used += [op.step.upper for op in ops if isinstance(op, host.For)]
         used += [
@@ -272,7 +296,7 @@ class _Printer:
             for name in self.order
             for d in (self.codes[name].extent, self.codes[name].grain, *self.kernels[name].dims)
         ]
-        index = self._symbol_values(emit, "%symbols", used)
+        index = self._symbol_values(emit, "%symbols", used, self.solved)
         most = max((len(op.buffers) for op in launches), default=0)
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
         program = _Program(self, emit, index, buffers, self._dims_arrays(emit, index), self._argument_places(emit))
@@ -292,6 +316,7 @@ class _Printer:
     def _dims_arrays(self, emit: Emitter, index: IndexCode) -> dict[tuple[str, ...], str]:
         """Arrays of the values of symbols, by their names; kernels that need the same share one. Steps of loops are stored by the loops."""
         arrays: dict[tuple[str, ...], str] = {(): "null"}
+        known = {s.name for s in self.solved}
         every = tuple(s.name for s in self.symbols)
         if every:
             arrays[every] = "%symbols"
@@ -301,7 +326,7 @@ class _Printer:
             if key not in arrays:
                 arrays[key] = emit.alloca(f"[{len(key)} x i64]", 16)
                 for k, symbol in enumerate(dims):
-                    if symbol.name in every:
+                    if symbol.name in known:
                         emit.line(f"store i64 {index.value(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
         return arrays
 
@@ -326,20 +351,39 @@ class _Program:
         for op in block.ops:
             if isinstance(op, host.Constant):
                 places[op.result] = emit.at("%weights", str(op.offset), 1)
+            elif isinstance(op, host.Alloc) and op.slot is not None:
+                size = self.index.value(op.buffer.size * op.buffer.dtype.itemsize)
+                call = f"call ptr @tw_block(ptr %context, i32 {op.slot}, i64 {size}, i32 {int(op.keep)})"
+                places[op.result] = self._present(emit.op(call))
             elif isinstance(op, host.Alloc):
                 places[op.result] = emit.at("%arena", self.index.value(op.offset), 1)
             elif isinstance(op, host.View):
+                if op.checked:
+                    self._check_size(op)
                 places[op.result] = emit.at(
                     places[op.source], self.index.value(op.offset), op.source.type.dtype.itemsize
                 )
             elif isinstance(op, host.Copy):
                 size = self.index.value(op.source.type.size * op.source.type.dtype.itemsize)
+                if op.target in self.printer.late:
+                    number = self.printer.late[op.target]
+                    call = f"call ptr @tw_late_output(ptr %context, i32 {number}, i64 {size})"
+                    places[op.target] = self._present(emit.op(call))
                 where = f"ptr {places[op.target]}, ptr {places[op.source]}"
                 emit.line(f"call void @llvm.memcpy.p0.p0.i64({where}, i64 {size}, i1 false)")
             elif isinstance(op, host.Launch):
                 self._launch(op)
             elif isinstance(op, host.For):
                 self._loop(op)
+            elif isinstance(op, host.While):
+                self._while(op)
+            elif isinstance(op, host.If):
+                self._branches(op)
+            elif isinstance(op, host.Check):
+                failed = emit.op(f"icmp eq i8 {emit.load('i8', places[op.condition], 1)}, 0")
+                self._fail(failed, op.message)
+            elif isinstance(op, host.BindSize):
+                self._bind(op.symbol, emit.load("i64", places[op.count], 8), str(op.location))
             elif not op.terminator:
                 raise IRError("is no operation of the host level", op)
 
@@ -353,16 +397,93 @@ class _Program:
         dims = self.dims[tuple(s.name for s in printer.kernels[op.kernel].dims)]
         emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, ptr {self.buffers}, ptr {dims})")
 
+    def _store(self, symbol: Expr, value: str) -> None:
+        """Tell kernels the value of a symbol that has just become known."""
+        for names, array in self.dims.items():
+            if symbol.name in names:
+                place = self.emit.at(array, str(names.index(symbol.name)), 8)
+                self.emit.line(f"store i64 {value}, ptr {place}, align 8")
+
+    def _bind(self, symbol: Expr, value: str, where: str) -> None:
+        """Give a symbol that the run computes its value, which becomes a size."""
+        emit, printer = self.emit, self.printer
+        low, high = bounds(symbol)
+        if low is not None:
+            self._fail(emit.op(f"icmp slt i64 {value}, {low}"), f"a size computed at {where} is less than {low}")
+        if high is not None:
+            self._fail(emit.op(f"icmp sgt i64 {value}, {high}"), f"a size computed at {where} is more than {high}")
+        self._define(symbol, value)
+        if any(symbol in free_symbols(printer.codes[name].scratch) for name in printer.order):
+            self._stop_if(emit.op("call i32 @tw_prepare_scratch(ptr %context, ptr %symbols)"))
+
+    def _define(self, symbol: Expr, value: str) -> None:
+        self.index.bind(symbol, value, here=True)
+        table = self.emit.at("%symbols", str(self.printer.symbols.index(symbol)), 8)
+        self.emit.line(f"store i64 {value}, ptr {table}, align 8")
+        self._store(symbol, value)
+
+    def _check_size(self, op: host.View) -> None:
+        wanted, found = (self.index.value(v.type.size) for v in (op.result, op.source))
+        wrong = self.emit.op(f"icmp ne i64 {wanted}, {found}")
+        shape = ", ".join(map(str, op.result.type.shape))
+        self._fail(wrong, f"the shape ({shape}) computed at {op.location} has not as many elements as its tensor")
+
+    def _fail(self, condition: str, message: str) -> None:
+        """Where `condition` holds, end the run with a message."""
+        with self.emit.when(condition):
+            text = self.printer._string(message)
+            self._stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, ptr {text})"))
+
+    def _present(self, pointer: str) -> str:
+        """`pointer`, which is null where there is no memory: that has been reported."""
+        missing = self.emit.op(f"icmp eq ptr {pointer}, null")
+        self._stop_if(self.emit.op(f"zext i1 {missing} to i32"))
+        return pointer
+
+    def _stop_if(self, status: str) -> None:
+        """End the run with a status other than 0."""
+        emit, name = self.emit, self.emit.fresh("stop")
+        emit.line(f"br i1 {emit.op(f'icmp ne i32 {status}, 0')}, label %{name}, label %{name}.not")
+        emit.label(name)
+        emit.line(f"ret i32 {status}")
+        emit.label(f"{name}.not")
+
+    def _branches(self, op: host.If) -> None:
+        emit = self.emit
+        taken = emit.op(f"icmp ne i8 {emit.load('i8', self.places[op.condition], 1)}, 0")
+        name = emit.fresh("branch")
+        emit.line(f"br i1 {taken}, label %{name}.0, label %{name}.1")
+        for number, region in enumerate(op.regions):
+            emit.label(f"{name}.{number}")
+            with self.index.level():
+                self.block(region.block)
+            emit.line(f"br label %{name}.end")
+        emit.label(f"{name}.end")
+
+    def _while(self, op: host.While) -> None:
+        emit, places = self.emit, self.places
+        limit = str(_UNBOUNDED) if op.limit is None else emit.load("i64", places[op.limit], 8)
+
+        def body(step: str, carried: Carried) -> tuple[str, list[str]]:
+            with self.index.level():
+                self.index.bind(op.step, step)
+                self._store(op.step, step)
+                places.update({arg: place for arg, (_, place) in zip(op.body.args, carried, strict=True)})
+                self.block(op.body)
+                return places[op.body.terminator.operands[0]], [places[v] for v in op.handed_on]
+
+        first: Carried = [("ptr", places[v]) for v in op.initial]
+        count, last = emit.loop_while(places[op.condition], limit, first, body)
+        places.update(zip(op.results, last, strict=True))
+        self._define(op.count, count)
+
     def _loop(self, op: host.For) -> None:
         emit, places = self.emit, self.places
 
         def body(step: str, carried: Carried) -> list[str]:
             with self.index.level():
                 self.index.bind(op.step, step)
-                for names, array in self.dims.items():
-                    if op.step.name in names:
-                        place = emit.at(array, str(names.index(op.step.name)), 8)
-                        emit.line(f"store i64 {step}, ptr {place}, align 8")
+                self._store(op.step, step)
                 places.update({arg: place for arg, (_, place) in zip(op.body.args, carried, strict=True)})
                 self.block(op.body)
                 return [places[v] for v in op.body.terminator.operands]
@@ -390,7 +511,7 @@ def _function(signature: str, emit: Emitter, result: str) -> str:
 
 def _check_known(main: func.Func, symbols: Sequence[Expr]) -> None:
     """Every size must follow from the inputs' shapes."""
-    known = {s.name for s in symbols}
+    known = {s.name for s in (*symbols, *defined_inside(main))}
     for name, type_ in host_outputs(main):
         unknown = {s.name for d in type_.shape for s in free_symbols(d)} - known
         if unknown:

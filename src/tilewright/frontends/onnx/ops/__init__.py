@@ -16,6 +16,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     recurrent,
     reduce,
     resize,
+    run_time,
     sequence,
     shape,
 )

@@ -10,6 +10,7 @@ from ....dialects import graph as g
 from ....ir.symbolic import Dim, ceildiv, smax
 from ....ir.types import DType, i64
 from .elementwise import cast
+from .run_time import range_in_run
 from .shape import broadcast
 from .table import Unsupported, importer
 
@@ -37,12 +38,14 @@ def _constant(n: Node) -> Any:
 def _constant_of_shape(n: Node) -> Any:
     fill = n.tensor_attr("value")
     fill = np.zeros(1, np.float32) if fill is None else fill
-    return broadcast(n, n.constant(fill.reshape(-1)[0], DType.of(fill)), n.dims(0))
+    return broadcast(n, n.constant(fill.reshape(-1)[0], DType.of(fill)), n.sizes(0))
 
 
 @importer("Range")
 def _range(n: Node) -> Any:
     dtype = n.tensor(0).dtype
+    if any(n.tensor(k).content is None and n.tensor(k).array is None for k in range(3)):
+        return range_in_run(n)
     if not dtype.is_integer:
         start, limit, step = (n.array(k).reshape(-1)[0] for k in range(3))
         return n.constant(start + np.arange(max(0, int(np.ceil((limit - start) / step)))) * step, dtype)

@@ -11,6 +11,7 @@ from ....ir.core import Value
 from ....ir.symbolic import Expr, prove_le, prove_lt
 from ....ir.types import boolean, i64
 from .elementwise import cast
+from .run_time import Arithmetic
 from .shape import broadcast, reshape, slice_
 from .table import Unsupported, importer
 
@@ -60,7 +61,10 @@ def _scatter_nd(n: Node) -> Value:
 
 @importer("TopK")
 def _topk(n: Node) -> Any:
-    k = n.dims(1)[0]
+    k = n.sizes(1)[0]
+    if n.tensor(1).content is None:
+        a, size = Arithmetic(n), n.tensor(0).shape[n.attr("axis", -1)]
+        a.check(a.Le(a.scalar(n.value(1)), n.dims_value(size)), f"more than the {size} elements there are")
     return n.emit(g.Topk(n.value(0), k=k, axis=n.attr("axis", -1), largest=bool(n.attr("largest", 1))))
 
 
@@ -82,9 +86,11 @@ def _prefix(n: Node) -> Value:
 def _one_hot(n: Node) -> Value:
     indices = cast(n, n.value(0), i64)
     content = n.tensor(1).content
-    if content is None:
-        array = n.array(1)  # the depth may be a float
-        depth: Any = int(array.reshape(-1)[0])
+    depth: Any
+    if content is None and n.tensor(1).array is not None:
+        depth = int(n.array(1).reshape(-1)[0])  # it may be a float
+    elif content is None:
+        depth = n.importer.computed_size(n.value(1), "depth")
     else:
         depth = content.reshape(-1)[0]
     hot = n.emit(g.OneHot(indices, depth=depth, axis=n.attr("axis", -1), dtype=boolean))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ....dialects import graph as g
 from ....dialects.graph.base import broadcast_shapes, normalize_axis
 from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
+from ....ir.types import boolean
+from .run_time import expand_in_run, reshape_in_run, slice_in_run
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def _reshape_target(n: Node, old: Sequence[Dim], wanted: list[Dim], allow_zero: 
 
 @importer("Reshape")
 def _reshape(n: Node) -> Value:
+    if n.tensor(1).content is None:
+        return reshape_in_run(n)
     return reshape(n, n.value(0), _reshape_target(n, n.tensor(0).shape, n.dims(1), bool(n.attr("allowzero", 0))))
 
 
@@ -134,9 +136,12 @@ def _bound(n: Node, e: Dim, d: Dim, low: int, high: Dim) -> Dim:
 def _slice(n: Node) -> Value:
     x = n.value(0)
     shape, rank = x.type.shape, x.type.rank
+    count = n.tensor(1).type.size
+    axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(as_number(count)))
+    given_steps = n.numbers(4) if n.has(4) else [1] * len(axes)
+    if n.tensor(1).content is None or n.tensor(2).content is None:
+        return slice_in_run(n, axes, given_steps)
     given_starts, given_stops = n.dims(1), n.dims(2)
-    axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(len(given_starts)))
-    given_steps = n.numbers(4) if n.has(4) else [1] * len(given_starts)
     starts: list[Dim] = [0] * rank
     stops: list[Dim] = list(shape)
     steps = [1] * rank
@@ -162,6 +167,8 @@ def _slice(n: Node) -> Value:
 
 @importer("Expand")
 def _expand(n: Node) -> Value:
+    if n.tensor(1).content is None:
+        return expand_in_run(n)
     x = n.value(0)
     return broadcast(n, x, broadcast_shapes(x.type.shape, n.dims(1)))
 
@@ -173,21 +180,25 @@ def broadcast(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
 
 @importer("Tile")
 def _tile(n: Node) -> Value:
-    return n.emit(g.Tile(n.value(0), repeats=tuple(n.dims(1))))  # type: ignore[no-any-return]
+    return n.emit(g.Tile(n.value(0), repeats=tuple(n.sizes(1))))  # type: ignore[no-any-return]
 
 
 @importer("Pad")
 def _pad(n: Node) -> Value:
     x = n.value(0)
     rank = x.type.rank
-    pads = n.dims(1)
+    pads = n.sizes(1, None)
     axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(rank))
     low: list[Dim] = [0] * rank
     high: list[Dim] = [0] * rank
     for k, axis in enumerate(axes):
         low[axis], high[axis] = pads[k], pads[k + len(axes)]
+    sizes = {"low": tuple(low), "high": tuple(high)}
+    if n.has(2) and n.tensor(2).array is None:
+        flags = n.emit(g.Pad(broadcast(n, n.constant(True, boolean), x.type.shape), **sizes, value=False))
+        return n.emit(g.Select(flags, n.emit(g.Pad(x, **sizes)), reshape(n, n.value(2), ())))  # type: ignore[no-any-return]
     value: Any = n.array(2).reshape(-1)[0].item() if n.has(2) else 0
-    return n.emit(g.Pad(x, low=tuple(low), high=tuple(high), mode=n.attr("mode", "constant"), value=value))  # type: ignore[no-any-return]
+    return n.emit(g.Pad(x, **sizes, mode=n.attr("mode", "constant"), value=value))  # type: ignore[no-any-return]
 
 
 @importer("DepthToSpace")
@@ -214,23 +225,19 @@ def _space_to_depth(n: Node) -> Value:
 
 @importer("Trilu")
 def _trilu(n: Node) -> Value:
-    diagonal = n.dims(1)[0] if n.has(1) else 0
+    diagonal = n.sizes(1, None)[0] if n.has(1) else 0
     return n.emit(g.Triangular(n.value(0), upper=bool(n.attr("upper", 1)), diagonal=diagonal))  # type: ignore[no-any-return]
 
 
-@importer("Compress")
-def _compress(n: Node) -> Value:
-    keep = np.flatnonzero(n.array(0))
-    axis = n.attr("axis")
-    x = n.value(1) if axis is not None else reshape(n, n.value(1), (n.tensor(1).type.size,))
-    from ....ir.types import i64
+def as_number(d: Dim) -> int:
+    """A number of elements that must be known.
 
-    return n.emit(g.Gather(x, n.constant(keep, i64), axis=0 if axis is None else axis))  # type: ignore[no-any-return]
-
-
-@importer("NonZero", "Unique")
-def _data_dependent(n: Node) -> Value:
-    raise Unsupported("the size of its result depends on data")
+    Raises:
+        Unsupported: it is not.
+    """
+    if not isinstance(d, int):
+        raise Unsupported(f"a vector of sizes has itself an unknown size, {d}")
+    return d
 
 
 def is_static(dims: Sequence[Dim]) -> bool:

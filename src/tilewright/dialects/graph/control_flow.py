@@ -1,0 +1,275 @@
+"""What is decided while a model runs: sizes that are computed, branches, and loops that a condition ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import (
+    Attr,
+    Block,
+    Effect,
+    IRError,
+    Operand,
+    Operation,
+    OptionalOperand,
+    Value,
+    VariadicOperand,
+    operation,
+)
+from ...ir.symbolic import Dim, symbol
+from ...ir.types import TensorType, Type, boolean, i64
+from .. import tensor
+from ..tensor_builder import Tensor, TensorBuilder
+from .base import GraphOp, tensor_type
+from .elementwise import BINARY, Cast, Select, Symbolic, constant
+from .index import ScatterElements
+from .reduce import Cumsum, ReduceSum
+from .scan import same_type, step_name
+from .shape import BroadcastTo, Iota, Reshape
+
+
+@operation
+class BindSize(GraphOp):
+    """Makes a number computed at run time a size: defines `symbol` as the value of `count`, an i64 scalar within the symbol's bounds."""
+
+    name = "graph.bind_size"
+    effects = Effect.WRITE
+    defines = ("symbol",)
+    count: Operand
+    symbol: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        if self.count.type is not TensorType(i64, ()):
+            raise IRError(f"a size is an i64 scalar, not {self.count.type}", self)
+
+    def interpret(self, env: Any, count: Any) -> Any:
+        return tensor.bind_size(self, env, count)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+        t.builder(tensor.BindSize(operands[0].value, symbol=self.symbol))
+        return ()
+
+
+@operation
+class Check(GraphOp):
+    """Ends the run with `message` unless `condition`, a bool scalar, holds."""
+
+    name = "graph.check"
+    effects = Effect.WRITE
+    condition: Operand
+    message: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def verify(self) -> None:
+        _check_condition(self, self.condition)
+
+    def interpret(self, env: Any, condition: Any) -> Any:
+        return tensor.check(self, condition)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+        t.builder(tensor.Check(operands[0].value, message=self.message))
+        return ()
+
+
+@operation
+class NonZero(GraphOp):
+    """The index vectors of the elements of `x` that are not 0, in row-major order: i64 of shape (`count`, rank). Defines `count`."""
+
+    name = "graph.non_zero"
+    effects = Effect.WRITE
+    defines = ("count",)
+    x: Operand
+    count: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(i64, (self.count, tensor_type(self.x).rank)),)
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        found = np.argwhere(x).astype(np.int64)
+        env.dims[self.count.name] = len(found)
+        return found
+
+    def decompose(self, b: Builder) -> Value:
+        shape = tensor_type(self.x).shape
+        size = tensor_type(self.x).size
+        flags = b(Reshape(self.x, shape=(size,)))
+        if flags.type.dtype is not boolean:
+            flags = b(BINARY["ne"](flags, constant(b, 0, flags)))
+        ones = b(Cast(flags, dtype=i64))
+        b(BindSize(b(ReduceSum(ones, axes=(0,), keepdims=False)), symbol=self.count))
+        # An element's place among those kept is how many come before it; the others' places lie outside, where nothing is written.
+        nowhere = b(BroadcastTo(b(Symbolic(values=(self.count,))), shape=(size,)))
+        places = b(Select(flags, b(Cumsum(ones, axis=0, exclusive=True)), nowhere))
+        empty = b(BroadcastTo(constant(b, 0, ones), shape=(self.count,)))
+        found = b(ScatterElements(empty, places, b(Iota(shape=(size,))), axis=0))
+        strides: list[Dim] = [1]
+        for n in shape[:0:-1]:
+            strides.insert(0, strides[0] * n)
+        columns = b(Reshape(found, shape=(self.count, 1)))
+        steps = b(Symbolic(values=tuple(strides[: len(shape)]), shape=(len(shape),)))
+        counted = b(BINARY["floordiv"](columns, steps))
+        return b(BINARY["mod"](counted, b(Symbolic(values=tuple(shape), shape=(len(shape),)))))  # type: ignore[no-any-return]
+
+
+@operation
+class AssumeShape(GraphOp):
+    """`x` under a shape with as many elements, which a run checks: for sizes computed at run time, where no proof can be given."""
+
+    name = "graph.assume_shape"
+    x: Operand
+    shape: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(tensor_type(self.x).dtype, self.shape),)
+
+    def fold(self) -> Any:
+        return self.x if self.x.type is self.result.type else None
+
+    def reference(self, x: Any, env: Any) -> Any:
+        return tensor.assumed(self, env, x, self.shape)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        return t.wrap(t.builder(tensor.AssumeShape(operands[0].value, shape=self.shape)))
+
+
+@operation
+class If(GraphOp):
+    """The results of one of two regions, as `condition` (a bool scalar) says: the first where it holds, else the second.
+
+    Regions take no arguments, capture the values around them, and end in `graph.yield` of the results.
+    """
+
+    name = "graph.if"
+    num_regions = 2
+    condition: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return tuple(v.type for v in self.regions[0].block.terminator.operands)
+
+    def verify(self) -> None:
+        _check_condition(self, self.condition)
+        first, second = ([v.type for v in r.block.terminator.operands] for r in self.regions)
+        if len(first) != len(second) or not all(map(same_type, first, second)):
+            raise IRError(f"one branch yields {first}, the other {second}", self)
+
+    def interpret(self, env: Any, condition: Any) -> Any:
+        return env.run_block(self.regions[0 if condition.all() else 1].block, ())
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+        op = tensor.If(operands[0].value, result_types=[r.type for r in self.results], location=self.location)
+        for source, region in zip(self.regions, op.regions, strict=True):
+            block = region.block
+            values: dict[Value, Value] = {}
+            _move(source.block, block, values)
+            inside = TensorBuilder(Builder(block, location=self.location))
+            ends = [
+                inside.reshape(inside.wrap(values.get(v, v)), r.type.shape).value
+                for v, r in zip(source.block.terminator.operands, self.results, strict=True)
+            ]
+            inside.builder(tensor.Yield(ends))
+        t.builder.insert(op)
+        return [t.wrap(r) for r in op.results]
+
+
+@operation
+class While(GraphOp):
+    """``condition, *carried, *slices = body(step, *carried)`` for ``step = 0, 1, ...`` as long as `condition` holds.
+
+    The carried values begin as `initial`, the condition (a bool scalar) as the operand. There are at most `limit` (an i64 scalar) steps. Everything
+    else the body captures directly. Results are the carried values after the last step, then the slices of all steps stacked along a new
+    leading axis of `count` elements: the symbol that this operation defines as the number of its steps.
+    """
+
+    name = "graph.while"
+    effects = Effect.WRITE
+    num_regions = 1
+    defines = ("count",)
+    condition: Operand
+    limit: OptionalOperand
+    initial: VariadicOperand
+    count: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        carried = len(self.initial)
+        slices = [v.type for v in self.body.terminator.operands[1 + carried :]]
+        return (*(v.type for v in self.initial), *(TensorType(t.dtype, (self.count, *t.shape)) for t in slices))
+
+    def verify(self) -> None:
+        _check_condition(self, self.condition)
+        _check_condition(self, self.body.terminator.operands[0])
+        if self.limit is not None and self.limit.type is not TensorType(i64, ()):
+            raise IRError(f"the limit is an i64 scalar, not {self.limit.type}", self)
+        if [a.type for a in self.body.args] != [TensorType(i64, ()), *(v.type for v in self.initial)]:
+            raise IRError(f"the body takes {[a.type for a in self.body.args]}", self)
+        ends = self.body.terminator.operands[1:]
+        for k, (x, end) in enumerate(zip(self.initial, ends, strict=False)):
+            if not same_type(x.type, end.type):
+                raise IRError(f"carried value {k} begins as {x.type} and becomes {end.type}", self)
+
+    def interpret(self, env: Any, *operands: Any) -> Any:
+        condition, limit, carried = _loop_operands(self, operands)
+        types = [r.type for r in self.results[len(carried) :]]
+        stacked: list[list[Any]] = [[] for _ in types]
+        step = 0
+        while condition.all() and (limit is None or step < int(limit)):
+            condition, *ends = env.run_block(self.body, [np.int64(step), *carried])
+            carried = ends[: len(carried)]
+            for column, part in zip(stacked, ends[len(carried) :], strict=True):
+                column.append(part)
+            step += 1
+        env.dims[self.count.name] = step
+        return [*carried, *(tensor.stacked(column, t, env) for column, t in zip(stacked, types, strict=True))]
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+        wrapped = [x.value for x in operands]
+        condition, limit, initial = _loop_operands(self, wrapped)
+        step = symbol(step_name(self), 0, None)
+        loop = tensor.While(
+            condition,
+            limit,
+            initial,
+            step=step,
+            count=self.count,
+            result_types=[r.type for r in self.results],
+            location=self.location,
+        )
+        values: dict[Value, Value] = {a: loop.body.add_arg(a.type, a.hint) for a in self.body.args[1:]}
+        inside = TensorBuilder(Builder(loop.body, location=self.location))
+        values[self.body.args[0]] = inside.compute((), lambda: inside.index(step)).value
+        _move(self.body, loop.body, values)
+        ends = [values.get(v, v) for v in self.body.terminator.operands]
+        for k, x in enumerate(self.initial, 1):
+            ends[k] = inside.reshape(inside.wrap(ends[k]), x.type.shape).value
+        inside.builder(tensor.Yield(ends))
+        t.builder.insert(loop)
+        return [t.wrap(r) for r in loop.results]
+
+
+def _loop_operands(op: While, operands: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
+    """The condition, the limit (None: none), the initial values."""
+    start = 1 if op.limit is None else 2
+    return operands[0], None if op.limit is None else operands[1], list(operands[start:])
+
+
+def _move(source: Block, target: Block, values: dict[Value, Value]) -> None:
+    """Copy the operations of a block but its last one."""
+    for op in source.ops:
+        if not op.terminator:
+            target.append(op.clone(values))
+
+
+def _check_condition(op: Operation, value: Value) -> None:
+    if value.type is not TensorType(boolean, ()):
+        raise IRError(f"a condition is a bool scalar, not {value.type}", op)
+
+
+__all__ = ["AssumeShape", "BindSize", "Check", "If", "NonZero", "While"]

@@ -1,0 +1,61 @@
+"""Symbols that a program defines while it runs, such as the number of elements that are not zero.
+
+An operation class names the attributes that hold them (`Operation.defines`). Such an operation stands before everything that mentions its
+symbols, in the same block or in blocks inside later operations; nothing but this order ties the two together, so whoever moves
+operations asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .core import Block, Operation
+from .symbolic import Expr, free_symbols
+from .types import BufferType, TensorType
+
+
+def defined_by(op: Operation) -> tuple[Expr, ...]:
+    """The symbols that an operation defines for those after it."""
+    return tuple(op.attributes[key] for key in op.defines)
+
+
+def definitions(block: Block) -> dict[Expr, Operation]:
+    """The symbols that operations of a block define, with those operations."""
+    return {s: op for op in block.ops if op.defines for s in defined_by(op)}
+
+
+def defined_inside(root: Operation) -> frozenset[Expr]:
+    """All symbols that operations inside `root` define."""
+    return frozenset(s for op in root.walk() if op.defines for s in defined_by(op))
+
+
+def definers_of(op: Operation, known: Mapping[Expr, Operation]) -> list[Operation]:
+    """Those of the operations that define the symbols `known` which have to stand before `op`."""
+    if not known:
+        return []
+    own = frozenset(defined_by(op))
+    return list(dict.fromkeys(known[s] for s in symbols_of(op) if s in known and s not in own))
+
+
+def symbols_of(op: Operation) -> Iterator[Expr]:
+    """The symbols that an operation, or one inside it, mentions in attributes and types; some of them repeatedly."""
+    for inner in op.walk():
+        yield from _symbols_in(inner.attributes.values())
+        yield from _symbols_in(r.type for r in inner.results)
+        for region in inner.regions:
+            for block in region.blocks:
+                yield from _symbols_in(a.type for a in block.args)
+
+
+def _symbols_in(data: Iterable[Any]) -> Iterator[Expr]:
+    for value in data:
+        if isinstance(value, Expr):
+            yield from free_symbols(value)
+        elif isinstance(value, (TensorType, BufferType)):
+            yield from _symbols_in(value.shape)
+        elif isinstance(value, (tuple, list)):
+            yield from _symbols_in(value)
+
+
+__all__ = ["defined_by", "defined_inside", "definers_of", "definitions", "symbols_of"]
