@@ -227,7 +227,7 @@ def _lifetimes(steps: Sequence[Operation]) -> tuple[dict[Value, int], dict[Value
 
 
 def _loops_around(op: Operation) -> list[Operation]:
-    found = []
+    found: list[Operation] = []
     around = op.parent_op
     while isinstance(around, Loop | host.If):
         if isinstance(around, Loop):

@@ -183,7 +183,7 @@ def _new_draft(op: Operation, row_groups: bool) -> _Draft:
         return _Draft([op], "order", closed=True)
     if CONTRACTION in op.attributes:
         return _Draft([op], "contraction")
-    if row_groups and match_prefix(op) is not None:
+    if row_groups and isinstance(op, tensor.Compute) and match_prefix(op) is not None:
         return _Draft([op], "prefix", closed=True)
     return _Draft([op], "rows", tuple(op.result.type.shape))
 

@@ -95,22 +95,22 @@ def test_no_such_file():
         import_onnx("nowhere.onnx")
 
 
-@pytest.mark.parametrize("opset", [9, 12, 99])
+@pytest.mark.parametrize("opset", [0, 29, 99])
 def test_opset_outside_the_range(opset):
     proto = parse(SIMPLE)
     proto.opset_import[0].version = opset
-    with pytest.raises(CompileError, match=f"uses opset {opset}; supported are 13 to 25"):
+    with pytest.raises(CompileError, match=f"uses opset {opset}; supported are 1 to 28"):
         import_onnx(proto)
 
 
 def test_every_unsupported_operator_is_listed():
     text = """<ir_version: 10, opset_import: ["": 18, "my.ops": 1]> main (float[N, 4] x) => (float[N, 4] y) {
-        a = my.ops.Frobnicate(x) b = Relu(a) c = my.ops.Frobnicate(b) d, e = Unique(x) y = Neg(c)
+        a = my.ops.Frobnicate(x) b = Relu(a) c = my.ops.Frobnicate(b) d, e = ImageDecoder(x) y = Neg(c)
     }"""
     with pytest.raises(UnsupportedOperatorError) as caught:
         import_onnx(parse(text))
     found = {o.operator: o.count for o in caught.value.operators}
-    assert found == {"my.ops.Frobnicate": 2, "Unique": 1}
+    assert found == {"my.ops.Frobnicate": 2, "ImageDecoder": 1}
     assert "the domain 'my.ops' is not known" in str(caught.value)
 
 

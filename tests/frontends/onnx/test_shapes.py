@@ -7,6 +7,7 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import tilewright as tw
 from tilewright.errors import CompileError, UnsupportedOperatorError
 from tilewright.frontends.onnx import import_onnx
 from tilewright.ir.interpreter import Interpreter
@@ -147,7 +148,24 @@ def test_broadcast_of_unequal_symbols_names_the_node_and_the_bound():
         import_onnx(model("(float[N] x, float[M] z) => (float[N] y)", body))
 
 
-def test_a_shape_from_data_is_refused():
+def test_a_shape_from_data():
     body = "s = Cast<to=7>(n) y = Reshape(x, s)"
+    library = tw.compile(model("(float[N, 4] x, int32[2] n) => (float[A, B] y)", body), cache=False)
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    for shape in ((3, 8), (24, 1), (-1, 2), (0, 4)):
+        np.testing.assert_array_equal(
+            library(x, np.array(shape, np.int32)), x.reshape([6 if d == 0 else d for d in shape])
+        )
+    with pytest.raises(tw.TilewrightError, match="has not as many elements"):
+        library(x, np.array([5, 5], np.int32))
+
+
+def test_values_that_must_be_known_are_compiled_in_and_compared():
+    proto = model("(float[N, 4] x, int64[1] axes) => (float[A, B] y)", "y = ReduceSum(x, axes)")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
     with pytest.raises(UnsupportedOperatorError, match="depends on data"):
-        import_onnx(model("(float[N, 4] x, int32[2] n) => (float[A, B] y)", body))
+        tw.compile(proto, cache=False)
+    library = tw.compile(proto, (x, np.array([1])), cache=False)
+    np.testing.assert_array_equal(library(x, np.array([1])), x.sum(1, keepdims=True))
+    with pytest.raises(tw.TilewrightError, match=r"input 'axes' must be \[1\], for which the model was compiled"):
+        library(x, np.array([0]))

@@ -8,8 +8,8 @@
 
 #define COLUMNS 8
 
-static const tw_tensor_desc inputs[] = {{"x", kDLFloat, 32, 2}, {"z", kDLFloat, 32, 1}};
-static const tw_tensor_desc outputs[] = {{"y", kDLFloat, 32, 2}, {"pairs", kDLFloat, 32, 1}};
+static const tw_tensor_desc inputs[] = {{"x", kDLFloat, 32, 2, 0}, {"z", kDLFloat, 32, 1, 0}};
+static const tw_tensor_desc outputs[] = {{"y", kDLFloat, 32, 2, 0}, {"pairs", kDLFloat, 32, 1, 0}};
 static const tw_symbol_desc symbols[] = {{"batch", 1, 4096}};
 static const char* const kernels[] = {"scale", "shift"};
 
@@ -71,7 +71,7 @@ static void shift(int64_t begin, int64_t end, void* const* buffers, const int64_
   }
 }
 
-static int32_t run(tw_context* context, const int64_t* values, void** in, void** out, uint8_t* arena,
+static int32_t run(tw_context* context, int64_t* values, void** in, void** out, uint8_t* arena,
                    const uint8_t* weights) {
   uint8_t* constants = (uint8_t*)(uintptr_t)weights;
   void* const first[] = {in[0], constants, arena};

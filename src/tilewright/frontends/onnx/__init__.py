@@ -32,7 +32,17 @@ def import_onnx(model_or_path: Any, dims: DimsArgument | None = None, args: Sequ
 
     file = read_model(model_or_path)
     try:
-        return Importer(file, dims, args).run()
+        try:
+            return Importer(file, dims, args).run()
+        except CompileError:
+            # Sizes that are data may be related in ways that show only in their values.
+            if args is None:
+                raise
+            importer = Importer(file, dims, args, specialized=True)
+            module = importer.run()
+            if not importer.specialized:
+                raise
+            return module
     except TilewrightError:
         raise
     except Exception as error:

@@ -27,12 +27,16 @@ from ..dims import DimsArgument
 from .control_flow import CONTROL_FLOW
 from .inputs import input_types
 from .model import OnnxFile, dtype_of
+from .older import modernize
 from .ops import IMPORTERS, Unsupported
 from .shape_values import RULES, evaluate_content
-from .values import Content, Tensor, TensorList, is_concrete
+from .values import CONTENT_DTYPES, Content, Tensor, TensorList, is_concrete
 
 FOLD_LIMIT = 1024
 """Elements up to which an operator on constants is computed at once, so that tables of sizes stay out of the graph."""
+
+SIZES = 16
+"""Elements of an input that may be sizes."""
 
 _WITHOUT_EFFECT = (
     "stash_type",
@@ -215,12 +219,23 @@ class Scope:
 
 
 class Importer:
-    """Builds one module from one model."""
+    """Builds one module from one model.
 
-    def __init__(self, file: OnnxFile, dims: DimsArgument | None, examples: Sequence[Any] | None = None) -> None:
+    `examples`: values of the inputs. Where one has to be known, the module is for that value only; with `specialized`, all small
+    integer inputs without dimensions or with one are taken for such."""
+
+    def __init__(
+        self,
+        file: OnnxFile,
+        dims: DimsArgument | None,
+        examples: Sequence[Any] | None = None,
+        specialized: bool = False,
+    ) -> None:
         self.file = file
         self.dims = dims
         self.given = examples
+        self.all_sizes = specialized
+        self.specialized: list[str] = []
         self.examples: dict[Tensor, tuple[str, Any]] = {}
         """Inputs of the model with their names and example values."""
         self.functions = {(f.domain, f.name, f.overload): f for f in file.model.functions}
@@ -249,6 +264,8 @@ class Importer:
             scope.names[name] = x = Tensor(type, value=func.body.add_arg(type, name))
             if self.given is not None and k < len(self.given) and self.given[k] is not None:
                 self.examples[x] = (name, np.asarray(self.given[k]))
+                if self.all_sizes and type.dtype in CONTENT_DTYPES and type.rank <= 1 and (type.max_size or 1) <= SIZES:
+                    self.specialize(x)
         self._nodes(proto.node, scope, {})
         outputs = [scope.find(o.name, "outputs of the graph") for o in proto.output]
         if self.problems:
@@ -284,9 +301,13 @@ class Importer:
             same = self.function(g.ReduceAll(same, axes=tuple(range(array.ndim)), keepdims=False))
         text = np.array2string(array, threshold=8, separator=", ")
         self.function.insert(
-            g.Check(same, message=f"input '{name}' must be {text}, for which the model was compiled: compile it again for another")
+            g.Check(
+                same,
+                message=f"input '{name}' must be {text}, for which the model was compiled: compile it again for another",
+            )
         )
         x.data = Constant(array)
+        self.specialized.append(name)
 
     # -- Values ------------------------------------------------------------------------------------------------------------------
 
@@ -397,6 +418,8 @@ class Importer:
                     return self._call(function, node)
                 if domain == "" and proto.op_type in CONTROL_FLOW:
                     return CONTROL_FLOW[proto.op_type](self, node, scope)
+                if domain == "" and (instead := modernize(node)) is not None:
+                    return [self.tensor_of(instead)]
                 if domain == "":
                     found = evaluate_content(node)
                     if found is not None:
@@ -406,7 +429,7 @@ class Importer:
                     return self._expand(node, "")
                 try:
                     result = importer(node)
-                    ignored = sorted(set(attributes) - node.read)
+                    ignored = sorted(set(node.attributes) - node.read)
                     if ignored:
                         raise Unsupported(f"the attribute {', '.join(ignored)}")
                 except Unsupported as problem:

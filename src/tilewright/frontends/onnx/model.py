@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import CompileError
 from ...ir.types import DType
 
-OLDEST_OPSET, NEWEST_OPSET = 13, 25
+OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
 # TensorProto.DataType to dtypes; the missing ones (string, complex, 8-bit and narrower floats, 4-bit integers) are not supported.
 DTYPES: dict[int, DType] = {
