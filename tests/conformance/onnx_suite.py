@@ -1,0 +1,197 @@
+"""The tests that the onnx package bundles (``onnx.backend.test``): nodes, small models, exports of PyTorch.
+
+    python -m tests.conformance.onnx_suite                # all, compiled and run natively; brings onnx_suite.json up to date
+    python -m tests.conformance.onnx_suite --only gridsample --interpret
+
+A case's inputs are given to the compiler as examples: where a value has to be known when a model is compiled (the axes of a reduction), it
+compiles for that value and the run compares it. Results are compared as the suite does, with its tolerances.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+import tilewright as tw
+from tilewright.errors import CompileError, UnsupportedOperatorError
+from tilewright.frontends.onnx import import_onnx
+from tilewright.ir.interpreter import Interpreter
+from tilewright.ir.verifier import verify
+
+DATA = Path(__file__).with_suffix(".json")
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+"""The suite's "real" models are to be downloaded: their data is not bundled."""
+
+HALF_RTOL = 1e-2
+"""For results of 16 bits and fewer: the suite's were rounded after every step of a composed formula, ours once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    name: str
+    model: Any
+    data_sets: list[tuple[list[Any], list[Any]]]
+    rtol: float
+    atol: float
+
+    @property
+    def opset(self) -> str:
+        """Of the model: "18", or the other domain it uses alone."""
+        found = {e.domain: e.version for e in self.model.opset_import}
+        return str(found.get("", found.get("ai.onnx", next(iter(found), "?"))))
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """All bundled cases."""
+    return tuple(_cases())
+
+
+def _cases() -> Iterator[Case]:
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in KINDS:
+            for case in load_model_tests(kind=kind):
+                if case.model is not None:
+                    yield Case(kind, case.name, case.model, _values(case.data_sets), case.rtol, case.atol)
+                elif case.model_dir is not None:
+                    folder = Path(case.model_dir)
+                    model = onnx.load(folder / "model.onnx")
+                    yield Case(kind, case.name, model, list(_stored(folder, model)), case.rtol, case.atol)
+
+
+def _values(data_sets: Any) -> list[tuple[list[Any], list[Any]]]:
+    return [([_value(x) for x in inputs], [_value(x) for x in outputs]) for inputs, outputs in data_sets]
+
+
+def _value(x: Any) -> Any:
+    """A tensor as an array; sequences and absent optional values as lists and None."""
+    if isinstance(x, onnx.TensorProto):
+        return numpy_helper.to_array(x)
+    if isinstance(x, list):
+        return [_value(item) for item in x]
+    return x if x is None or isinstance(x, dict) else np.asarray(x)
+
+
+def _stored(folder: Path, model: Any) -> Iterator[tuple[list[Any], list[Any]]]:
+    for data in sorted(folder.glob("test_data_set_*")):
+        sides = []
+        for side, entries in (("input", model.graph.input), ("output", model.graph.output)):
+            count = len(list(data.glob(f"{side}_*.pb")))
+            sides.append([_read(data / f"{side}_{k}.pb", entries[k].type) for k in range(count)])
+        yield sides[0], sides[1]
+
+
+def _read(path: Path, type_: Any) -> Any:
+    kind = type_.WhichOneof("value")
+    if kind == "sequence_type":
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(path.read_bytes()))
+    if kind == "optional_type":
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(path.read_bytes()))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+
+
+def outcome(case: Case, native: bool) -> str:
+    """``pass``; ``refused: ...`` with the reason; or what is wrong."""
+    try:
+        for inputs, expected in case.data_sets:
+            examples = [x if isinstance(x, np.ndarray) else None for x in inputs]
+            found = _compiled(case.model, examples, inputs) if native else _interpreted(case.model, examples, inputs)
+            if len(found) != len(expected):
+                return f"{len(found)} results instead of {len(expected)}"
+            for want, got in zip(expected, found, strict=True):
+                if problem := _difference(case, want, got):
+                    return problem
+    except UnsupportedOperatorError as error:
+        return f"refused: {'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+    except CompileError as error:
+        return f"refused: {str(error).splitlines()[0]}"
+    except Exception as error:  # the outcome of the case, told in the table
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return "pass"
+
+
+def _compiled(model: Any, examples: list[Any], inputs: list[Any]) -> list[Any]:
+    with tw.compile(model, examples, cache=False) as library:
+        found = library(*inputs)
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def _interpreted(model: Any, examples: list[Any], inputs: list[Any]) -> list[Any]:
+    module = import_onnx(model, None, examples)
+    verify(module)
+    return Interpreter(module).run("main", inputs)
+
+
+def _difference(case: Case, want: Any, got: Any) -> str:
+    if isinstance(want, list):
+        if not isinstance(got, (list, tuple)) or len(got) != len(want):
+            return "another sequence"
+        return next((d for w, g in zip(want, got, strict=True) if (d := _difference(case, w, g))), "")
+    if want is None:
+        return "" if got is None else "a value where there is none"
+    got = np.asarray(got)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+    if want.dtype.kind in "iubOUS":
+        return "" if np.array_equal(got, want) else "other values"
+    rtol = case.rtol if want.dtype.itemsize > 2 else max(case.rtol, HALF_RTOL)
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    close = np.allclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=max(case.atol, 1e-7), equal_nan=True)
+    return "" if close else "numbers differ"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name contains this; the data is left alone")
+    parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone")
+    parser.add_argument("--part", default="0/1", help="a part of all cases: 1/2 is the second half")
+    parser.add_argument("--results", type=Path, default=DATA)
+    options = parser.parse_args()
+    number, parts = map(int, options.part.split("/"))
+    found: dict[str, dict[str, str]] = {}
+    for case in cases()[number::parts]:
+        if options.only in case.name:
+            result = outcome(case, native=not options.interpret)
+            found[f"{case.kind}/{case.name}"] = {"opset": case.opset, "outcome": result}
+            if result != "pass":
+                print(f"{case.name}: {result}", flush=True)
+    counts = Counter("pass" if r["outcome"] == "pass" else r["outcome"].split(":")[0] for r in found.values())
+    print(", ".join(f"{n} {what}" for what, n in counts.most_common()))
+    if not options.only and not options.interpret:
+        options.results.write_text(json.dumps(_document(found), indent=1, sort_keys=True) + "\n")
+
+
+def _document(found: dict[str, dict[str, str]]) -> dict[str, Any]:
+    by_opset: dict[str, Counter[str]] = {}
+    for row in found.values():
+        by_opset.setdefault(row["opset"], Counter())["pass" if row["outcome"] == "pass" else "other"] += 1
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {platform.system()}",
+        "onnx": onnx.__version__,
+        "passed": sum(r["outcome"] == "pass" for r in found.values()),
+        "cases": len(found),
+        "by_opset": {k: dict(v) for k, v in by_opset.items()},
+        "not_passed": {name: row["outcome"] for name, row in found.items() if row["outcome"] != "pass"},
+    }
+
+
+if __name__ == "__main__":
+    main()
