@@ -160,7 +160,9 @@ def _difference(case: Case, want: Any, got: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name contains this; the data is left alone")
-    parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone")
+    parser.add_argument(
+        "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
+    )
     parser.add_argument("--part", default="0/1", help="a part of all cases: 1/2 is the second half")
     parser.add_argument("--results", type=Path, default=DATA)
     options = parser.parse_args()

@@ -33,9 +33,9 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
     free: list[int] = []
     steps: list[dict[str, Any]] = []
     for number, op in enumerate(main.body.ops):
-        if isinstance(op, host.For):
+        if isinstance(op, host.For | host.While | host.If | host.BindSize | host.Check):
             raise CompileError(
-                f"{op.location}: a loop over time steps is not available for webgpu yet; compile for cpu or wasm32"
+                f"{op.location}: loops, branches and sizes that the run computes are not available for webgpu yet; compile for cpu or wasm32"
             )
         if isinstance(op, host.Constant):
             places[op.result] = ["constant", len(constants)]
