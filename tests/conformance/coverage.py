@@ -1,0 +1,52 @@
+"""Writes docs/coverage.md from the outcomes of the suites beside this file: ``python -m tests.conformance.coverage``."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent.parent / "docs" / "coverage.md"
+
+
+def page() -> Iterator[str]:
+    """The lines of the page."""
+    yield "# What is supported"
+    yield ""
+    yield "Outcomes of suites that others wrote, as `tests/conformance` runs them: every case is compiled for this machine and run; results are compared"
+    yield "with the suite's own tolerances. What is not supported is refused with a message when a model is compiled. Made by `python -m tests.conformance.coverage`."
+    onnx = HERE / "onnx_suite.json"
+    if onnx.exists():
+        yield from _onnx(json.loads(onnx.read_text()))
+
+
+def _onnx(found: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"## ONNX: {found['passed']} of {found['cases']}"
+    yield ""
+    yield f"The tests bundled with onnx {found['onnx']} (nodes, small models, exports of PyTorch), {found['date']}."
+    yield ""
+    yield "| opset | pass | not |"
+    yield "|---|---|---|"
+    for opset, counts in sorted(found["by_opset"].items(), key=lambda item: (not item[0].isdigit(), item[0].zfill(3))):
+        yield f"| {opset} | {counts.get('pass', 0)} | {counts.get('other', '')} |"
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for name, outcome in found["not_passed"].items():
+        reasons[outcome.removeprefix("refused: ")].append(name.rpartition("/")[2].removeprefix("test_"))
+    yield ""
+    yield "| not passing because | cases |"
+    yield "|---|---|"
+    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        yield f"| {reason.replace('|', '/')} | {shown} |"
+
+
+def main() -> None:
+    PAGE.write_text("\n".join(page()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Samples of ONNX's suite: outcomes are those committed; the whole of it is `python -m tests.conformance.onnx_suite`."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+
+from .coverage import PAGE, page
+from .onnx_suite import DATA, Case, cases, outcome
+
+COMMITTED = json.loads(DATA.read_text())
+PARTS = 8
+
+
+def check(some: tuple[Case, ...], native: bool) -> None:
+    """No case is wrong, and none that passed is refused."""
+    if COMMITTED["onnx"] != onnx.__version__:
+        pytest.skip("another release of onnx bundles other cases")
+    found = {f"{case.kind}/{case.name}": outcome(case, native) for case in some}
+    known = COMMITTED["not_passed"]
+    assert {name: result for name, result in found.items() if result != "pass" and name not in known} == {}
+    assert {name for name, result in found.items() if result == "pass" and name in known} == set()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_interpreted(part: int) -> None:
+    check(cases()[part::PARTS], native=False)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_compiled(part: int) -> None:
+    check(cases()[part * 10 :: 40], native=True)
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text().splitlines() == list(page())
