@@ -13,10 +13,11 @@ import numpy as np
 from ..dialects import graph
 from ..dialects.graph.base import GraphOp
 from ..ir.constant import Constant
-from ..ir.core import Module
+from ..ir.core import Effect, Module, Value
 from ..ir.interpreter import Frame
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.types import TensorType
+from .match import reshape
 
 ALWAYS = 1 << 16
 """Results of up to so many bytes are folded whatever their operands are."""
@@ -29,13 +30,13 @@ MAX_PRODUCTS = 1 << 28
 
 def fold_constants(module: Module) -> int:
     """Fold every operator on constants; returns how many rewrites were made."""
-    return apply_patterns(module, [fold_constant_operands], fold=False)
+    return apply_patterns(module, [fold_constant_operands, known_branch, known_check], fold=False)
 
 
 @pattern(GraphOp)
 def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
     """An operator on constants -> its results as constants."""
-    if isinstance(op, graph.Constant) or not op.results:
+    if isinstance(op, (graph.Constant, graph.If)) or not op.results or op.effects != Effect.PURE:
         return False
     arrays = []
     for v in op.operands:
@@ -54,6 +55,32 @@ def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
     names = [v.defining_op.value.name for v in op.operands]  # type: ignore[union-attr]
     name = next((n for n in names if n), "")
     rewriter.replace(op, [builder(graph.Constant(value=Constant(x, name))) for x in found])
+    return True
+
+
+@pattern(graph.If)
+def known_branch(op: Any, rewriter: Rewriter) -> bool:
+    """A branch on a constant -> what the region that it takes computes."""
+    condition = op.condition.defining_op
+    if not isinstance(condition, graph.Constant):
+        return False
+    block = op.regions[0 if condition.value.array.all() else 1].block
+    values: dict[Value, Value] = {}
+    for inner in block.ops:
+        if not inner.terminator:
+            rewriter.builder.insert(inner.clone(values))
+    ends = [values.get(v, v) for v in block.terminator.operands]
+    rewriter.replace(op, [reshape(rewriter.builder, v, r.type.shape) for v, r in zip(ends, op.results, strict=True)])
+    return True
+
+
+@pattern(graph.Check)
+def known_check(op: Any, rewriter: Rewriter) -> bool:
+    """A check that always holds vanishes."""
+    condition = op.condition.defining_op
+    if not isinstance(condition, graph.Constant) or not condition.value.array.all():
+        return False
+    rewriter.replace(op, [])
     return True
 
 

@@ -56,7 +56,7 @@ def _product(op: Operation) -> _Product | None:
     if weight is None or weight.ndim != 2 or tensor_type(op.a).rank < 2 or array_of(op.a) is not None:
         return None
     users = op.result.users
-    if op.result.has_one_use and isinstance(users[0], graph.Add):
+    if op.result.has_one_use and isinstance(users[0], graph.Add) and users[0].parent is op.parent:
         add: Any = users[0]
         bias = array_of(add.b) if add.a is op.result else array_of(add.a)
         if (
