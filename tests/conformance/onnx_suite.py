@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +130,10 @@ def outcome(case: Case, native: bool) -> str:
     return "pass"
 
 
+def _numbered(number: int, native: bool) -> str:
+    return outcome(cases()[number], native)
+
+
 def _compiled(model: Any, examples: list[Any], inputs: list[Any]) -> list[Any]:
     with tw.compile(model, examples, cache=False) as library:
         found = library(*inputs)
@@ -163,21 +170,21 @@ def main() -> None:
     parser.add_argument(
         "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
     )
-    parser.add_argument("--part", default="0/1", help="a part of all cases: 1/2 is the second half")
-    parser.add_argument("--results", type=Path, default=DATA)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    number, parts = map(int, options.part.split("/"))
+    chosen = [k for k, case in enumerate(cases()) if options.only in case.name]
+    run = partial(_numbered, native=not options.interpret)
     found: dict[str, dict[str, str]] = {}
-    for case in cases()[number::parts]:
-        if options.only in case.name:
-            result = outcome(case, native=not options.interpret)
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("fork")) as pool:
+        for number, result in zip(chosen, pool.map(run, chosen, chunksize=4), strict=True):
+            case = cases()[number]
             found[f"{case.kind}/{case.name}"] = {"opset": case.opset, "outcome": result}
             if result != "pass":
                 print(f"{case.name}: {result}", flush=True)
     counts = Counter("pass" if r["outcome"] == "pass" else r["outcome"].split(":")[0] for r in found.values())
     print(", ".join(f"{n} {what}" for what, n in counts.most_common()))
     if not options.only and not options.interpret:
-        options.results.write_text(json.dumps(_document(found), indent=1, sort_keys=True) + "\n")
+        DATA.write_text(json.dumps(_document(found), indent=1, sort_keys=True) + "\n")
 
 
 def _document(found: dict[str, dict[str, str]]) -> dict[str, Any]:
