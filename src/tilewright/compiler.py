@@ -126,7 +126,8 @@ def compile(
         return anew(False)
     from . import artifact_cache
 
-    key = artifact_cache.key_of_file(model, chosen, dims, precision)
+    # Values of examples may be compiled in: then what was imported is the key.
+    key = artifact_cache.key_of_file(model, chosen, dims, precision) if args is None else None
     if key is None:
         return anew(True)
     found = artifact_cache.find(key, chosen.suffix)
@@ -326,6 +327,7 @@ class Compilation:
             "compiler": f"tilewright {__version__}",
             "source": self.source,
             **described,
+            **({"nested": dict(zip(("inputs", "outputs"), main.nested, strict=True))} if main.nested else {}),
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "contractions": lowered.contractions,

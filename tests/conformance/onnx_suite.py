@@ -33,6 +33,7 @@ from tilewright.errors import CompileError, UnsupportedOperatorError
 from tilewright.frontends.onnx import import_onnx
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
+from tilewright.runtime.nested import Nested
 
 DATA = Path(__file__).with_suffix(".json")
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -114,8 +115,7 @@ def outcome(case: Case, native: bool) -> str:
     """``pass``; ``refused: ...`` with the reason; or what is wrong."""
     try:
         for inputs, expected in case.data_sets:
-            examples = [x if isinstance(x, np.ndarray) else None for x in inputs]
-            found = _compiled(case.model, examples, inputs) if native else _interpreted(case.model, examples, inputs)
+            found = _compiled(case.model, inputs) if native else _interpreted(case.model, inputs)
             if len(found) != len(expected):
                 return f"{len(found)} results instead of {len(expected)}"
             for want, got in zip(expected, found, strict=True):
@@ -134,16 +134,21 @@ def _numbered(number: int, native: bool) -> str:
     return outcome(cases()[number], native)
 
 
-def _compiled(model: Any, examples: list[Any], inputs: list[Any]) -> list[Any]:
-    with tw.compile(model, examples, cache=False) as library:
+def _compiled(model: Any, inputs: list[Any]) -> list[Any]:
+    with tw.compile(model, inputs, cache=False) as library:
         found = library(*inputs)
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def _interpreted(model: Any, examples: list[Any], inputs: list[Any]) -> list[Any]:
-    module = import_onnx(model, None, examples)
+def _interpreted(model: Any, inputs: list[Any]) -> list[Any]:
+    module = import_onnx(model, None, inputs)
     verify(module)
-    return Interpreter(module).run("main", inputs)
+    nested = Nested(*module.symbol("main").attributes["nested"]) if module.symbol("main").attributes["nested"] else None
+    found = Interpreter(module).run("main", inputs if nested is None else nested.flatten(inputs, {}))
+    if nested is None:
+        return list(found)
+    results = nested.unflatten(found)
+    return list(results) if isinstance(results, tuple) else [results]
 
 
 def _difference(case: Case, want: Any, got: Any) -> str:

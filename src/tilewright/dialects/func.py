@@ -11,7 +11,11 @@ from ..ir.types import Type
 
 @operation
 class Func(Operation):
-    """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them."""
+    """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them.
+
+    `nested` (argument and result entries: name, and one place, several, or None) says which of them a caller sees as lists or as
+    absent; empty where each is a value of its own.
+    """
 
     name = "func.func"
     effects = Effect.CONTROL
@@ -19,6 +23,7 @@ class Func(Operation):
     sym_name: Attr
     arg_names: Attr = ()
     result_names: Attr = ()
+    nested: Attr = ()
 
     def infer_types(self) -> Sequence[Type]:
         return ()

@@ -245,7 +245,7 @@ class Library(CompiledModel):
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """As `CompiledModel`; what was called before with such tensors is called without looking at it all again."""
-        if not kwargs:
+        if not kwargs and self._nested is None:
             results = self._context().run_known(args, out)
             if results is not None:
                 return out if out is not None else results[0] if len(results) == 1 else tuple(results)

@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.errors import ArtifactError, InternalError, ShapeError, TilewrightError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
+from tilewright.runtime.nested import Nested
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
 
 
@@ -73,7 +74,8 @@ class CompiledModel(ABC):
 
     `model(x, ...)` takes NumPy arrays, torch tensors, any object with `__dlpack__`, or Python numbers and sequences,
     by position (in the order of `inputs`) or by name, and returns the kind of the first argument: one tensor, or a
-    tuple when the model has several outputs.
+    tuple when the model has several outputs. Where the model's own inputs or outputs are lists of tensors or optional (``metadata["nested"]``), calls
+    take and return lists and None; `inputs`, `outputs`, `out` and `bind` are of the single tensors.
     """
 
     metadata: dict[str, Any]
@@ -94,6 +96,7 @@ class CompiledModel(ABC):
         self._dtypes = tuple(dtype_named(spec.dtype) for spec in self.inputs)
         self._late = any(t.get("late", False) for t in metadata["outputs"])
         self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
+        self._nested = Nested.of(metadata)
 
     origin: Any = None
     """What compiled the model in this process, with ``ir(level, library)``; None for a loaded artifact."""
@@ -169,6 +172,8 @@ class CompiledModel(ABC):
         filled and returned instead of new ones.
         Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size.
         """
+        if self._nested is not None and (kwargs or not self._nested.is_flat(args, len(self._names))):
+            args, kwargs = self._nested.flatten(args, kwargs), {}
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         for array, spec in zip(arrays, self.inputs, strict=True):
@@ -180,6 +185,8 @@ class CompiledModel(ABC):
         results = self._execute(arrays, None)
         if values and type(values[0]) is not np.ndarray:
             results = [like(result, values[0]) for result in results]
+        if self._nested is not None:
+            return self._nested.unflatten(results)
         return results[0] if len(results) == 1 else tuple(results)
 
     def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> BoundCall:
@@ -199,7 +206,7 @@ class CompiledModel(ABC):
                 )
         has_run = out is None
         if has_run:
-            out = self(*values)
+            out = tuple(self._execute(arrays, None)) if self._nested is not None else self(*values)
         targets = self._targets(out)
         for index, target in enumerate(targets):
             for other in (*arrays, *targets[:index]):

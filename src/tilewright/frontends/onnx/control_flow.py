@@ -16,7 +16,10 @@ from ...ir.core import Block, Region, Value
 from ...ir.symbolic import Dim, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, boolean, i64
 from .ops import Unsupported
-from .values import Tensor, is_concrete
+from .values import Absent, Tensor, TensorList, is_concrete
+
+MAX_UNROLLED = 1024
+"""Iterations of a loop over sequences, each of which becomes operators of its own."""
 
 if TYPE_CHECKING:
     from .importer import Binding, Importer, Node, Scope
@@ -49,6 +52,8 @@ def _scan(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
 
 
 def _loop(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
+    if any(isinstance(x, (TensorList, Absent)) for x in node.inputs):
+        return _unrolled(importer, node, scope)
     content = node.tensor(0).content if node.has(0) else None
     condition = node.tensor(1).content if node.has(1) else np.array(True, object)
     initial = [node.value(k) for k in range(2, len(node.inputs))]
@@ -62,6 +67,50 @@ def _loop(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
     else:
         found = _while(importer, node, scope, initial)
     return [None] * len(node.outputs) if found is None else [importer.tensor_of(v) for v in found]
+
+
+def _unrolled(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
+    """A loop that hands on sequences, which have no place in the graph: its iterations one after the other."""
+    body = node.attr("body")
+    states: list[Binding] = list(node.inputs[2:])
+    limit = node.numbers(0)[0] if node.has(0) else MAX_UNROLLED + 1
+    going = node.tensor(1) if node.has(1) else importer.content_tensor(boolean, np.array(True, object))
+    stacked: list[list[Value]] = [[] for _ in body.output[1 + len(states) :]]
+    step = 0
+    while step < limit:
+        if going.array is None and going.content is None:
+            importer.specialize(going)
+        if going.array is None:
+            raise Unsupported("a sequence goes through a loop whose end depends on data")
+        if not going.array.all():
+            break
+        if step == MAX_UNROLLED:
+            raise Unsupported(f"a sequence goes through a loop of more than {MAX_UNROLLED} iterations")
+        number = importer.content_tensor(i64, np.array(step, object))
+        results = importer.subgraph(body, scope, None, [number, going, *states])
+        if any(r is None for r in results):
+            return [None] * len(node.outputs)
+        (going,) = _tensors(results[:1])
+        states = results[1 : 1 + len(states)]
+        for column, item in zip(stacked, _tensors(results[1 + len(states) :]), strict=True):
+            column.append(node.emit(g.Reshape(item.value, shape=(1, *item.shape))))
+        step += 1
+    if stacked and not step:
+        raise Unsupported("a loop without iterations stacks results of unknown sizes")
+    return [*states, *(importer.tensor_of(node.emit(g.Concat(column, axis=0))) for column in stacked)]
+
+
+def _sequence_map(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
+    """The body for each tensor of the first sequence, with those of the others in the same place; tensors are given to each."""
+    body, first = node.attr("body"), node.sequence(0)
+    lists = [x.items if isinstance(x, TensorList) else [x] * len(first) for x in node.inputs]
+    results = []
+    for items in zip(*lists, strict=True):
+        found = importer.subgraph(body, scope, None, items)
+        if any(r is None for r in found):
+            return [None] * len(node.outputs)
+        results.append(_tensors(found))
+    return [TensorList([found[k] for found in results]) for k in range(len(body.output))]
 
 
 def _keeps_going(body: Any) -> bool:
@@ -128,6 +177,10 @@ def _if(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
             for block in blocks:
                 _discard(block)
             return [None] * len(node.outputs)
+        if any(not isinstance(r, Tensor) for side in results for r in side):
+            for block in blocks:
+                _discard(block)
+            return importer.subgraph(branches[0 if node.array(0).all() else 1], scope, None, ())
         tensors = [_tensors(side) for side in results]
         shapes = [_common_shape(importer, node, condition, *pair) for pair in zip(*tensors, strict=True)]
     except Unsupported:
@@ -255,6 +308,7 @@ CONTROL_FLOW: dict[str, Callable[[Importer, Node, Scope], Sequence[Binding]]] = 
     "If": _if,
     "Loop": _loop,
     "Scan": _scan,
+    "SequenceMap": _sequence_map,
 }
 """What imports each operator. Raises Unsupported: what is decided in the run changes the type of a tensor."""
 

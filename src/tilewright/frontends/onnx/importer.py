@@ -25,12 +25,12 @@ from ...ir.symbolic import Dim, Expr, bounds, free_symbols, symbol
 from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
 from .control_flow import CONTROL_FLOW
-from .inputs import input_types
+from .inputs import input_types, single_inputs
 from .model import OnnxFile, dtype_of
 from .older import modernize
 from .ops import IMPORTERS, Unsupported
 from .shape_values import RULES, evaluate_content
-from .values import CONTENT_DTYPES, Content, Tensor, TensorList, is_concrete
+from .values import CONTENT_DTYPES, Absent, Content, Tensor, TensorList, is_concrete
 
 FOLD_LIMIT = 1024
 """Elements up to which an operator on constants is computed at once, so that tables of sizes stay out of the graph."""
@@ -51,7 +51,7 @@ _WITHOUT_EFFECT = (
 )
 """Attributes that an importer may leave unread: they concern outputs, training or rounding that do not arise here."""
 
-Binding = Tensor | TensorList | None  # None: the result of an unsupported node
+Binding = Tensor | TensorList | Absent | None  # None: the result of an unsupported node
 
 
 class Node:
@@ -87,7 +87,7 @@ class Node:
             raise CompileError(f"node {self.location} ({self.op_type}) needs input {index}, which is missing")
         found = self.inputs[index]
         if not isinstance(found, Tensor):
-            raise Unsupported(f"input {index} is a sequence")
+            raise Unsupported(f"input {index} is {'a sequence' if isinstance(found, TensorList) else 'absent'}")
         return found
 
     def sequence(self, index: int) -> list[Tensor]:
@@ -250,20 +250,27 @@ class Importer:
         proto = self.file.model.graph
         scope = Scope(opsets=self.opsets)
         self._initializers(proto, scope)
-        inputs = input_types(proto, self.dims, set(scope.names))
+        entries, examples, places = single_inputs([i for i in proto.input if i.name not in scope.names], self.given)
+        inputs = input_types(entries, self.dims)
         module = Module()
         func = module.body.append(
             Func(
                 sym_name="main",
                 arg_names=tuple(name for name, _ in inputs),
-                result_names=tuple(o.name for o in proto.output),
             )
         )
         self.builder = self.function = Builder(func.body)
-        for k, (name, type) in enumerate(inputs):
-            scope.names[name] = x = Tensor(type, value=func.body.add_arg(type, name))
-            if self.given is not None and k < len(self.given) and self.given[k] is not None:
-                self.examples[x] = (name, np.asarray(self.given[k]))
+        singles = [Tensor(type, value=func.body.add_arg(type, name)) for name, type in inputs]
+        for name, place in places:
+            if place is None:
+                scope.names[name] = Absent()
+            else:
+                scope.names[name] = (
+                    singles[place] if isinstance(place, int) else TensorList([singles[k] for k in place])
+                )
+        for x, (name, type), example in zip(singles, inputs, examples, strict=True):
+            if example is not None:
+                self.examples[x] = (name, np.asarray(example))
                 if self.all_sizes and type.dtype in CONTENT_DTYPES and type.rank <= 1 and (type.max_size or 1) <= SIZES:
                     self.specialize(x)
         self._nodes(proto.node, scope, {})
@@ -280,11 +287,20 @@ class Importer:
                     for operator, places in self.problems.items()
                 ]
             )
+        results: list[tuple[str, Tensor]] = []
+        ends: list[tuple[str, int | tuple[int, ...] | None]] = []
         for o, t in zip(proto.output, outputs, strict=True):
-            if not isinstance(t, Tensor):
-                raise CompileError(f"output '{o.name}' is a sequence; only tensors can be outputs")
+            if isinstance(t, TensorList):
+                ends.append((o.name, tuple(range(len(results), len(results) + len(t.items)))))
+                results.extend((f"{o.name}_{k}", item) for k, item in enumerate(t.items))
+            else:
+                ends.append((o.name, len(results) if isinstance(t, Tensor) else None))
+                results.extend([(o.name, t)] if isinstance(t, Tensor) else ())
+        func.attributes["result_names"] = tuple(name for name, _ in results)
+        if any(not isinstance(place, int) for _, place in (*places, *ends)):
+            func.attributes["nested"] = (tuple(places), tuple(ends))
         self.builder.location = Location("outputs")
-        self.builder.insert(Return([t.value for t in outputs if isinstance(t, Tensor)]))
+        self.builder.insert(Return([t.value for _, t in results]))
         dce(module)
         return module
 
@@ -364,9 +380,9 @@ class Importer:
                 return self.builder(g.Constant(value=Constant(frame.values[op.results[0]])))
         return self.builder(op)
 
-    def tensor_of(self, result: Any) -> Tensor | TensorList:
-        """What an importer returned (a `Tensor`, a sequence or an SSA value) as a binding."""
-        if isinstance(result, (Tensor, TensorList)):
+    def tensor_of(self, result: Any) -> Tensor | TensorList | Absent:
+        """What an importer returned (a `Tensor`, a sequence, nothing optional, or an SSA value) as a binding."""
+        if isinstance(result, (Tensor, TensorList, Absent)):
             return result
         op = result.defining_op
         return Tensor(result.type, value=result, data=op.value if isinstance(op, g.Constant) else None)
@@ -485,7 +501,7 @@ class Importer:
                         n.input[k] = ""
         self._nodes(nodes, scope, references)
 
-    def subgraph(self, graph: Any, scope: Scope, builder: Builder | None, inputs: Sequence[Tensor]) -> list[Binding]:
+    def subgraph(self, graph: Any, scope: Scope, builder: Builder | None, inputs: Sequence[Binding]) -> list[Binding]:
         """The outputs of a subgraph whose nodes are built with `builder` (None: where the importer is)."""
         inner = Scope(scope)
         self._initializers(graph, inner)
@@ -518,7 +534,7 @@ class Importer:
         if schema.has_function:
             function = schema.function_body
         elif schema.has_context_dependent_function:
-            if any(isinstance(x, TensorList) for x in node.inputs):
+            if any(isinstance(x, (TensorList, Absent)) for x in node.inputs):
                 raise Unsupported(hint)
             types = [b"" if x is None else _type_proto(x).SerializeToString() for x in node.inputs]
             body = schema.get_context_dependent_function(_resolved(node).SerializeToString(), types)

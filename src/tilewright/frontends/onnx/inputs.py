@@ -3,32 +3,103 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ...errors import CompileError
 from ...ir.types import TensorType
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, describe_inputs, parse_dim
 from .model import dtype_of
 
+Places = list[tuple[str, int | tuple[int, ...] | None]]
 
-def input_types(proto: Any, dims: DimsArgument | None, initialized: set[str]) -> list[tuple[str, TensorType]]:
-    """Names and types of the inputs of a ``GraphProto`` that are not initializers.
+
+def single_inputs(entries: Sequence[Any], examples: Sequence[Any] | None) -> tuple[list[Any], list[Any], Places]:
+    """Inputs as single tensors: what is declared of each, its example, and which of them each input of the model is made of.
+
+    A sequence is as long as its example; an optional input is there if its example is. A ``dim_param`` that has several
+    values among the tensors of a sequence names none: each tensor then has the size of its example.
+
+    Raises:
+        CompileError: a sequence or optional input without an example, or of anything but tensors.
+    """
+    singles: list[Any] = []
+    values: list[Any] = []
+    places: list[tuple[str, int | tuple[int, ...] | None]] = []
+    for k, entry in enumerate(entries):
+        given = examples is not None and k < len(examples)
+        example = examples[k] if examples is not None and given else None
+        type_, kind = entry.type, entry.type.WhichOneof("value")
+        if kind == "optional_type":
+            type_ = type_.optional_type.elem_type
+            kind = type_.WhichOneof("value")
+            if not given:
+                raise CompileError(
+                    f"input '{entry.name}' is optional: give examples of all inputs, None where it is absent"
+                )
+            if example is None:
+                places.append((entry.name, None))
+                continue
+        if kind == "sequence_type" and type_.sequence_type.elem_type.WhichOneof("value") == "tensor_type":
+            if not isinstance(example, (list, tuple)):
+                raise CompileError(
+                    f"input '{entry.name}' is a sequence: give an example, a list as long as those to come"
+                )
+            places.append((entry.name, tuple(range(len(singles), len(singles) + len(example)))))
+            ambiguous = _ambiguous(type_.sequence_type.elem_type.tensor_type.shape, example)
+            for j, item in enumerate(example):
+                singles.append(_single(f"{entry.name}_{j}", type_.sequence_type.elem_type, np.asarray(item), ambiguous))
+                values.append(np.asarray(item))
+        elif kind == "tensor_type":
+            places.append((entry.name, len(singles)))
+            singles.append(entry if type_ is entry.type else _single(entry.name, type_, None, set()))
+            values.append(example)
+        else:
+            raise CompileError(f"input '{entry.name}' is no tensor or sequence of tensors ({kind or 'no type'})")
+    return singles, values, places
+
+
+def _ambiguous(shape: Any, items: Sequence[Any]) -> set[str]:
+    """The names of dimensions that have several sizes among the tensors of a sequence."""
+    sizes: dict[str, set[int]] = {}
+    for item in items:
+        for dim, size in zip(shape.dim, np.shape(item), strict=False):
+            sizes.setdefault(dim.dim_param, set()).add(size)
+    return {name for name, found in sizes.items() if len(found) > 1}
+
+
+def _single(name: str, type_: Any, item: Any, ambiguous: set[str]) -> Any:
+    """A tensor of a sequence, or an optional one, as an input of its own."""
+    import onnx
+
+    entry = onnx.ValueInfoProto(name=name)
+    entry.type.CopyFrom(type_)
+    tensor = entry.type.tensor_type
+    if item is not None:
+        if not tensor.HasField("shape"):
+            tensor.shape.SetInParent()
+            for size in item.shape:
+                tensor.shape.dim.add().dim_value = size
+        for dim, size in zip(tensor.shape.dim, item.shape, strict=True):
+            if dim.dim_param in ambiguous:
+                dim.dim_value = size
+    return entry
+
+
+def input_types(entries: Sequence[Any], dims: DimsArgument | None) -> list[tuple[str, TensorType]]:
+    """Names and types of inputs, which are tensors.
 
     A ``dim_param`` becomes a symbol of its name, the same everywhere; an unnamed dynamic dimension becomes ``<input>_<axis>``. What
     `dims` says about a ``dim_param`` at one input holds for it at all inputs.
 
     Raises:
-        CompileError: inputs that are no tensors or have no shape; `dims` that do not fit, listing the inputs.
+        CompileError: inputs that have no shape; `dims` that do not fit, listing the inputs.
     """
     declared: list[tuple[str, Any, list[int | str]]] = []
-    for entry in proto.input:
-        if entry.name in initialized:
-            continue
+    for entry in entries:
         where = f"input '{entry.name}'"
-        if entry.type.WhichOneof("value") != "tensor_type":
-            raise CompileError(
-                f"{where} is not a tensor ({entry.type.WhichOneof('value') or 'no type'}); only tensors can be inputs"
-            )
         tensor = entry.type.tensor_type
         if not tensor.HasField("shape"):
             raise CompileError(

@@ -102,6 +102,15 @@ class TensorList:
         self.items = list(items)
 
 
+class Absent:
+    """An optional value that holds nothing."""
+
+    __slots__ = ()
+    content = None
+    array = None
+    shape: tuple[Dim, ...] = ()
+
+
 def to_content(array: Any) -> Content:
     """An array of integers or booleans as an object array of Python numbers."""
     source = np.asarray(array)

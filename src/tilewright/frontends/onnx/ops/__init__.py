@@ -11,6 +11,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     generate,
     index,
     matrix,
+    ml,
     normalize,
     quantize,
     recurrent,
@@ -19,6 +20,8 @@ from . import (  # noqa: F401  (each file registers its importers)
     run_time,
     sequence,
     shape,
+    training,
+    trees,
 )
 from .table import IMPORTERS, Unsupported
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import DType, boolean
@@ -245,14 +243,13 @@ def _swish(n: Node) -> Value:
 
 @importer("Identity")
 def _identity(n: Node) -> Any:
-    return n.tensor(0)
+    return n.inputs[0]
 
 
 @importer("Dropout")
 def _dropout(n: Node) -> Any:
-    training = n.inputs[2].array if n.has(2) else np.zeros(1, bool)
-    ratio = n.inputs[1].array if n.has(1) else None
-    if training is None or (training.any() and (ratio is None or ratio.any())):
+    n.attr("seed")
+    if n.has(2) and n.array(2).any() and (not n.has(1) or n.array(1).any()):
         raise Unsupported("dropout in training mode; export the model in evaluation mode")
     x = n.tensor(0)
     if not n.wants(1):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
-from .elementwise import scalar
+from .elementwise import cast, scalar
+from .run_time import Arithmetic
 from .shape import slice_
 from .table import Unsupported, importer
 
@@ -60,10 +61,19 @@ def _instance_norm(n: Node) -> Value:
 
 
 @importer("BatchNormalization")
-def _batch_norm(n: Node) -> Value:
-    if n.attr("training_mode", 0) or n.wants(1):
-        raise Unsupported("training mode; export the model in evaluation mode")
-    return n.emit(g.BatchNorm(*(n.value(k) for k in range(5)), epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+def _batch_norm(n: Node) -> Any:
+    epsilon = n.attr("epsilon", 1e-5)
+    x, scale, bias, *running = (n.value(k) for k in range(5))
+    if not n.attr("training_mode", 0):
+        if n.wants(1):
+            raise Unsupported("training mode before opset 14; convert the model with onnx.version_converter")
+        return n.emit(g.BatchNorm(x, scale, bias, *running, epsilon=epsilon))
+    axes = tuple(k for k in range(x.type.rank) if k != 1)
+    wide = cast(n, x, running[0].type.dtype)
+    batch = [n.emit(operator(wide, axes=axes, keepdims=False)) for operator in (g.ReduceMean, g.Variance)]
+    a, kept = Arithmetic(n, running[0].type.dtype), n.attr("momentum", 0.9)
+    after = [a.Add(a.Mul(old, kept), a.Mul(new, 1 - kept)) for old, new in zip(running, batch, strict=True)]
+    return [n.emit(g.BatchNorm(x, scale, bias, *batch, epsilon=epsilon)), *after]
 
 
 @importer("LpNormalization")

@@ -11,7 +11,7 @@ from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ....ir.types import i64
+from ....ir.types import DType, i64
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 
 
 class Arithmetic:
-    """Integer arithmetic on i64 tensors: each method builds one graph operator. Numbers stand for constants."""
+    """Arithmetic on tensors of one type, sizes if not said otherwise: each method builds one graph operator. Numbers and arrays stand for constants."""
 
-    def __init__(self, n: Node) -> None:
+    def __init__(self, n: Node, dtype: DType = i64) -> None:
         self.n = n
+        self.dtype = dtype
 
     def __getattr__(self, name: str) -> Any:
         operator = getattr(g, name)
 
-        def build(*operands: Any) -> Value:
-            values = [x if isinstance(x, Value) else self.n.constant(x, i64) for x in operands]
-            return self.n.emit(operator(*values))  # type: ignore[no-any-return]
+        def build(*operands: Any, **attributes: Any) -> Value:
+            values = [x if isinstance(x, Value) else self.constant(x) for x in operands]
+            return self.n.emit(operator(*values, **attributes))  # type: ignore[no-any-return]
 
         return build
+
+    def constant(self, x: Any) -> Value:
+        return self.n.constant(x, self.dtype)
 
     def vector(self, x: Value) -> Value:
         """The elements in one line, as i64."""

@@ -8,9 +8,9 @@ from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ....ir.types import i64
+from ....ir.types import boolean, i64
 from ..shape_values import to_object
-from ..values import Tensor, TensorList
+from ..values import Absent, Tensor, TensorList
 from .shape import reshape, slice_
 from .table import Unsupported, importer
 
@@ -82,6 +82,24 @@ def _erase(n: Node) -> TensorList:
     items = n.sequence(0)
     position = _position(n, 1, len(items)) if n.has(1) else len(items) - 1
     return TensorList([*items[:position], *items[position + 1 :]])
+
+
+@importer("Optional")
+def _optional(n: Node) -> Any:
+    n.attr("type")
+    return n.inputs[0] if n.has(0) else Absent()
+
+
+@importer("OptionalHasElement")
+def _has_element(n: Node) -> Any:
+    return n.importer.content_tensor(boolean, to_object(n.has(0) and not isinstance(n.inputs[0], Absent)))
+
+
+@importer("OptionalGetElement")
+def _get_element(n: Node) -> Any:
+    if isinstance(n.inputs[0], Absent):
+        raise ValueError("the optional value holds nothing")
+    return n.inputs[0]
 
 
 @importer("ConcatFromSequence")

@@ -1,0 +1,253 @@
+"""ai.onnx.ml's operators on numbers: preparing features, encoding labels, linear models, support vectors. Trees stand in `trees.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import DType, boolean, f32, f64, i64
+from .elementwise import cast, scalar
+from .run_time import Arithmetic
+from .shape import reshape, slice_
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+_ML = "ai.onnx.ml"
+
+
+def post_transform(n: Node, scores: Value, kind: str) -> Value:
+    """What models of ai.onnx.ml do to their scores (rows, classes) at last."""
+    if kind == "NONE":
+        return scores
+    if kind == "LOGISTIC":
+        return n.emit(g.Sigmoid(scores))  # type: ignore[no-any-return]
+    if kind == "SOFTMAX":
+        return n.emit(g.Softmax(scores, axis=-1))  # type: ignore[no-any-return]
+    raise Unsupported(f"post_transform {kind}")
+
+
+def choose_label(n: Node, scores: Value, attribute: str) -> Value | None:
+    """The label (i64) of the best class of each row; None where nobody asks for it."""
+    labels = n.attr(attribute)
+    n.read |= {"classlabels_strings"}
+    if not n.wants(0):
+        return None
+    if not labels:
+        raise Unsupported("labels that are strings")
+    best = n.emit(g.Argmax(scores, axis=1, keepdims=False))
+    return n.emit(g.Gather(n.constant(labels, i64), best, axis=0))  # type: ignore[no-any-return]
+
+
+# -- Features --------------------------------------------------------------------------------------------------------------------
+
+
+@importer("ArrayFeatureExtractor", domain=_ML)
+def _extract(n: Node) -> Value:
+    x, indices = n.value(0), n.value(1)
+    found = n.emit(g.Gather(x, reshape(n, indices, (indices.type.size,)), axis=x.type.rank - 1))
+    return found if x.type.rank > 1 else reshape(n, found, (1, indices.type.size))
+
+
+@importer("Binarizer", domain=_ML)
+def _binarizer(n: Node) -> Value:
+    x = n.value(0)
+    return cast(n, n.emit(g.Gt(x, scalar(n, n.attr("threshold", 0.0), x))), x.type.dtype)
+
+
+@importer("Scaler", domain=_ML)
+def _scaler(n: Node) -> Value:
+    x = n.value(0)
+    wide = x if x.type.dtype is f64 else cast(n, x, f32)
+    a = Arithmetic(n, wide.type.dtype)
+    return cast(n, a.Mul(a.Sub(wide, n.attr("offset", [0.0])), n.attr("scale", [1.0])), f32)
+
+
+@importer("Normalizer", domain=_ML)
+def _normalizer(n: Node) -> Value:
+    x = cast(n, n.value(0), f32)
+    a, options = Arithmetic(n, f32), {"axes": (x.type.rank - 1,), "keepdims": True}
+    norm = n.attr("norm", "MAX")
+    if norm == "L2":
+        size = a.Sqrt(a.ReduceSum(a.Mul(x, x), **options))
+    elif norm in ("MAX", "L1"):
+        size = (a.ReduceMax if norm == "MAX" else a.ReduceSum)(a.Abs(x), **options)
+    else:
+        raise Unsupported(f"norm {norm}")
+    return a.Div(x, a.Max(size, 1e-30))  # type: ignore[no-any-return]
+
+
+@importer("Imputer", domain=_ML)
+def _imputer(n: Node) -> Value:
+    x = n.value(0)
+    kind = "float" if x.type.dtype.is_float else "int64"
+    values = n.attr(f"imputed_value_{kind}s")
+    if not values:
+        raise ValueError(f"imputed_value_{kind}s is missing for {x.type.dtype.label}")
+    replaced = n.attr(f"replaced_value_{kind}", 0)
+    n.read |= set(n.attributes)  # those of the other type say nothing here
+    missing = n.emit(g.Isnan(x)) if np.isnan(replaced) else n.emit(g.Eq(x, scalar(n, replaced, x)))
+    return n.emit(g.Select(missing, n.constant(values, x.type.dtype), x))  # type: ignore[no-any-return]
+
+
+@importer("FeatureVectorizer", domain=_ML)
+def _feature_vectorizer(n: Node) -> Value:
+    columns = []
+    for k, width in enumerate(n.attr("inputdimensions")):
+        x = cast(n, n.value(k), f32)
+        x = x if x.type.rank == 2 else reshape(n, x, (x.type.size, 1))
+        own = x.type.shape[1]
+        if not isinstance(own, int):
+            raise Unsupported(f"input {k} has {own} columns")
+        x = slice_(n, x, 1, 0, width) if width < own else x
+        columns.append(n.emit(g.Pad(x, low=(0, 0), high=(0, width - own))) if width > own else x)
+    return n.emit(g.Concat(columns, axis=1))  # type: ignore[no-any-return]
+
+
+# -- Labels ----------------------------------------------------------------------------------------------------------------------
+
+
+def _matches(n: Node, x: Value, keys: np.ndarray[Any, Any]) -> Value:
+    """Where each element is each key, along a new last dimension. A key that is NaN is found by NaN."""
+    lone = reshape(n, x, (*x.type.shape, 1))
+    found: Value = n.emit(g.Eq(lone, n.constant(keys, x.type.dtype)))
+    if x.type.dtype.is_float and np.isnan(keys).any():
+        both = n.emit(g.And(n.emit(g.Isnan(lone)), n.constant(np.isnan(keys), boolean)))
+        found = n.emit(g.Or(found, both))
+    return found
+
+
+@importer("LabelEncoder", domain=_ML)
+def _label_encoder(n: Node) -> Value:
+    x = n.value(0)
+    keys, values = (_list(n, side) for side in ("keys", "values"))
+    if len(np.unique(keys)) != len(keys):
+        raise Unsupported("a key that stands there twice")
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys and {len(values)} values")
+    default = _default(n, values)
+    if not len(keys):
+        return n.emit(g.BroadcastTo(n.constant(default, DType.of(values)), shape=x.type.shape))  # type: ignore[no-any-return]
+    matches = _matches(n, x, keys)
+    place = n.emit(g.Argmax(cast(n, matches, i64), axis=-1, keepdims=False))
+    found = n.emit(g.Gather(n.constant(values, DType.of(values)), place, axis=0))
+    known = n.emit(g.ReduceAny(matches, axes=(x.type.rank,), keepdims=False))
+    return n.emit(g.Select(known, found, scalar(n, default, found)))  # type: ignore[no-any-return]
+
+
+def _list(n: Node, side: str) -> np.ndarray[Any, Any]:
+    """The keys or values of a LabelEncoder, in whichever attribute they stand."""
+    if n.attr(f"{side}_strings") or n.attr("classes_strings"):
+        raise Unsupported("strings")
+    tensor = n.tensor_attr(f"{side}_tensor")
+    if tensor is not None and tensor.dtype.kind in "OUS":
+        raise Unsupported("strings")
+    floats, integers = n.attr(f"{side}_floats"), n.attr(f"{side}_int64s")
+    if tensor is not None:
+        return tensor
+    return np.array(floats, np.float32) if floats else np.array(integers or (), np.int64)
+
+
+def _default(n: Node, values: np.ndarray[Any, Any]) -> Any:
+    """What takes the place of an unknown key."""
+    tensor, number, integer = (
+        n.tensor_attr("default_tensor"),
+        n.attr("default_float", -0.0),
+        n.attr("default_int64", -1),
+    )
+    n.read.add("default_string")
+    if tensor is not None:
+        return tensor.reshape(-1)[0]
+    return integer if values.dtype.kind in "iu" else number
+
+
+@importer("OneHotEncoder", domain=_ML)
+def _one_hot_encoder(n: Node) -> Value:
+    if n.attr("cats_strings"):
+        raise Unsupported("strings")
+    x = n.value(0)
+    whole = x if x.type.dtype is i64 else cast(n, x, i64)
+    matches = _matches(n, whole, np.array(n.attr("cats_int64s"), np.int64))
+    if not n.attr("zeros", 1):
+        a = Arithmetic(n)
+        a.check(a.ReduceAny(matches, axes=(x.type.rank,), keepdims=False), "a value is of no category")
+    return cast(n, matches, f32)
+
+
+# -- Models ----------------------------------------------------------------------------------------------------------------------
+
+
+@importer("LinearRegressor", domain=_ML)
+def _linear_regressor(n: Node) -> Value:
+    targets = n.attr("targets", 1)
+    return post_transform(n, _linear(n, targets), n.attr("post_transform", "NONE"))
+
+
+@importer("LinearClassifier", domain=_ML)
+def _linear_classifier(n: Node) -> tuple[Any, Value]:
+    n.read.add("multi_class")
+    count = len(n.attr("classlabels_ints") or n.attr("classlabels_strings") or ())
+    columns = n.value(0).type.shape[-1]
+    rows = len(n.attr("coefficients")) // columns if isinstance(columns, int) else count
+    if count < 2 or rows not in (1, count) or (rows == 1 and count > 2):
+        raise Unsupported(f"{count} class labels for scores of {rows} classes")
+    scores = _linear(n, rows)
+    if rows == 1:  # what speaks for the second class speaks against the first
+        scores = n.emit(g.Concat([n.emit(g.Neg(scores)), scores], axis=1))
+    return choose_label(n, scores, "classlabels_ints"), post_transform(n, scores, n.attr("post_transform", "NONE"))
+
+
+def _linear(n: Node, rows: int) -> Value:
+    x = cast(n, n.value(0), f32)
+    x = x if x.type.rank == 2 else reshape(n, x, (1, x.type.size))
+    weights = np.array(n.attr("coefficients"), np.float32).reshape(rows, -1).T
+    scores = n.emit(g.Matmul(x, n.constant(weights, f32)))
+    offsets = n.attr("intercepts")
+    return n.emit(g.Add(scores, n.constant(offsets, f32))) if offsets else scores
+
+
+@importer("SVMRegressor", domain=_ML)
+def _svm_regressor(n: Node) -> Value:
+    x, count = cast(n, n.value(0), f32), n.attr("n_supports", 0)
+    a = Arithmetic(n, f32)
+    weights = np.array(n.attr("coefficients"), np.float32).reshape(-1, 1)
+    vectors, kind = n.attr("support_vectors"), n.attr("kernel_type", "LINEAR")
+    parameters = n.attr("kernel_params") or [0.0, 0.0, 0.0]
+    if n.attr("n_targets", 1) != 1:
+        raise Unsupported("several targets")
+    near = _kernel(n, x, np.array(vectors, np.float32).reshape(count, -1), kind, parameters) if count else x
+    score = a.Add(a.Matmul(near, weights), n.attr("rho", [0.0])[:1])
+    if n.attr("one_class", 0):
+        score = a.Select(a.Gt(score, 0.0), 1.0, -1.0)
+    return post_transform(n, score, n.attr("post_transform", "NONE"))
+
+
+def _kernel(n: Node, x: Value, vectors: np.ndarray[Any, Any], kind: str, parameters: list[float]) -> Value:
+    """A support vector machine's kernel of each row with each support vector."""
+    a = Arithmetic(n, f32)
+    gamma, offset, degree = parameters[:3]
+    if kind == "RBF":
+        # The differences themselves: the expanded square would lose digits where vectors are close.
+        apart = a.Sub(reshape(n, x, (x.type.shape[0], 1, x.type.shape[1])), vectors)
+        return a.Exp(a.Mul(a.ReduceSum(a.Mul(apart, apart), axes=(2,), keepdims=False), -gamma))  # type: ignore[no-any-return]
+    product = a.Matmul(x, vectors.T)
+    if kind == "LINEAR":
+        return product  # type: ignore[no-any-return]
+    scaled = a.Add(a.Mul(product, gamma), offset)
+    if kind == "SIGMOID":
+        return a.Tanh(scaled)  # type: ignore[no-any-return]
+    if kind == "POLY":
+        return a.Pow(scaled, float(int(degree)))  # type: ignore[no-any-return]
+    raise Unsupported(f"kernel_type {kind}")
+
+
+@importer("ZipMap", domain=_ML)
+def _zip_map(n: Node) -> Value:
+    raise Unsupported("a list of dictionaries; export the model without it (skl2onnx: options={'zipmap': False})")
+
+
+__all__ = ["choose_label", "post_transform"]

@@ -1,0 +1,85 @@
+"""Models whose inputs or outputs are lists of tensors, or optional: the artifact takes and makes tensors in one row, the caller sees lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ShapeError
+
+Places = int | None | Sequence["int | None"]
+"""Of a value among the tensors: one place; several for a list; None where there is no value."""
+
+Entries = Sequence[tuple[str, Places]]
+"""Names of the model's own inputs or outputs, and where their tensors stand among those of the artifact."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """How the values that a caller knows lie among an artifact's tensors."""
+
+    inputs: Entries
+    outputs: Entries
+
+    @classmethod
+    def of(cls, metadata: dict[str, Any]) -> Nested | None:
+        """What metadata says under ``nested``; None where every value is one tensor."""
+        found = metadata.get("nested")
+        return None if found is None else cls(found["inputs"], found["outputs"])
+
+    def flatten(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The tensors of a call in the artifact's order.
+
+        Raises:
+            ShapeError: an argument is missing or unknown, or a list of another length than the model was compiled for.
+        """
+        names = [name for name, _ in self.inputs]
+        listing = ", ".join(f"'{name}'" for name in names)
+        if len(args) > len(names):
+            raise ShapeError(f"the model has {len(names)} inputs ({listing}), got {len(args)} arguments")
+        if unknown := set(kwargs) - set(names[len(args) :]):
+            raise ShapeError(f"'{min(unknown)}' is no input, or given twice; the inputs are {listing}")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        flat: list[Any] = []
+        for name, places in self.inputs:
+            if isinstance(places, int):
+                if name not in given:
+                    raise ShapeError(f"missing input '{name}'; the inputs are {listing}")
+                flat.append(given[name])
+            elif places is None:
+                if given.get(name) is not None:
+                    raise ShapeError(
+                        f"input '{name}' was absent when the model was compiled: compile it again with one"
+                    )
+            else:
+                values = given.get(name)
+                count = len(values) if isinstance(values, (list, tuple)) else -1
+                if values is None or count != len(places):
+                    got = f"one of {count}" if count >= 0 else type(values).__name__
+                    raise ShapeError(
+                        f"input '{name}' is a list of {len(places)} tensors in this compiled model, got {got}: "
+                        "compile it again for another length"
+                    )
+                flat.extend(values)
+        return tuple(flat)
+
+    def unflatten(self, tensors: Sequence[Any]) -> Any:
+        """The model's results: each a tensor, a list of tensors, or None."""
+
+        def value(places: Places) -> Any:
+            if places is None or isinstance(places, int):
+                return None if places is None else tensors[places]
+            return [None if k is None else tensors[k] for k in places]
+
+        results = tuple(value(places) for _, places in self.outputs)
+        return results[0] if len(results) == 1 else results
+
+    def is_flat(self, args: Sequence[Any], count: int) -> bool:
+        """Whether a call gives the artifact's `count` tensors themselves, as arrays."""
+        return len(args) == count and all(isinstance(x, np.ndarray) for x in args)
+
+
+__all__ = ["Entries", "Nested", "Places"]
