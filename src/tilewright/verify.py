@@ -148,7 +148,10 @@ def source_runner(
     if isinstance(model, str | Path):
         if Path(model).suffix.lower() != ".pt2":
             return onnx_runner(str(model), threads)
-        return torch_runner(_needs("torch").export.load(str(model)), None, None)
+        _needs("torch")
+        from .frontends.torch.archive import load_program
+
+        return torch_runner(load_program(Path(model)), None, None)
     if type(model).__module__.startswith("onnx"):
         return onnx_runner(model.SerializeToString(), threads)
     return torch_runner(model, args, kwargs)

@@ -113,8 +113,10 @@ def _engine(
             )
         import torch
 
+        from tilewright.frontends.torch.archive import load_program
+
         torch.set_num_threads(threads)
-        _, run = torch_runner(torch.export.load(path), None, None)
+        _, run = torch_runner(load_program(Path(path)), None, None)
         return lambda: run(inputs)
     if not is_pt2:
         _, run = onnx_runner(model, threads)
@@ -128,11 +130,13 @@ def _engine(
 def _export_onnx(pt2: str, folder: Path) -> str:
     import torch
 
+    from tilewright.frontends.torch.archive import load_program
+
     path = folder / "model.onnx"
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(torch.export.load(pt2), dynamo=True, verbose=False)
+        program = torch.onnx.export(load_program(Path(pt2)), dynamo=True, verbose=False)
     if program is None:
         raise click.ClickException(f"{pt2}: torch.onnx.export made no model of it")
     program.save(str(path))

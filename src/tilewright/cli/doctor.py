@@ -7,13 +7,16 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .common import compile_options, console, dims_argument, is_artifact, require_file
+from tilewright.errors import TilewrightError
+
+from .common import compile_options, console, dims_argument, is_artifact, number, require_file, shape_text
 
 _PACKAGES = {
     "needed": ("numpy", "ml_dtypes", "llvmlite", "ziglang", "xxhash", "click", "rich", "platformdirs", "filelock"),
@@ -107,34 +110,68 @@ def _webgpu() -> str:
 
 
 def _check_model(model: str, dims: Any) -> bool:
-    from tilewright.errors import UnsupportedOperatorError
+    from tilewright.compiler import import_model
+    from tilewright.errors import CompileError, UnsupportedOperatorError
+    from tilewright.ir.symbolic import free_symbols
 
     if is_artifact(model):
         raise click.UsageError("doctor takes a model, not an artifact; see 'tilewright inspect'")
     require_file(model)
+    if Path(model).suffix.lower() == ".onnx":
+        for state, fact in _onnx_facts(model):
+            _say(state, fact)
     try:
-        module = _import(model, dims)
+        module = import_model(model, None, {}, dims)
     except UnsupportedOperatorError as error:
-        _say("FAILED", f"{model}: {len(error.operators)} of its operators are not supported")
-        for operator in error.operators:
+        uses = sum(operator.count for operator in error.operators)
+        _say("FAILED", f"{model}: {len(error.operators)} of its operators are not supported ({uses} uses)")
+        for operator in sorted(error.operators, key=lambda o: -o.count):
             console().print(f"{'':10}{operator}", highlight=False, markup=False, soft_wrap=True)
         return False
+    except CompileError as error:
+        _say("FAILED", str(error))
+        return False
     main = module.symbol("main")
-    operators: dict[str, int] = {}
-    for op in main.body.ops:
-        operators[op.name] = operators.get(op.name, 0) + 1
-    total = sum(operators.values())
-    _say("ok", f"{model}: all operators are supported ({total} of {len(operators)} kinds after import)")
+    operators = Counter(op.name for op in main.body.ops)
+    _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
+    for name, value in zip(main.arg_names, main.body.args, strict=True):
+        _say("ok", f"input {name}: {value.type.dtype.label}{shape_text(value.type.shape)}")
+    for symbol in sorted({s for v in main.body.args for d in v.type.shape for s in free_symbols(d)}, key=str):
+        _say("ok", f"dynamic dimension: {_bounds_text(symbol)}")
     return True
 
 
-def _import(model: str, dims: Any) -> Any:
-    if Path(model).suffix.lower() == ".pt2":
-        import torch
+def _bounds_text(symbol: Any) -> str:
+    """``1 <= batch <= 8``, with advice where nothing bounds it."""
+    from tilewright.ir.symbolic import bounds
 
-        from tilewright.frontends.torch import import_torch
+    low, high = bounds(symbol)
+    return (
+        f"{low} <= {symbol} <= {high}"
+        if high is not None
+        else f"{low} <= {symbol} (no upper bound; --dims can give one)"
+    )
 
-        return import_torch(torch.export.load(model), None, dims=dims)
-    from tilewright.frontends.onnx import import_onnx
 
-    return import_onnx(model, dims=dims)
+def _onnx_facts(model: str) -> Iterator[tuple[str, str]]:
+    """Opsets, nodes, functions and external data of an ONNX file, each with its state."""
+    from tilewright.frontends.onnx.model import read_model
+
+    file = read_model(model)
+    proto = file.model
+    opsets = ", ".join(f"{e.domain or 'ai.onnx'} {e.version}" for e in proto.opset_import)
+    maker = f", written by {proto.producer_name} {proto.producer_version}".rstrip() if proto.producer_name else ""
+    functions = f", {len(proto.functions)} functions" if proto.functions else ""
+    yield "ok", f"opset {opsets}; {len(proto.graph.node)} nodes{functions}{maker}"
+    files: dict[str, int] = {}
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+            try:
+                size = file.array(tensor, f"initializer '{tensor.name}'").nbytes
+            except TilewrightError as error:
+                yield "FAILED", str(error)
+                return
+            files[location] = files.get(location, 0) + size
+    for location, size in files.items():
+        yield "ok", f"external data: {number(size, 'B')} in {location}"

@@ -45,6 +45,8 @@ def import_onnx(model_or_path: Any, dims: DimsArgument | None = None, args: Sequ
             return module
     except TilewrightError:
         raise
+    except RecursionError:
+        raise CompileError(f"{file.name} is nested too deep") from None
     except Exception as error:
         # Either the model breaks a rule of ONNX, which its own checker tells best, or the importer has a bug.
         reason = explain_invalid(file)

@@ -7,7 +7,8 @@ what each node is, hands it a `Node`, and binds its outputs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ from .values import CONTENT_DTYPES, Absent, Content, Tensor, TensorList, is_conc
 
 FOLD_LIMIT = 1024
 """Elements up to which an operator on constants is computed at once, so that tables of sizes stay out of the graph."""
+
+MAX_DEPTH = 64
+"""How deep functions and subgraphs may be nested."""
+
+MAX_EXPANDED = 200_000
+"""Nodes that functions and subgraphs may come to when written out: a small file can call its functions very often."""
 
 SIZES = 16
 """Elements of an input that may be sizes."""
@@ -243,6 +250,7 @@ class Importer:
         self.problems: dict[str, list[tuple[str, str]]] = {}
         self.builder: Builder
         self.function: Builder  # at the end of the function, also while a subgraph is built
+        self.depth = self.expanded = 0
         self.computed: dict[Expr, Builder] = {}
         """Sizes that the run computes, with the builders of the blocks that do."""
 
@@ -389,17 +397,14 @@ class Importer:
 
     def _initializers(self, proto: Any, scope: Scope) -> None:
         for tensor in proto.initializer:
+            if tensor.name in scope.names:
+                raise CompileError(f"two initializers are called '{tensor.name}'; names must be unique")
             scope.names[tensor.name] = self.data_tensor(
                 self.file.array(tensor, f"initializer '{tensor.name}'"), tensor.name
             )
         for sparse in proto.sparse_initializer:
             name = sparse.values.name
-            values = self.file.array(sparse.values, f"sparse initializer '{name}'")
-            indices = self.file.array(sparse.indices, f"indices of sparse initializer '{name}'")
-            dense = np.zeros(tuple(sparse.dims), values.dtype)
-            where = tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, dense.shape)
-            dense[where] = values
-            scope.names[name] = self.data_tensor(dense, name)
+            scope.names[name] = self.data_tensor(self.file.dense(sparse, f"sparse initializer '{name}'"), name)
 
     # -- Nodes -------------------------------------------------------------------------------------------------------------------
 
@@ -417,6 +422,10 @@ class Importer:
             else:
                 results = self._node(proto, inputs, scope, _attributes(proto, references), location)
             for name, result in zip(proto.output, results, strict=False):
+                if name in scope.names:
+                    raise CompileError(
+                        f"node {location} gives '{name}', which is defined already: names must be unique"
+                    )
                 if name:
                     scope.names[name] = result
 
@@ -485,9 +494,26 @@ class Importer:
             scope.names[name] = x
         references = {a.name: _attribute_value(a) for a in function.attribute_proto}
         references.update(node.attributes)
-        self._body(function, scope, references)
+        with self._nested(function.node, str(node.location)):
+            self._body(function, scope, references)
         wanted = zip(function.output, node.outputs, strict=False)
         return [scope.find(name, str(node.location)) if used else None for name, used in wanted]
+
+    @contextmanager
+    def _nested(self, nodes: Sequence[Any], where: str) -> Iterator[None]:
+        """Around the nodes of a function or subgraph. Raises CompileError: too deep, or too many together."""
+        self.depth += 1
+        self.expanded += len(nodes)
+        if self.depth > MAX_DEPTH:
+            raise CompileError(
+                f"node {where[-200:]}: functions and subgraphs are nested more than {MAX_DEPTH} deep; does a function call itself?"
+            )
+        if self.expanded > MAX_EXPANDED:
+            raise CompileError(f"node {where[-200:]}: the model's functions come to more than {MAX_EXPANDED} nodes")
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     def _body(self, function: Any, scope: Scope, references: Mapping[str, Any]) -> None:
         """The nodes of a function; an input that the call left out reads as an absent optional input."""
@@ -508,7 +534,8 @@ class Importer:
         inner.names.update(zip((i.name for i in graph.input), inputs, strict=True))
         saved, self.builder = self.builder, self.builder if builder is None else builder
         try:
-            self._nodes(graph.node, inner, {})
+            with self._nested(graph.node, "of a subgraph"):
+                self._nodes(graph.node, inner, {})
         finally:
             self.builder = saved
         return [inner.find(o.name, "outputs of a subgraph") for o in graph.output]

@@ -106,6 +106,10 @@ def input_types(entries: Sequence[Any], dims: DimsArgument | None) -> list[tuple
                 f"{where} has no shape, not even a number of dimensions; run onnx.shape_inference or export it again"
             )
         shape: list[int | str] = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim]
+        if any(isinstance(d, int) and d < 0 for d in shape):
+            raise CompileError(f"{where} has a negative dimension: {shape}")
+        if any(entry.name == name for name, _, _ in declared):
+            raise CompileError(f"two inputs are called '{entry.name}'; names must be unique")
         declared.append((entry.name, dtype_of(tensor.elem_type, where), shape))
     listing = [(name, [d if d != "" else "?" for d in shape]) for name, _, shape in declared]
     given = check_dims_argument(dims, listing)

@@ -6,6 +6,7 @@ interprets operators.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ import numpy as np
 
 from ...errors import CompileError
 from ...ir.types import DType
+
+MAX_DENSE = 1 << 30
+"""Bytes that a sparse tensor may have when written out: the file need not hold data for them."""
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
@@ -71,39 +75,74 @@ class OnnxFile:
         where = where or f"tensor '{tensor.name}'"
         dtype = dtype_of(tensor.data_type, where)
         shape = tuple(tensor.dims)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if any(d < 0 for d in shape):
+            raise CompileError(f"{where} has a negative dimension: {list(shape)}")
+        size = math.prod(shape) * dtype.itemsize
         if tensor.data_location == tensor.EXTERNAL:
             raw = self._external(tensor, size, where)
         elif tensor.HasField("raw_data"):
             raw = np.frombuffer(tensor.raw_data, np.uint8)
         else:
-            array = numpy_helper.to_array(tensor)
-            return np.asarray(array, dtype.numpy)
+            try:
+                return np.asarray(numpy_helper.to_array(tensor), dtype.numpy)
+            except (ValueError, OverflowError) as error:
+                raise CompileError(f"{where} does not hold the data of {dtype.label}{list(shape)}: {error}") from None
         if raw.size != size:
             raise CompileError(f"{where} has {raw.size} bytes of data, but {dtype.label}{list(shape)} needs {size}")
         return raw.view(dtype.numpy).reshape(shape)
 
+    def dense(self, sparse: Any, where: str) -> np.ndarray[Any, Any]:
+        """A ``SparseTensorProto`` written out.
+
+        Raises:
+            CompileError: as `array`; indices outside of the shape, or it would be larger than ``MAX_DENSE``.
+        """
+        values = self.array(sparse.values, where)
+        indices = self.array(sparse.indices, f"indices of {where}")
+        shape = tuple(sparse.dims)
+        if any(d < 0 for d in shape) or math.prod(shape) * values.itemsize > MAX_DENSE:
+            raise CompileError(f"{where} has shape {list(shape)}; written out it may have at most {MAX_DENSE} bytes")
+        dense = np.zeros(shape, values.dtype)
+        try:
+            dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)] = values
+        except (IndexError, ValueError) as error:
+            raise CompileError(f"the indices of {where} do not fit its shape {list(shape)}: {error}") from None
+        return dense
+
     def _external(self, tensor: Any, size: int, where: str) -> np.ndarray[Any, Any]:
         fields = {e.key: e.value for e in tensor.external_data}
         location = fields.get("location", "")
-        folder = self.folder if self.folder is not None else Path.cwd()
-        path = folder / location
-        if not location or os.path.isabs(location) or ".." in Path(location).parts:
-            raise CompileError(f"{where} has its data in {location!r}, which is not inside the model's folder")
-        if path not in self._maps:
-            if not path.is_file():
-                hint = "" if self.folder is not None else "; pass the path of the model instead of a ModelProto"
-                raise CompileError(f"{where} has its data in '{path}', which does not exist{hint}")
-            empty = path.stat().st_size == 0
-            self._maps[path] = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, mode="r")
-        data = self._maps[path]
-        offset, length = int(fields.get("offset", 0)), int(fields.get("length", size))
-        if offset + length > data.size:
+        data = self._mapped(location, where)
+        try:
+            offset, length = int(fields.get("offset", 0)), int(fields.get("length", size))
+        except ValueError:
+            raise CompileError(f"{where} has external data at an offset or of a length that is no number") from None
+        if offset < 0 or length < 0 or offset + length > data.size:
             raise CompileError(
-                f"{where} needs bytes {offset} to {offset + length} of '{path}', which has only {data.size}: the file is truncated"
+                f"{where} needs bytes {offset} to {offset + length} of '{location}', which has only {data.size}: the file is truncated"
             )
         # A plain view of the mapping: no data is read here.
         return np.asarray(data)[offset : offset + length]
+
+    def _mapped(self, location: str, where: str) -> np.ndarray[Any, Any]:
+        """A file of external data as bytes. It must lie in the model's folder, also when links are followed."""
+        folder = (self.folder if self.folder is not None else Path.cwd()).resolve()
+        outside = CompileError(f"{where} has its data in {location!r}, which is not inside the model's folder")
+        if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
+            raise outside
+        try:
+            path = (folder / location).resolve()
+            if not path.is_relative_to(folder):
+                raise outside
+            if path not in self._maps:
+                if not path.is_file():
+                    hint = "" if self.folder is not None else "; pass the path of the model instead of a ModelProto"
+                    raise CompileError(f"{where} has its data in '{path}', which does not exist{hint}")
+                empty = path.stat().st_size == 0
+                self._maps[path] = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, mode="r")
+        except (OSError, RuntimeError) as error:  # a name too long, a loop of links, no permission
+            raise CompileError(f"{where} has its data in {location[:200]!r}, which cannot be read: {error}") from None
+        return self._maps[path]
 
 
 def read_model(source: Any) -> OnnxFile:

@@ -7,6 +7,7 @@ zero, so a rule answers only when the operands' signs are provable.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -374,7 +375,7 @@ def _flatten(node: Node) -> Any:
 def _expand(node: Node) -> Any:
     x, target = _content(node, 0), tuple(_numbers(node, 1))
     shape = np.broadcast_shapes(x.shape, target)
-    if int(np.prod(shape)) > MAX_CONTENT:
+    if math.prod(shape) > MAX_CONTENT:
         raise _Unknown
     return np.broadcast_to(x, shape)
 
@@ -382,7 +383,7 @@ def _expand(node: Node) -> Any:
 @_rule("Tile")
 def _tile(node: Node) -> Any:
     repeats = _numbers(node, 1)
-    if _content(node, 0).size * int(np.prod(repeats)) > MAX_CONTENT:
+    if _content(node, 0).size * math.prod(repeats) > MAX_CONTENT:
         raise _Unknown
     return np.tile(_content(node, 0), repeats)
 
@@ -421,7 +422,7 @@ def _constant_of_shape(node: Node) -> Any:
     shape = _numbers(node, 0)
     fill = node.tensor_attr("value")
     dtype = DType.of(fill) if fill is not None else DType.named("f32")
-    if fill is None or dtype not in CONTENT_DTYPES or int(np.prod(shape)) > MAX_CONTENT:
+    if fill is None or dtype not in CONTENT_DTYPES or math.prod(shape) > MAX_CONTENT:
         return None
     return dtype, to_content(np.full(shape, fill.reshape(-1)[0]))
 

@@ -18,6 +18,7 @@ from typing import Any
 from ...errors import CompileError
 from ...ir.symbolic import Dim, Expr, evaluate, free_symbols, linear_in
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+from .archive import load_program
 from .recurrent import keep_recurrent_layers
 
 
@@ -32,7 +33,7 @@ def export_program(
     import torch
 
     if isinstance(model, (str, os.PathLike)):
-        model = _load(Path(model))
+        model = load_program(Path(model))
     if isinstance(model, torch.nn.Module):
         model = _export(model, args, kwargs, dims)
     elif not isinstance(model, torch.export.ExportedProgram):
@@ -40,18 +41,6 @@ def export_program(
             f"cannot import a {type(model).__name__}: expected a torch.nn.Module, a torch.export.ExportedProgram or a .pt2 path"
         )
     return _functional(model)
-
-
-def _load(path: Path) -> Any:
-    import torch
-
-    try:
-        with _quiet():
-            return torch.export.load(path)
-    except FileNotFoundError:
-        raise CompileError(f"{path}: no such file") from None
-    except Exception as error:
-        raise CompileError(f"{path}: torch cannot read this exported program: {_first_lines(error)}") from error
 
 
 def _functional(program: Any) -> Any:

@@ -1,0 +1,160 @@
+"""Damaged and hostile model files: each must be refused with a clear error, or compile.
+
+`python -m tests.conformance.mutated_files` makes 500 mutations of small ONNX and ``.pt2`` files (mutation `n` depends on its number only) and
+imports each, and compiles what passes, in a process of its own with limits on memory and time. Bad outcomes: a crash, a hang, much memory, an
+error of the compiler itself, a file read outside of the model's folder, code run. The outcomes are kept in ``mutated_files.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import InternalError, TilewrightError
+
+from .mutations import Mutation, make
+
+DATA = Path(__file__).with_suffix(".json")
+COUNT = 500
+MEMORY = 2 << 30
+"""Bytes of address space that a child may take beyond what it starts with."""
+SECONDS = 60
+
+
+def outcome(mutation: Mutation, native: bool = True) -> str:
+    """``compiled``, ``refused: ...``, or what is wrong: ``BAD: ...``. Runs in a child process (forked: the frameworks are loaded once)."""
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "model"
+        folder.mkdir()
+        outside = Path(root) / "outside"
+        outside.mkdir()
+        (outside / "secret.bin").write_bytes(bytes(1 << 16))
+        path = make(mutation, folder, outside)
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            _in_child(path, outside, write, native)
+        os.close(write)
+        found = _wait(child, read)
+        if (outside / "canary").exists():
+            found = "BAD: the file ran code"
+        return found.replace(str(Path(root).resolve()), "").replace(root, "")
+
+
+def _in_child(path: Path, outside: Path, write: int, native: bool) -> None:
+    """Never returns."""
+    try:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.dup2(devnull, 2)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        found = _attempt(path, outside, native)
+    except BaseException as error:  # whatever it is, it is the outcome
+        found = f"BAD: {type(error).__name__}: {error}"
+    os.write(write, found.encode()[:4000])
+    os._exit(0)
+
+
+def _attempt(path: Path, outside: Path, native: bool) -> str:
+    seen: list[str] = []
+    home = str(outside.resolve())
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(args[0], str) and os.path.realpath(args[0]).startswith((home, "/etc/")):
+            if not args[0].startswith("/etc/"):
+                seen.append(args[0])
+
+    sys.addaudithook(hook)
+    import tilewright as tw
+    from tilewright.compiler import import_model
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if native:
+                tw.compile(path, cache=False).close()
+            else:
+                import_model(path, None, {}, None)
+        result = "compiled"
+    except InternalError as error:
+        where = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
+        result = f"BAD: {error} [{Path(where.filename).name}:{where.lineno}]"
+    except TilewrightError as error:
+        result = f"refused: {error}"
+    return f"BAD: read {seen[0]}" if seen else result
+
+
+def _wait(child: int, read: int) -> str:
+    """What the child wrote, or how it ended."""
+    ready, _, _ = select.select([read], [], [], SECONDS)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
+        return f"BAD: it hangs ({SECONDS} s)"
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read().decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    if not text:
+        return f"BAD: the process died (status {status})"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--only", type=int, nargs="*", help="mutations of these numbers; the data is left alone")
+    parser.add_argument("--import-only", action="store_true", help="without compiling; the data is left alone")
+    options = parser.parse_args()
+    load_frameworks()
+    numbers = options.only if options.only else range(options.count)
+    rows: list[dict[str, Any]] = []
+    for number in numbers:
+        mutation = Mutation.numbered(number)
+        start = time.monotonic()
+        result = outcome(mutation, native=not options.import_only)
+        rows.append({"number": number, "base": mutation.base, "kind": mutation.kind, "outcome": result})
+        slow = time.monotonic() - start > 20
+        if result.startswith("BAD") or options.only or slow:
+            print(number, mutation.base, mutation.kind, result, "SLOW" if slow else "", flush=True)
+    counts = Counter(r["outcome"].split(":")[0] for r in rows)
+    print(", ".join(f"{n} {what}" for what, n in counts.most_common()))
+    if not options.only and not options.import_only:
+        DATA.write_text(json.dumps({"counts": counts, "mutations": [_short(r) for r in rows]}, indent=1) + "\n")
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "outcome": row["outcome"].splitlines()[0][:200]}
+
+
+def load_frameworks() -> None:
+    import onnx  # noqa: F401
+    import torch
+    import torch._export.serde.serialize
+    import torch.export.pt2_archive._package
+
+    import tilewright.frontends.onnx.importer
+    import tilewright.frontends.torch.importer  # noqa: F401
+
+    random.seed(0)
+    torch.set_num_threads(1)
+
+
+if __name__ == "__main__":
+    main()

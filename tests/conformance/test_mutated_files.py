@@ -1,0 +1,60 @@
+"""A sample of the hostile and damaged files; `python -m tests.conformance.mutated_files` makes all."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+if sys.platform != "linux":
+    pytest.skip("limits of memory and the fork of a loaded process need Linux", allow_module_level=True)
+
+from .mutated_files import COUNT, DATA, load_frameworks, outcome
+from .mutations import ATTACKS, BUILT, GENERAL_ONNX, GENERAL_PT2, PROGRAMS, TEXTS, Mutation
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frameworks() -> None:
+    load_frameworks()
+
+
+@pytest.mark.parametrize("kind", [k for k in BUILT if k.startswith("external")])
+def test_external_data_stays_in_the_folder(kind: str) -> None:
+    assert outcome(Mutation(0, "built", kind), native=False).startswith("refused: ")
+
+
+@pytest.mark.parametrize("kind", ["self call", "mutual calls", "many calls", "deep calls", "deep branches"])
+def test_nesting_is_bounded(kind: str) -> None:
+    assert outcome(Mutation(0, "built", kind), native=False).startswith("refused: ")
+
+
+@pytest.mark.parametrize("kind", ["sparse terabytes", "range", "one hot", "tile", "resize", "shape overflow"])
+def test_declared_sizes_allocate_nothing(kind: str) -> None:
+    assert not outcome(Mutation(0, "built", kind), native=False).startswith("BAD")
+
+
+@pytest.mark.parametrize("kind", [k for k in ATTACKS if k != "guards"])
+def test_programs_run_no_code(kind: str) -> None:
+    assert outcome(Mutation(0, "mlp.pt2", kind), native=False).startswith("refused: ")
+
+
+@pytest.mark.parametrize("base", [*TEXTS, *PROGRAMS])
+def test_the_undamaged_files_compile(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the mutations would show nothing."""
+    monkeypatch.setitem(GENERAL_ONNX, "none", lambda rng, model: model.SerializeToString())
+    monkeypatch.setitem(GENERAL_PT2, "none", lambda rng, data: data)
+    assert outcome(Mutation(0, base, "none"), native=False) == "compiled"
+
+
+def test_a_sample_of_random_damage() -> None:
+    for number in range(80, COUNT, 60):
+        found = outcome(Mutation.numbered(number), native=False)
+        assert not found.startswith("BAD"), (number, found)
+
+
+def test_the_kept_outcomes_are_good() -> None:
+    rows = json.loads(DATA.read_text())["mutations"]
+    assert len(rows) == COUNT
+    assert not [r for r in rows if r["outcome"].startswith("BAD")]
