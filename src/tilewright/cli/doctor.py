@@ -131,7 +131,7 @@ def _check_model(model: str, dims: Any) -> bool:
     except CompileError as error:
         _say("FAILED", str(error))
         return False
-    main = module.symbol("main")
+    main: Any = module.symbol("main")
     operators = Counter(op.name for op in main.body.ops)
     _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
     for name, value in zip(main.arg_names, main.body.args, strict=True):
