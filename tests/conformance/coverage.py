@@ -21,6 +21,9 @@ def page() -> Iterator[str]:
     onnx = HERE / "onnx_suite.json"
     if onnx.exists():
         yield from _onnx(json.loads(onnx.read_text()))
+    opinfo = HERE / "opinfo_suite.json"
+    if opinfo.exists():
+        yield from _opinfo(json.loads(opinfo.read_text()))
 
 
 def _onnx(found: dict[str, Any]) -> Iterator[str]:
@@ -42,6 +45,31 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
     for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
         shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         yield f"| {reason.replace('|', '/')} | {shown} |"
+
+
+def _opinfo(found: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "## PyTorch: OpInfo"
+    yield ""
+    yield "The first samples of each operator in torch's own database, exported by torch.export; those that it refuses are not counted."
+    yield ""
+    yield "| element type | torch | date | by | operators | whole | samples | pass |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for dtype, row in found.items():
+        cells = [dtype, *(row[key] for key in ("torch", "date", "by", "operators", "whole", "samples", "passed"))]
+        yield f"| {' | '.join(map(str, cells))} |"
+    for dtype, row in found.items():
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for name, outcomes in row["not_passed"].items():
+            for reason in outcomes:
+                if reason != "pass" and not reason.startswith("not exported"):
+                    reasons[reason.removeprefix("refused: ")].append(name)
+        yield ""
+        yield f"| {dtype}: not passing because | operators |"
+        yield "|---|---|"
+        for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+            shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            yield f"| {reason.replace('|', '/')} | {shown} |"
 
 
 def main() -> None:

@@ -314,9 +314,33 @@ def test_all_unsupported_operators_at_once() -> None:
     assert "random" in by_name["aten.rand_like.default"].hint
 
 
-def test_data_dependent_shape() -> None:
-    with pytest.raises(UnsupportedOperatorError, match="depends on data"):
-        import_torch(Lambda(lambda x: x[x > 0].sum() * x), (random(3, 3),))
+def _doubled(x: Any) -> Any:
+    y = x.clone()
+    y[x > 0] = x[x > 0] * 2
+    return y
+
+
+def _counted(x: Any) -> Any:
+    count = (x > 0).sum().item()
+    torch._check(count >= 0)
+    return torch.arange(count) * count, torch.ones(count, 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda x: x[x > 0].sum() * x,
+        lambda x: x.nonzero(),
+        lambda x: torch.masked_select(x, x < 0) + 1,
+        lambda x: torch.unique(x.round(), return_inverse=True, return_counts=True),
+        lambda x: x * x.sum().item(),
+        _doubled,
+        _counted,
+    ),
+)
+def test_sizes_that_the_run_computes(function: Any) -> None:
+    others = [(random(4, 3, seed=2),), (-random(2, 3).abs(),)]
+    check(Lambda(function), random(3, 3), dims={"x": {0: "n"}}, others=others)
 
 
 def test_data_dependent_control_flow() -> None:

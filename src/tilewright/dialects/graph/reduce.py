@@ -259,7 +259,9 @@ class Prefix(GraphOp):
     def reference(self, x: Any) -> Any:
         axis = self.axis % x.ndim
         y = np.flip(x, axis) if self.reverse else x
-        ufunc, identity = (np.add, 0) if type(self).combiner == "sum" else (np.multiply, 1)
+        combiner = type(self).combiner
+        ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[combiner]
+        identity = combiner_identity(combiner, self.result.type.dtype)
         wide = y.astype(np.float64) if y.dtype.kind not in "iub" else y
         y = ufunc.accumulate(wide, axis, dtype=wide.dtype).astype(x.dtype)
         if self.exclusive:
@@ -300,6 +302,18 @@ class Cumsum(Prefix):
 class Cumprod(Prefix):
     name = "graph.cumprod"
     combiner = "prod"
+
+
+@operation
+class Cummax(Prefix):
+    name = "graph.cummax"
+    combiner = "max"
+
+
+@operation
+class Cummin(Prefix):
+    name = "graph.cummin"
+    combiner = "min"
 
 
 @operation

@@ -21,7 +21,7 @@ from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr
-from ...ir.types import DType, TensorType
+from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
 from .registry import importers
 from .symbols import SymbolMap, Untranslatable, input_shapes
@@ -102,6 +102,14 @@ class Node:
 
     def binary(self, name: str, a: Value, b: Value) -> Value:
         return self.emit(g.elementwise.BINARY[name](a, b))  # type: ignore[no-any-return]
+
+    def run_time_size(self, size: Any) -> Expr:
+        """A new symbol for the size that the operator built next computes; `size` is what torch calls it, if it is known by that name alone."""
+        return self.importer.symbols.define(size, self.importer.program.range_constraints)
+
+    def assume(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """`x` under a shape that torch knows to be its own, where sizes are computed in the run."""
+        return self.emit(g.AssumeShape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
 
     def promoted(self, a: Any, b: Any) -> DType:
         """The dtype that torch computes in for two tensors or numbers (its type promotion)."""
@@ -281,9 +289,11 @@ class Importer:
         import torch
 
         val = node.meta.get("val")
-        if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
-            return
         name = str(node.target)
+        if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            if name in ("aten._local_scalar_dense.default", "aten.item.default"):
+                self._number(node, val)
+            return
         if name == "<built-in function getitem>":
             self.values[node] = self._item(node)
             return
@@ -312,6 +322,23 @@ class Importer:
             self._problem(node, name, location, str(error))
         except IRError as error:
             raise InternalError(f"importing {name} at {location}: {error}") from error
+
+    def _number(self, node: Any, val: Any) -> None:
+        """A tensor's only element taken out as a Python number: an integer becomes a size, any other stays a tensor of rank 0."""
+        import torch
+
+        try:
+            x = self._value(node.args[0])
+        except _Poisoned:
+            self.values[node] = POISON
+            return
+        self.builder.location = location_of(node)
+        x = self.emit(g.Reshape(x, shape=())) if x.type.rank else x
+        if isinstance(val, torch.SymInt) and val.node.expr.is_Symbol:
+            wide = self.emit(g.Cast(x, dtype=i64))
+            self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(val, self.program.range_constraints)))
+        else:
+            self.values[node] = x
 
     def _problem(self, node: Any, name: str, location: Location, hint: str) -> None:
         self.problems.setdefault(name, []).append((str(location), hint))
@@ -364,6 +391,8 @@ class Importer:
 
         if isinstance(a, FxNode):
             val = a.meta.get("val")
+            if isinstance(val, (torch.SymFloat, torch.SymBool)) and a in self.values:
+                return self._value(a)
             if isinstance(val, torch.SymInt):
                 return self.symbols.dim(val)
             if isinstance(val, (int, float, bool)):
@@ -463,13 +492,6 @@ def location_of(node: Any) -> Location:
 def _hint(name: str) -> str:
     if RANDOM.search(name):
         return "this operator is random; dropout and the like vanish after model.eval()"
-    if name in (
-        "aten.nonzero.default",
-        "aten._local_scalar_dense.default",
-        "aten.item.default",
-        "aten.masked_select.default",
-    ):
-        return "the shape of the result depends on data; use torch.where instead of indexing by a mask, and no .item()"
     return ""
 
 

@@ -31,9 +31,13 @@ def importer(*names: str) -> Callable[[Importer], Importer]:
 @cache
 def importers() -> dict[str, Importer]:
     """All importers by overload name (``aten.add.Tensor``)."""
-    from .ops import arithmetic, attention, contract, create, index, norm, pointwise, pool, recurrent, reduce, shape
+    from importlib import import_module
+    from pkgutil import iter_modules
 
-    assert all((arithmetic, attention, contract, create, index, norm, pointwise, pool, recurrent, reduce, shape))
+    from . import ops
+
+    for module in iter_modules(ops.__path__):
+        import_module(f"{ops.__name__}.{module.name}")
     return _IMPORTERS
 
 

@@ -16,7 +16,7 @@ from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_d
 
 
 class Untranslatable(Exception):
-    """A symbolic size depends on data, or uses a function that our algebra lacks."""
+    """A symbolic size depends on data in a way that is not understood, or uses a function that our algebra lacks."""
 
 
 class SymbolMap:
@@ -25,6 +25,7 @@ class SymbolMap:
     def __init__(self) -> None:
         self.symbols: dict[Any, Dim] = {}
         self._memo: dict[Any, Dim] = {}
+        self.defined = 0
 
     def dim(self, size: Any) -> Dim:
         """The dimension that a Python int or a ``SymInt`` stands for.
@@ -44,6 +45,20 @@ class SymbolMap:
         found = self._memo.get(e)
         if found is None:
             found = self._memo[e] = self._translate(e)
+        return found
+
+    def define(self, size: Any, ranges: Mapping[Any, Any]) -> Expr:
+        """A new symbol for a size that the run computes; it stands for `size` (a SymInt or sympy's), where that is a symbol that nothing defines yet."""
+        from ...ir.symbolic import symbol
+
+        e = getattr(getattr(size, "node", None), "expr", size)
+        own = not isinstance(e, int) and e.is_Symbol and e not in self.symbols
+        low, high = _bounds(e, ranges) if own else (0, None)
+        self.defined += 1
+        found = symbol(f"{e if own else 'count'}_{self.defined}", low, high)
+        assert isinstance(found, Expr)
+        if own:
+            self.symbols[e] = found
         return found
 
     def _translate(self, e: Any) -> Dim:
@@ -117,16 +132,18 @@ def _whole(e: Any) -> Any:
     return e
 
 
-def _limits(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
-    """Torch's bounds of a symbol; None where they say no more than that a size is not negative."""
+def _bounds(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Torch's bounds of a symbol; None where there are none that fit into 60 bits."""
     found = ranges.get(e)
     if found is None:
         return None, None
+    low, high = (int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None for x in (found.lower, found.upper))
+    return low, high
 
-    def number(x: Any) -> int | None:
-        return int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None
 
-    low, high = number(found.lower), number(found.upper)
+def _limits(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Torch's bounds of a symbol; None where they say no more than that a size is not negative."""
+    low, high = _bounds(e, ranges)
     return (low if low is not None and low >= 2 else None), high
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ....dialects import graph as g
@@ -89,6 +90,53 @@ def maximum(n: Node, a: Any, b: Any) -> Value:
 @importer("aten.minimum.default", "aten.min.other")
 def minimum(n: Node, a: Any, b: Any) -> Value:
     return n.binary("min", *both(n, a, b, n.result_dtype()))
+
+
+def _ignoring_nan(aten: str, name: str) -> None:
+    @importer(f"aten.{aten}.default")
+    def extreme(n: Node, a: Value, b: Value) -> Value:
+        """The other operand where one is NaN."""
+        x, y = both(n, a, b, n.result_dtype())
+        found = n.binary(name, x, y)
+        if not x.type.dtype.is_float:
+            return found
+        found = n.emit(g.Select(n.unary("isnan", y), x, found))
+        return n.emit(g.Select(n.unary("isnan", x), y, found))  # type: ignore[no-any-return]
+
+
+_ignoring_nan("fmax", "max")
+_ignoring_nan("fmin", "min")
+
+
+@importer("aten.signbit.default")
+def signbit(n: Node, x: Value) -> Value:
+    """Of -0.0 too, whose reciprocal is negative; of no NaN."""
+    dtype = x.type.dtype
+    if dtype is boolean:
+        return n.broadcast(n.constant(False, boolean), x.type.shape)
+    zero = n.constant(0, dtype)
+    negative = n.binary("lt", x, zero)
+    if not dtype.is_float:
+        return negative
+    below = n.binary("lt", n.binary("div", n.constant(1, dtype), x), zero)
+    return n.binary("or", negative, n.binary("and", n.binary("eq", x, zero), below))
+
+
+@importer("aten.copysign.Tensor", "aten.copysign.Scalar")
+def copysign(n: Node, a: Any, b: Any) -> Value:
+    x, y = both(n, a, b, n.result_dtype())
+    size = n.unary("abs", x)
+    return n.emit(g.Select(signbit(n, y), n.unary("neg", size), size))  # type: ignore[no-any-return]
+
+
+@importer("aten.angle.default")
+def angle(n: Node, x: Value) -> Value:
+    """Of real numbers: pi where negative, NaN where NaN."""
+    x = n.cast(x, n.result_dtype())
+    dtype = x.type.dtype
+    zero = n.constant(0, dtype)
+    y = n.emit(g.Select(n.binary("lt", x, zero), n.constant(math.pi, dtype), zero))
+    return n.emit(g.Select(n.unary("isnan", x), x, y))  # type: ignore[no-any-return]
 
 
 @importer("aten.atan2.default")

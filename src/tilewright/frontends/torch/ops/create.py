@@ -38,6 +38,9 @@ def fill(n: Node, _: Value, value: Any) -> Value:
     "aten.empty.memory_format",
     "aten.empty_like.default",
     "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.new_empty_strided.default",
+    "aten.empty_permuted.default",
 )
 def zeros(n: Node, *_: Any, **__: Any) -> Value:
     return filled(n, 0)

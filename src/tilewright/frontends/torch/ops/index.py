@@ -9,7 +9,7 @@ from ....dialects import graph as g
 from ....dialects.graph.base import broadcast_shapes
 from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ....ir.types import boolean, i64
+from ....ir.types import boolean, i64, u8
 from ..importer import Node, Unsupported
 from ..registry import importer
 from .shape import sliced
@@ -59,13 +59,51 @@ def _index_vectors(n: Node, indices: Sequence[Value]) -> tuple[Value, tuple[Dim,
     return (n.emit(g.Concat(columns, axis=len(shape))) if len(columns) > 1 else columns[0]), shape
 
 
-def _indexed(n: Node, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], list[Value]]:
-    """Indexed dimensions and their index tensors."""
-    dims = [d for d, i in enumerate(indices) if i is not None]
-    given = [i for i in indices if i is not None]
-    if any(i.type.dtype is boolean for i in given):
-        raise Unsupported("the number of elements that a mask selects depends on data; use torch.where")
+def places(n: Node, mask: Value, size: Any = None) -> list[Value]:
+    """For each dimension of `mask` the index (i64) of each element that is not 0; `size` is what torch calls their number."""
+    count = n.run_time_size(size)
+    found = n.emit(g.NonZero(mask, count=count))
+    return [n.reshape(sliced(n, found, 1, d, 1), (count,)) for d in range(mask.type.rank)]
+
+
+def _indexed(n: Node, indices: Sequence[Value | None], size: Any = 0) -> tuple[list[int], list[Value]]:
+    """Indexed dimensions and their index tensors; a mask stands for the places where it holds, `size` in number for torch."""
+    dims: list[int] = []
+    given: list[Value] = []
+    d = 0
+    counted: Dim | None = None
+    for i in indices:
+        if i is not None and i.type.dtype in (boolean, u8):
+            found = places(n, i, size if counted is None else 0)
+            if counted is not None:  # several masks go together, element by element
+                found = [n.assume(p, (counted,)) for p in found]
+            counted = found[0].type.shape[0]
+            given += found
+            dims += range(d, d + len(found))
+            d += len(found)
+        else:
+            if i is not None:
+                given.append(i)
+                dims.append(d)
+            d += 1
     return dims, given
+
+
+def _unbacked(n: Node) -> Any:
+    """The size of the result that this operator computes in the run, as torch calls it; 0 if it has none."""
+    return next(iter(n.fx.meta.get("unbacked_bindings") or ()), 0)
+
+
+@importer("aten.nonzero.default")
+def nonzero(n: Node, x: Value) -> Value:
+    return n.emit(g.NonZero(x, count=n.run_time_size(n.meta.shape[0])))  # type: ignore[no-any-return]
+
+
+@importer("aten.masked_select.default")
+def masked_select(n: Node, x: Value, mask: Value) -> Value:
+    shape = broadcast_shapes(x.type.shape, mask.type.shape)
+    flat = [n.reshape(v, (v.type.size,)) for v in (n.broadcast(x, shape), n.broadcast(mask, shape))]
+    return n.emit(g.Gather(flat[0], places(n, flat[1], n.meta.shape[0])[0], axis=0))  # type: ignore[no-any-return]
 
 
 def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
@@ -80,7 +118,7 @@ def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
 @importer("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
     """NumPy's advanced indexing: index tensors broadcast; their dimensions stand at the first one's place if adjacent, else in front."""
-    dims, given = _indexed(n, x, indices)
+    dims, given = _indexed(n, indices, _unbacked(n))
     if not dims:
         return x
     if len(dims) == 1:
@@ -106,57 +144,28 @@ def index_put(n: Node, x: Value, indices: Sequence[Value | None], values: Value,
         if values.type.size == 1:
             mask = n.reshape(mask, (*mask.type.shape, *[1] * (x.type.rank - mask.type.rank)))
             return n.emit(g.Select(mask, n.reshape(n.cast(values, x.type.dtype), ()), x))  # type: ignore[no-any-return]
-    dims, given = _indexed(n, x, indices)
+    dims, given = _indexed(n, indices)
     rest = [d for d in range(x.type.rank) if d not in dims]
     vectors, shape = _index_vectors(n, given)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     before = dims[0] if adjacent else 0
     lead, tail = len(shape), [x.type.shape[d] for d in rest]
     # `values` broadcast to the shape that indexing gives; updates want the index dimensions in front.
-    values = n.broadcast(n.cast(values, x.type.dtype), (*tail[:before], *shape, *tail[before:]))
+    target = (*tail[:before], *shape, *tail[before:])
+    values = n.cast(values, x.type.dtype)
+    if any(i is not None and i.type.dtype in (boolean, u8) for i in indices):
+        # As many values as the mask selects: only the run can tell.
+        own = values.type.shape
+        values = n.assume(
+            values, [d if d == 1 else t for d, t in zip(own, target[len(target) - len(own) :], strict=True)]
+        )
+    values = n.broadcast(values, target)
     updates = n.transpose(
         values, [*range(before, before + lead), *range(before), *range(before + lead, values.type.rank)]
     )
     order = [*dims, *rest]
     y = n.emit(g.ScatterNd(n.transpose(x, order), vectors, updates, combiner="sum" if accumulate else None))
     return n.transpose(y, [order.index(d) for d in range(x.type.rank)])
-
-
-_COMBINERS = {"add": "sum", "sum": "sum", "multiply": "prod", "prod": "prod", "amax": "max", "amin": "min"}
-
-
-def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combiner: str | None) -> Value:
-    if isinstance(source, Value):
-        for axis, length in enumerate(indices.type.shape):
-            source = sliced(n, source, axis, 0, length)
-    else:
-        source = n.broadcast(n.scalar(source, x.type.dtype), indices.type.shape)
-    axis = dim % max(x.type.rank, 1)
-    return n.emit(g.ScatterElements(x, indices, source, axis=axis, combiner=combiner))  # type: ignore[no-any-return]
-
-
-@importer("aten.scatter.src", "aten.scatter.value")
-def scatter(n: Node, x: Value, dim: int, indices: Value, source: Any) -> Value:
-    return _scattered(n, x, dim, indices, source, None)
-
-
-@importer("aten.scatter_add.default")
-def scatter_add(n: Node, x: Value, dim: int, indices: Value, source: Value) -> Value:
-    return _scattered(n, x, dim, indices, source, "sum")
-
-
-@importer("aten.scatter.reduce", "aten.scatter.value_reduce")
-def scatter_combined(n: Node, x: Value, dim: int, indices: Value, source: Any, *, reduce: str) -> Value:
-    return _scattered(n, x, dim, indices, source, _COMBINERS[reduce])
-
-
-@importer("aten.scatter_reduce.two")
-def scatter_reduce(
-    n: Node, x: Value, dim: int, indices: Value, source: Value, reduce: str, *, include_self: bool = True
-) -> Value:
-    if reduce not in _COMBINERS or not include_self:
-        raise Unsupported(f"scatter_reduce with reduce={reduce!r}, include_self={include_self}")
-    return _scattered(n, x, dim, indices, source, _COMBINERS[reduce])
 
 
 @importer("aten.select_scatter.default")
@@ -188,26 +197,3 @@ def _replaced(n: Node, x: Value, middle: Value, axis: int, start: Dim, length: D
     pieces = [sliced(n, x, axis, 0, start), middle, sliced(n, x, axis, start + length, size - start - length)]
     kept = [p for p in pieces if p.type.shape[axis] != 0]
     return n.emit(g.Concat(kept, axis=axis)) if len(kept) > 1 else kept[0]  # type: ignore[no-any-return]
-
-
-@importer("aten.topk.default")
-def topk(n: Node, x: Value, k: Dim, dim: int = -1, largest: bool = True, ordered: bool = True) -> tuple[Value, Value]:
-    return n.emit(g.Topk(x, k=k, axis=dim % x.type.rank, largest=largest))  # type: ignore[no-any-return]
-
-
-@importer("aten.sort.default")
-def sort(n: Node, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    axis = dim % x.type.rank
-    return n.emit(g.Topk(x, k=x.type.shape[axis], axis=axis, largest=descending))  # type: ignore[no-any-return]
-
-
-@importer("aten.sort.stable")
-def sort_stable(
-    n: Node, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[Value, Value]:
-    return sort(n, x, dim, descending)
-
-
-@importer("aten.argsort.default")
-def argsort(n: Node, x: Value, dim: int = -1, descending: bool = False) -> Value:
-    return sort(n, x, dim, descending)[1]

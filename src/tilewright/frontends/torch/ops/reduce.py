@@ -7,7 +7,7 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import DType, boolean
+from ....ir.types import DType, boolean, i64
 from ..importer import Node, Unsupported
 from ..registry import importer
 
@@ -179,3 +179,24 @@ def safe_softmax(n: Node, x: Value, dim: int, dtype: DType | None = None) -> Val
     hidden = n.binary("eq", x, n.constant(-math.inf, x.type.dtype))
     empty = n.emit(g.ReduceAll(hidden, axes=(axis,), keepdims=True))
     return n.emit(g.Select(empty, zero, n.emit(g.Softmax(x, axis=axis))))  # type: ignore[no-any-return]
+
+
+@importer("aten._cdist_forward.default", "aten.cdist.default")
+def cdist(n: Node, a: Value, b: Value, order: float = 2.0, _: Any = None) -> Value:
+    """The norm of the difference of each row of `a` and each of `b`."""
+    *lead, rows, width = a.type.shape
+    *others, columns, _width = b.type.shape
+    difference = n.binary("sub", n.reshape(a, (*lead, rows, 1, width)), n.reshape(b, (*others, 1, columns, width)))
+    return vector_norm(n, difference, order, -1)
+
+
+@importer("aten._pdist_forward.default")
+def pdist(n: Node, x: Value, order: float = 2.0) -> Value:
+    """The norm of the difference of each two rows."""
+    import numpy as np
+
+    rows = x.type.shape[0]
+    if not isinstance(rows, int):
+        raise Unsupported("distances between a dynamic number of rows; use cdist")
+    a, b = (n.emit(g.Gather(x, n.constant(i, i64), axis=0)) for i in np.triu_indices(rows, 1))
+    return vector_norm(n, n.binary("sub", a, b), order, -1)

@@ -8,6 +8,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le, prove_lt, smax, smin
+from ....ir.types import i64
 from ..importer import Node, Unsupported
 from ..registry import importer
 
@@ -155,6 +156,64 @@ def stack(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
 @importer("aten.flip.default")
 def flip(n: Node, x: Value, dims: Sequence[int]) -> Value:
     return n.emit(g.Flip(x, axes=tuple(d % x.type.rank for d in dims))) if dims else x  # type: ignore[no-any-return]
+
+
+@importer("aten.diagonal.default", "aten.diagonal_copy.default")
+def diagonal(n: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Every ``columns + 1``-th element of the two dimensions laid out as one."""
+    rank = x.type.rank
+    a, b = dim1 % rank, dim2 % rank
+    x = n.transpose(x, [*(k for k in range(rank) if k not in (a, b)), a, b])
+    *lead, rows, columns = x.type.shape
+    flat = n.reshape(x, (*lead, rows * columns))
+    start = offset if offset >= 0 else -offset * columns
+    return sliced(n, flat, rank - 2, start, n.result_shape()[-1], columns + 1)
+
+
+@importer("aten.diagonal_scatter.default")
+def diagonal_scatter(n: Node, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """`x` with its diagonal replaced: element k of it is the one in row ``k - min(offset, 0)``."""
+    rank = x.type.rank
+    a, b = dim1 % rank, dim2 % rank
+    order = [*(k for k in range(rank) if k not in (a, b)), a, b]
+    wide = n.transpose(x, order)
+    *lead, rows, columns = wide.type.shape
+    places = n.emit(g.Iota(shape=(rows,), start=min(offset, 0)))
+    values = n.reshape(
+        n.emit(g.Gather(source, n.binary("max", places, n.constant(0, i64)), axis=rank - 2)), (*lead, rows, 1)
+    )
+    row, column = (n.emit(g.Iota(shape=(rows, columns), axis=k)) for k in (0, 1))
+    there = n.binary("eq", n.binary("sub", column, row), n.constant(offset, i64))
+    y = n.emit(g.Select(there, values, wide))
+    return n.transpose(y, [order.index(d) for d in range(rank)])
+
+
+def _strided(n: Node, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None) -> Value:
+    """Places in the flat tensor, for a tensor that is its whole memory in row-major order."""
+    source = n.fx.args[0].meta["val"]
+    if not source.is_contiguous() or source.storage_offset() != 0:
+        raise Unsupported("as_strided of a view, which reaches into memory beside it; use slices and transpositions")
+    places: Value = n.scalar(offset or 0, i64)
+    for axis, (length, stride) in enumerate(zip(size, strides, strict=True)):
+        shape: list[Dim] = [1] * len(size)
+        shape[axis] = length
+        places = n.binary("add", places, n.emit(g.Iota(shape=tuple(shape), axis=axis, step=stride)))
+    return places
+
+
+@importer("aten.as_strided.default", "aten.as_strided_copy.default")
+def as_strided(n: Node, x: Value, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None = None) -> Value:
+    places = _strided(n, size, strides, offset)
+    return n.emit(g.Gather(n.reshape(x, (x.type.size,)), places, axis=0))  # type: ignore[no-any-return]
+
+
+@importer("aten.as_strided_scatter.default")
+def as_strided_scatter(
+    n: Node, x: Value, source: Value, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None = None
+) -> Value:
+    places = _strided(n, size, strides, offset)
+    flat = [n.reshape(v, (v.type.size,)) for v in (x, places, n.cast(source, x.type.dtype))]
+    return n.reshape(n.emit(g.ScatterElements(*flat, axis=0)), x.type.shape)
 
 
 @importer("aten.roll.default")

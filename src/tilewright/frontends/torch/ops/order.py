@@ -1,0 +1,275 @@
+"""Sorting and what sorting gives: largest elements, medians, modes, running extremes, places in sorted sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import Dim
+from ....ir.types import i32, i64
+from ..importer import Node, Unsupported
+from ..registry import importer
+from .index import places
+from .shape import sliced
+
+
+def _line(n: Node, x: Value, dim: int | None = None) -> tuple[Value, int]:
+    """`x` with at least one dimension (flat, where `dim` is None), and the axis meant."""
+    if dim is None or not x.type.rank:
+        return n.reshape(x, (x.type.size,)), 0
+    return x, dim % x.type.rank
+
+
+@importer("aten.topk.default")
+def topk(n: Node, x: Value, k: Dim, dim: int = -1, largest: bool = True, ordered: bool = True) -> tuple[Value, ...]:
+    line, axis = _line(n, x, dim)
+    found = n.emit(g.Topk(line, k=k, axis=axis, largest=largest))
+    return tuple(n.reshape(v, n.result_shape(i)) for i, v in enumerate(found))
+
+
+def _sorted(n: Node, x: Value, dim: int, descending: bool) -> tuple[Value, ...]:
+    line, axis = _line(n, x, dim)
+    found = n.emit(g.Topk(line, k=line.type.shape[axis], axis=axis, largest=descending))
+    return tuple(n.reshape(v, x.type.shape) for v in found)
+
+
+@importer("aten.sort.default")
+def sort(n: Node, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, ...]:
+    return _sorted(n, x, dim, descending)
+
+
+@importer("aten.sort.stable")
+def sort_stable(
+    n: Node, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Value, ...]:
+    return _sorted(n, x, dim, descending)
+
+
+@importer("aten.argsort.default")
+def argsort(n: Node, x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return _sorted(n, x, dim, descending)[1]
+
+
+@importer("aten.argsort.stable")
+def argsort_stable(n: Node, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Value:
+    return _sorted(n, x, dim, descending)[1]
+
+
+def _at(n: Node, x: Value, dim: int, k: Dim, keepdim: bool) -> tuple[Value, Value]:
+    """The `k`-th smallest element along `dim`, NaN being the largest, and its place."""
+    line, axis = _line(n, x, dim)
+    found = n.emit(g.Topk(line, k=k + 1, axis=axis, largest=False))
+    values, places = (n.reshape(sliced(n, v, axis, k, 1), n.result_shape(i)) for i, v in enumerate(found))
+    return values, places
+
+
+@importer("aten.kthvalue.default")
+def kthvalue(n: Node, x: Value, k: Dim, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    return _at(n, x, dim, k - 1, keepdim)
+
+
+@importer("aten.median.dim")
+def median(n: Node, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower of two middle elements; a NaN, if there is one."""
+    return _median(n, x, dim, skip=False)
+
+
+@importer("aten.nanmedian.dim")
+def nanmedian(n: Node, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _median(n, x, dim, skip=True)
+
+
+@importer("aten.median.default")
+def median_of_all(n: Node, x: Value) -> Value:
+    return _median(n, x, None, skip=False)[0]
+
+
+@importer("aten.nanmedian.default")
+def nanmedian_of_all(n: Node, x: Value) -> Value:
+    return _median(n, x, None, skip=True)[0]
+
+
+def _median(n: Node, x: Value, dim: int | None, skip: bool) -> tuple[Value, Value]:
+    line, axis = _line(n, x, dim)
+    size = line.type.shape[axis]
+    values, order = n.emit(g.Topk(line, k=size, axis=axis, largest=False))
+    single = (*line.type.shape[:axis], 1, *line.type.shape[axis + 1 :])
+    where = n.broadcast(n.scalar((size - 1) // 2, i64), single)
+    if line.type.dtype.is_float:
+        # NaNs stand at the end: the first of them is the median, or the others' median is.
+        missing = n.cast(n.unary("isnan", line), i64)
+        numbers = n.binary("sub", n.scalar(size, i64), n.emit(g.ReduceSum(missing, axes=(axis,), keepdims=True)))
+        if skip:
+            one = n.constant(1, i64)
+            where = n.binary(
+                "floordiv", n.binary("max", n.binary("sub", numbers, one), n.constant(0, i64)), n.constant(2, i64)
+            )
+        else:
+            whole = n.binary("eq", numbers, n.scalar(size, i64))
+            where = n.emit(g.Select(whole, where, numbers))
+    found = [n.emit(g.GatherElements(v, where, axis=axis)) for v in (values, order)]
+    shape = n.result_shape(0) if isinstance(n.meta, (list, tuple)) else n.result_shape()
+    return n.reshape(found[0], shape), n.reshape(found[1], shape)
+
+
+@importer("aten.mode.default")
+def mode(n: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """The most frequent element, of several the smallest, and its last place."""
+    line, axis = _line(n, x, dim)
+    values, order = n.emit(g.Topk(line, k=line.type.shape[axis], axis=axis, largest=False))
+    rank = values.type.rank
+    shape = values.type.shape
+    column = n.reshape(values, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    row = n.reshape(values, (*shape[:axis], 1, *shape[axis:]))
+    same = n.cast(n.binary("eq", column, row), i64)
+    counts = n.emit(g.ReduceSum(same, axes=(axis + 1,), keepdims=False))
+    first = n.emit(g.Argmax(counts, axis=axis, keepdims=True))
+    run = n.emit(g.GatherElements(counts, first, axis=axis))
+    last = n.binary("sub", n.binary("add", first, run), n.constant(1, i64))
+    assert rank
+    return (
+        n.reshape(n.emit(g.GatherElements(values, first, axis=axis)), n.result_shape(0)),
+        n.reshape(n.emit(g.GatherElements(order, last, axis=axis)), n.result_shape(1)),
+    )
+
+
+def _running(name: str, kind: Any) -> None:
+    @importer(f"aten.{name}.default")
+    def running(n: Node, x: Value, dim: int) -> tuple[Value, Value]:
+        """Running extremes and the last place where each stands; a NaN stays."""
+        if not x.type.rank:
+            return x, n.constant(0, i64)
+        axis = dim % x.type.rank
+        values = n.emit(kind(x, axis=axis))
+        here = n.binary("eq", x, values)
+        if x.type.dtype.is_float:
+            here = n.binary("or", here, n.unary("isnan", x))
+        places = n.emit(g.Select(here, n.emit(g.Iota(shape=x.type.shape, axis=axis)), n.constant(0, i64)))
+        return values, n.emit(g.Cummax(places, axis=axis))
+
+
+_running("cummax", g.Cummax)
+_running("cummin", g.Cummin)
+
+
+@importer("aten.logcumsumexp.default")
+def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
+    """Each sum is taken relative to the largest element so far."""
+    if not x.type.rank:
+        return x
+    axis = dim % x.type.rank
+    shape, dtype = x.type.shape, x.type.dtype
+    size = shape[axis]
+    top = n.emit(g.Cummax(x, axis=axis))
+    shift = n.emit(g.Select(n.unary("isinf", top), n.constant(0, dtype), top))
+    lead, rest = shape[:axis], shape[axis + 1 :]
+    terms = n.unary(
+        "exp", n.binary("sub", n.reshape(x, (*lead, 1, size, *rest)), n.reshape(shift, (*lead, size, 1, *rest)))
+    )
+    ends, places = (n.emit(g.Iota(shape=(size, size), axis=a)) for a in (0, 1))
+    before = n.reshape(n.binary("le", places, ends), (size, size, *[1] * len(rest)))
+    terms = n.emit(g.Select(before, terms, n.constant(0, dtype)))
+    total = n.emit(g.ReduceSum(terms, axes=(axis + 1,), keepdims=False))
+    return n.binary("add", n.unary("log", total), shift)
+
+
+# -- Places in sorted sequences --------------------------------------------------------------------------------------------------------
+
+
+def _places(n: Node, sequence: Value, x: Any, right: bool, narrow: bool) -> Value:
+    """How many elements of each sorted sequence (last dimension) come before each `x`: with `right` those equal to it too."""
+    dtype = n.promoted(sequence, x)
+    values = n.as_tensor(x, dtype)
+    shape = values.type.shape
+    last = n.reshape(values, (*shape, 1)) if values.type.rank else n.reshape(values, (1,))
+    line = n.cast(sequence, dtype)
+    if sequence.type.rank > 1:
+        line = n.reshape(line, (*sequence.type.shape[:-1], 1, sequence.type.shape[-1]))
+    # Written so that a NaN comes after all others.
+    comes = n.unary("not", n.binary("gt" if right else "ge", line, last))
+    counts = n.emit(g.ReduceSum(n.cast(comes, i64), axes=(comes.type.rank - 1,), keepdims=False))
+    return n.cast(n.reshape(counts, n.result_shape()), i32 if narrow else i64)
+
+
+@importer("aten.bucketize.Tensor", "aten.bucketize.Scalar")
+def bucketize(n: Node, x: Any, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+    return _places(n, boundaries, x, right, out_int32)
+
+
+@importer("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
+def searchsorted(
+    n: Node,
+    sequence: Value,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
+    if sorter is not None:
+        sequence = n.emit(g.GatherElements(sequence, sorter, axis=sequence.type.rank - 1))
+    return _places(n, sequence, x, right or side == "right", out_int32)
+
+
+# -- Distinct elements and repetition ----------------------------------------------------------------------------------------------------
+
+
+def _distinct(n: Node, values: Value, order: Value | None) -> tuple[Value, Value, Value]:
+    """Of a line in which equal elements stand together: one of each, the number of each element's kind, and how many there are of each.
+
+    The line is that of the model under the permutation `order`.
+    """
+    (size,) = values.type.shape
+    place = n.emit(g.Iota(shape=(size,)))
+    zero, one = n.constant(0, i64), n.constant(1, i64)
+    before = n.emit(g.Gather(values, n.binary("max", n.binary("sub", place, one), zero), axis=0))
+    fresh = n.binary("or", n.binary("ne", values, before), n.binary("eq", place, zero))
+    (heads,) = places(n, fresh, n.meta[0].shape[0])
+    group = n.binary("sub", n.emit(g.Cumsum(n.cast(fresh, i64), axis=0)), one)
+    counts = n.emit(
+        g.ScatterElements(n.broadcast(zero, heads.type.shape), group, n.broadcast(one, (size,)), axis=0, combiner="sum")
+    )
+    if order is not None:
+        group = n.emit(g.ScatterElements(n.broadcast(zero, (size,)), order, group, axis=0))
+    return n.emit(g.Gather(values, heads, axis=0)), group, counts
+
+
+def _results(n: Node, x: Value, found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> tuple[Any, ...]:
+    return found[0], n.reshape(found[1], x.type.shape) if inverse else None, found[2] if counts else None
+
+
+@importer("aten._unique2.default")
+def unique(
+    n: Node, x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Any, ...]:
+    line = n.reshape(x, (x.type.size,))
+    values, order = n.emit(g.Topk(line, k=x.type.size, axis=0, largest=False))
+    return _results(n, x, _distinct(n, values, order), return_inverse, return_counts)
+
+
+@importer("aten.unique_consecutive.default")
+def unique_consecutive(
+    n: Node, x: Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Any, ...]:
+    if dim is not None and x.type.rank != 1:
+        raise Unsupported("unique_consecutive of slices; use it without dim")
+    found = _distinct(n, n.reshape(x, (x.type.size,)), None)
+    return _results(n, x, found, return_inverse, return_counts)
+
+
+@importer("aten.repeat_interleave.Tensor")
+def repeat_interleave(n: Node, repeats: Value, *, output_size: Dim | None = None) -> Value:
+    """Each place as often as told: the place of a result is how many runs end before it."""
+    ends = n.emit(g.Cumsum(n.cast(repeats, i64), axis=0))
+    size: Dim
+    if output_size is None:
+        total = n.emit(g.ReduceSum(n.cast(repeats, i64), axes=(0,), keepdims=False))
+        size = n.run_time_size(n.meta.shape[0])
+        n.importer.builder.insert(g.BindSize(total, symbol=size))
+    else:
+        size = output_size
+    place = n.emit(g.Iota(shape=(size, 1)))
+    passed = n.cast(n.binary("le", n.reshape(ends, (1, *ends.type.shape)), place), i64)
+    return n.cast(n.emit(g.ReduceSum(passed, axes=(1,), keepdims=False)), n.result_dtype())

@@ -1,0 +1,46 @@
+"""Samples of torch's operator database; the whole of it is `python -m tests.conformance.opinfo_suite`."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+
+from .opinfo_suite import outcomes, run_all, summary
+
+OPERATORS = (
+    "cummax",
+    "kthvalue",
+    "masked_select",
+    "nonzero",
+    "scatter_reduce.mean",
+    "lgamma",
+    "index_put",
+    "searchsorted",
+)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_interpreted(name: str) -> None:
+    found = list(outcomes(name, "float32", 3, native=False))
+    assert found and set(found) == {"pass"}
+
+
+@pytest.mark.parametrize("name", ("cummin", "masked_select"))
+def test_compiled(name: str) -> None:
+    found = list(outcomes(name, "float32", 1, native=True))
+    assert found and set(found) == {"pass"}
+
+
+def test_a_process_for_each_operator() -> None:
+    """One that takes too long is told, the others go on."""
+    found = dict(run_all(["abs", "linalg.svd"], "float32", 1, False, 2, 0.0))
+    assert {rows[-1] for rows in found.values()} == {"more than 0 s"}
+
+
+def test_counts() -> None:
+    rows = {"a": ["pass", "pass"], "b": ["pass", "wrong: x"], "c": ["not exported: E"]}
+    found = summary(rows)
+    assert (found["operators"], found["whole"], found["samples"], found["passed"]) == (2, 1, 4, 3)
+    assert found["not exported"] == 1 and set(found["not_passed"]) == {"b", "c"}
