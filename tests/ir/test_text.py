@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.dialects import func, graph, loop
+from tilewright.dialects.scalar import cast_array
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Attr, Block, Constant, Effect, IRError, Module, Operation, Region, Value, operation
 from tilewright.ir.equality import first_difference, modules_equal
@@ -20,7 +21,7 @@ from tilewright.ir.location import Location
 from tilewright.ir.parser import ParseError, parse, parse_op
 from tilewright.ir.printer import print_op, resources_of
 from tilewright.ir.symbolic import smin, symbol
-from tilewright.ir.types import BufferType, TensorType, Type, bf16, boolean, f32, i8, i64, token
+from tilewright.ir.types import BufferType, DType, TensorType, Type, bf16, boolean, f32, i8, i64, token
 
 from .random_modules import random_graph, random_module
 
@@ -113,10 +114,25 @@ def test_attribute_values_come_back_exactly(value: Any, generic: bool) -> None:
 
 
 @FORMS
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint64", "bool"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "float64",
+        "float16",
+        "int8",
+        "uint64",
+        "bool",
+        "float8_e4m3fn",
+        "float8_e8m0fnu",
+        "float4_e2m1fn",
+        "int4",
+        "uint2",
+    ],
+)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0, 3), (40, 2)])
 def test_constants_come_back_bit_for_bit(dtype: str, shape: tuple[int, ...], generic: bool) -> None:
-    array = (np.random.default_rng(0).standard_normal(shape) * 100).astype(dtype)
+    array = cast_array(np.random.default_rng(0).standard_normal(shape) * 100, DType.named(dtype))
     again = parse(print_op(module_of(Holder(value=Constant(array, "a.b-c"))), generic=generic, resources=True))
     found = again.body.first.attributes["value"]  # type: ignore[union-attr]
     assert found.array.dtype == array.dtype

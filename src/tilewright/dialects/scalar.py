@@ -5,7 +5,8 @@ its result dtype. Targets map the names to instructions; a name is the part afte
 
 Semantics: integer ``div`` truncates, ``floordiv`` and ``mod`` follow the divisor's sign (Python), ``rem`` the dividend's (C).
 ``min`` and ``max`` propagate NaN. ``round`` is to nearest even. Float to integer casts truncate and saturate (NaN gives 0).
-Integer arithmetic wraps.
+Integer arithmetic wraps, and so do casts from integers to narrower ones. Integers of fewer than 8 bits are not calculated with.
+Casts to floats of 8 and 4 bits go by way of float32.
 """
 
 from __future__ import annotations
@@ -109,6 +110,14 @@ class Select(ScalarOp):
         return np.where(condition, a, b)
 
 
+def check_operand(op: Operation, function: type[Unary] | type[Binary], dtype: DType) -> None:
+    """Raise IRError, naming `op`, where a scalar function is not defined for `dtype`."""
+    if dtype.kind not in function.kinds:
+        raise IRError(f"is not defined for {dtype.label}", op)
+    if dtype.is_sub_byte and dtype.is_integer and not function.to_bool:
+        raise IRError(f"does not calculate with {dtype.label}: convert it to a wider integer first", op)
+
+
 class Unary(ScalarOp):
     """A function of one scalar."""
 
@@ -118,8 +127,7 @@ class Unary(ScalarOp):
     kinds: tuple[str, ...] = ()
 
     def infer_types(self) -> Sequence[Type]:
-        if self.x.type.kind not in self.kinds:
-            raise IRError(f"is not defined for {self.x.type}", self)
+        check_operand(self, type(self), self.x.type)
         return (boolean if self.to_bool else self.x.type,)
 
     def interpret(self, env: Any, x: Any) -> Any:
@@ -140,8 +148,7 @@ class Binary(ScalarOp):
     def infer_types(self) -> Sequence[Type]:
         if self.a.type is not self.b.type:
             raise IRError(f"needs operands of one dtype, got {self.a.type} and {self.b.type}", self)
-        if self.a.type.kind not in self.kinds:
-            raise IRError(f"is not defined for {self.a.type}", self)
+        check_operand(self, type(self), self.a.type)
         return (boolean if self.to_bool else self.a.type,)
 
     def interpret(self, env: Any, a: Any, b: Any) -> Any:
@@ -294,14 +301,18 @@ def cast_array(x: Any, dtype: DType) -> np.ndarray[Any, Any]:
     x = np.asarray(x)
     if dtype.kind == "bool":
         return np.asarray(x != 0)
-    if dtype.is_integer and x.dtype.kind not in "iub":
+    source = DType.of(x)
+    if source.is_sub_byte and source.is_integer:
+        x = x.astype(np.int8)
+    if dtype.is_integer and source.is_float:
         wide = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-        info = np.iinfo(dtype.numpy)
+        low, high = dtype.limits
+        whole = np.dtype(np.int8) if dtype.is_sub_byte else dtype.numpy
         with np.errstate(invalid="ignore"):
-            inside = np.clip(wide, float(info.min), float(info.max)).astype(dtype.numpy)
-        return np.where(wide >= float(info.max), info.max, np.where(wide <= float(info.min), info.min, inside)).astype(
-            dtype.numpy
-        )
+            inside = np.clip(wide, float(low), float(high)).astype(whole)
+        x = np.where(wide >= float(high), high, np.where(wide <= float(low), low, inside)).astype(whole)
+    if dtype.is_float and dtype.bits <= 8:
+        x = x.astype(np.float32)
     with np.errstate(all="ignore"):
         return np.asarray(x.astype(dtype.numpy))
 
@@ -324,8 +335,7 @@ def combiner_identity(combiner: str, dtype: DType) -> Any:
             return combiner == "min"
         if dtype.is_float:
             return float("-inf") if combiner == "max" else float("inf")
-        info = np.iinfo(dtype.numpy)
-        return int(info.min if combiner == "max" else info.max)
+        return dtype.limits[0 if combiner == "max" else 1]
     raise ValueError(f"unknown combiner {combiner!r}; known: sum, prod, max, min, and, or")
 
 

@@ -146,6 +146,8 @@ class Compute(Operation):
         for axis, dim in zip(self.axes, self.result.type.shape, strict=True):
             if not prove_eq(extent(axis), dim):
                 raise IRError(f"axis {axis} has extent {extent(axis)}, the result's dimension is {dim}", self)
+        if self.is_reduction and self.dtype.is_sub_byte and self.dtype.is_integer:
+            raise IRError(f"does not calculate with {self.dtype.label}: convert it to a wider integer first", self)
         if (self.combiner is None) != (not self.reduce_axes):
             raise IRError("a combiner goes with reduce axes", self)
 

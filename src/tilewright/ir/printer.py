@@ -37,7 +37,7 @@ from .constant import Constant
 from .core import Block, IRError, Module, Operation, Value
 from .location import UNKNOWN, Location
 from .symbolic import Dim, Expr, free_symbols, is_symbol, substitute, symbol, to_text
-from .types import BufferType, DType, TensorType, Type
+from .types import BufferType, DType, TensorType, Type, i2, i4, u2, u4
 
 if TYPE_CHECKING:
     import numpy as np
@@ -529,10 +529,14 @@ def _dense(array: np.ndarray[Any, Any], splat: bool) -> str:
     return nested(array)
 
 
+_INTEGERS = frozenset(d.label for d in (i2, i4, u2, u4))
+"""Integers that are not NumPy's own."""
+
+
 def _element(x: Any) -> str:
     if x.dtype.kind == "b":
         return "true" if x else "false"
-    if x.dtype.kind in "iu":
+    if x.dtype.kind in "iu" or x.dtype.name in _INTEGERS:
         return str(int(x))
     value = float(x)
     if not math.isfinite(value):

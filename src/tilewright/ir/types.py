@@ -25,8 +25,8 @@ class Type:
 class DType(Type):
     """Element type of tensors and type of scalar values.
 
-    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``); ``kind`` is one of ``float``, ``int``, ``uint``, ``bool``;
-    ``bits`` is the width of the value and ``itemsize`` the bytes of its storage (booleans take one byte).
+    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``, ``f8E4M3FN``); ``kind`` is one of ``float``, ``int``, ``uint``, ``bool``;
+    ``bits`` is the width of the value and ``itemsize`` the bytes of its storage (booleans and what has 4 or 2 bits take one byte).
     """
 
     __slots__ = ("bits", "kind", "name")
@@ -49,28 +49,46 @@ class DType(Type):
         return self.kind in ("int", "uint")
 
     @property
+    def is_sub_byte(self) -> bool:
+        """Whether it is a number of 4 or 2 bits. Such integers are stored, moved, compared and converted, not calculated with."""
+        return self.bits < 8 and self.kind != "bool"
+
+    @property
     def is_signed(self) -> bool:
         return self.kind in ("int", "float")
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of the same storage (``ml_dtypes`` supplies bfloat16)."""
+        """The NumPy dtype of the same storage (``ml_dtypes`` supplies bfloat16 and what has fewer bits than NumPy's own)."""
         import numpy as np
 
-        if self is bf16:
+        if self is bf16 or self.is_sub_byte or (self.is_float and self.bits == 8):
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            return np.dtype(getattr(ml_dtypes, self.label))
         if self is boolean:
             return np.dtype(np.bool_)
         return np.dtype({"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.itemsize))
 
     @property
     def label(self) -> str:
-        """The name users know: ``float32``, ``int64``, ``bool``."""
+        """The name users know, NumPy's: ``float32``, ``int64``, ``bool``, ``float8_e4m3fn``."""
         if self is boolean:
             return "bool"
+        if self.is_float and self.bits <= 8:
+            return f"float{self.bits}_{self.name[2:].lower()}"
         return "bfloat16" if self is bf16 else f"{self.kind}{self.bits}"
+
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """The least and the largest finite number of an integer or float type, as Python's own."""
+        import ml_dtypes
+
+        if self.is_integer:
+            low = -(1 << (self.bits - 1)) if self.is_signed else 0
+            return low, low + (1 << self.bits) - 1
+        info = ml_dtypes.finfo(self.numpy)
+        return float(info.min), float(info.max)
 
     @staticmethod
     def named(name: str) -> DType:
@@ -114,6 +132,10 @@ i8, i16, i32, i64 = (DType(f"i{n}", "int", n) for n in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"ui{n}", "uint", n) for n in (8, 16, 32, 64))
 f16, f32, f64 = (DType(f"f{n}", "float", n) for n in (16, 32, 64))
 bf16 = DType("bf16", "float", 16)
+i2, i4 = (DType(f"i{n}", "int", n) for n in (2, 4))
+u2, u4 = (DType(f"ui{n}", "uint", n) for n in (2, 4))
+FLOAT8 = tuple(DType(f"f8{n}", "float", 8) for n in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU"))
+f4 = DType("f4E2M1FN", "float", 4)
 
 
 class _Interned(Type):

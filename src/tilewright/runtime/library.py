@@ -106,6 +106,8 @@ class _Context:
         self.destroy = weakref.finalize(self, self.native.tw_destroy, ctypes.c_void_p(handle.value))
         self.num_inputs = len(library.inputs)
         self.late = library._late
+        self.plain = not self.late and all(DTYPES[dtype][1] >= 8 for dtype in self.out_dtypes)
+        """Whether results may be written into tensors of the caller's library: torch has no elements of fewer than 8 bits."""
         self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
         """By the shapes of inputs that were of the model's data types and accepted."""
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
@@ -146,7 +148,7 @@ class _Context:
 
     def run_known(self, values: tuple[Any, ...], out: Any = None) -> Sequence[Any] | None:
         """One run with inputs of shapes that have been seen before, None when anything is out of the ordinary."""
-        border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 and not self.late else None
+        border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 and self.plain else None
         shapes = None if border is None else border.plain_shapes(values, self.in_dtypes)
         binding = None if shapes is None else self.known.get(shapes)
         if binding is None or border is None:

@@ -1,6 +1,7 @@
 """Tensors at the Python border: anything that users hold becomes a NumPy array, and results become that kind again.
 
-bfloat16 and the 8-bit floats are `ml_dtypes` data types on the NumPy side. Nothing is copied that is contiguous.
+bfloat16, the 8-bit floats and what has 4 or 2 bits are `ml_dtypes` data types on the NumPy side, of one byte or more for each element.
+Nothing is copied that is contiguous.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ DTYPES: dict[np.dtype, tuple[int, int]] = {
     **{np.dtype(f"complex{bits}"): (5, bits) for bits in (64, 128)},
     np.dtype(np.bool_): (6, 8),
     np.dtype(ml_dtypes.float8_e4m3fn): (10, 8),
+    np.dtype(ml_dtypes.float8_e4m3fnuz): (11, 8),
     np.dtype(ml_dtypes.float8_e5m2): (12, 8),
+    np.dtype(ml_dtypes.float8_e5m2fnuz): (13, 8),
+    np.dtype(ml_dtypes.float8_e8m0fnu): (14, 8),
+    np.dtype(ml_dtypes.float4_e2m1fn): (17, 4),
+    **{np.dtype(getattr(ml_dtypes, f"int{bits}")): (0, bits) for bits in (2, 4)},
+    **{np.dtype(getattr(ml_dtypes, f"uint{bits}")): (1, bits) for bits in (2, 4)},
 }
-"""DLPack's (type code, bits) of every data type that can cross the border."""
+"""DLPack's (type code, bits) of every data type that can cross the border; what has fewer than 8 bits is padded to a byte."""
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 
@@ -88,8 +95,14 @@ def _from_torch(tensor: Any, name: str) -> np.ndarray:
         raise ShapeError(f"input '{name}': this torch tensor cannot be read: {error}") from error
 
 
-_TORCH_BY_BITS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+_TORCH_BY_BITS = ("bfloat16", *(d.name for d in DTYPES if d.name.startswith("float8")))
 """torch data types that NumPy does not know: they cross as integers of their size."""
+_TORCH_WITHOUT: dict[str, np.dtype] = {
+    np.dtype(ml_dtypes.float4_e2m1fn).name: np.dtype(np.float32),
+    **{f"int{bits}": np.dtype(np.int8) for bits in (2, 4)},
+    **{f"uint{bits}": np.dtype(np.uint8) for bits in (2, 4)},
+}
+"""Data types that torch cannot calculate with, and those that such results are converted to."""
 
 
 def like(result: np.ndarray, model: Any) -> Any:
@@ -100,6 +113,8 @@ def like(result: np.ndarray, model: Any) -> Any:
         import torch
 
         name = result.dtype.name
+        if name in _TORCH_WITHOUT:
+            return torch.from_numpy(result.astype(_TORCH_WITHOUT[name]))
         if name in _TORCH_BY_BITS:
             integer = np.int16 if name == "bfloat16" else np.int8
             return torch.from_numpy(result.view(integer)).view(getattr(torch, name))
@@ -165,7 +180,7 @@ class _NumpyBorder:
 class _TorchBorder:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.dtypes = {dtype: getattr(torch, dtype.name, None) for dtype in DTYPES}
+        self.dtypes = {d: None if d.name in _TORCH_WITHOUT else getattr(torch, d.name, None) for d in DTYPES}
 
     def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
         strided = self.torch.strided

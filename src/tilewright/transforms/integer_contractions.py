@@ -104,8 +104,8 @@ class Factor:
 
 
 def _fits(array: np.ndarray[Any, Any], dtype: DType) -> bool:
-    info = np.iinfo(dtype.numpy)
-    return array.size == 0 or bool(array.min() >= info.min and array.max() <= info.max)
+    low, high = dtype.limits
+    return array.size == 0 or bool(array.min() >= low and array.max() <= high)
 
 
 def factor_of(value: Value) -> Factor | None:

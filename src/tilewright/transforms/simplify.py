@@ -19,7 +19,7 @@ from ..ir.constant import Constant
 from ..ir.core import Module, Value
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.symbolic import Dim, prove_eq, prove_le
-from ..ir.types import DType, boolean
+from ..ir.types import DType, boolean, f16
 from .fold_constants import fold_constant_operands
 from .match import (
     ELEMENTWISE,
@@ -172,12 +172,18 @@ def max_with_zero(op: Any, rewriter: Rewriter) -> bool:
 
 def _holds(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is exactly one of `wide`."""
-    if wide is narrow or narrow is boolean:
+    if wide is narrow:
+        return True
+    if wide.is_float and wide.bits < 16:
+        return False  # some have no zero, or no negative one
+    if narrow is boolean:
         return True
     if wide is boolean:
         return False
     if wide.is_float:
         digits = {"f16": (11, 5), "bf16": (8, 8), "f32": (24, 8), "f64": (53, 11)}
+        if narrow.is_float and narrow.bits < 16:
+            return wide is not f16 or narrow.name != "f8E8M0FNU"
         if narrow.is_float:
             return all(a >= b for a, b in zip(digits[wide.name], digits[narrow.name], strict=True))
         # The whole numbers must be below 2**digits and within the exponent's range.
@@ -599,10 +605,8 @@ def limited_twice(op: Any, rewriter: Rewriter) -> bool:
     clamp = producer(op.x, graph.Clamp)
     if clamp is None or not op.dtype.is_integer or not tensor_type(op.x).dtype.is_float:
         return False
-    info = np.iinfo(op.dtype.numpy)
-    if (clamp.minimum is not None and clamp.minimum > info.min) or (
-        clamp.maximum is not None and clamp.maximum < info.max
-    ):
+    low, high = op.dtype.limits
+    if (clamp.minimum is not None and clamp.minimum > low) or (clamp.maximum is not None and clamp.maximum < high):
         return False
     rewriter.replace(op, rewriter.builder(rebuild(op, [clamp.x])))
     return True

@@ -1,9 +1,14 @@
-"""Quantized convolution, which ONNX's bundled tests have only in an opset that is too old."""
+"""Quantization beyond ONNX's bundled tests: convolution, whose test's opset is too old, and narrow element types."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import onnx.parser
+import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tilewright.frontends.onnx import import_onnx
@@ -40,3 +45,61 @@ def test_qlinear_conv_with_channel_scales_and_bias():
     # A value that falls on a tie may round the other way.
     assert np.abs(y.astype(int) - expected.astype(int)).max() <= 1
     assert (y == expected).mean() > 0.99
+
+
+def evaluated(text: str, *inputs: Any) -> tuple[Any, Any]:
+    """What the interpreter makes of a model's text, and what ONNX's reference does."""
+    proto = onnx.parser.parse_model(text)
+    names = [i.name for i in proto.graph.input]
+    (expected,) = ReferenceEvaluator(proto).run(None, dict(zip(names, inputs, strict=True)))
+    module = import_onnx(proto)
+    verify(module)
+    (found,) = Interpreter(module).run("main", list(inputs))
+    assert found.dtype == expected.dtype
+    return found, expected
+
+
+@pytest.mark.parametrize("target", ["float8e4m3fn", "float8e5m2fnuz", "float4e2m1", "int4", "uint2"])
+def test_blocks_of_which_the_last_is_not_full(target: str):
+    code = onnx.TensorProto.DataType.Value(target.upper())
+    text = f"""<ir_version: 13, opset_import: ["": 25]>
+        main (float[3, 10] x, float[3, 3] s) => ({target}[3, 10] y) {{
+            y = QuantizeLinear<axis=1, block_size=4, output_dtype={code}>(x, s)
+        }}"""
+    rng = np.random.default_rng(0)
+    x, scale = rng.normal(0, 100, (3, 10)).astype(np.float32), rng.uniform(0.1, 20, (3, 3)).astype(np.float32)
+    found, expected = evaluated(text, x, scale)
+    np.testing.assert_array_equal(found, expected)
+    text = f"""<ir_version: 13, opset_import: ["": 25]>
+        main ({target}[3, 10] x, float16[3, 3] s) => (float16[3, 10] y) {{
+            y = DequantizeLinear<axis=1, block_size=4>(x, s)
+        }}"""
+    found, expected = evaluated(text, found, scale.astype(np.float16))
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("mode", ["up", "down", "nearest"])
+def test_powers_of_two(mode: str, saturate: int):
+    text = f"""<ir_version: 13, opset_import: ["": 25]>
+        main (float[N] x) => (float8e8m0[N] y) {{
+            y = Cast<to=24, saturate={saturate}, round_mode="{mode}">(x)
+        }}"""
+    exponents = 2.0 ** np.arange(-120.0, 128.0)[:, None]
+    x = (exponents * [1, 1.25, 1.5, 1.75, -1.1]).astype(np.float32).reshape(-1)
+    found, expected = evaluated(text, np.append(x, np.asarray([np.inf, -np.inf, np.nan, 0], np.float32)))
+    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("name", ["int4", "uint2", "float4_e2m1fn", "float8_e4m3fnuz"])
+def test_packed_weights(tmp_path: Path, name: str, external: bool):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    weight = np.arange(0, 21).reshape(3, 7).astype(np.int8).astype(dtype)
+    tensor = onnx.numpy_helper.from_array(weight, "w")
+    node = onnx.helper.make_node("Cast", ["w"], ["y"], to=onnx.TensorProto.FLOAT)
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 7])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "main", [], [y], [tensor]))
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=external, size_threshold=0)
+    (found,) = Interpreter(import_onnx(tmp_path / "model.onnx")).run("main", [])
+    np.testing.assert_array_equal(found, weight.astype(np.float32))

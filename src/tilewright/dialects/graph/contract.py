@@ -24,7 +24,7 @@ def widen(x: Scalar, dtype: DType | None = None) -> Scalar:
     """16-bit floats as float32; anything as `dtype` where that is given."""
     if dtype is not None:
         return x.cast(dtype)
-    return x.cast(f32) if x.dtype.is_float and x.dtype.bits == 16 else x
+    return x.cast(f32) if x.dtype.is_float and x.dtype.bits <= 16 else x
 
 
 def factor_dtype(op: Any, a: TensorType, b: TensorType) -> DType:

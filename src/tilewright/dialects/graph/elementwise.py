@@ -94,8 +94,7 @@ class Unary(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         scalar_class = scalar.UNARY[type(self).function]
         x = tensor_type(self.x)
-        if x.dtype.kind not in scalar_class.kinds:
-            raise IRError(f"is not defined for {x.dtype.label}", self)
+        scalar.check_operand(self, scalar_class, x.dtype)
         return (TensorType(boolean if scalar_class.to_bool else x.dtype, x.shape),)
 
     def reference(self, x: Any) -> Any:
@@ -106,7 +105,7 @@ class Unary(GraphOp):
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
         name = type(self).function
-        if x.dtype.is_float and x.dtype.bits == 16 and not scalar.UNARY[name].to_bool:
+        if x.dtype.is_float and x.dtype.bits <= 16 and not scalar.UNARY[name].to_bool:
             return t.compute(x.shape, lambda *i: x[i].cast(f32).apply(name).cast(x.dtype))
         return t.compute(x.shape, lambda *i: x[i].apply(name))
 
@@ -123,8 +122,7 @@ class Binary(GraphOp):
         a, b = tensor_type(self.a), tensor_type(self.b)
         if a.dtype is not b.dtype:
             raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", self)
-        if a.dtype.kind not in scalar_class.kinds:
-            raise IRError(f"is not defined for {a.dtype.label}", self)
+        scalar.check_operand(self, scalar_class, a.dtype)
         return (TensorType(boolean if scalar_class.to_bool else a.dtype, broadcast_shapes(a.shape, b.shape, op=self)),)
 
     def reference(self, a: Any, b: Any) -> Any:
@@ -148,7 +146,7 @@ class Binary(GraphOp):
 
         def element(*i: Any) -> Scalar:
             x, y = a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]
-            if x.dtype.is_float and x.dtype.bits == 16:
+            if x.dtype.is_float and x.dtype.bits <= 16:
                 r = x.cast(f32).apply(name, y.cast(f32))
                 return r if r.dtype is boolean else r.cast(x.dtype)
             return x.apply(name, y)
@@ -337,7 +335,7 @@ class Activation(GraphOp):
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
-        if x.dtype.is_float and x.dtype.bits == 16:
+        if x.dtype.is_float and x.dtype.bits <= 16:
             return t.compute(x.shape, lambda *i: self.scalar_function(x[i].cast(f32)).cast(x.dtype))
         return t.compute(x.shape, lambda *i: self.scalar_function(x[i]))
 

@@ -19,7 +19,7 @@ from .shape import Reshape
 def widen(b: Builder, x: Value) -> Value:
     """16-bit floats as float32."""
     dtype = tensor_type(x).dtype
-    return b(Cast(x, dtype=f32)) if dtype.is_float and dtype.bits == 16 else x  # type: ignore[no-any-return]
+    return b(Cast(x, dtype=f32)) if dtype.is_float and dtype.bits <= 16 else x  # type: ignore[no-any-return]
 
 
 def narrow(b: Builder, x: Value, like: Value) -> Value:

@@ -152,7 +152,7 @@ class AvgPool(Pool):
         def element(*i: Any) -> Scalar:
             where, guard = self._reads(x, i)
             value = x.at(*where, guard=guard, otherwise=0) if guard else x[where]
-            return value.cast(f32) if x.dtype.bits == 16 else value
+            return value.cast(f32) if x.dtype.is_float and x.dtype.bits <= 16 else value
 
         total = t.reduce("sum", result.shape, self._taps(x), element)
 

@@ -48,7 +48,7 @@ class Reduction(GraphOp):
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
-        narrow = x.dtype.is_float and x.dtype.bits == 16
+        narrow = x.dtype.is_float and x.dtype.bits <= 16
         y = reduce_axes(
             t, x, type(self).combiner, self.normalized, self.keepdims, lambda v: v.cast(f32) if narrow else v
         )
@@ -131,7 +131,7 @@ class ReduceMean(Reduction):
 
     def decompose(self, b: Builder) -> Value:
         x = tensor_type(self.x)
-        wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits == 16 else self.x
+        wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits <= 16 else self.x
         total = b(ReduceSum(wide, axes=self.normalized, keepdims=self.keepdims))
         mean: Value = b(BINARY["div"](total, count(b, self.x, self.normalized, tensor_type(wide).dtype)))
         return b(Cast(mean, dtype=x.dtype)) if wide is not self.x else mean  # type: ignore[no-any-return]
@@ -151,7 +151,7 @@ class Variance(Reduction):
 
     def decompose(self, b: Builder) -> Value:
         x = tensor_type(self.x)
-        wide = b(Cast(self.x, dtype=f32)) if x.dtype.bits == 16 else self.x
+        wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits <= 16 else self.x
         mean = b(ReduceMean(wide, axes=self.normalized, keepdims=True))
         centered = b(BINARY["sub"](wide, mean))
         total = b(ReduceSum(b(BINARY["mul"](centered, centered)), axes=self.normalized, keepdims=self.keepdims))
@@ -274,7 +274,7 @@ class Prefix(GraphOp):
         axis = self.axis % x.rank
         n = x.shape[axis]
 
-        narrow = x.dtype.is_float and x.dtype.bits == 16
+        narrow = x.dtype.is_float and x.dtype.bits <= 16
 
         def length(*i: Any) -> Dim:
             return (n - 1 - i[axis] if self.reverse else i[axis]) + 1  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ MAX_DENSE = 1 << 30
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
-# TensorProto.DataType to dtypes; the missing ones (string, complex, 8-bit and narrower floats, 4-bit integers) are not supported.
+# TensorProto.DataType to dtypes; the missing ones (string, complex, floats of 6 bits) are not supported.
 DTYPES: dict[int, DType] = {
     1: DType.named("f32"),
     2: DType.named("ui8"),
@@ -36,6 +36,16 @@ DTYPES: dict[int, DType] = {
     12: DType.named("ui32"),
     13: DType.named("ui64"),
     16: DType.named("bf16"),
+    17: DType.named("f8E4M3FN"),
+    18: DType.named("f8E4M3FNUZ"),
+    19: DType.named("f8E5M2"),
+    20: DType.named("f8E5M2FNUZ"),
+    21: DType.named("ui4"),
+    22: DType.named("i4"),
+    23: DType.named("f4E2M1FN"),
+    24: DType.named("f8E8M0FNU"),
+    25: DType.named("ui2"),
+    26: DType.named("i2"),
 }
 
 
@@ -77,7 +87,8 @@ class OnnxFile:
         shape = tuple(tensor.dims)
         if any(d < 0 for d in shape):
             raise CompileError(f"{where} has a negative dimension: {list(shape)}")
-        size = math.prod(shape) * dtype.itemsize
+        count = math.prod(shape)
+        size = -(-count * dtype.bits // 8) if dtype.is_sub_byte else count * dtype.itemsize
         if tensor.data_location == tensor.EXTERNAL:
             raw = self._external(tensor, size, where)
         elif tensor.HasField("raw_data"):
@@ -89,6 +100,8 @@ class OnnxFile:
                 raise CompileError(f"{where} does not hold the data of {dtype.label}{list(shape)}: {error}") from None
         if raw.size != size:
             raise CompileError(f"{where} has {raw.size} bytes of data, but {dtype.label}{list(shape)} needs {size}")
+        if dtype.is_sub_byte:
+            raw = _unpacked(raw, dtype.bits, count)
         return raw.view(dtype.numpy).reshape(shape)
 
     def dense(self, sparse: Any, where: str) -> np.ndarray[Any, Any]:
@@ -143,6 +156,12 @@ class OnnxFile:
         except (OSError, RuntimeError) as error:  # a name too long, a loop of links, no permission
             raise CompileError(f"{where} has its data in {location[:200]!r}, which cannot be read: {error}") from None
         return self._maps[path]
+
+
+def _unpacked(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, Any]:
+    """Elements of `bits` bits, of which a byte holds the first ones lowest, as a byte each."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]  # type: ignore[no-any-return]
 
 
 def read_model(source: Any) -> OnnxFile:

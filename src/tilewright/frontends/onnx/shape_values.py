@@ -299,6 +299,8 @@ def _where(node: Node) -> Any:
 @_rule("Cast")
 def _cast(node: Node) -> Any:
     target = node.dtype_attr("to")
+    if target.is_sub_byte:
+        raise _Unknown  # they wrap around
     if target is boolean:
         return boolean, _elementwise(lambda a: a if isinstance(a, bool) else not _equal(a, 0), _content(node, 0))
     return target, _elementwise(lambda a: int(a) if isinstance(a, bool) else a, _content(node, 0))

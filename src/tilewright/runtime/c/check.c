@@ -7,8 +7,7 @@ int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits) {
     if (shape[i] == 0) return 0;
   for (int32_t i = 0; i < ndim; ++i)
     if (shape[i] < 0 || __builtin_mul_overflow(elements, shape[i], &elements)) return -1;
-  if (__builtin_mul_overflow(elements, (int64_t)bits, &total)) return -1;
-  total = total / 8 + (total % 8 != 0);
+  if (__builtin_mul_overflow(elements, (int64_t)(bits < 8 ? 1 : bits / 8), &total)) return -1;
   return (uint64_t)total > (uint64_t)PTRDIFF_MAX ? -1 : total;
 }
 

@@ -58,8 +58,15 @@ const char* tw_last_error(void) { return last_error; }
 
 const char* tw_dtype_name(int32_t code, int32_t bits, char* name) {
   static const char* const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  static const char* const narrow[] = {"e3m4",   "e4m3",     "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2",
+                                       "e5m2fnuz", "e8m0fnu", "e2m3fn",     "e3m2fn", "e2m1fn"};
   writer out = {name, name + 31};
-  if (code >= 0 && code < 7) {
+  if (code >= 7 && code < 18) { /* DLPack's floats of 8 bits, then of 6 and 4 */
+    put(&out, "float");
+    put_int(&out, bits);
+    put(&out, "_");
+    put(&out, narrow[code - 7]);
+  } else if (code >= 0 && code < 7) {
     put(&out, names[code]);
     if (code != kDLBool || bits != 8) put_int(&out, bits);
   } else {

@@ -30,7 +30,8 @@
 extern "C" {
 #endif
 
-/* The tensor structures of DLPack 1.x. Include dlpack.h before this header to use its definitions. */
+/* The tensor structures of DLPack 1.x. Include dlpack.h before this header to use its definitions. Elements of fewer than 8 bits
+ * are padded: each is the low bits of a byte of its own (what DLPack's flag IS_SUBBYTE_TYPE_PADDED says of managed tensors). */
 #ifndef DLPACK_DLPACK_H_
 enum { kDLCPU = 1, kDLCUDAHost = 3 };
 enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 };

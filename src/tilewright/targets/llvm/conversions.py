@@ -1,4 +1,5 @@
-"""Conversions between element types, and between registers and memory: float16 and bfloat16 are float32 in registers.
+"""Conversions between element types, and between registers and memory: floats narrower than float32 are float32 in registers, integers
+narrower than a byte are bytes, sign- or zero-extended.
 
 Rounding is to nearest, ties to even. The instruction that makes bfloat16 (AVX512-BF16), like those that multiply it, takes subnormal
 numbers (below 1.2e-38) for zeros; values that already are bfloat16 numbers are stored without it and keep every bit.
@@ -6,10 +7,11 @@ numbers (below 1.2e-38) for zeros; values that already are bfloat16 numbers are 
 
 from __future__ import annotations
 
-from ...ir.types import DType, bf16, boolean, f16, f32, f64, i32
+from ...ir.types import DType, bf16, boolean, f16, f32, f64, i8, i32
+from . import minifloats
 from .emitter import Emitter
 from .isa import Isa
-from .values import Context, number, register, storage
+from .values import Context, number, register, storage, width
 
 
 def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
@@ -26,14 +28,24 @@ def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
                 x = e.op(f"{'fptrunc' if source is f64 else 'fpext'} {old} {x} to {new}")
         else:
             x = e.op(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {old} {x} to {new}")
-        return from_storage(g, to_storage(g, x, target, lanes), target, lanes) if target in (f16, bf16) else x
+        return from_storage(g, to_storage(g, x, target, lanes), target, lanes) if target.bits < 32 else x
     if source.is_float:
         return _to_integer(g, x, source, target, lanes)
-    if target.bits == source.bits:
+    if width(target) < width(source):
+        x = e.op(f"trunc {old} {x} to {new}")
+    elif width(target) > width(source):
+        x = e.op(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
+    return _extended(e, x, target, lanes) if source is not boolean else x
+
+
+def _extended(e: Emitter, x: str, dtype: DType, lanes: int) -> str:
+    """A byte whose low bits are an integer of `dtype`, as registers hold it: what is above them is the sign's, or zero."""
+    if not dtype.is_sub_byte:
         return x
-    if target.bits < source.bits:
-        return e.op(f"trunc {old} {x} to {new}")
-    return e.op(f"{'sext' if source.kind == 'int' else 'zext'} {old} {x} to {new}")
+    kind, rest = register(dtype, lanes), number(8 - dtype.bits, i8, lanes)
+    if dtype.kind == "uint":
+        return e.op(f"and {kind} {x}, {number((1 << dtype.bits) - 1, dtype, lanes)}")
+    return e.op(f"ashr {kind} {e.op(f'shl {kind} {x}, {rest}')}, {rest}")
 
 
 def _to_integer(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
@@ -73,13 +85,13 @@ def _to_small_integer(g: Context, x: str, source: DType, target: DType, lanes: i
 
 def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact: bool = False) -> str:
     """``scalar.bitcast`` between registers; `exact` as in `to_storage`."""
-    narrow = (f16, bf16)
+    narrow = [dtype for dtype in (source, target) if dtype.is_float and dtype.bits < 32]
     if source in narrow:
         x = to_storage(g, x, source, lanes, exact)
     old = storage(source, lanes, g.isa.half) if source in narrow else register(source, lanes)
     new = storage(target, lanes, g.isa.half) if target in narrow else register(target, lanes)
     x = x if old == new else g.e.op(f"bitcast {old} {x} to {new}")
-    return from_storage(g, x, target, lanes) if target in narrow else x
+    return from_storage(g, x, target, lanes) if target in narrow else _extended(g.e, x, target, lanes)
 
 
 def from_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
@@ -91,13 +103,15 @@ def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int) -> str:
     """`from_storage` for code that is no kernel's."""
     stored, kind = storage(dtype, lanes, isa.half), register(dtype, lanes)
     if stored == kind:
-        return x
+        return _extended(e, x, dtype, lanes)
     if dtype is boolean:
         return e.op(f"icmp ne {stored} {x}, {'0' if lanes == 1 else 'zeroinitializer'}")
     if dtype is f16 and isa.half:
         return e.op(f"fpext {stored} {x} to {kind}")
     integer = "i32" if lanes == 1 else f"<{lanes} x i32>"
     wide = e.op(f"zext {stored} {x} to {integer}")
+    if dtype.bits <= 8:
+        return minifloats.decode(e, wide, dtype, lanes)
     if dtype is bf16:
         return e.op(f"bitcast {integer} {e.op(f'shl {integer} {wide}, {_int(16, lanes)}')} to {kind}")
     return _half_to_float(e, wide, integer, kind, lanes)
@@ -128,6 +142,8 @@ def to_storage(g: Context, x: str, dtype: DType, lanes: int, exact: bool = False
         nan = e.op(f"fcmp uno {kind} {x}, {number(0, dtype, lanes)}")
         quiet = e.op(f"or {integer} {high}, {_int(0x40, lanes)}")
         rounded = e.op(f"select {register(boolean, lanes)} {nan}, {integer} {quiet}, {integer} {rounded}")
+    elif dtype.bits <= 8:
+        rounded = minifloats.encode(e, bits, dtype, lanes)
     else:
         rounded = _float_to_half(g, bits, integer, kind, lanes)
     return e.op(f"trunc {integer} {rounded} to {stored}")

@@ -31,6 +31,15 @@ _TENSOR = "{ ptr, i32, i32, i32, i32 }"
 _SYMBOL = "{ ptr, i64, i64 }"
 _MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
+_CODES = {
+    "bf16": 4,
+    "f8E4M3FN": 10,
+    "f8E4M3FNUZ": 11,
+    "f8E5M2": 12,
+    "f8E5M2FNUZ": 13,
+    "f8E8M0FNU": 14,
+    "f4E2M1FN": 17,
+}
 
 
 def host_inputs(main: func.Func) -> list[tuple[str, BufferType]]:
@@ -494,9 +503,9 @@ class _Program:
 
 
 def dlpack_type(dtype: DType) -> tuple[int, int]:
-    """DLPack's type code and bits of an element type."""
-    if dtype.name == "bf16":
-        return 4, 16
+    """DLPack's type code and bits of an element type; what has fewer than 8 bits is padded, an element in the low bits of each byte."""
+    if dtype.name in _CODES:
+        return _CODES[dtype.name], dtype.bits
     return _KINDS[dtype.kind], 8 if dtype.kind == "bool" else dtype.bits
 
 

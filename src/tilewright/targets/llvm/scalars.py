@@ -58,7 +58,7 @@ _CHOOSING = frozenset(f"scalar.{name}" for name in ("select", "min", "max", "neg
 def _fits(op: Operation, operands: list[Val]) -> DType | None:
     """The narrow type whose numbers all results are."""
     floats = [v for v in operands if v.dtype.is_float]
-    if op.name not in _CHOOSING or not floats or not op.result.type.is_float:
+    if op.name not in _CHOOSING or not floats or not op.result.type.is_float or op.result.type.bits < 16:
         return None
     narrow = next((v.fits for v in floats if v.fits is not None), None)
     if narrow is None or not all(v.fits is narrow or _is_number_of(narrow, v.constant) for v in floats):

@@ -19,7 +19,7 @@ from .isa import Isa
 class Val:
     """An SSA value in registers: equal in all lanes (`lanes` 1, one part), or a vector of `lanes` for each part.
 
-    float16 and bfloat16 are kept as float32; booleans as i1. `constant` is the number, where it is one. `fits`: float16 or bfloat16
+    Narrower floats are kept as float32, narrower integers as i8, sign- or zero-extended; booleans as i1. `constant` is the number, where it is one. `fits`: float16 or bfloat16
     where all its values are surely numbers of that type, so that rounding to it changes nothing.
     """
 
@@ -101,18 +101,23 @@ class Context:
         return found
 
 
+def width(dtype: DType) -> int:
+    """Bits of an integer or boolean in a register."""
+    return dtype.bits if dtype is boolean else max(dtype.bits, 8)
+
+
 def register(dtype: DType, lanes: int = 1) -> str:
     """The LLVM type of a value in a register."""
     if dtype.is_float:
         kind = "double" if dtype is f64 else "float"
     else:
-        kind = f"i{dtype.bits}"
+        kind = f"i{width(dtype)}"
     return kind if lanes == 1 else f"<{lanes} x {kind}>"
 
 
 def storage(dtype: DType, lanes: int = 1, half: bool = True) -> str:
     """The LLVM type of an element in memory; `half` says that the target converts float16 by instructions."""
-    if dtype is boolean:
+    if dtype is boolean or (dtype.is_float and dtype.bits <= 8):
         kind = "i8"
     elif dtype is bf16 or (dtype is f16 and not half):
         kind = "i16"
@@ -136,7 +141,7 @@ def literal(value: Any, dtype: DType) -> str:
             stored = stored.astype(f32.numpy)
         return f"0x{struct.unpack('<Q', struct.pack('<d', float(stored)))[0]:016X}"
     number = int(stored)
-    return str(number - (1 << dtype.bits) if number >= 1 << (dtype.bits - 1) else number)
+    return str(number - (1 << width(dtype)) if number >= 1 << (width(dtype) - 1) else number)
 
 
 def number(value: float, dtype: DType, lanes: int) -> str:
@@ -145,4 +150,4 @@ def number(value: float, dtype: DType, lanes: int) -> str:
     return text if lanes == 1 else f"splat ({register(dtype)} {text})"
 
 
-__all__ = ["Context", "Tile", "Val", "literal", "number", "register", "storage"]
+__all__ = ["Context", "Tile", "Val", "literal", "number", "register", "storage", "width"]

@@ -148,7 +148,7 @@ def _look_at_access(
 
 def _count(found: _Body, dtype: DType) -> None:
     if dtype is not boolean:
-        found.bits.add(32 if dtype.is_float and dtype.bits < 32 else dtype.bits)
+        found.bits.add(32 if dtype.is_float and dtype.bits < 32 else max(dtype.bits, 8))
 
 
 # -- Writing -----------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import DType, boolean
+from ....ir.types import DType, boolean, f32, i32
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -149,12 +149,53 @@ def _isinf(n: Node) -> Value:
 
 @importer("Cast")
 def _cast(n: Node) -> Value:
-    return cast(n, n.value(0), n.dtype_attr("to"))
+    return _converted(n, n.value(0), n.dtype_attr("to"))
 
 
 @importer("CastLike")
 def _cast_like(n: Node) -> Value:
-    return cast(n, n.value(0), n.tensor(1).dtype)
+    return _converted(n, n.value(0), n.tensor(1).dtype)
+
+
+def _converted(n: Node, x: Value, dtype: DType) -> Value:
+    """Cast with its attributes: floats of 8 bits saturate unless told otherwise, integers of 4 and 2 bits wrap around."""
+    if x.type.dtype is dtype:
+        return x
+    if dtype.name == "f8E8M0FNU":
+        return _power_of_two(n, cast(n, x, f32), dtype)
+    if dtype.is_float and dtype.bits == 8:
+        return to_float8(n, x, dtype)
+    if dtype.is_integer and dtype.is_sub_byte and x.type.dtype.is_float:
+        x = cast(n, x, i32)
+    return cast(n, x, dtype)
+
+
+def to_float8(n: Node, x: Value, dtype: DType) -> Value:
+    """`x` as floats of 8 bits, limited to their finite numbers where the node has ``saturate`` (the default)."""
+    if not x.type.dtype.is_float or x.type.dtype.bits < 16:
+        x = cast(n, x, f32)
+    if n.attr("saturate", 1):
+        low, high = dtype.limits
+        x = n.emit(g.Clamp(x, minimum=low, maximum=high))
+    return cast(n, x, dtype)
+
+
+def _power_of_two(n: Node, x: Value, dtype: DType) -> Value:
+    """float32 numbers as powers of two (without sign) as ``round_mode`` says; 2**-127 is the least, infinity becomes NaN."""
+    mode = n.attr("round_mode", "up")
+    if mode not in ("up", "down", "nearest"):
+        raise Unsupported(f"round_mode '{mode}'")
+    largest = 2.0**127
+    size = n.emit(g.Max(n.emit(g.Abs(x)), scalar(n, 2.0**-127, x)))
+    near = cast(n, cast(n, n.emit(g.Min(size, scalar(n, largest, x))), dtype), f32)
+    half = n.emit(g.Mul(near, scalar(n, 0.5, x)))
+    power = n.emit(g.Select(n.emit(g.Gt(near, size)), half, near))
+    if mode != "down":
+        above = g.Gt(size, power) if mode == "up" else g.Ge(size, n.emit(g.Mul(power, scalar(n, 1.5, x))))
+        power = n.emit(g.Select(n.emit(above), n.emit(g.Mul(power, scalar(n, 2.0, x))), power))
+    if n.attr("saturate", 1):
+        power = n.emit(g.Min(power, scalar(n, largest, x)))
+    return cast(n, n.emit(g.Select(n.emit(g.Isinf(x)), scalar(n, float("nan"), x), power)), dtype)
 
 
 @importer("Clip")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.types import DType, f32, i32
 from .convolution import conv
-from .elementwise import cast
+from .elementwise import cast, to_float8
 from .shape import broadcast, reshape
 from .table import importer
 
@@ -22,23 +20,27 @@ if TYPE_CHECKING:
 def _along(n: Node, parameter: Value, x: Value) -> Value:
     """A scale or zero point per tensor, per index of `axis`, or per block along `axis`, made to broadcast with `x`."""
     shape = parameter.type.shape
-    if len(shape) == 0 or (len(shape) == 1 and shape[0] == 1 and x.type.rank != 1):
+    axis, block = n.attr("axis", 1), n.attr("block_size", 0)
+    if all(size == 1 for size in shape):
         return reshape(n, parameter, ())
-    axis, block = normalize_axis(n.attr("axis", 1), x.type.rank), n.attr("block_size", 0)
+    axis = normalize_axis(axis, x.type.rank)
     if not block:
         return reshape(n, parameter, [shape[0] if d == axis else 1 for d in range(x.type.rank)])
     wide = (*shape[: axis + 1], block, *shape[axis + 1 :])
     repeated = broadcast(n, reshape(n, parameter, (*shape[: axis + 1], 1, *shape[axis + 1 :])), wide)
-    return reshape(n, repeated, x.type.shape)
+    repeated = reshape(n, repeated, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
+    rank, stops = x.type.rank, x.type.shape  # the last block need not be full
+    return n.emit(g.Slice(repeated, starts=(0,) * rank, stops=stops, steps=(1,) * rank))  # type: ignore[no-any-return]
 
 
 @importer("DequantizeLinear")
 def _dequantize(n: Node) -> Value:
     x, scale = n.value(0), n.value(1)
     dtype = n.dtype_attr("output_dtype") if n.attr("output_dtype", 0) else scale.type.dtype
-    y = cast(n, x, i32)
+    wide = f32 if x.type.dtype.is_float else i32
+    y = cast(n, x, wide)
     if n.has(2):
-        y = n.emit(g.Sub(y, _along(n, cast(n, n.value(2), i32), x)))
+        y = n.emit(g.Sub(y, _along(n, cast(n, n.value(2), wide), x)))
     y = n.emit(g.Mul(cast(n, y, f32), _along(n, cast(n, scale, f32), x)))
     return cast(n, y, dtype)
 
@@ -50,11 +52,17 @@ def _quantize(n: Node) -> Value:
         dtype = n.tensor(2).dtype
     else:
         dtype = n.dtype_attr("output_dtype") if n.attr("output_dtype", 0) else DType.named("ui8")
-    y = n.emit(g.Round(n.emit(g.Div(cast(n, x, f32), _along(n, cast(n, scale, f32), x)))))
+    y = n.emit(g.Div(cast(n, x, f32), _along(n, cast(n, scale, f32), x)))
+    if not dtype.is_float:
+        y = n.emit(g.Round(y))
     if n.has(2):
         y = n.emit(g.Add(y, _along(n, cast(n, n.value(2), f32), x)))
-    info = np.iinfo(dtype.numpy)
-    return cast(n, n.emit(g.Clamp(y, minimum=float(info.min), maximum=float(info.max))), dtype)
+    return to_float8(n, y, dtype) if dtype.is_float and dtype.bits == 8 else _limited(n, y, dtype)
+
+
+def _limited(n: Node, y: Value, dtype: DType) -> Value:
+    low, high = dtype.limits
+    return cast(n, n.emit(g.Clamp(y, minimum=float(low), maximum=float(high))), dtype)
 
 
 def _real(n: Node, index: int, axis: int | None = None) -> Value:
@@ -75,10 +83,9 @@ def _per_axis(n: Node, parameter: Value, x: Value, axis: int | None) -> Value:
 def _quantized(n: Node, y: Value, scale: int) -> Value:
     """Real numbers rounded to the scale and zero point that are inputs `scale` and the next."""
     zero = n.value(scale + 1)
-    info = np.iinfo(zero.type.dtype.numpy)
     y = n.emit(g.Round(n.emit(g.Div(y, _per_axis(n, cast(n, n.value(scale), f32), y, None)))))
     y = n.emit(g.Add(y, _per_axis(n, cast(n, zero, f32), y, None)))
-    return cast(n, n.emit(g.Clamp(y, minimum=float(info.min), maximum=float(info.max))), zero.type.dtype)
+    return _limited(n, y, zero.type.dtype)
 
 
 @importer("QLinearMatMul")
