@@ -178,6 +178,24 @@ for _name, _function in (("Cumsum", np.cumsum), ("Cumprod", np.cumprod)):
                         )
                     )
 
+for _name, _ufunc in (("Cummax", np.maximum), ("Cummin", np.minimum)):
+    for _axis in (1, -1):
+        for _reverse in (False, True):
+
+            def _running(d: Any, x: Any, f: Any = _ufunc, a: Any = _axis, r: Any = _reverse) -> Any:
+                return np.flip(f.accumulate(np.flip(x, a), a), a) if r else f.accumulate(x, a)
+
+            CASES.append(
+                Case(
+                    _name,
+                    (F("b", 4, "s"),),
+                    lambda b, d, x, cls=graph.OPERATORS[_name], a=_axis, r=_reverse: b(cls(x, axis=a, reverse=r)),
+                    _running,
+                    WITH_ZERO,
+                    note=f"{_axis} {_reverse}",
+                )
+            )
+
 for _largest in (True, False):
     for _axis in (0, -1):
         for _dtype, _fill in ((f32, normal), (i64, integers(0, 3)), (f32, special)):

@@ -13,6 +13,7 @@ from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
 from tilewright.lowering.graph_to_tensor import lower_to_tensor
 
+from .control_flow_cases import CASES as CONTROL_FLOW
 from .elementwise_cases import CASES as ELEMENTWISE
 from .harness import Case, Sizes, arrays, build_module, symbols_of
 from .movement_cases import CASES as MOVEMENT
@@ -20,7 +21,7 @@ from .network_cases import CASES as NETWORK
 from .reduction_cases import CASES as REDUCTION
 from .scan_cases import CASES as SCAN
 
-CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN]
+CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN, *CONTROL_FLOW]
 
 
 def compare(actual: list[Any], expected: Any, case: Case, what: str) -> None:
