@@ -171,7 +171,7 @@ class LogSumExp(Reduction):
     name = "graph.log_sum_exp"
 
     def reference(self, x: Any) -> Any:
-        m = x.max(axis=self.normalized, keepdims=True).astype(np.float64)
+        m = x.max(axis=self.normalized, keepdims=True, initial=-np.inf).astype(np.float64)
         m = np.where(np.isfinite(m), m, 0)
         with np.errstate(divide="ignore"):
             y = np.log(np.exp(x - m).sum(axis=self.normalized, keepdims=True)) + m
