@@ -16,7 +16,7 @@ from ..ir.interpreter import Frame
 from ..ir.symbolic import prove_eq, prove_le
 from ..ir.types import BufferType, Type, i64
 from .loop import Kernel
-from .tensor import bind_size, check
+from .tensor import bind_size, check, run_while
 
 ARENA_SIZE = "tw.arena_size"
 """Attribute of a planned host function: bytes of the arena, over the function's shape symbols."""
@@ -215,14 +215,10 @@ class While(Operation):
         if [a.type for a in self.body.args] != types or ends != types:
             raise IRError(f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self)
 
-    def interpret(self, env: Any, condition: Any, *rest: Any) -> Any:
-        limit, carried = (None, list(rest)) if self.limit is None else (int(rest[0]), list(rest[1:]))
-        step = 0
-        while condition.any() and (limit is None or step < limit):
-            condition, *carried = env.child({self.step.name: step}).run_block(self.body, carried)
-            step += 1
-        env.dims[self.count.name] = step
-        return carried
+    def interpret(self, env: Any, *operands: Any) -> Any:
+        return run_while(
+            self, env, operands, lambda step, carried: env.child({self.step.name: step}).run_block(self.body, carried)
+        )
 
 
 @operation

@@ -8,7 +8,7 @@ gathering and broadcasting are all the same operation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -657,22 +657,34 @@ class While(Operation):
             raise IRError(f"yields slices for {stacked}, which are not its results", self)
 
     def interpret(self, env: Any, *operands: Any) -> Any:
-        condition, limit = operands[0], None if self.limit is None else int(operands[1])
-        carried = list(operands[1 if self.limit is None else 2 :])
-        types = [r.type for r in self.results[len(carried) :]]
-        slices: list[list[Any]] = [[] for _ in types]
-        step = 0
-        while condition.all() and (limit is None or step < limit):
-            condition, *ends = env.child({self.step.name: step}).run_block(self.body, carried)
-            for column, part in zip(slices, ends[len(carried) :], strict=True):
-                column.append(part)
-            carried = ends[: len(carried)]
-            step += 1
-        env.dims[self.count.name] = step
-        return [*carried, *(stacked(column, t, env) for column, t in zip(slices, types, strict=True))]
+        return run_while(
+            self, env, operands, lambda step, carried: env.child({self.step.name: step}).run_block(self.body, carried)
+        )
 
 
-def stacked(slices: Sequence[Any], type_: TensorType, env: Any) -> Any:
+def run_while(op: Any, env: Any, operands: Sequence[Any], body: Callable[[int, list[Any]], list[Any]]) -> list[Any]:
+    """The results of a `while` of any level in the interpreter, whose `count` gets its value.
+
+    `operands`: the condition, the limit if the operation has one, the initial values. ``body(step, carried)`` gives the condition, the next
+    carried values, the slices of the step.
+    """
+    condition, *rest = operands
+    limit = None if op.limit is None else int(rest.pop(0))
+    carried = rest
+    types = [r.type for r in op.results[len(carried) :]]
+    slices: list[list[Any]] = [[] for _ in types]
+    step = 0
+    while condition.all() and (limit is None or step < limit):
+        condition, *ends = body(step, carried)
+        for column, part in zip(slices, ends[len(carried) :], strict=True):
+            column.append(part)
+        carried = ends[: len(carried)]
+        step += 1
+    env.dims[op.count.name] = step
+    return [*carried, *(_stacked(column, t, env) for column, t in zip(slices, types, strict=True))]
+
+
+def _stacked(slices: Sequence[Any], type_: TensorType, env: Any) -> Any:
     """An array of the slices, of which there may be none."""
     if slices:
         return np.stack(slices)

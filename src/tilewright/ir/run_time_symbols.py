@@ -7,17 +7,22 @@ operations asks here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .core import Block, Operation
-from .symbolic import Expr, free_symbols
+from .symbolic import Dim, Expr, free_symbols
 from .types import BufferType, TensorType
 
 
 def defined_by(op: Operation) -> tuple[Expr, ...]:
     """The symbols that an operation defines for those after it."""
     return tuple(op.attributes[key] for key in op.defines)
+
+
+def mentions(shape: Sequence[Dim], symbols: Collection[Expr]) -> bool:
+    """Whether one of the symbols occurs in a shape."""
+    return any(s in symbols for d in shape for s in free_symbols(d))
 
 
 def definitions(block: Block) -> dict[Expr, Operation]:
@@ -58,4 +63,4 @@ def _symbols_in(data: Iterable[Any]) -> Iterator[Expr]:
             yield from _symbols_in(value)
 
 
-__all__ = ["defined_by", "defined_inside", "definers_of", "definitions", "symbols_of"]
+__all__ = ["defined_by", "defined_inside", "definers_of", "definitions", "mentions", "symbols_of"]

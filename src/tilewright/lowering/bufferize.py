@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from ..dialects import func, graph, host, loop, tensor
 from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
-from ..ir.run_time_symbols import defined_inside
-from ..ir.symbolic import free_symbols
+from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.types import BufferType, TensorType
 
 
@@ -54,7 +53,7 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
 
     builder = Builder(new.body, location=old.location)
     # Where an output goes whose size is computed in the run is known at its end only.
-    late = [k for k, v in enumerate(results) if any(s in symbols for d in v.type.shape for s in free_symbols(d))]
+    late = [k for k, v in enumerate(results) if mentions(v.type.shape, symbols)]
     early = [k for k in range(len(results)) if k not in late]
     copied = _place_results(builder, old.body, [results[k] for k in early], [targets[k] for k in early], buffers)
     _Bufferizer(module, kernels_of, buffers).block(builder, old.body)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from ..dialects import func, host, loop
 from ..ir.constant import Constant
 from ..ir.core import BlockArgument, IRError, Module, Operation, OpResult, Value
-from ..ir.run_time_symbols import defined_inside
+from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.symbolic import Dim, bounds, evaluate, free_symbols, prove_le, unordered_max
 
 ALIGNMENT = 64
@@ -143,7 +143,7 @@ def _number_slots(main: func.Func) -> int:
     allocs = [op for op in main.walk() if isinstance(op, host.Alloc)]
     count = max((op.slot + 1 for op in allocs if op.slot is not None), default=0)
     for op in allocs:
-        if op.slot is None and any(s in symbols for d in op.buffer.shape for s in free_symbols(d)):
+        if op.slot is None and mentions(op.buffer.shape, symbols):
             op.slot = count
             count += 1
     return count

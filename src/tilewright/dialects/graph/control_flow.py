@@ -216,22 +216,13 @@ class While(GraphOp):
                 raise IRError(f"carried value {k} begins as {x.type} and becomes {end.type}", self)
 
     def interpret(self, env: Any, *operands: Any) -> Any:
-        condition, limit, carried = _loop_operands(self, operands)
-        types = [r.type for r in self.results[len(carried) :]]
-        stacked: list[list[Any]] = [[] for _ in types]
-        step = 0
-        while condition.all() and (limit is None or step < int(limit)):
-            condition, *ends = env.run_block(self.body, [np.int64(step), *carried])
-            carried = ends[: len(carried)]
-            for column, part in zip(stacked, ends[len(carried) :], strict=True):
-                column.append(part)
-            step += 1
-        env.dims[self.count.name] = step
-        return [*carried, *(tensor.stacked(column, t, env) for column, t in zip(stacked, types, strict=True))]
+        return tensor.run_while(
+            self, env, operands, lambda step, carried: env.run_block(self.body, [np.int64(step), *carried])
+        )
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
-        wrapped = [x.value for x in operands]
-        condition, limit, initial = _loop_operands(self, wrapped)
+        condition, *initial = (x.value for x in operands)
+        limit = None if self.limit is None else initial.pop(0)
         step = symbol(step_name(self), 0, None)
         loop = tensor.While(
             condition,
@@ -252,12 +243,6 @@ class While(GraphOp):
         inside.builder(tensor.Yield(ends))
         t.builder.insert(loop)
         return [t.wrap(r) for r in loop.results]
-
-
-def _loop_operands(op: While, operands: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
-    """The condition, the limit (None: none), the initial values."""
-    start = 1 if op.limit is None else 2
-    return operands[0], None if op.limit is None else operands[1], list(operands[start:])
 
 
 def _move(source: Block, target: Block, values: dict[Value, Value]) -> None:

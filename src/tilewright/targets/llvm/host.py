@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...dialects import func, host, loop
 from ...errors import CompileError
 from ...ir.core import Block, IRError, Module, Value
-from ...ir.run_time_symbols import defined_inside
+from ...ir.run_time_symbols import defined_inside, mentions
 from ...ir.shape_solver import Check, Define, ShapeSolver
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, is_symbol
 from ...ir.types import BufferType, DType
@@ -93,9 +93,7 @@ class _Printer:
         self.symbols = [*self.solved, *self.computed]
         count = len(host_inputs(main))
         self.late = {
-            arg: number
-            for number, arg in enumerate(main.body.args[count:])
-            if any(s in self.computed for d in arg.type.shape for s in free_symbols(d))
+            arg: number for number, arg in enumerate(main.body.args[count:]) if mentions(arg.type.shape, self.computed)
         }
         """Outputs whose size is known at the end of a run only, with their numbers."""
         self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
@@ -165,7 +163,7 @@ class _Printer:
 
     def _tensor(self, name: str, type_: BufferType) -> str:
         code, bits = dlpack_type(type_.dtype)
-        late = int(any(s in self.computed for d in type_.shape for s in free_symbols(d)))
+        late = int(mentions(type_.shape, self.computed))
         return f"{_TENSOR} {{ ptr {self._string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank}, i32 {late} }}"
 
     # -- Functions over the symbols ------------------------------------------------------------------------------------------
