@@ -218,3 +218,16 @@ def test_nothing_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         close(torch.compile(lambda x: x.exp(), backend=torch_backend.tilewright)(random(3)), random(3).exp())
+
+
+def test_max_pool_finds_torchs_positions() -> None:
+    """Equal elements, windows of nothing but -inf that overlap padding, NaNs."""
+    x = torch.relu(random(2, 3, 9, 8))
+    x[0, 0] = -torch.inf
+    x[0, 1, :4, 2:5] = torch.nan
+
+    def pool(x: Any) -> Any:
+        return F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)
+
+    for got, wanted in zip(compile(pool)(x), pool(x), strict=True):
+        torch.testing.assert_close(got, wanted, equal_nan=True)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import DType, i64
 from ..importer import Node, Unsupported
 from ..registry import importer
 from .contract import _batched, _each
@@ -87,43 +83,13 @@ def max_pool_with_indices(
 ) -> tuple[Value, Value]:
     rank = 3 if "3d" in str(n.fx.target) else 2
     x, _ = _batched(n, x, rank)
-    y = _pooled(n, g.MaxPool, rank, x, kernel, stride, padding, ceil_mode, dilations=_each(dilation, rank))
-    where = _max_positions(n, x, y, _each(kernel, rank), _each(stride or kernel, rank), padding, dilation)
+    sizes = _each(kernel, rank)
+    options = {
+        "kernel": sizes,
+        "strides": _each(stride, rank) if stride else sizes,
+        "padding": tuple((p, p) for p in _each(padding, rank)),
+        "dilations": _each(dilation, rank),
+        "ceil_mode": bool(ceil_mode),
+    }
+    y, where = (n.emit(kind(x, **options)) for kind in (g.MaxPool, g.MaxPoolIndices))
     return n.reshape(y, n.result_shape(0)), n.reshape(where, n.result_shape(1))
-
-
-def _max_positions(
-    n: Node, x: Value, y: Value, kernel: tuple[int, ...], strides: tuple[int, ...], padding: Any, dilation: Any
-) -> Value:
-    """Where in the flattened plane of `x` each maximum `y` lies, the first of equal ones; a NaN counts as the maximum."""
-    rank = len(kernel)
-    plane, out = x.type.shape[2:], y.type.shape[2:]
-    pads, dilations = _each(padding, rank), _each(dilation, rank)
-    ends = [(o - 1) * s + d * (k - 1) + 1 for o, s, d, k in zip(out, strides, dilations, kernel, strict=True)]
-    high = [
-        e - size - p for e, size, p in zip(ends, plane, pads, strict=True)
-    ]  # negative: the last elements are in no window
-    padded = n.emit(g.Pad(x, low=(0, 0, *pads), high=(0, 0, *high), value=_lowest(x.type.dtype)))
-    windows = []
-    for tap in np.ndindex(*kernel):
-        starts = [t * d for t, d in zip(tap, dilations, strict=True)]
-        stops = [a + (o - 1) * s + 1 for a, o, s in zip(starts, out, strides, strict=True)]
-        lead = x.type.shape[:2]
-        part = n.emit(g.Slice(padded, starts=(0, 0, *starts), stops=(*lead, *stops), steps=(1, 1, *strides)))
-        windows.append(n.reshape(part, (*part.type.shape, 1)))
-    axis = rank + 2
-    tap_index = n.emit(g.Argmax(n.emit(g.Concat(windows, axis=axis)), axis=axis))
-    position: Any = None
-    rest = tap_index
-    for a in reversed(range(rank)):
-        offset = n.binary("mod", rest, n.constant(kernel[a], i64))
-        rest = n.binary("div", rest, n.constant(kernel[a], i64))
-        start = n.emit(g.Iota(shape=y.type.shape, axis=a + 2, start=-pads[a], step=strides[a]))
-        at = n.binary("add", start, n.binary("mul", offset, n.constant(dilations[a], i64)))
-        scaled = n.binary("mul", at, n.scalar(math.prod(plane[a + 1 :]), i64)) if a + 1 < rank else at  # type: ignore[arg-type]
-        position = scaled if position is None else n.binary("add", position, scaled)
-    return position  # type: ignore[no-any-return]
-
-
-def _lowest(dtype: DType) -> float | int:
-    return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
