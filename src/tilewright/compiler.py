@@ -401,9 +401,13 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
         from .frontends.torch import import_torch
 
         return import_torch(model, args, dims, kwargs)
+    if origin == "jax" and type(model).__name__ == "Exported":
+        from .frontends.stablehlo import import_stablehlo
+
+        return import_stablehlo(model, dims)
     raise CompileError(
-        f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2), a torch.nn.Module, a torch.export.ExportedProgram, "
-        "an onnx.ModelProto or a tilewright.ir Module"
+        f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2, .mlir), a torch.nn.Module, a torch.export.ExportedProgram, "
+        "an onnx.ModelProto, a jax.export.Exported or a tilewright.ir Module"
     )
 
 
@@ -411,7 +415,7 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if not path.exists():
         raise CompileError(f"{path}: no such file")
     if path.is_dir():
-        raise CompileError(f"{path}: is a folder; give the model file in it (.onnx or .pt2)")
+        raise CompileError(f"{path}: is a folder; give the model file in it (.onnx, .pt2 or .mlir)")
     if path.suffix == ".onnx":
         from .frontends.onnx import import_onnx
 
@@ -420,7 +424,11 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
         from .frontends.torch import import_torch
 
         return import_torch(path, args, dims, kwargs)
-    raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2")
+    if path.suffix == ".mlir":
+        from .frontends.stablehlo import import_stablehlo
+
+        return import_stablehlo(path, dims)
+    raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2, .mlir")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 
 from tilewright.dialects import graph
 from tilewright.ir.constant import Constant
-from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
+from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8
 
 from .harness import Case, F, Fill, bools, integers, normal, positive, special, unit
 
@@ -317,6 +317,24 @@ def _saturate(x: Any, dtype: Any) -> Any:
     ]
     return np.array(flat, dtype).reshape(x.shape)
 
+
+for _source, _target, _fill in [
+    (f32, i32, special),
+    (i16, bf16, integers(0, 999)),
+    (i64, f64, normal),
+    (boolean, i8, bools),
+]:
+    CASES.append(
+        Case(
+            "Bitcast",
+            (F("b", 3, "s", dtype=_source, fill=_fill),),
+            lambda b, d, x, t=_target: b(graph.Bitcast(x, dtype=t)),
+            lambda sizes, x, t=_target: np.ascontiguousarray(x).view(t.numpy).reshape(x.shape),
+            SIZES,
+            0.0,
+            f"{_source.name}-{_target.name}",
+        )
+    )
 
 for _source, _target, _fill, _cast in [
     (f32, f16, normal, lambda x: x.astype(np.float16)),

@@ -308,6 +308,35 @@ class Cast(GraphOp):
         return t.compute(x.shape, lambda *i: x[i].cast(self.dtype))
 
 
+@operation
+class Bitcast(GraphOp):
+    """The same bits as another dtype of equal width. A boolean is a byte: 0 or 1, and true if it is not 0."""
+
+    name = "graph.bitcast"
+    x: Operand
+    dtype: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if len({8 if d is boolean else d.bits for d in (x.dtype, self.dtype)}) != 1:
+            raise IRError(f"{x.dtype.label} and {self.dtype.label} differ in width", self)
+        return (TensorType(self.dtype, x.shape),)
+
+    def reference(self, x: Any) -> Any:
+        if boolean in (tensor_type(self.x).dtype, self.dtype):
+            return x.astype(self.dtype.numpy)
+        return np.ascontiguousarray(x).view(self.dtype.numpy).reshape(x.shape)
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.x if self.x.type.dtype is self.dtype else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        if boolean in (x.dtype, self.dtype):  # a byte in memory, but one bit in a register
+            return t.compute(x.shape, lambda *i: x[i].cast(self.dtype))
+        return t.compute(x.shape, lambda *i: x[i].bitcast(self.dtype))
+
+
 class Activation(GraphOp):
     """A unary function written in scalars; `scalar_function` works on lowering's `Scalar`, `array_function` on float64 arrays."""
 

@@ -1,0 +1,86 @@
+"""Products: dot_general, convolution."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from .shape import pad
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+@importer("dot_general")
+def _dot_general(n: Node) -> Value:
+    from ..reading import bindings
+
+    _, stablehlo, *_ = bindings()
+    numbers = stablehlo.DotDimensionNumbers(n.attr("dot_dimension_numbers"))
+    batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
+    summed = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
+    a, b = (n.cast(x, n.dtype()) for x in n.inputs)
+    rows = [d for d in range(a.type.rank) if d not in batch[0] + summed[0]]
+    columns = [d for d in range(b.type.rank) if d not in batch[1] + summed[1]]
+    if len(summed[0]) == 1 and len(rows) == len(columns) == 1:
+        a = n.transpose(a, [*batch[0], *rows, *summed[0]])
+        b = n.transpose(b, [*batch[1], *summed[1], *columns])
+        return n.emit(g.Matmul(a, b))  # type: ignore[no-any-return]
+    if len(summed[0]) == 1 and not batch[0] and rows and len(columns) == 1:
+        a = n.transpose(a, [*rows, *summed[0]])
+        return n.emit(g.Matmul(a, n.transpose(b, [*summed[1], *columns])))  # type: ignore[no-any-return]
+    letters = iter(string.ascii_letters)
+    left = [next(letters) for _ in range(a.type.rank)]
+    right = [next(letters) for _ in range(b.type.rank)]
+    for k, l in zip((*batch[1], *summed[1]), (*batch[0], *summed[0]), strict=True):
+        right[k] = left[l]
+    result = [*(left[d] for d in (*batch[0], *rows)), *(right[d] for d in columns)]
+    equation = f"{''.join(left)},{''.join(right)}->{''.join(result)}"
+    return n.emit(g.Einsum([a, b], equation=equation))  # type: ignore[no-any-return]
+
+
+@importer("convolution")
+def _convolution(n: Node) -> Value:
+    from ..reading import bindings
+
+    _, stablehlo, *_ = bindings()
+    numbers = stablehlo.ConvDimensionNumbers(n.attr("dimension_numbers"))
+    x, w = (n.cast(v, n.dtype()) for v in n.inputs)
+    spatial = list(numbers.input_spatial_dimensions)
+    rank = len(spatial)
+    x = n.transpose(x, [numbers.input_batch_dimension, numbers.input_feature_dimension, *spatial])
+    kernel = [numbers.kernel_output_feature_dimension, numbers.kernel_input_feature_dimension]
+    w = n.transpose(w, [*kernel, *numbers.kernel_spatial_dimensions])
+    ones = [1] * rank
+    reversal = n.ints("window_reversal", [0] * rank)
+    if any(reversal):
+        w = n.emit(g.Flip(w, axes=tuple(2 + k for k, r in enumerate(reversal) if r)))
+    padding: list[Any] = [tuple(p) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, arg-type]
+    spread = n.ints("lhs_dilation", ones)
+    if any(s != 1 for s in spread) or any(p < 0 for pair in padding for p in pair):
+        low, high = ([0, 0, *(p[side] for p in padding)] for side in (0, 1))
+        x = pad(n, x, n.like(0, x), low, high, [0, 0, *(s - 1 for s in spread)])
+        padding = [(0, 0)] * rank
+    groups, batches = n.number("feature_group_count", 1), n.number("batch_group_count", 1)
+    if batches > 1:
+        # The batch's parts become groups of features, each with its own part of the kernel's outputs.
+        if groups > 1:
+            raise Unsupported("groups of features and of the batch at once")
+        size, features, *rest = x.type.shape
+        x = n.reshape(x, (batches, size // batches, features, *rest))
+        x = n.transpose(x, [1, 0, 2, *range(3, 3 + rank)])
+        x = n.reshape(x, (size // batches, batches * features, *rest))
+        groups = batches
+    steps, dilations = n.ints("window_strides", ones), n.ints("rhs_dilation", ones)
+    flat = rank == 0
+    if flat:
+        x, w = (n.reshape(v, (*v.type.shape, 1)) for v in (x, w))
+        steps, dilations, padding = [1], [1], [(0, 0)]
+    y = n.emit(g.Conv(x, w, strides=tuple(steps), padding=tuple(padding), dilations=tuple(dilations), groups=groups))
+    if flat:
+        y = n.reshape(y, y.type.shape[:2])
+    placed = [numbers.output_batch_dimension, numbers.output_feature_dimension, *numbers.output_spatial_dimensions]
+    return n.transpose(y, [placed.index(d) for d in range(2 + rank)])

@@ -1,0 +1,335 @@
+"""Branches and loops. A loop that counts up becomes a scan: what it slices by its counter is scanned, what it writes there is stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....dialects.graph.scan import Yield
+from ....ir.builder import Builder
+from ....ir.core import Block, Region, Value
+from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, smax
+from ....ir.types import TensorType, boolean, i64
+from ..reading import array_of
+from .table import Poisoned, Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Importer, Node
+
+
+# -- Branches ----------------------------------------------------------------------------------------------------------------------
+
+
+@importer("if")
+def _if(n: Node) -> Sequence[Value]:
+    return _choose(n, n.inputs[0], lambda: _branch(n, 0), lambda: _branch(n, 1))
+
+
+@importer("case")
+def _case(n: Node) -> Sequence[Value]:
+    """An index outside of the branches takes the last one."""
+    content = n.content(0)
+    last = len(n.op.regions) - 1
+    if content is not None and isinstance(content.reshape(-1)[0], int):
+        k = content.reshape(-1)[0]
+        return _branch(n, k if 0 <= k <= last else last)
+
+    def among(k: int) -> Sequence[Value]:
+        if k == last:
+            return _branch(n, k)
+        return _choose(n, n.binary("eq", n.inputs[0], k), lambda: _branch(n, k), lambda: among(k + 1))
+
+    return among(0)
+
+
+def _branch(n: Node, k: int) -> list[Value]:
+    return _whole(n.importer.block(n.block(k), []))
+
+
+def _whole(values: Sequence[Value | None]) -> list[Value]:
+    if any(v is None for v in values):
+        raise Poisoned
+    return [v for v in values if v is not None]
+
+
+def _choose(n: Node, condition: Value, first: Any, second: Any) -> Sequence[Value]:
+    regions = []
+    for make in (first, second):
+        block = Block()
+        with n.importer.building(Builder(block, location=n.location)) as inside:
+            inside(Yield(make()))
+        regions.append(Region([block]))
+    op = n.importer.builder.insert(g.If(condition, regions=regions))
+    return list(op.results)
+
+
+# -- Loops -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Loop:
+    """A loop whose number of steps is known, while its body is built."""
+
+    block: Block
+    counter: Expr
+    length: Dim
+    invariants: set[Value]
+    rows: dict[Value, int]
+    """States that the body changes by one dynamic_update_slice and uses nowhere else, by their argument of `block`."""
+    scanned: list[Value] = field(default_factory=list)
+    backward: list[bool] = field(default_factory=list)
+    stacked: dict[int, tuple[Value, bool]] = field(default_factory=dict)
+
+    def direction(self, place: Any) -> bool | None:
+        """Whether an index goes through all steps backward; None: it does neither so nor forward."""
+        if prove_eq(place, self.counter):
+            return False
+        return True if prove_eq(place, self.length - 1 - self.counter) else None
+
+
+def _row(loop: Loop, x: Value, sizes: Sequence[Dim], place: Dim | None) -> bool | None:
+    """The direction in which `sizes` of `x` from `place` of its first dimension on are one row for each step; None if they are not."""
+    shape = x.type.shape
+    if place is None or not shape or not prove_eq(sizes[0], 1) or not prove_eq(shape[0], loop.length):
+        return None
+    if not all(prove_eq(s, w) for s, w in zip(sizes[1:], shape[1:], strict=True)):
+        return None
+    return loop.direction(place)
+
+
+def scanned_slice(n: Node, sizes: Sequence[Dim], place: Dim | None) -> Value | None:
+    """`sizes` from `place` of the first dimension on, if that is a row of a tensor from outside of the loop, by its counter."""
+    x = n.inputs[0]
+    loop = n.importer.loops[-1] if n.importer.loops else None
+    if loop is None or x not in loop.invariants:
+        return None
+    backward = _row(loop, x, sizes, place)
+    if backward is None:
+        return None
+    loop.scanned.append(x)
+    loop.backward.append(backward)
+    return n.reshape(loop.block.add_arg(TensorType(x.type.dtype, x.type.shape[1:])), sizes)
+
+
+def stacked_update(n: Node) -> Value | None:
+    """A row written at the loop's counter into a state that is not read: the rows of all steps are stacked."""
+    x, update = n.inputs[:2]
+    loop = n.importer.loops[-1] if n.importer.loops else None
+    if loop is None or x not in loop.rows:
+        return None
+    content = n.content(2)
+    backward = _row(loop, x, update.type.shape, content.reshape(-1)[0] if content is not None else None)
+    if backward is None:
+        return None
+    loop.stacked[loop.rows[x]] = n.reshape(update, update.type.shape[1:]), backward
+    return x
+
+
+@importer("while")
+def _while(n: Node) -> Sequence[Value]:
+    condition, body = n.block(0), n.block(1)
+    ends = list(list(body.operations)[-1].operation.operands)
+    fixed = [k for k, end in enumerate(ends) if end == body.arguments[k]]
+    counted = _counted(n, condition, body, ends, fixed)
+    return _scan(n, body, fixed, *counted) if counted is not None else _open(n, condition, body, fixed)
+
+
+def _open(n: Node, condition: Any, body: Any, fixed: Sequence[int]) -> Sequence[Value]:
+    """A loop that its condition ends."""
+    importer, initial = n.importer, n.inputs
+    changing = [k for k in range(len(initial)) if k not in fixed]
+    (first,) = _whole(importer.block(condition, initial))
+    block = Block([TensorType(i64, ()), *(initial[k].type for k in changing)])
+    arguments = list(initial)
+    for k, a in zip(changing, block.args[1:], strict=True):
+        arguments[k] = a
+    importer.loops.append(None)
+    try:
+        with importer.building(Builder(block, location=n.location)) as inside:
+            following = _whole(importer.block(body, arguments))
+            (again,) = _whole(importer.block(condition, following))
+            inside(Yield([again, *(following[k] for k in changing)]))
+    finally:
+        importer.loops.pop()
+    count = importer.new_symbol("steps")
+    importer.inner.add(count)
+    op = importer.builder.insert(
+        g.While(first, None, [initial[k] for k in changing], count=count, regions=[Region([block])])
+    )
+    results = list(initial)
+    for k, r in zip(changing, op.results, strict=True):
+        results[k] = r
+    return results
+
+
+def _counted(
+    n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: Sequence[int]
+) -> tuple[int, int, Dim] | None:
+    """The number of the state that counts from the second to below the third result, if the loop does just that."""
+    ops = [op.operation for op in condition.operations]
+    test = maker(ops[-1].operands[0])
+    if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
+        return None
+    arguments = list(condition.arguments)
+    if test.operands[0] not in arguments:
+        return None
+    k = arguments.index(test.operands[0])
+    limit = test.operands[1]
+    if limit in arguments:
+        stop = _number(n.content(arguments.index(limit))) if arguments.index(limit) in fixed else None
+    else:
+        stop = _known(n.importer, limit, condition)
+    start = _number(n.content(k))
+    step = maker(ends[k])
+    if stop is None or not isinstance(start, int) or step is None or step.name != "stablehlo.add":
+        return None
+    operands = list(step.operands)
+    if body.arguments[k] not in operands:
+        return None
+    if _known(n.importer, operands[1 - operands.index(body.arguments[k])], body) != 1 or n.importer.is_inner(stop):
+        return None
+    return k, start, stop
+
+
+def maker(value: Any) -> Any:
+    """The operation that made an MLIR value; None for an argument of a block."""
+    owner = value.owner
+    return getattr(owner, "operation", owner) if hasattr(owner, "operands") or hasattr(owner, "operation") else None
+
+
+def _known(importer: Importer, value: Any, block: Any) -> Any:
+    """A scalar's number or symbolic size; `block`, of which the value may be, has not been imported yet."""
+    made = maker(value)
+    if made is not None and made.name == "stablehlo.constant":
+        return _number(array_of(made.attributes["value"]).astype(object))
+    if (value.owner if made is None else made.block) == block:
+        return None
+    found = importer.values.get(value)
+    return _number(importer.content(found)) if found is not None else None
+
+
+def _number(content: Any) -> Any:
+    """The only element of an array of integers that are known."""
+    found = content.reshape(-1)[0] if content is not None and content.size == 1 else None
+    return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
+
+
+def _scan(n: Node, body: Any, fixed: Sequence[int], k: int, start: int, stop: Dim) -> Sequence[Value]:
+    """A loop that counts from `start` to below `stop` with state `k`."""
+    importer, initial = n.importer, n.inputs
+    length = stop - start
+    if not prove_le(0, length):
+        length = smax(length, 0)
+    changing = [j for j in range(len(initial)) if j not in fixed and j != k]
+    counter = importer.new_symbol("count", length - 1)
+    importer.inner.add(counter)
+    block = Block([initial[j].type for j in changing])
+    rows: dict[Value, int] = {
+        a: j for j, a in zip(changing, block.args, strict=True) if _updated(importer, body, j) == j
+    }
+    loop = Loop(block, counter, length, {initial[j] for j in fixed}, rows)
+    arguments = list(initial)
+    for j, a in zip(changing, block.args, strict=True):
+        arguments[j] = a
+    number = block.add_arg(TensorType(i64, ()))
+    loop.scanned.append(n.iota((length,)))
+    loop.backward.append(False)
+    importer.loops.append(loop)
+    try:
+        with importer.building(Builder(block, location=n.location)) as inside:
+            place = n.cast(number if start == 0 else n.binary("add", number, start), initial[k].type.dtype)
+            if start == 0:
+                importer.contents[place] = _scalar(counter)
+            arguments[k] = place
+            following = _whole(importer.block(body, arguments))
+            carried = [j for j in changing if j not in loop.stacked]
+            inside(Yield([*(following[j] for j in carried), *(v for v, _ in loop.stacked.values())]))
+    finally:
+        importer.loops.pop()
+    for j in loop.stacked:
+        block.erase_arg(arguments[j])  # type: ignore[arg-type]
+    backward = (*loop.backward, *(b for _, b in loop.stacked.values()))
+    op = importer.builder.insert(
+        g.Scan(
+            [initial[j] for j in carried],
+            loop.scanned,
+            length=length,
+            backward=backward if any(backward) else (),
+            regions=[Region([block])],
+        )
+    )
+    results = list(initial)
+    for j, r in zip((*carried, *loop.stacked), op.results, strict=True):
+        results[j] = r
+    results[k] = importer.known(_scalar(start + length), initial[k].type.dtype)
+    return results
+
+
+def _scalar(value: Any) -> Any:
+    import numpy as np
+
+    content = np.empty((), object)
+    content[()] = value
+    return content
+
+
+def _updated(importer: Importer, block: Any, k: int, calls: tuple[str, ...] = ()) -> int | None:
+    """The number of the block's result that is argument `k` after one dynamic_update_slice, here or in a function called, if nothing else reads it."""
+    following = _only_use(block.arguments[k])
+    if following is None:
+        return None
+    op, number = following
+    if op.name == "stablehlo.dynamic_update_slice" and number == 0:
+        result = op.results[0]
+    elif op.name == "func.call":
+        name = op.attributes["callee"].value
+        if name in calls or name not in importer.functions:
+            return None
+        callee = importer.functions[name].regions[0].blocks[0]
+        inner = _updated(importer, callee, number, (*calls, name))
+        if inner is None:
+            return None
+        result = op.results[inner]
+    else:
+        return None
+    end = _only_use(result)
+    return end[1] if end is not None and end[0] == list(block.operations)[-1].operation else None
+
+
+def _only_use(value: Any) -> tuple[Any, int] | None:
+    """The operation that reads a value, and as which operand, if there is just one."""
+    uses = list(value.uses)
+    return (getattr(uses[0].owner, "operation", uses[0].owner), uses[0].operand_number) if len(uses) == 1 else None
+
+
+# -- What else decides ---------------------------------------------------------------------------------------------------------------
+
+
+@importer("custom_call")
+def _custom_call(n: Node) -> Sequence[Value]:
+    from .table import IMPORTERS
+
+    target = n.attr("call_target_name").value
+    if target == "shape_assertion":
+        return _assert(n)
+    if target in ("Sharding", "annotate_device_placement", "LayoutConstraint"):
+        return n.inputs
+    known = IMPORTERS.get(target.replace("mhlo.", "chlo.", 1)) if target.startswith("mhlo.") else None
+    if known is None:
+        raise Unsupported(f"the call of '{target}', a library function outside of StableHLO")
+    found = known(n)
+    return [found] if isinstance(found, Value) else found
+
+
+def _assert(n: Node) -> Sequence[Value]:
+    """What JAX says must hold of sizes."""
+    content = n.content(0)
+    message = str(n.attr("error_message").value) if n.has("error_message") else "a condition on shapes"
+    if content is not None and content.reshape(-1)[0] is True:
+        return []
+    condition = n.inputs[0]
+    assert condition.type.dtype is boolean
+    n.importer.builder.insert(g.Check(n.reshape(condition, ()), message=message))
+    return []

@@ -1,0 +1,291 @@
+"""Places that the run computes: dynamic slices, gather, scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import Dim, prove_eq, prove_le
+from ....ir.types import boolean, i64
+from ..reading import bindings
+from .control_flow import maker, scanned_slice, stacked_update
+from .reduce import combiner
+from .shape import strided
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+def _clamped(n: Node, start: Value, last: Dim) -> Value:
+    """Whole numbers as i64 between 0 and `last`."""
+    wide = n.cast(start, i64)
+    return n.binary("min", n.binary("max", wide, 0), last)
+
+
+def _place(n: Node, k: int, axis: int = 0) -> Dim | None:
+    """An element of operand `k` that is known when the model is compiled, or follows from the counter of a loop."""
+    content = n.content(k)
+    return None if content is None else content.reshape(-1)[axis]
+
+
+def _window(
+    n: Node, x: Value, sizes: Sequence[Dim], starts: Sequence[Dim | None], start_of: Callable[[int], Value]
+) -> Value:
+    """`sizes` elements from `starts` on, moved so that they lie inside; `start_of` gives the start along an axis as a value."""
+    found = scanned_slice(n, sizes, starts[0] if starts else None)
+    if found is not None:
+        return found
+    for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+        whole = x.type.shape[axis]
+        if prove_eq(size, whole):
+            continue
+        if isinstance(start, int) and isinstance(whole, int) and isinstance(size, int):
+            start = min(max(start, 0), whole - size)
+        if (
+            start is not None
+            and not n.importer.is_inner(start)
+            and prove_le(0, start)
+            and prove_le(start, whole - size)
+        ):
+            shape = x.type.shape
+            first = [start if d == axis else 0 for d in range(len(shape))]
+            x = n.slice(x, first, [start + size if d == axis else s for d, s in enumerate(shape)])
+            continue
+        places = n.binary("add", n.iota((size,)), _clamped(n, start_of(axis), whole - size))
+        x = n.emit(g.Gather(x, places, axis=axis))
+    return x
+
+
+@importer("dynamic_slice")
+def _dynamic_slice(n: Node) -> Value:
+    x = n.inputs[0]
+    starts = [_place(n, 1 + axis) for axis in range(x.type.rank)]
+    return _window(n, x, n.ints("slice_sizes"), starts, lambda axis: n.inputs[1 + axis])
+
+
+@importer("real_dynamic_slice")
+def _real_dynamic_slice(n: Node) -> Value:
+    """Where the starts depend on data, the size is what the limit adds to them."""
+    x, starts, _, _ = n.inputs
+    steps = n.sizes(3)
+    if not all(isinstance(s, int) for s in steps):
+        raise Unsupported("steps that depend on sizes")
+    first, last = n.content(1), n.content(2)
+    if first is not None and last is not None:
+        sizes = [b - a for a, b in zip(first, last, strict=True)]
+        if not any(map(n.importer.is_inner, (*first, *last))):
+            return n.slice(x, list(first), list(last), [s for s in steps if isinstance(s, int)])
+    else:
+        sizes = _added(n)
+    if any(s != 1 for s in steps) or any(map(n.importer.is_inner, sizes)):
+        raise Unsupported("steps, or sizes that depend on data, where the starts depend on data")
+    known: list[Dim | None] = [None] * x.type.rank if first is None else list(first)
+    return _window(n, x, sizes, known, lambda axis: n.reshape(strided(n, starts, 0, axis, 1), ()))
+
+
+def _added(n: Node) -> list[Dim]:
+    """The sizes of a slice whose limits are written as its starts plus them."""
+    start, limit = list(n.op.operands)[1:3]
+    made = maker(limit)
+    operands = list(made.operands) if made is not None and made.name == "stablehlo.add" else []
+    if start in operands:
+        other = n.importer.values.get(operands[1 - operands.index(start)])
+        content = n.importer.content(other) if other is not None else None
+        if content is not None:
+            return list(content)
+    shape = n.shape()
+    if None in shape:
+        raise Unsupported("a slice whose size depends on data; it must follow from shapes and constants")
+    return [d for d in shape if d is not None]
+
+
+@importer("dynamic_update_slice")
+def _dynamic_update_slice(n: Node) -> Value:
+    """Each element is the update's, where that lies, else its own."""
+    x, update = n.inputs[:2]
+    found = stacked_update(n)
+    if found is not None:
+        return found
+    within: Value | None = None
+    for axis, (size, whole) in enumerate(zip(update.type.shape, x.type.shape, strict=True)):
+        if prove_eq(size, whole):
+            continue
+        if size == 0:
+            return x
+        start = _clamped(n, n.inputs[2 + axis], whole - size)
+        place = n.binary("sub", n.iota((whole,)), start)
+        here = n.binary("and", n.binary("ge", place, 0), n.binary("lt", place, size))
+        here = n.reshape(here, [whole if d == axis else 1 for d in range(x.type.rank)])
+        within = here if within is None else n.binary("and", within, here)
+        update = n.emit(g.Gather(update, _clamped(n, place, size - 1), axis=axis))
+    return update if within is None else n.select(within, update, x)
+
+
+def _vectors(n: Node, indices: Value, axis: int) -> Value:
+    """Index vectors, i64, in the last dimension."""
+    indices = n.cast(indices, i64)
+    rank = indices.type.rank
+    if axis == rank:
+        return n.reshape(indices, (*indices.type.shape, 1))
+    return n.transpose(indices, [*(d for d in range(rank) if d != axis), axis])
+
+
+def _column(n: Node, vectors: Value, k: int) -> Value:
+    shape = vectors.type.shape
+    lead = len(shape) - 1
+    part = n.slice(vectors, (*[0] * lead, k), (*shape[:-1], k + 1))
+    return n.reshape(part, shape[:-1])
+
+
+def _along(n: Node, size: Dim, axis: int, rank: int) -> Value:
+    """``0, 1, ...`` along one of `rank` dimensions."""
+    return n.reshape(n.iota((size,)), [size if d == axis else 1 for d in range(rank)])
+
+
+def _points(
+    n: Node,
+    starts: dict[int, Value],
+    batching: dict[int, int],
+    windows: Sequence[int],
+    sizes: Sequence[Dim],
+    lead: Sequence[Dim],
+) -> tuple[list[int], Value]:
+    """The dimensions that are indexed, and an index vector (..., dimensions) for each place of `lead` and of the `windows`' sizes.
+
+    `starts` (shape `lead`) are the first places along some dimensions, `batching` tells which dimension of `lead` goes with another. Along
+    `windows` the places of a window follow each other.
+    """
+    shape = [*lead, *(sizes[d] for d in windows)]
+    rank, outer = len(shape), len(lead)
+    axes = sorted({*starts, *batching, *windows})
+    columns = []
+    for d in axes:
+        place: Value | None = None
+        if d in starts:
+            place = n.reshape(starts[d], [*lead, *[1] * len(windows)])
+        elif d in batching:
+            place = _along(n, lead[batching[d]], batching[d], rank)
+        if d in windows:
+            offset = _along(n, sizes[d], outer + list(windows).index(d), rank)
+            place = offset if place is None else n.binary("add", place, offset)
+        assert place is not None
+        columns.append(n.reshape(n.broadcast(place, shape), (*shape, 1)))
+    return axes, n.emit(g.Concat(columns, axis=rank))
+
+
+@importer("gather", "dynamic_gather")
+def _gather(n: Node) -> Value:
+    _, stablehlo, *_ = bindings()
+    numbers = stablehlo.GatherDimensionNumbers(n.attr("dimension_numbers"))
+    x, indices = n.inputs[:2]
+    sizes: list[Dim] = list(n.ints("slice_sizes")) if n.has("slice_sizes") else n.sizes(2)
+    vectors = _vectors(n, indices, numbers.index_vector_dim)
+    lead = vectors.type.shape[:-1]
+    mapped, collapsed = list(numbers.start_index_map), list(numbers.collapsed_slice_dims)
+    pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    # Dimensions of `lead` are those of the indices without that of the vectors.
+    batching = {d: k - (k > numbers.index_vector_dim) for d, k in pairs}
+    starts = {d: _clamped(n, _column(n, vectors, k), x.type.shape[d] - sizes[d]) for k, d in enumerate(mapped)}
+    kept = [d for d in range(x.type.rank) if d not in collapsed and d not in batching]
+    if (
+        len(mapped) == 1
+        and not batching
+        and all(prove_eq(s, w) or d == mapped[0] for d, (s, w) in enumerate(zip(sizes, x.type.shape, strict=True)))
+        and sizes[mapped[0]] == 1
+    ):
+        axis = mapped[0]
+        y = n.emit(g.Gather(x, starts[axis], axis=axis))
+        # (before, lead..., after) -> (lead..., before, after)
+        count = len(lead)
+        order = [*range(axis, axis + count), *range(axis), *range(axis + count, y.type.rank)]
+        y = n.transpose(y, order)
+    else:
+        full = {d for d in range(x.type.rank) if prove_eq(sizes[d], x.type.shape[d])}
+        windows = [d for d in kept if not (d in mapped and sizes[d] == 1) and not (d in full and d not in mapped)]
+        axes, points = _points(n, starts, batching, windows, sizes, lead)
+        rest = [d for d in range(x.type.rank) if d not in axes]
+        y = (
+            n.emit(g.GatherNd(n.transpose(x, [*axes, *rest]), points))
+            if axes
+            else n.broadcast(x, (*lead, *x.type.shape))
+        )
+        # Behind `lead` stand the windows, then the rest; windows of one element are missing.
+        behind = [*windows, *rest]
+        order = sorted(range(len(behind)), key=lambda k: behind[k])
+        y = n.transpose(y, [*range(len(lead)), *(len(lead) + k for k in order)])
+    y = n.reshape(y, (*lead, *(sizes[d] for d in kept)))
+    offsets = list(numbers.offset_dims)
+    others = [d for d in range(y.type.rank) if d not in offsets]
+    places = [*others, *offsets]
+    return n.transpose(y, [places.index(d) for d in range(y.type.rank)])
+
+
+@importer("scatter")
+def _scatter(n: Node) -> list[Value]:
+    _, stablehlo, *_ = bindings()
+    numbers = stablehlo.ScatterDimensionNumbers(n.attr("scatter_dimension_numbers"))
+    if len(n.inputs) != 3:
+        raise Unsupported("several tensors at once")
+    x, indices, updates = n.inputs
+    combine = _replacing(n, x.type.dtype)
+    rank = x.type.rank
+    vectors = _vectors(n, indices, numbers.index_vector_dim)
+    lead = vectors.type.shape[:-1]
+    mapped = list(numbers.scattered_dims_to_operand_dims)
+    pairs = zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    batching = {d: k - (k > numbers.index_vector_dim) for d, k in pairs}
+    inserted = list(numbers.inserted_window_dims)
+    kept = [d for d in range(rank) if d not in inserted and d not in batching]
+    window_dims = list(numbers.update_window_dims)
+    sizes: list[Dim] = [1] * rank
+    for d, k in zip(kept, window_dims, strict=True):
+        sizes[d] = updates.type.shape[k]
+    others = [k for k in range(updates.type.rank) if k not in window_dims]
+    updates = n.transpose(updates, [*others, *window_dims])
+    # A window that does not lie inside as a whole is left out: all of its places are moved outside.
+    inside: Value | None = None
+    starts = {d: _column(n, vectors, k) for k, d in enumerate(mapped)}
+    for d, start in starts.items():
+        ok = n.binary("and", n.binary("ge", start, 0), n.binary("le", start, n.like(x.type.shape[d] - sizes[d], start)))
+        inside = ok if inside is None else n.binary("and", inside, ok)
+    for d, start in starts.items():
+        assert inside is not None
+        starts[d] = n.select(inside, start, n.like(x.type.shape[d], start))
+    windows = [
+        d
+        for d in kept
+        if not (d in mapped and sizes[d] == 1) and not (d not in mapped and prove_eq(sizes[d], x.type.shape[d]))
+    ]
+    axes, points = _points(n, starts, batching, windows, sizes, lead) if starts or batching or windows else ([], None)
+    if points is None:  # nothing is indexed: one window over everything for each place
+        raise Unsupported("no indexed dimension")
+    rest = [d for d in range(rank) if d not in axes]
+    # Updates are (lead..., kept...); ScatterNd wants (lead..., windows..., rest...).
+    updates = n.reshape(updates, (*lead, *(sizes[d] for d in kept if d in windows or d in rest)))
+    shown = [d for d in kept if d in windows or d in rest]
+    updates = n.transpose(updates, [*range(len(lead)), *(len(lead) + shown.index(d) for d in (*windows, *rest))])
+    order = [*axes, *rest]
+    moved = n.transpose(x, order)
+    y = n.emit(g.ScatterNd(moved, points, updates, combiner=combine))
+    return [n.transpose(y, [order.index(d) for d in range(rank)])]
+
+
+def _replacing(n: Node, dtype: Any) -> str | None:
+    """How an update joins what is there; None: it takes its place.
+
+    Raises:
+        Unsupported: the body is neither.
+    """
+    block = n.block()
+    name = combiner(block, dtype)
+    if name is not None:
+        if dtype is boolean:
+            raise Unsupported("combining booleans")
+        return name
+    ops = list(block.operations)
+    if len(ops) == 1 and ops[0].operation.operands[0] == block.arguments[1]:
+        return None
+    raise Unsupported("a body other than one of add, multiply, maximum, minimum, or the update itself")

@@ -1,0 +1,148 @@
+"""Reductions with any associative body: those of one familiar operation as such, others as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....dialects import graph as g
+from ....dialects.graph.elementwise import splat_value
+from ....dialects.scalar import combiner_identity
+from ....ir.core import Value
+from ....ir.symbolic import Dim
+from ....ir.types import DType, boolean
+from .shape import strided
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+COMBINERS = {
+    "stablehlo.add": "sum",
+    "stablehlo.multiply": "prod",
+    "stablehlo.maximum": "max",
+    "stablehlo.minimum": "min",
+    "stablehlo.and": "and",
+    "stablehlo.or": "or",
+}
+ON_FLAGS = {"sum": "or", "prod": "and", "max": "or", "min": "and"}
+JOIN = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+REDUCTIONS = {
+    "sum": g.ReduceSum,
+    "prod": g.ReduceProd,
+    "max": g.ReduceMax,
+    "min": g.ReduceMin,
+    "and": g.ReduceAll,
+    "or": g.ReduceAny,
+}
+
+Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+"""The body, on two tuples of tensors."""
+
+
+def combiner(block: Any, dtype: DType) -> str | None:
+    """The familiar operation that a body of two scalars of `dtype` consists of."""
+    ops = [op.operation for op in block.operations]
+    if len(ops) != 2 or ops[0].name not in COMBINERS or ops[1].operands[0] != ops[0].results[0]:
+        return None
+    arguments = list(block.arguments)
+    if len(arguments) != 2 or {arguments.index(v) for v in ops[0].operands if v in arguments} != {0, 1}:
+        return None
+    found = COMBINERS[ops[0].name]
+    found = ON_FLAGS.get(found, found) if dtype is boolean else found
+    return found if found not in ("and", "or") or dtype is boolean else None
+
+
+def is_neutral(initial: Value, name: str) -> bool:
+    """Whether a reduction may leave its initial value out."""
+    value = splat_value(initial)
+    return value is not None and bool(value == combiner_identity(name, initial.type.dtype))
+
+
+def body_of(n: Node) -> Combine:
+    """An operation's body as a function."""
+    return lambda a, b: n.apply(n.block(), [*a, *b])
+
+
+@importer("reduce")
+def _reduce(n: Node) -> list[Value]:
+    count = len(n.inputs) // 2
+    xs, initial = n.inputs[:count], n.inputs[count:]
+    axes = n.ints("dimensions")
+    if count == 1:
+        name = combiner(n.block(), xs[0].type.dtype)
+        if name is not None:
+            y = n.emit(REDUCTIONS[name](xs[0], axes=tuple(axes), keepdims=False))
+            return [y if is_neutral(initial[0], name) else n.binary(JOIN[name], y, initial[0])]
+    found = _extreme(n, xs, initial, axes)
+    return found if found is not None else _tree(n, xs, initial, axes)
+
+
+def _extreme(n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Sequence[int]) -> list[Value] | None:
+    """``argmax`` and ``argmin`` as JAX writes them: the first place of the extreme value among an iota's numbers."""
+    if len(xs) != 2 or len(axes) != 1:
+        return None
+    names = [op.operation.name.partition(".")[2] for op in n.block().operations]
+    words = [
+        str(op.operation.attributes["comparison_direction"])
+        for op in n.block().operations
+        if "compare" in op.operation.name
+    ]
+    kinds = [w.rpartition(" ")[2].strip(">") for w in words]
+    places = xs[1].defining_op
+    if not isinstance(places, g.Iota) or places.axis != axes[0] or places.start != 0 or places.step != 1:
+        return None
+    if names != ["compare", "compare", "or", "compare", "compare", "and", "or", "select", "select", "return"]:
+        return None
+    if kinds not in (["GT", "NE", "EQ", "LT"], ["LT", "NE", "EQ", "LT"]) or not _as_written(n.block()):
+        return None
+    largest = kinds[0] == "GT"
+    if not is_neutral(initial[0], "max" if largest else "min") or splat_value(initial[1]) != 0:
+        return None
+    first = n.emit((g.Argmax if largest else g.Argmin)(xs[0], axis=axes[0], keepdims=False))
+    best = n.emit((g.ReduceMax if largest else g.ReduceMin)(xs[0], axes=tuple(axes), keepdims=False))
+    return [best, n.cast(first, xs[1].type.dtype)]
+
+
+def _as_written(block: Any) -> bool:
+    """Whether the operations of an argmax are applied to the values that JAX applies them to."""
+    a, i, b, j = block.arguments
+    ops = [op.operation for op in block.operations]
+    better, nan, wins, same, earlier, tie, picks, value, place, back = ops
+    wanted = [
+        (better, (a, b)),
+        (nan, (a, a)),
+        (wins, (better.results[0], nan.results[0])),
+        (same, (a, b)),
+        (earlier, (i, j)),
+        (tie, (same.results[0], earlier.results[0])),
+        (picks, (wins.results[0], tie.results[0])),
+        (value, (wins.results[0], a, b)),
+        (place, (picks.results[0], i, j)),
+        (back, (value.results[0], place.results[0])),
+    ]
+    return all(list(op.operands) == list(operands) for op, operands in wanted)
+
+
+def _tree(n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Sequence[int]) -> list[Value]:
+    """Neighbours are combined until one is left along each axis; the order of elements stays."""
+    combine = body_of(n)
+    parts = list(xs)
+    for axis in axes:
+        count = parts[0].type.shape[axis]
+        if not isinstance(count, int):
+            raise Unsupported("a body of several operations over a dynamic dimension; fix that dimension")
+        while count > 1:
+            half = count // 2
+            even = [strided(n, x, axis, 0, half, 2) for x in parts]
+            odd = [strided(n, x, axis, 1, half, 2) for x in parts]
+            joined = combine(even, odd)
+            if count % 2:
+                rest = [strided(n, x, axis, count - 1, 1) for x in parts]
+                joined = [n.emit(g.Concat([y, r], axis=axis)) for y, r in zip(joined, rest, strict=True)]
+            parts, count = joined, half + count % 2
+    shape: list[Dim] = [s for d, s in enumerate(parts[0].type.shape) if d not in axes]
+    start = [n.broadcast(i, shape) for i in initial]
+    if any(parts[0].type.shape[a] == 0 for a in axes):
+        return start
+    return combine(start, [n.reshape(x, shape) for x in parts])

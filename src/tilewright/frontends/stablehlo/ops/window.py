@@ -1,0 +1,163 @@
+"""Sliding windows: pooling, running sums, and their gradients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import prove_eq
+from ....ir.types import boolean, i32
+from .reduce import body_of, combiner, is_neutral
+from .shape import pad, positions, strided
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+MAX_TAPS = 256
+
+
+@importer("reduce_window")
+def _reduce_window(n: Node) -> list[Value]:
+    count = len(n.inputs) // 2
+    xs, initial = n.inputs[:count], n.inputs[count:]
+    rank = xs[0].type.rank
+    ones = [1] * rank
+    sizes, strides = n.ints("window_dimensions"), n.ints("window_strides", ones)
+    apart, dilations = n.ints("base_dilations", ones), n.ints("window_dilations", ones)
+    padding = [(p[0], p[1]) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, index]
+    name = combiner(n.block(), xs[0].type.dtype) if count == 1 else None
+    if name is not None and is_neutral(initial[0], name) and apart == ones:
+        found = _prefix(n, xs[0], name, sizes, strides, padding, dilations)
+        found = found or _pool(n, xs[0], name, sizes, strides, padding, dilations)
+        if found is not None:
+            return [found]
+    low, high = [p[0] for p in padding], [p[1] for p in padding]
+    parts = [pad(n, x, i, low, high, [a - 1 for a in apart]) for x, i in zip(xs, initial, strict=True)]
+    combine = body_of(n)
+    for axis, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+        if size == 1 and stride == 1:
+            continue
+        length = parts[0].type.shape[axis]
+
+        def shifted(values: Sequence[Value], by: int, count: int, axis: int = axis) -> list[Value]:
+            return [strided(n, v, axis, by, count) for v in values]
+
+        # Windows of 1, 2, 4, ... elements; those that make up `size` are put behind each other.
+        done, power, width, whole = 0, parts, 1, None
+        while True:
+            if size & width:
+                reach = length - (done + width - 1) * dilation
+                block = shifted(power, done * dilation, reach)
+                whole = block if whole is None else combine(shifted(whole, 0, reach), block)
+                done += width
+            if done == size:
+                break
+            reach = length - (2 * width - 1) * dilation
+            power = combine(shifted(power, 0, reach), shifted(power, width * dilation, reach))
+            width *= 2
+        assert whole is not None
+        parts = [strided(n, v, axis, 0, positions(length, size, stride, dilation), stride) for v in whole]
+    start = [n.broadcast(i, parts[0].type.shape) for i in initial]
+    return combine(start, parts)
+
+
+def _prefix(
+    n: Node,
+    x: Value,
+    name: str,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+) -> Value | None:
+    """A running sum or product: a window as long as the dimension that ends, or begins, at each element."""
+    axes = [d for d, size in enumerate(sizes) if size > 1]
+    if len(axes) != 1 or name not in ("sum", "prod") or any(s != 1 for s in (*strides, *dilations)):
+        return None
+    axis = axes[0]
+    size = sizes[axis]
+    if not prove_eq(x.type.shape[axis], size) or any(p != (0, 0) for d, p in enumerate(padding) if d != axis):
+        return None
+    if padding[axis] not in ((size - 1, 0), (0, size - 1)):
+        return None
+    return n.emit((g.Cumsum if name == "sum" else g.Cumprod)(x, axis=axis, reverse=padding[axis][0] == 0))  # type: ignore[no-any-return]
+
+
+def _pool(
+    n: Node,
+    x: Value,
+    name: str,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+) -> Value | None:
+    """A pooling of floats, whose first dimension and one more have no window."""
+    idle = [d for d in range(x.type.rank) if sizes[d] == strides[d] == 1 and padding[d] == (0, 0)]
+    moving = [d for d in range(x.type.rank) if d not in idle]
+    if not x.type.dtype.is_float or name not in ("sum", "max") or len(idle) != 2 or not moving:
+        return None
+    if any(p < 0 for pair in padding for p in pair):
+        return None
+    order = [*idle, *moving]
+    attributes = {
+        "kernel": tuple(sizes[d] for d in moving),
+        "strides": tuple(strides[d] for d in moving),
+        "padding": tuple(padding[d] for d in moving),
+        "dilations": tuple(dilations[d] for d in moving),
+    }
+    y = n.transpose(x, order)
+    y = n.emit(g.MaxPool(y, **attributes) if name == "max" else g.AvgPool(y, divisor=1, **attributes))
+    return n.transpose(y, [order.index(d) for d in range(x.type.rank)])
+
+
+@importer("select_and_scatter")
+def _select_and_scatter(n: Node) -> Value:
+    """The gradient of pooling: each window's chosen element gets the window's number of `source`; others get the initial value."""
+    x, source, initial = n.inputs
+    rank = x.type.rank
+    ones = [1] * rank
+    sizes, strides = n.ints("window_dimensions", ones), n.ints("window_strides", ones)
+    padding = [(p[0], p[1]) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, index]
+    taps = list(itertools.product(*(range(s) for s in sizes)))
+    if len(taps) > MAX_TAPS:
+        raise Unsupported(f"a window of {len(taps)} elements; at most {MAX_TAPS} are supported")
+    if combiner(n.block(1), x.type.dtype) != "sum" or not is_neutral(initial, "sum"):
+        raise Unsupported("a scatter that does not add to 0")
+    low, high = [p[0] for p in padding], [p[1] for p in padding]
+    shape = source.type.shape
+    padded = pad(n, x, n.like(0, x), low, high)
+    inside = n.broadcast(n.constant(True, boolean), x.type.shape)
+    inside = pad(n, inside, n.constant(False, boolean), low, high)
+
+    def window(v: Value, tap: Sequence[int]) -> Value:
+        stops = [t + (c - 1) * s + 1 for t, c, s in zip(tap, shape, strides, strict=True)]
+        return n.slice(v, tap, stops, strides)
+
+    best = valid = chosen = None
+    for k, tap in enumerate(taps):
+        value, ok, number = window(padded, tap), window(inside, tap), n.constant(k, i32)
+        if best is None or valid is None or chosen is None:
+            best, valid, chosen = value, ok, n.broadcast(number, shape)
+            continue
+        keeps = n.apply(n.block(0), [best, value])[0]
+        keeps = n.binary("and", valid, n.binary("or", keeps, n.unary("not", ok)))
+        best, chosen = n.select(keeps, best, value), n.select(keeps, chosen, number)
+        valid = n.binary("or", valid, ok)
+    assert chosen is not None
+    total = None
+    zero = n.like(0, x)
+    for k, tap in enumerate(taps):
+        part = n.select(n.binary("eq", chosen, k), source, zero)
+        ends = [
+            size - t - ((c - 1) * s + 1) for size, t, c, s in zip(padded.type.shape, tap, shape, strides, strict=True)
+        ]
+        part = pad(n, part, zero, tap, ends, [s - 1 for s in strides])
+        total = part if total is None else n.binary("add", total, part)
+    assert total is not None
+    starts = [p[0] for p in padding]
+    return n.slice(total, starts, [s + size for s, size in zip(starts, x.type.shape, strict=True)])

@@ -1,0 +1,170 @@
+"""Reading StableHLO with jaxlib's MLIR: the module, and the names and shapes of its inputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import CompileError
+from ...ir.symbolic import Dim
+from ...ir.types import DType, TensorType
+from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+
+MAGIC = b"ML\xefR"
+"""MLIR bytecode begins so."""
+
+
+@dataclass
+class Program:
+    """`main` is the MLIR function; `inputs` are all of the model's, and `kept` are the numbers of those that `main` takes."""
+
+    module: Any
+    main: Any
+    inputs: list[tuple[str, TensorType]]
+    kept: Sequence[int]
+
+
+def bindings() -> Any:
+    """jaxlib's ``ir``, with its StableHLO dialects.
+
+    Raises:
+        CompileError: jaxlib is not installed.
+    """
+    try:
+        from jaxlib.mlir import ir
+        from jaxlib.mlir.dialects import chlo, func, stablehlo
+    except ImportError:
+        raise CompileError("StableHLO is read with jaxlib: pip install 'tilewright[jax]'") from None
+    return ir, stablehlo, chlo, func
+
+
+def read(model: Any, dims: DimsArgument | None) -> Program:
+    """The program of a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
+    ir, stablehlo, chlo, _ = bindings()
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+
+    context, registry = ir.Context(), ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)  # func among them
+    context.append_dialect_registry(registry)
+    stablehlo.register_dialect(context)
+    chlo.register_dialect(context)
+    try:  # what tells how tensors are spread over devices
+        from jaxlib.mlir.dialects import sdy
+
+        sdy.register_dialect(context)
+    except ImportError:
+        pass
+    exported = None if isinstance(model, (str, Path)) else model
+    source = exported.mlir_module_serialized if exported is not None else Path(model).read_bytes()
+    name = str(model) if exported is None else f"the exported function {exported.fun_name}"
+    with context:
+        try:
+            if source.startswith(MAGIC):
+                module = stablehlo.deserialize_portable_artifact(context, source)
+            else:
+                module = ir.Module.parse(source.decode())
+        except Exception as error:
+            raise CompileError(f"{name}: not StableHLO that jaxlib reads: {str(error).splitlines()[0]}") from None
+    main = next(
+        (op for op in module.body.operations if op.operation.name == "func.func" and op.sym_name.value == "main"), None
+    )
+    if main is None:
+        raise CompileError(f"{name}: has no function 'main'")
+    arguments = list(main.regions[0].blocks[0].arguments)
+    if exported is None:
+        kept: Sequence[int] = range(len(arguments))
+        labels = [_argument_name(a) for a in arguments]
+        shapes: list[Any] = [shape_of(a.type) for a in arguments]
+        dtypes = [dtype_of(a.type) for a in arguments]
+    else:
+        kept = list(exported.module_kept_var_idx)
+        if len(kept) != len(arguments):
+            raise CompileError(f"{name}: was exported for several platforms; export it with platforms=['cpu']")
+        places = dict(zip(kept, arguments, strict=True))
+        avals = exported.in_avals
+        labels = [_argument_name(places[k]) if k in places else "" for k in range(len(avals))]
+        shapes = [[d if isinstance(d, int) else str(d) for d in a.shape] for a in avals]
+        dtypes = [DType.of(a.dtype) for a in avals]
+    names = _distinct([label or f"arg{k}" for k, label in enumerate(labels)])
+    resolved = _resolve(list(zip(names, shapes, strict=True)), dims)
+    inputs = [(n, TensorType(t, s)) for n, t, s in zip(names, dtypes, resolved, strict=True)]
+    return Program(module, main, inputs, kept)
+
+
+def element_dtype(text: str) -> DType:
+    """The data type that MLIR calls `text`.
+
+    Raises:
+        CompileError: complex, quantized and other types without counterpart.
+    """
+    try:
+        return DType.named(text)
+    except ValueError:
+        raise CompileError(f"the element type {text} is not supported") from None
+
+
+def dtype_of(type: Any) -> DType:
+    """The element type of an MLIR tensor type."""
+    ir, *_ = bindings()
+    if not isinstance(type, ir.RankedTensorType):
+        raise CompileError(f"values of type {type} are not supported, only tensors")
+    return element_dtype(str(type.element_type))
+
+
+def shape_of(type: Any) -> tuple[int | None, ...]:
+    """The dimensions of an MLIR tensor type; None for one that is not known."""
+    return tuple(None if type.is_dynamic_dim(d) else type.get_dim_size(d) for d in range(type.rank))
+
+
+def array_of(attribute: Any) -> np.ndarray[Any, Any]:
+    """The data of a dense attribute, as an array that needs nothing of MLIR's."""
+    ir, *_ = bindings()
+    type = ir.RankedTensorType(attribute.type)
+    dtype, shape = dtype_of(type), [d for d in shape_of(type) if d is not None]
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        raise CompileError(f"constant data of kind {builtin_name(attribute)} are not read")
+    if dtype.is_float and dtype.bits == 16 and dtype.name == "bf16":
+        if attribute.is_splat:
+            return np.broadcast_to(np.asarray(attribute.get_splat_value().value, dtype.numpy), shape)
+        raise CompileError("constant data of type bf16 are not read")
+    return np.array(attribute).astype(dtype.numpy).reshape(shape)
+
+
+def builtin_name(thing: Any) -> str:
+    return type(thing).__name__
+
+
+def _argument_name(argument: Any) -> str:
+    """``params_w`` for an argument that JAX called ``params['w']``."""
+    found = re.match(r'loc\("([^"]*)"', str(argument.location))
+    label = re.sub(r"\W+", "_", found.group(1)).strip("_") if found is not None else ""
+    return f"arg_{label}" if label[:1].isdigit() else label
+
+
+def _distinct(names: list[str]) -> list[str]:
+    return [n if names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(names)]
+
+
+def _resolve(inputs: Sequence[tuple[str, Sequence[Any]]], dims: DimsArgument | None) -> list[tuple[Dim, ...]]:
+    """Shapes (whole numbers, texts, or None for a nameless dimension) with symbols that have the bounds `dims` gives."""
+    given = check_dims_argument(dims, [(n, [d if d is not None else "?" for d in shape]) for n, shape in inputs])
+    table, parsed = DimTable(), []
+    for name, shape in inputs:
+        row: list[DimText] = []
+        for axis, size in enumerate(shape):
+            where = f"dims[{name!r}][{axis}]"
+            text = parse_dim(given.get(name, {}).get(axis, f"{name}_{axis}" if size is None else size), where)
+            if size is not None and text.expression.replace(" ", "") != str(size).replace(" ", ""):
+                raise CompileError(f"{where} is '{text.expression}', but the model was exported with '{size}' there")
+            table.add(text, where)
+            row.append(text)
+        parsed.append(row)
+    return [tuple(table.resolve(d) for d in row) for row in parsed]
+
+
+__all__ = ["Program", "array_of", "bindings", "dtype_of", "element_dtype", "read", "shape_of"]
