@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.symbolic import Dim, ceildiv, prove_le, smax, smin
-from ...ir.types import TensorType, Type, f32
+from ...ir.types import TensorType, Type, f32, i64
 from ..scalar import combiner_identity
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, tensor_type
@@ -114,6 +114,68 @@ class MaxPool(Pool):
             return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
 
         return t.reduce("max", self.result.type.shape, self._taps(x), element)
+
+
+@operation
+class MaxPoolIndices(Pool):
+    """Where the largest element of each window lies (i64), counted in the flattened spatial dimensions of `x`: the first of equal ones,
+    the last NaN; never padding."""
+
+    name = "graph.max_pool_indices"
+
+    def infer_types(self) -> Sequence[Type]:
+        (pooled,) = super().infer_types()
+        assert isinstance(pooled, TensorType)
+        return (TensorType(i64, pooled.shape),)
+
+    def reference(self, x: Any) -> Any:
+        rank = len(self.kernel)
+        windows, inside = self._windows(x)
+        sizes = to_channels_first(x, self.layout).shape[2:]
+        plane = np.arange(np.prod(sizes, dtype=np.int64)).reshape(1, 1, *sizes)
+        places, _ = self._windows(from_channels_first(plane, self.layout))
+
+        def taps_last(a: Any) -> Any:
+            return np.broadcast_to(a, (*a.shape[:2], *windows.shape[2:])).reshape(
+                *a.shape[:2], *windows.shape[2 : 2 + rank], -1
+            )
+
+        windows, inside, places = taps_last(windows), taps_last(inside[None, None]), taps_last(places)
+        nan = np.isnan(windows) & inside
+        largest = np.where(inside, windows, combiner_identity("max", self.x.type.dtype)).max(-1, keepdims=True)
+        hit = np.where(nan.any(-1, keepdims=True), nan, (windows == largest) & inside)
+        key = np.where(nan, -1 - places, places)
+        key = np.where(hit, key, plane.size).min(-1)
+        return from_channels_first(np.where(key < 0, -1 - key, key), self.layout)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        (x,) = operands
+        axes = spatial_axes(x.rank, self.layout)
+        sizes = [x.shape[a] for a in axes]
+        shape = self.result.type.shape
+
+        def value(*i: Any) -> Scalar:
+            where, guard = self._reads(x, i)
+            return x.at(*where, guard=guard, otherwise=combiner_identity("max", x.dtype))
+
+        best = t.reduce("max", shape, self._taps(x), value)
+
+        def place(*i: Any) -> Scalar:
+            where, guard = self._reads(x, i)
+            v = value(*i)
+            hit = v.equals(best[tuple(i[: x.rank])])
+            position: Dim = 0
+            for a, n in zip(axes, sizes, strict=True):
+                position = position * n + where[a]
+            index = t.index(position)
+            if x.dtype.is_float:  # a NaN comes before all numbers, the last one before the others
+                hit, index = hit | v.isnan(), v.isnan().select(-1 - index, index)
+            for g in guard:
+                hit = hit & (t.index(g) >= 0)
+            return hit.select(index, t.constant(np.iinfo(np.int64).max, i64))
+
+        first = t.reduce("min", shape, self._taps(x), place)
+        return t.compute(shape, lambda *i: (first[i] < 0).select(-1 - first[i], first[i]))
 
 
 @operation

@@ -32,7 +32,7 @@ def import_torch(
         UnsupportedOperatorError: lists every operator that has no importer, with the modules that use it.
     """
     from .export import export_program
-    from .importer import import_program
+    from .program import import_program
 
     program = export_program(model, args, kwargs, dims)
     return import_program(program, dims)

@@ -1,4 +1,4 @@
-"""From a functional ``ExportedProgram`` to a module of graph operators, one importer per ATen overload.
+"""From a functional FX graph of ATen operators to a module of graph operators, one importer per overload.
 
 `Node` is what an importer sees of one fx node; `Importer` keeps the values of the nodes. Sizes never become operators: a node whose value is a
 ``SymInt`` is read from its metadata as a `Dim`.
@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
-from ...errors import CompileError, InternalError, UnsupportedOperator, UnsupportedOperatorError
+from ...errors import InternalError, UnsupportedOperator, UnsupportedOperatorError
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
@@ -22,9 +22,8 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType, i64
-from ..dims import DimsArgument
 from .registry import importers
-from .symbols import SymbolMap, Untranslatable, input_shapes
+from .symbols import SymbolMap, Untranslatable
 from .tensors import array_of, dtype_of
 
 IGNORED_KEYWORDS = frozenset(
@@ -105,7 +104,7 @@ class Node:
 
     def run_time_size(self, size: Any) -> Expr:
         """A new symbol for the size that the operator built next computes; `size` is what torch calls it, if it is known by that name alone."""
-        return self.importer.symbols.define(size, self.importer.program.range_constraints)
+        return self.importer.symbols.define(size, self.importer.ranges)
 
     def assume(self, x: Value, shape: Sequence[Dim]) -> Value:
         """`x` under a shape that torch knows to be its own, where sizes are computed in the run."""
@@ -128,33 +127,39 @@ def _example(x: Any) -> Any:
 
 
 class Importer:
-    """Builds one module from one exported program."""
+    """Imports FX nodes into one module. What the graph's placeholders are is told by its owner: see `build`."""
 
-    def __init__(self, program: Any, dims: DimsArgument | None) -> None:
-        self.program = program
-        self.dims = dims
+    def __init__(self) -> None:
         self.symbols = SymbolMap()
+        self.ranges: Mapping[Any, Any] = {}
+        """Torch's bounds of its symbols."""
         self.builder: Builder
         self.problems: dict[str, list[tuple[str, str]]] = {}
         self.constants: dict[Any, Constant] = {}
         self.values: dict[Any, Any] = {}
 
-    def run(self) -> Module:
-        signature = self.program.graph_signature
-        self._refuse_mutation(signature)
-        placeholders = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
+    def build(
+        self,
+        owner: Any,
+        graph: Any,
+        inputs: Sequence[tuple[str, Any, TensorType]],
+        outputs: Sequence[tuple[str, Any]],
+    ) -> Module:
+        """The module of an FX graph whose attributes `owner` holds, with a function ``main`` of named inputs (with their nodes, None for one
+        that only brings a size, and types) and outputs (with their nodes). Further placeholders have their values in `self.values`.
+
+        Raises:
+            UnsupportedOperatorError: lists every operator that has no importer.
+        """
         module = Module()
-        names, nodes = self._inputs(signature, placeholders)
-        shaped = [(name, n.meta["val"].shape) for name, n in zip(names, nodes, strict=True)]
-        self.symbols, shapes = input_shapes(shaped, self.program.range_constraints, self.dims)
-        outputs, result_names = self._outputs(signature)
-        func = module.body.append(Func(sym_name="main", arg_names=tuple(names), result_names=tuple(result_names)))
+        names, results = (tuple(entry[0] for entry in entries) for entries in (inputs, outputs))
+        func = module.body.append(Func(sym_name="main", arg_names=names, result_names=results))
         self.builder = Builder(func.body)
-        for name, node, shape in zip(names, nodes, shapes, strict=True):
-            dtype = dtype_of(node.meta["val"].dtype, f"input '{name}'")
-            self.values[node] = func.body.add_arg(TensorType(dtype, shape), name)
-        self._parameters(signature, placeholders)
-        self._graph(self.program.graph_module, self.program.graph)
+        for name, node, kind in inputs:
+            value = func.body.add_arg(kind, name)
+            if node is not None:
+                self.values[node] = value
+        self._graph(owner, graph)
         if self.problems:
             raise UnsupportedOperatorError(
                 [
@@ -168,89 +173,13 @@ class Importer:
                 ]
             )
         self.builder.location = Location("outputs")
-        self.builder.insert(Return([self._value(n) for n in outputs]))
+        self.builder.insert(Return([self._result(node) for _, node in outputs]))
         dce(module)
         return module
 
-    # -- The border --------------------------------------------------------------------------------------------------------------
-
-    def _refuse_mutation(self, signature: Any) -> None:
-        buffers = dict(signature.buffers_to_mutate)
-        inputs = dict(signature.user_inputs_to_mutate)
-        parameters = dict(getattr(signature, "parameters_to_mutate", {}) or {})
-        if not (buffers or inputs or parameters):
-            return
-        kind, changed = ("buffer", buffers) if buffers else ("input", inputs) if inputs else ("parameter", parameters)
-        listing = ", ".join(f"'{t}'" for t in sorted(changed.values()))
-        hint = ""
-        if any(t.endswith(("running_mean", "running_var", "num_batches_tracked")) for t in changed.values()):
-            hint = " Batch normalization does so in training mode: call model.eval() first."
-        raise CompileError(
-            f"the model changes the {kind}{'s' if len(changed) > 1 else ''} {listing} while it runs; a compiled model keeps no state between calls.{hint}"
-            " Return the new value as an output and pass it in again."
-        )
-
-    def _inputs(self, signature: Any, placeholders: dict[str, Any]) -> tuple[list[str], list[Any]]:
-        """Names and nodes of the tensor inputs, in order; other inputs are fixed values that torch has put into the graph."""
-        names, nodes = [], []
-        for spec in signature.input_specs:
-            if spec.kind.name != "USER_INPUT":
-                continue
-            kind = type(spec.arg).__name__
-            if kind == "TensorArgument":
-                names.append(spec.arg.name)
-                nodes.append(placeholders[spec.arg.name])
-            elif kind != "ConstantArgument":
-                raise CompileError(
-                    f"input '{spec.arg.name}' is a {kind.removesuffix('Argument')}, not a tensor; pass a number, which is then fixed, or a tensor"
-                )
-        return names, nodes
-
-    def _parameters(self, signature: Any, placeholders: dict[str, Any]) -> None:
-        """Note parameters, buffers and lifted constants; each becomes an operator at its first use, equal storages one."""
-        state, constants = self.program.state_dict, self.program.constants
-        for spec in signature.input_specs:
-            if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-                tensor = state[spec.target] if spec.target in state else constants[spec.target]
-                self.values[placeholders[spec.arg.name]] = (spec.target, tensor)
-
-    def _outputs(self, signature: Any) -> tuple[list[Any], list[str]]:
-        """Nodes of the tensor outputs and their names."""
-        from torch.utils import _pytree
-
-        output = next(n for n in self.program.graph.nodes if n.op == "output")
-        specs = signature.output_specs
-        structure = self.program.call_spec.out_spec
-        paths: list[str] = []
-        try:
-            tree = _pytree.tree_unflatten(list(range(structure.num_leaves)), structure)
-            paths = [_output_name(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-            KeyError,
-        ):  # a class that cannot be made from numbers has no names for its fields
-            pass
-        nodes, names = [], []
-        position = 0
-        for spec, node in zip(specs, output.args[0], strict=True):
-            if spec.kind.name != "USER_OUTPUT":
-                continue
-            name = paths[position] if position < len(paths) else ""
-            position += 1
-            kind = type(spec.arg).__name__
-            if kind == "ConstantArgument" and spec.arg.value is None:
-                continue
-            if kind != "TensorArgument":
-                raise CompileError(
-                    f"output {name or position - 1} is a {kind.removesuffix('Argument')}, not a tensor; return a tensor of it"
-                )
-            nodes.append(node)
-            names.append(name)
-        single = len(nodes) == 1
-        names = [n if n and not n.isdigit() else "output" if single else f"output{n or k}" for k, n in enumerate(names)]
-        return nodes, [n if names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(names)]
+    def _result(self, node: Any) -> Value:
+        """What the function returns for an output's node."""
+        return self._value(node)  # type: ignore[no-any-return]
 
     def emit(self, op: Operation) -> Any:
         """See `Node.emit`."""
@@ -268,7 +197,7 @@ class Importer:
         for node in graph.nodes:
             if node.op == "output":
                 return node.args[0]
-            if node not in live or node.op == "placeholder":
+            if node not in live or node.op == "placeholder" or node in self.values:
                 continue
             if node.op == "get_attr":
                 self.values[node] = self._attribute(module, node)
@@ -336,7 +265,7 @@ class Importer:
         x = self.emit(g.Reshape(x, shape=())) if x.type.rank else x
         if isinstance(val, torch.SymInt) and val.node.expr.is_Symbol:
             wide = self.emit(g.Cast(x, dtype=i64))
-            self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(val, self.program.range_constraints)))
+            self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(val, self.ranges)))
         else:
             self.values[node] = x
 
@@ -495,18 +424,4 @@ def _hint(name: str) -> str:
     return ""
 
 
-def _output_name(path: Sequence[Any]) -> str:
-    """``last_hidden_state`` or ``hidden_states_1`` for an output's place; a number for one in a plain tuple."""
-    parts = []
-    for key in path:
-        value = getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))
-        parts.append(re.sub(r"\W+", "_", str(value)))
-    return "_".join(parts)
-
-
-def import_program(program: Any, dims: DimsArgument | None) -> Module:
-    """The graph-level module of an ``ExportedProgram`` in functional form; see `import_torch`."""
-    return Importer(program, dims).run()
-
-
-__all__ = ["Importer", "Node", "Unsupported", "import_program"]
+__all__ = ["Importer", "Node", "Unsupported"]

@@ -33,21 +33,41 @@ def layer_norm(
 def native_layer_norm(
     n: Node, x: Value, shape: Sequence[Any], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Any, ...]:
-    return layer_norm(n, x, shape, weight, bias, eps), None, None
+    axes = _axes(shape)
+    wide = n.cast(x, f32) if x.type.dtype.bits == 16 else x
+    mean = n.emit(g.ReduceMean(wide, axes=axes, keepdims=True))
+    deviation = _inverse_deviation(n, wide, axes, eps)
+    return layer_norm(n, x, shape, weight, bias, eps), *(
+        n.cast(v, n.result_dtype(k)) for k, v in ((1, mean), (2, deviation))
+    )
+
+
+def _inverse_deviation(n: Node, x: Value, axes: tuple[int, ...], eps: float) -> Value:
+    """``1 / sqrt(variance + eps)`` over `axes`, which stay with size 1."""
+    variance = n.emit(g.Variance(x, axes=axes, keepdims=True))
+    return n.unary("rsqrt", n.binary("add", variance, n.constant(eps, x.type.dtype)))
 
 
 @importer("aten.rms_norm.default")
 def rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None = None, eps: float | None = None) -> Value:
-    if eps is None:
-        import torch
+    return n.emit(g.RmsNorm(x, weight, axes=_axes(shape), epsilon=_epsilon(x, eps)))  # type: ignore[no-any-return]
 
-        eps = torch.finfo(getattr(torch, x.type.dtype.label)).eps
-    return n.emit(g.RmsNorm(x, weight, axes=_axes(shape), epsilon=eps))  # type: ignore[no-any-return]
+
+def _epsilon(x: Value, eps: float | None) -> float:
+    """The epsilon of RMS norm: that of the data type where none is given."""
+    import torch
+
+    return torch.finfo(getattr(torch, x.type.dtype.label)).eps if eps is None else eps  # type: ignore[no-any-return]
 
 
 @importer("aten._fused_rms_norm.default")
 def fused_rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None, eps: float | None) -> tuple[Any, ...]:
-    return rms_norm(n, x, shape, weight, eps), None
+    dtype = n.result_dtype(1)
+    wide = n.cast(x, dtype)
+    square = n.emit(g.ReduceMean(n.binary("mul", wide, wide), axes=_axes(shape), keepdims=True))
+    return rms_norm(n, x, shape, weight, eps), n.unary(
+        "rsqrt", n.binary("add", square, n.constant(_epsilon(x, eps), dtype))
+    )
 
 
 @importer("aten.group_norm.default")
@@ -75,7 +95,13 @@ def native_group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Any, ...]:
-    return group_norm(n, x, groups, weight, bias, eps), None, None
+    wide = n.cast(x, f32) if x.type.dtype.bits == 16 else x
+    rows = n.reshape(wide, (batch, groups, channels * size // groups))
+    mean = n.emit(g.ReduceMean(rows, axes=(2,)))
+    deviation = n.reshape(_inverse_deviation(n, rows, (2,), eps), (batch, groups))
+    return group_norm(n, x, groups, weight, bias, eps), *(
+        n.cast(v, n.result_dtype(k)) for k, v in ((1, mean), (2, deviation))
+    )
 
 
 @importer("aten.instance_norm.default")

@@ -80,8 +80,16 @@ for _rank in (1, 2, 3):
 @importer("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
 def max_pool_with_indices(
     n: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> tuple[Value, None]:
+) -> tuple[Value, Value]:
     rank = 3 if "3d" in str(n.fx.target) else 2
-    x, single = _batched(n, x, rank)
-    y = _pooled(n, g.MaxPool, rank, x, kernel, stride, padding, ceil_mode, dilations=_each(dilation, rank))
-    return (n.reshape(y, n.result_shape(0)) if single else y), None
+    x, _ = _batched(n, x, rank)
+    sizes = _each(kernel, rank)
+    options = {
+        "kernel": sizes,
+        "strides": _each(stride, rank) if stride else sizes,
+        "padding": tuple((p, p) for p in _each(padding, rank)),
+        "dilations": _each(dilation, rank),
+        "ceil_mode": bool(ceil_mode),
+    }
+    y, where = (n.emit(kind(x, **options)) for kind in (g.MaxPool, g.MaxPoolIndices))
+    return n.reshape(y, n.result_shape(0)), n.reshape(where, n.result_shape(1))

@@ -1,0 +1,278 @@
+"""The border of one FX graph of ``torch.compile``, as AOTAutograd hands it over: a flat list of arguments in, a flat list of results out.
+
+Arguments are tensors (parameters among them) and sizes. A symbol's value is read off a tensor's shape; one that is no tensor's dimension comes in
+as the shape ``(size, 0)`` of a tensor without elements. Random numbers are drawn by torch, in the graph's order, and passed in.
+
+Results that are arguments, sizes or None never reach the compiled library; views are made by torch of what it computes, so that they share memory and
+have the strides that AOTAutograd and later code count on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...dialects import graph as g
+from ...errors import CompileError
+from ...ir.core import Module, Value
+from ...ir.symbolic import symbol
+from ...ir.types import TensorType, u8
+from .importer import Importer
+from .symbols import Untranslatable
+from .tensors import dtype_of
+
+Library = Callable[..., Any]
+Evaluate = Callable[[list[Any], list[Any]], Any]
+"""From torch's arguments and what the library computed to a value of the graph."""
+
+DRAWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("rand.default", "randn.default", "randint.default", "randint.low", "randperm.default"),
+        *("rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype"),
+        *("bernoulli.p", "normal.float_float", "normal_functional.default", "uniform.default", "exponential.default"),
+    )
+)
+"""Operators whose random results depend on sizes and numbers alone: of a tensor they take no more than its shape and data type."""
+
+
+class GraphImporter(Importer):
+    """Imports a functional ``torch.fx.GraphModule`` whose nodes carry fake tensors.
+
+    `module` is None where the graph computes no tensor; `bind` makes the function that torch calls.
+    """
+
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        self.source = source
+        placeholders = [n for n in source.graph.nodes if n.op == "placeholder"]
+        self.positions = {n: k for k, n in enumerate(placeholders)}
+        output = next(n for n in source.graph.nodes if n.op == "output")
+        self.results: list[Any] = list(output.args[0])
+        self.sizes: dict[Any, tuple[int, int | None]] = {}
+        """Where the value of each of torch's symbols is found: argument, and axis of a tensor."""
+        self.tensors: list[int] = []
+        """Arguments that are passed to the library, after them sizes that are no tensor's."""
+        self.carried: list[int] = []
+        self.draws: list[Any] = []
+        self.computed: list[Any] = []
+        self.orders: dict[Any, tuple[int, ...]] = {}
+        """How each computed node lies in memory: its dimensions from the outermost to the innermost."""
+        self.module = self._import(placeholders)
+
+    def _import(self, placeholders: Sequence[Any]) -> Module | None:
+        import torch
+
+        tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
+        for n in tensors:
+            if n.meta["val"].device.type != "cpu":
+                raise CompileError(f"argument '{n.name}' lies on {n.meta['val'].device}; only the CPU is supported")
+            for axis, size in enumerate(n.meta["val"].shape):
+                self._symbol(size, n, axis)
+        carried = [n for n in placeholders if self._symbol(n.meta["val"], n, None)]
+        inputs: list[tuple[str, Any, TensorType]] = []
+        try:
+            for n in tensors:
+                val = n.meta["val"]
+                inputs.append((n.name, n, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+            for n in carried:
+                inputs.append((n.name, None, TensorType(u8, (self.symbols.dim(n.meta["val"]), 0))))
+        except Untranslatable as error:
+            raise CompileError(f"an argument's shape is not understood: {error}") from None
+        self.tensors, self.carried = ([self.positions[n] for n in nodes] for nodes in (tensors, carried))
+        for n in self.results:
+            if hasattr(n, "meta") and isinstance(n.meta.get("val"), torch.Tensor):
+                self._compute(n)
+        if not self.computed:
+            return None
+        for n in self.source.graph.nodes:
+            if str(n.target) in DRAWS:
+                self.draws.append(n)
+                val = n.meta["val"]
+                inputs.append((n.name, n, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+        if not inputs:
+            raise CompileError("the graph has no tensor among its arguments")
+        return self.build(self.source, self.source.graph, inputs, [(n.name, n) for n in self.computed])
+
+    def _compute(self, result: Any) -> None:
+        """Have the library compute what a result is a view of; what does not lie densely in memory, contiguously."""
+        root = result
+        while _is_view(root):
+            root = root.args[0]
+        if root.op in ("placeholder", "get_attr"):
+            return
+        order = memory_order(root.meta["val"]) if hasattr(root.meta["val"], "stride") else None
+        if order is None:
+            root, order = result, tuple(range(result.meta["val"].dim()))
+        if root not in self.orders:
+            self.computed.append(root)
+            self.orders[root] = order
+
+    def _symbol(self, size: Any, node: Any, axis: int | None) -> bool:
+        """Take note of the symbol that `size` is, if it is a new one; whether a dimension was made for it."""
+        import torch
+
+        if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol or size.node.expr in self.sizes:
+            return False
+        e = size.node.expr
+        self.sizes[e] = self.positions[node], axis
+        limits = size.node.shape_env.var_to_range.get(e)
+        low, high = (int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None for x in (limits.lower, limits.upper))
+        if low is None or low < 0:
+            if axis is None:
+                return False  # a number that may be negative is no size
+            low = 0
+        name = node.name if axis is None else f"{node.name}_{axis}"
+        self.symbols.symbols[e] = symbol(name, low, high)
+        return True
+
+    def _result(self, node: Any) -> Value:
+        value, order = super()._result(node), self.orders[node]
+        if order == tuple(range(len(order))):
+            return value
+        return self.emit(g.Transpose(value, permutation=order))  # type: ignore[no-any-return]
+
+    # -- Calls -------------------------------------------------------------------------------------------------------------------
+
+    def bind(self, library: Library | None) -> Callable[[list[Any]], list[Any]]:
+        """The function from torch's list of arguments, which it empties, to the list of results."""
+        import torch
+
+        tensors, carried = self.tensors, self.carried
+        draws = [self._call_of(n, drawn=True) for n in self.draws]
+        finish = [self._evaluate(n) for n in self.results]
+        inverse = [
+            (k, sorted(range(len(order)), key=order.__getitem__))
+            for k, order in enumerate(map(self.orders.__getitem__, self.computed))
+        ]
+        moved = [(k, p) for k, p in inverse if p != sorted(p)]
+        plain = torch.Tensor
+
+        def call(args: list[Any]) -> list[Any]:
+            computed: list[Any] = []
+            if library is not None:
+                given = []
+                for position in tensors:
+                    x = args[position]
+                    if type(x) is not plain:
+                        x = x.detach()  # a parameter; native code reads it where it lies
+                    given.append(x if x.is_contiguous() else x.contiguous())
+                given += [draw(args, computed) for draw in draws]
+                given[len(tensors) : len(tensors)] = [
+                    torch.empty((int(args[position]), 0), dtype=torch.uint8) for position in carried
+                ]
+                found = library(*given)
+                computed = list(found) if isinstance(found, tuple) else [found]
+                for k, permutation in moved:
+                    computed[k] = computed[k].permute(permutation)
+            results = [f(args, computed) for f in finish]
+            args.clear()
+            return results
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def _evaluate(self, a: Any) -> Evaluate:
+        """What makes a result, or an argument of a call that torch runs."""
+        import torch
+
+        if isinstance(a, (list, tuple)):
+            parts = [self._evaluate(x) for x in a]
+            return lambda args, computed: [part(args, computed) for part in parts]
+        if not isinstance(a, torch.fx.Node):
+            return lambda args, computed: a
+        if a in self.positions:
+            position = self.positions[a]
+            return lambda args, computed: args[position]
+        if a in self.orders:
+            index = self.computed.index(a)
+            return lambda args, computed: computed[index]
+        if a.op == "get_attr":
+            constant = self._attribute(self.source, a)[1]
+            return lambda args, computed: constant
+        val = a.meta.get("val")
+        if isinstance(val, (int, float, bool, type(None))):
+            return lambda args, computed: val
+        if isinstance(val, torch.SymInt) and val.node.expr.free_symbols <= self.sizes.keys():
+            return self._size(val.node.expr)
+        if _is_view(a):
+            return self._call_of(a)
+        raise CompileError(f"'{a.name}' is a {type(val).__name__} that the arguments' sizes do not tell")
+
+    def _call_of(self, node: Any, drawn: bool = False) -> Evaluate:
+        """A call that torch runs; of one that is `drawn`, tensors among the arguments stand for their shapes."""
+        import torch
+
+        def argument(a: Any) -> Evaluate:
+            val = a.meta.get("val") if isinstance(a, torch.fx.Node) else None
+            if not drawn or not isinstance(val, torch.Tensor):
+                return self._evaluate(a)
+            shape = [self._dim(s) for s in val.shape]
+            return lambda args, computed: torch.empty([s(args, computed) for s in shape], dtype=val.dtype)
+
+        target = node.target
+        parts = [argument(a) for a in node.args]
+        named = {k: argument(v) for k, v in node.kwargs.items()}
+        return lambda args, computed: target(
+            *(p(args, computed) for p in parts), **{k: v(args, computed) for k, v in named.items()}
+        )
+
+    def _dim(self, size: Any) -> Evaluate:
+        if isinstance(size, int):
+            return lambda args, computed: size
+        if not size.node.expr.free_symbols <= self.sizes.keys():
+            raise CompileError(f"the size {size} is not told by the arguments' sizes")
+        return self._size(size.node.expr)
+
+    def _size(self, e: Any) -> Evaluate:
+        places = {s: self.sizes[s] for s in e.free_symbols}
+
+        def value(args: list[Any], place: tuple[int, int | None]) -> int:
+            position, axis = place
+            return int(args[position]) if axis is None else int(args[position].shape[axis])
+
+        if e.is_Symbol:
+            return lambda args, computed: value(args, places[e])
+        return lambda args, computed: int(e.xreplace({s: _integer(value(args, p)) for s, p in places.items()}))
+
+
+def _integer(value: int) -> Any:
+    import sympy
+
+    return sympy.Integer(value)
+
+
+def _is_view(node: Any) -> bool:
+    """Whether a node's value shares the memory of its first argument."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])
+    return bool(getattr(node.target, "is_view", False))
+
+
+def memory_order(val: Any) -> tuple[int, ...] | None:
+    """The dimensions of a fake tensor from outermost to innermost in memory, None where it does not lie there densely."""
+    import sympy
+
+    def expression(x: Any) -> Any:
+        return sympy.Integer(x) if isinstance(x, int) else x.node.expr
+
+    def hint(x: Any) -> int:
+        return x if isinstance(x, int) else int(x.node.hint or 0) if x.node.has_hint() else 0
+
+    strides = val.stride()
+    order = tuple(sorted(range(val.dim()), key=lambda d: (-hint(strides[d]), d)))
+    dense = sympy.Integer(1)
+    for d in reversed(order):
+        size = expression(val.shape[d])
+        if size == 1:
+            continue
+        if sympy.expand(expression(strides[d]) - dense) != 0:
+            return None
+        dense = dense * size
+    return order
+
+
+__all__ = ["GraphImporter", "memory_order"]
