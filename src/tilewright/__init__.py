@@ -14,8 +14,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright import nn, numpy
     from tilewright.compiler import compile, load
     from tilewright.errors import ArtifactError, CompileError, ShapeError, TilewrightError, UnsupportedOperatorError
+    from tilewright.frontends.trace import Tensor, TraceError, cond, scan, tensor, where, while_loop
+    from tilewright.jit import jit
 
 __version__ = "0.1.0"
 
@@ -23,11 +26,21 @@ __all__ = [
     "ArtifactError",
     "CompileError",
     "ShapeError",
+    "Tensor",
     "TilewrightError",
+    "TraceError",
     "UnsupportedOperatorError",
     "__version__",
     "compile",
+    "cond",
+    "jit",
     "load",
+    "nn",
+    "numpy",
+    "scan",
+    "tensor",
+    "where",
+    "while_loop",
 ]
 
 _HOME = {
@@ -38,11 +51,17 @@ _HOME = {
     "ShapeError": "tilewright.errors",
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
+    "jit": "tilewright.jit",
+    **dict.fromkeys(
+        ("Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"), "tilewright.frontends.trace"
+    ),
 }
 
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
+    if name in ("nn", "numpy"):
+        return importlib.import_module(f"tilewright.{name}")
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
     value = getattr(importlib.import_module(home), name)

@@ -93,8 +93,8 @@ def compile(
 ) -> CompiledModel:
     """Compile a model for a target and load it.
 
-    `model` is a path (``.onnx``, ``.pt2``), a `torch.nn.Module`, a `torch.export.ExportedProgram`, an `onnx.ModelProto`, or a
-    `tilewright.ir` module; `args` and `kwargs` are example inputs where the model does not state its shapes. `dims` names dynamic
+    `model` is a path (``.onnx``, ``.pt2``), a `torch.nn.Module`, a `torch.export.ExportedProgram`, an `onnx.ModelProto`, a
+    `tilewright.nn` module, a Python function over `tilewright.Tensor`, or a `tilewright.ir` module; `args` and `kwargs` are example inputs where the model does not state its shapes. `dims` names dynamic
     dimensions and their bounds. `precision` None keeps the model's own arithmetic; "bf16" and "f16" compute contractions, attention
     included, on factors of that type with float32 sums, and everything else in float32. `threads` limits the worker threads at run time
     (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models.
@@ -405,9 +405,14 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
         from .frontends.stablehlo import import_stablehlo
 
         return import_stablehlo(model, dims)
+    if callable(model):
+        from .frontends.trace import import_function
+        from .jit import Jitted
+
+        return import_function(model.function if isinstance(model, Jitted) else model, args, dims, kwargs)
     raise CompileError(
         f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2, .mlir), a torch.nn.Module, a torch.export.ExportedProgram, "
-        "an onnx.ModelProto, a jax.export.Exported or a tilewright.ir Module"
+        "an onnx.ModelProto, a jax.export.Exported, a tilewright.nn Module, a Python function over tilewright.Tensor or a tilewright.ir Module"
     )
 
 

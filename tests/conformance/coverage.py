@@ -24,6 +24,7 @@ def page() -> Iterator[str]:
     opinfo = HERE / "opinfo_suite.json"
     if opinfo.exists():
         yield from _opinfo(json.loads(opinfo.read_text()))
+    yield from _numpy(json.loads((HERE / "numpy_names.json").read_text()))
 
 
 def _onnx(found: dict[str, Any]) -> Iterator[str]:
@@ -70,6 +71,14 @@ def _opinfo(found: dict[str, Any]) -> Iterator[str]:
         for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
             shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             yield f"| {reason.replace('|', '/')} | {shown} |"
+
+
+def _numpy(found: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"## NumPy's names: {found['has']} of {found['has'] + len(found['lacks'])}"
+    yield ""
+    yield f"Functions of NumPy {found['numpy']} and `numpy.linalg` that are open to tensors of others, on `tw.Tensor`. The others raise TypeError:"
+    yield ", ".join(found["lacks"]) + "."
 
 
 def main() -> None:

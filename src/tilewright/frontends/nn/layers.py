@@ -1,0 +1,224 @@
+"""Layers: modules with parameters, named and laid out as PyTorch's, so that its weights load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import CompileError
+from ..trace import Tensor
+from ..trace import numpy as tnp
+from ..trace.tracing import current
+from . import functional as F
+from .module import Module, Parameter
+
+_random = np.random.default_rng()
+
+
+def seed(number: int) -> None:
+    """Start the random numbers of initial parameters and dropout anew."""
+    global _random
+    _random = np.random.default_rng(number)
+
+
+def uniform(shape: Sequence[int], limit: float) -> Parameter:
+    """A float32 parameter drawn uniformly from ``[-limit, limit]``."""
+    return Parameter(_random.uniform(-limit, limit, tuple(shape)).astype(np.float32))
+
+
+def _constant(shape: Sequence[int], value: float) -> Parameter:
+    return Parameter(np.full(tuple(shape), value, np.float32))
+
+
+class Linear(Module):
+    """``x @ weight.T + bias``: (..., inputs) to (..., outputs)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(inputs)
+        self.weight = uniform((outputs, inputs), limit)
+        self.bias = uniform((outputs,), limit) if bias else None
+
+    def forward(self, x: Any) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    """Rows of a table of `count` vectors of `size` elements."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__()
+        self.weight = Parameter(_random.standard_normal((count, size)).astype(np.float32))
+
+    def forward(self, ids: Any) -> Tensor:
+        return F.embedding(ids, self.weight)
+
+
+class LayerNorm(Module):
+    """Zero mean and unit variance over the last dimensions, which are of `shape`."""
+
+    def __init__(self, shape: int | Sequence[int], eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__()
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.axes, self.eps = tuple(range(-len(sizes), 0)), eps
+        self.weight = _constant(sizes, 1)
+        self.bias = _constant(sizes, 0) if bias else None
+
+    def forward(self, x: Any) -> Tensor:
+        return F.layer_norm(x, self.weight, self.bias, self.axes, self.eps)
+
+
+class RMSNorm(Module):
+    """Unit mean square over the last dimension."""
+
+    def __init__(self, size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = _constant((size,), 1)
+
+    def forward(self, x: Any) -> Tensor:
+        return F.rms_norm(x, self.weight, eps=self.eps)
+
+
+class GroupNorm(Module):
+    """Normalization over groups of the channels of (N, C, *spatial)."""
+
+    def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.groups, self.eps = groups, eps
+        self.weight, self.bias = _constant((channels,), 1), _constant((channels,), 0)
+
+    def forward(self, x: Any) -> Tensor:
+        return F.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+
+
+class BatchNorm2d(Module):
+    """Normalization of each channel of (N, C, H, W): in training by the batch's statistics, which are averaged for use."""
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight, self.bias = _constant((channels,), 1), _constant((channels,), 0)
+        self.running_mean, self.running_var = tnp.zeros(channels), tnp.ones(channels)
+
+    def forward(self, x: Any) -> Tensor:
+        if not self.training:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.eps)
+        _refuse_training(self)
+        x = tnp.asarray(x)
+        mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+        n = x.size / x.shape[1]
+        m = self.momentum
+        self.running_mean = (1 - m) * self.running_mean + m * mean
+        self.running_var = (1 - m) * self.running_var + m * variance * (n / (n - 1))
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
+
+
+class Dropout(Module):
+    """In training each element is 0 with probability `p`, and the others grow to keep the mean."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Any) -> Tensor:
+        x = tnp.asarray(x)
+        if not self.training or not self.p:
+            return x
+        _refuse_training(self)
+        keep = _random.random(x.shape) >= self.p
+        return tnp.where(keep, x / (1 - self.p), 0)
+
+
+def _refuse_training(module: Module) -> None:
+    if current() is not None:
+        raise CompileError(
+            f"{type(module).__name__} in training mode changes from call to call and does not compile: call model.eval() first"
+        )
+
+
+class _Conv(Module):
+    rank = 0
+
+    def __init__(self, inputs: int, outputs: int, kernel: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True) -> None:  # fmt: skip
+        super().__init__()
+        shape = (outputs, inputs // groups, *F.several(kernel, self.rank))
+        limit = 1 / math.sqrt(math.prod(shape[1:]))
+        self.weight = uniform(shape, limit)
+        self.bias = uniform((outputs,), limit) if bias else None
+        self.options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+
+    def forward(self, x: Any) -> Tensor:
+        return F.conv(x, self.weight, self.bias, **self.options)
+
+
+class Conv1d(_Conv):
+    """Convolution of (N, C, L)."""
+
+    rank = 1
+
+
+class Conv2d(_Conv):
+    """Convolution of (N, C, H, W)."""
+
+    rank = 2
+
+
+class MultiHeadAttention(Module):
+    """Attention of x (B, S, size) to itself or to `memory` (B, T, size), with `heads` heads. Parameters as of `torch.nn.MultiheadAttention`."""
+
+    def __init__(self, size: int, heads: int, bias: bool = True) -> None:
+        super().__init__()
+        if size % heads:
+            raise ValueError(f"{size} elements do not go over {heads} heads")
+        self.heads = heads
+        self.in_proj_weight = uniform((3 * size, size), math.sqrt(6 / (4 * size)))
+        self.in_proj_bias = _constant((3 * size,), 0) if bias else None
+        self.out_proj = Linear(size, size, bias)
+
+    def forward(self, x: Any, memory: Any = None, mask: Any = None, causal: bool = False) -> Tensor:
+        """`mask` broadcasts to (B, heads, S, T): boolean (true: seen) or added to the scores; `causal` hides later positions."""
+        x = tnp.asarray(x)
+        source = x if memory is None else tnp.asarray(memory)
+        weights = tnp.split(self.in_proj_weight, 3)
+        biases = [None] * 3 if self.in_proj_bias is None else tnp.split(self.in_proj_bias, 3)
+        q, k, v = (self._split(F.linear(t, w, b)) for t, w, b in zip((x, source, source), weights, biases, strict=True))
+        y = F.attention(q, k, v, mask, causal)
+        return self.out_proj(y.transpose(0, 2, 1, 3).reshape(x.shape))  # type: ignore[no-any-return]
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, size = x.shape
+        return x.reshape(batch, length, self.heads, size // self.heads).transpose(0, 2, 1, 3)  # type: ignore[no-any-return]
+
+
+class Activation(Module):
+    """A function without parameters as a module."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def function(self, x: Any, **options: Any) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Any) -> Tensor:
+        return type(self).function(x, **self.options)
+
+
+def _activation(name: str, function: Any) -> type[Activation]:
+    return type(
+        name, (Activation,), {"function": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__}
+    )
+
+
+ReLU, GELU, SiLU, Sigmoid, Tanh, Softmax, ELU, LeakyReLU, Hardswish, Mish, Softplus, MaxPool2d, AvgPool2d = (
+    _activation(n, f)
+    for n, f in {
+        "ReLU": F.relu, "GELU": F.gelu, "SiLU": F.silu, "Sigmoid": F.sigmoid, "Tanh": F.tanh, "Softmax": F.softmax, "ELU": F.elu,
+        "LeakyReLU": F.leaky_relu, "Hardswish": F.hard_swish, "Mish": F.mish, "Softplus": F.softplus, "MaxPool2d": F.max_pool,
+        "AvgPool2d": F.avg_pool,
+    }.items()
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""A Python function on tensors, traced into a module of graph operators."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...dialects.func import Func, Return
+from ...errors import CompileError
+from ...ir.cleanup import dce
+from ...ir.core import Module
+from ...ir.types import TensorType
+from ..dims import DimsArgument, DimTable, check_dims_argument, parse_dim
+from .tensor import Tensor, as_tensor, traced, value_of
+from .tracing import Trace, tracing
+from .tree import flatten, unflatten
+
+
+@dataclass
+class Arguments:
+    """The arguments of a call as leaves: tensors under their names, and what is fixed in the compiled function (numbers, strings, None)."""
+
+    structure: Any
+    names: list[str]
+    leaves: list[Any]
+
+    @staticmethod
+    def of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Arguments are named as the function's parameters; arrays of any kind become tensors.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+        """
+        function = getattr(function, "forward", function)
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
+        leaves, _, structure = flatten((bound.args, bound.kwargs))
+        # The arguments by name stand in the same order.
+        named = dict(bound.arguments)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(named.pop(name, {}))
+        _, names, _ = flatten(named)
+        unique = [n if names.count(n) == 1 else f"{n}_{names[:k].count(n)}" for k, n in enumerate(names)]
+        return Arguments(structure, unique, [_leaf(x) for x in leaves])
+
+    @property
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        return [(n, x) for n, x in zip(self.names, self.leaves, strict=True) if isinstance(x, Tensor)]
+
+
+def _leaf(x: Any) -> Any:
+    if (
+        isinstance(x, Tensor)
+        or x is None
+        or isinstance(x, (bool, int, float, str, bytes))
+        and not isinstance(x, np.generic)
+    ):
+        return x
+    if hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        return as_tensor(x)
+    return x
+
+
+@dataclass
+class Traced:
+    """What tracing gives: the module, the structure of the results, with None in `known` for those the module computes, and what was observed."""
+
+    module: Module
+    structure: Any
+    known: list[Any]
+    observed: list[tuple[Any, str, Any]]
+
+
+def trace_function(function: Callable[..., Any], arguments: Arguments, dims: DimsArgument | None = None) -> Traced:
+    """Call `function` on traced tensors of the arguments' types; `dims` names those of their dimensions that are dynamic.
+
+    Raises:
+        CompileError: `dims` do not fit, or the function computes no tensor.
+        TraceError: it needs a value that only a run has.
+    """
+    types = _input_types(arguments.tensors, dims)
+    module = Module()
+    names = tuple(n for n, _ in arguments.tensors)
+    main = module.body.append(Func(sym_name="main", arg_names=names))
+    inputs = iter([traced(main.body.add_arg(t, n)) for n, t in zip(names, types, strict=True)])
+    leaves = [next(inputs) if isinstance(x, Tensor) else x for x in arguments.leaves]
+    args, kwargs = unflatten(arguments.structure, iter(leaves))
+    with tracing(Trace(main)) as trace:
+        results, paths, structure = flatten(function(*args, **kwargs))
+        results = [as_tensor(x) if isinstance(x, np.ndarray) else x for x in results]
+        computed = [k for k, x in enumerate(results) if isinstance(x, Tensor)]
+        if not computed:
+            raise CompileError(f"{_name(function)} returns no tensor but {results!r}")
+        trace.builder(Return([value_of(results[k]) for k in computed]))
+    labels = [paths[k] or "output" for k in computed]
+    main.result_names = tuple(f"output{n}" if n.isdigit() else n for n in labels)
+    dce(module)
+    known = [None if isinstance(x, Tensor) else (x,) for x in results]
+    return Traced(module, structure, known, list(trace.observed.values()))
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _input_types(tensors: Sequence[tuple[str, Tensor]], dims: DimsArgument | None) -> list[TensorType]:
+    given = check_dims_argument(dims, [(n, x.shape) for n, x in tensors])
+    table = DimTable()
+    texts = {}
+    for name, axes in given.items():
+        for axis, text in axes.items():
+            dim = texts[name, axis] = parse_dim(text, f"dims[{name!r}][{axis}]")
+            table.add(dim, f"dims[{name!r}][{axis}]")
+    return [
+        TensorType(
+            x.type.dtype, tuple(table.resolve(texts[n, d]) if (n, d) in texts else s for d, s in enumerate(x.shape))
+        )
+        for n, x in tensors
+    ]
+
+
+def import_function(function: Callable[..., Any], args: Sequence[Any] | None, dims: DimsArgument | None, kwargs: Mapping[str, Any] | None) -> Module:  # fmt: skip
+    """The graph-level module of a function on tensors; results are those tensors that it returns, in order."""
+    return trace_function(function, Arguments.of(function, args or (), kwargs or {}), dims).module
+
+
+__all__ = ["Arguments", "Traced", "import_function", "trace_function"]

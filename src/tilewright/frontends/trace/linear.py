@@ -1,0 +1,141 @@
+"""Products under NumPy's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...dialects import graph as g
+from ...errors import ShapeError
+from ...ir.types import boolean, i64
+from .pointwise import astype
+from .reductions import axes_of, sum, vector_norm
+from .shapes import diagonal, expand_dims, moveaxis, ravel, reshape, transpose
+from .tensor import FUNCTIONS, Tensor, apply, as_tensor, function, together
+
+
+def _factors(*inputs: Any) -> tuple[list[Tensor], Any]:
+    """Operands in one type that products are defined for, and the type of the result."""
+    found = together(*inputs)
+    dtype = found[0].type.dtype
+    return ([astype(x, i64) for x in found] if dtype is boolean else found), dtype
+
+
+@function()
+def matmul(a: Any, b: Any) -> Tensor:
+    """NumPy's matrix product: leading dimensions broadcast, a vector is a row or a column."""
+    (a, b), dtype = _factors(as_tensor(a), as_tensor(b))
+    return astype(apply(g.Matmul, a, b), dtype)
+
+
+@function()
+def dot(a: Any, b: Any) -> Tensor:
+    """Over the last dimension of `a` and the last but one of `b`."""
+    a, b = as_tensor(a), as_tensor(b)
+    if not a.ndim or not b.ndim:
+        return a * b
+    if b.ndim <= 2:
+        return matmul(a, b)
+    return tensordot(a, b, ([a.ndim - 1], [b.ndim - 2]))
+
+
+@function()
+def inner(a: Any, b: Any) -> Tensor:
+    a, b = as_tensor(a), as_tensor(b)
+    return a * b if not a.ndim or not b.ndim else tensordot(a, b, ([-1], [-1]))
+
+
+@function()
+def vdot(a: Any, b: Any) -> Tensor:
+    return matmul(ravel(a), ravel(b))
+
+
+@function()
+def outer(a: Any, b: Any) -> Tensor:
+    return expand_dims(ravel(a), 1) * expand_dims(ravel(b), 0)
+
+
+@function()
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Tensor:
+    """Summed over `axes`: so many last of `a` and first of `b`, or a pair of lists."""
+    a, b = as_tensor(a), as_tensor(b)
+    pair = (range(a.ndim - axes, a.ndim), range(axes)) if isinstance(axes, int) else axes
+    left, right = (axes_of(x, list(p) if not isinstance(p, int) else p) for x, p in zip((a, b), pair, strict=True))
+    kept = [[d for d in range(x.ndim) if d not in p] for x, p in ((a, left), (b, right))]
+    a, b = transpose(a, [*kept[0], *left]), transpose(b, [*right, *kept[1]])
+    lead, tail = a.shape[: len(kept[0])], b.shape[len(right) :]
+    if a.shape[len(kept[0]) :] != b.shape[: len(right)]:
+        raise ShapeError(f"summed sizes {a.shape[len(kept[0]) :]} and {b.shape[: len(right)]} differ")
+    rows, inside, columns = 1, 1, 1
+    for n in lead:
+        rows = rows * n
+    for n in tail:
+        columns = columns * n
+    for n in b.shape[: len(right)]:
+        inside = inside * n
+    return reshape(matmul(reshape(a, (rows, inside)), reshape(b, (inside, columns))), (*lead, *tail))
+
+
+@function()
+def einsum(equation: str, *inputs: Any, optimize: Any = None) -> Tensor:
+    """Einstein summation; more than two operands are taken in pairs, from the left."""
+    found, dtype = _factors(*(as_tensor(x) for x in inputs))
+    text = equation.replace(" ", "")
+    if len(found) <= 2:
+        return astype(apply(g.Einsum, found, equation=text), dtype)
+    left, arrow, result = text.partition("->")
+    if "." in text:
+        raise ShapeError(f"{equation!r}: '...' is taken with at most two operands; name the dimensions")
+    terms = left.split(",")
+    if not arrow:
+        result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
+    total, term = found[0], terms[0]
+    for k in range(1, len(found)):
+        later = result + "".join(terms[k + 1 :])
+        kept = "".join(dict.fromkeys(c for c in term + terms[k] if c in later)) if k < len(found) - 1 else result
+        total = apply(g.Einsum, [total, found[k]], equation=f"{term},{terms[k]}->{kept}")
+        term = kept
+    return astype(total, dtype)
+
+
+@function()
+def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    return sum(diagonal(x, offset, axis1, axis2), -1)
+
+
+@function()
+def kron(a: Any, b: Any) -> Tensor:
+    a, b = as_tensor(a), as_tensor(b)
+    rank = max(a.ndim, b.ndim)
+    a, b = (reshape(x, (*(1,) * (rank - x.ndim), *x.shape)) for x in (a, b))
+    wide = expand_dims(a, tuple(range(rank, 2 * rank))) * expand_dims(b, tuple(range(rank)))
+    order = [d for k in range(rank) for d in (k, rank + k)]
+    return reshape(transpose(wide, order), tuple(m * n for m, n in zip(a.shape, b.shape, strict=True)))
+
+
+@function()
+def cross(a: Any, b: Any, axis: int = -1) -> Tensor:
+    """The cross product of vectors of three elements."""
+    a, b = (moveaxis(x, axis, 0) for x in together(a, b))
+    if len(a) != 3 or len(b) != 3:
+        raise ShapeError(f"a cross product takes vectors of three elements, not of {len(a)} and {len(b)}")
+    from .shapes import stack
+
+    parts = [a[(k + 1) % 3] * b[(k + 2) % 3] - a[(k + 2) % 3] * b[(k + 1) % 3] for k in range(3)]
+    return moveaxis(stack(parts), 0, axis)
+
+
+@function("linalg.norm")
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The vector norm, and of matrices Frobenius'."""
+    x = as_tensor(x)
+    of_matrices = x.ndim > 1 if axis is None else not isinstance(axis, int)
+    if of_matrices and ord not in (None, "fro"):
+        raise TypeError(
+            f"norms of matrices of order {ord!r} are not supported; tilewright.numpy.vector_norm takes axes as vectors"
+        )
+    return vector_norm(x, None if of_matrices else ord, axis, keepdims)
+
+
+FUNCTIONS.update(
+    {f"linalg.{n}": FUNCTIONS[n] for n in ("matmul", "matrix_transpose", "tensordot", "vector_norm", "cross")}
+)

@@ -1,0 +1,440 @@
+"""Functions that move elements, and make them, under NumPy's names."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...dialects import graph as g
+from ...errors import ShapeError
+from ...ir.symbolic import Dim, Expr
+from .dtypes import dtype_of, is_weak, weak_dtype
+from .pointwise import astype, where
+from .reductions import axes_of
+from .tensor import FUNCTIONS, Tensor, apply, as_tensor, concrete, function, shape_argument, tensor, together
+
+
+@function()
+def reshape(x: Any, shape: Any) -> Tensor:
+    """The same elements in row-major order; one size may be -1."""
+    x = as_tensor(x)
+    sizes = list(shape_argument(shape))
+    free = [k for k, n in enumerate(sizes) if isinstance(n, int) and n == -1]
+    if len(free) > 1:
+        raise ShapeError(f"only one size of {tuple(sizes)} may be -1")
+    if free:
+        rest: Dim = 1
+        for n in (n for n in sizes if not (isinstance(n, int) and n == -1)):
+            rest = rest * n
+        if isinstance(rest, int) and rest == 0:
+            raise ShapeError(f"-1 in {tuple(sizes)} stands for no size, as the others multiply to 0")
+        sizes[free[0]] = x.size // rest
+    return apply(g.Reshape, x, shape=tuple(sizes))  # type: ignore[no-any-return]
+
+
+@function("flatten")
+def ravel(x: Any) -> Tensor:
+    x = as_tensor(x)
+    return reshape(x, (x.size,))
+
+
+@function("permute_dims")
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
+    x = as_tensor(x)
+    order = tuple(range(x.ndim))[::-1] if axes is None else axes_of(x, axes)
+    return apply(g.Transpose, x, permutation=order)  # type: ignore[no-any-return]
+
+
+@function()
+def swapaxes(x: Any, a: int, b: int) -> Tensor:
+    x = as_tensor(x)
+    order = list(range(x.ndim))
+    a, b = axes_of(x, (a, b))
+    order[a], order[b] = order[b], order[a]
+    return transpose(x, order)
+
+
+@function()
+def matrix_transpose(x: Any) -> Tensor:
+    return swapaxes(x, -1, -2)
+
+
+@function()
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    x = as_tensor(x)
+    pairs = sorted(zip(axes_of(x, destination), axes_of(x, source), strict=True))
+    order = [d for d in range(x.ndim) if d not in {s for _, s in pairs}]
+    for place, axis in pairs:
+        order.insert(place, axis)
+    return transpose(x, order)
+
+
+@function()
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
+    x = as_tensor(x)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    rank = x.ndim + len(axes)
+    places = {a % rank for a in axes}
+    sizes = iter(x.shape)
+    return reshape(x, tuple(1 if d in places else next(sizes) for d in range(rank)))
+
+
+@function()
+def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Without the given dimensions of size 1, or all that are known to be 1."""
+    x = as_tensor(x)
+    drop = (
+        {d for d, n in enumerate(x.shape) if isinstance(n, int) and n == 1} if axis is None else set(axes_of(x, axis))
+    )
+    for d in drop:
+        if not (isinstance(x.shape[d], int) and x.shape[d] == 1):
+            raise ShapeError(f"dimension {d} of shape {x.shape} is not 1 and cannot be dropped")
+    return reshape(x, tuple(n for d, n in enumerate(x.shape) if d not in drop))
+
+
+@function()
+def broadcast_to(x: Any, shape: Any) -> Tensor:
+    x, wanted = as_tensor(x), shape_argument(shape)
+    return apply(g.BroadcastTo, x, shape=wanted)  # type: ignore[no-any-return]
+
+
+@function()
+def broadcast_arrays(*inputs: Any) -> list[Tensor]:
+    found = [as_tensor(x) for x in inputs]
+    shape = common_shape([x.shape for x in found])
+    return [broadcast_to(x, shape) for x in found]
+
+
+def common_shape(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """What shapes broadcast to."""
+    from ...dialects.graph.base import broadcast_shapes
+    from ...ir.core import IRError
+
+    try:
+        return broadcast_shapes(*shapes)
+    except IRError as error:
+        raise ShapeError(str(error)) from None
+
+
+@function("concat")
+def concatenate(inputs: Sequence[Any], axis: int | None = 0) -> Tensor:
+    parts = together(*inputs)
+    if axis is None:
+        return apply(g.Concat, [ravel(x) for x in parts], axis=0)  # type: ignore[no-any-return]
+    return apply(g.Concat, parts, axis=axis)  # type: ignore[no-any-return]
+
+
+@function()
+def stack(inputs: Sequence[Any], axis: int = 0) -> Tensor:
+    return concatenate([expand_dims(x, axis) for x in together(*inputs)], axis)
+
+
+@function()
+def atleast_1d(x: Any) -> Tensor:
+    x = as_tensor(x)
+    return x if x.ndim else reshape(x, (1,))
+
+
+@function()
+def atleast_2d(x: Any) -> Tensor:
+    x = atleast_1d(x)
+    return x if x.ndim > 1 else expand_dims(x, 0)
+
+
+@function()
+def vstack(inputs: Sequence[Any]) -> Tensor:
+    return concatenate([atleast_2d(x) for x in inputs], 0)
+
+
+@function()
+def hstack(inputs: Sequence[Any]) -> Tensor:
+    parts = [atleast_1d(x) for x in inputs]
+    return concatenate(parts, 0 if parts[0].ndim == 1 else 1)
+
+
+@function()
+def column_stack(inputs: Sequence[Any]) -> Tensor:
+    parts = [as_tensor(x) for x in inputs]
+    return concatenate([x if x.ndim > 1 else expand_dims(x, -1) for x in parts], 1)
+
+
+@function()
+def array_split(x: Any, sections: Any, axis: int = 0) -> list[Tensor]:
+    """Parts along an axis: so many, the first ones longer, or between the given places."""
+    x = as_tensor(x)
+    (axis,) = axes_of(x, axis)
+    n = x.shape[axis]
+    if isinstance(sections, int):
+        if not isinstance(n, int):
+            raise ShapeError(
+                f"a dimension of {n} elements is split at places, not into {sections} parts: give the places"
+            )
+        each, more = divmod(n, sections)
+        places = [each * k + builtins.min(k, more) for k in range(1, sections)]
+    else:
+        places = list(sections)
+    ends = [None, *places, None]
+    lead = (slice(None),) * axis
+    return [x[(*lead, slice(a, b))] for a, b in itertools.pairwise(ends)]
+
+
+@function()
+def split(x: Any, sections: Any, axis: int = 0) -> list[Tensor]:
+    """Equal parts along an axis, or those between the given places."""
+    x = as_tensor(x)
+    n = x.shape[axes_of(x, axis)[0]]
+    if isinstance(sections, int) and isinstance(n, Expr):
+        (axis,) = axes_of(x, axis)
+        sections = [n // sections * k for k in range(1, sections)]
+        pieces = array_split(x, sections, axis)
+        return [reshape(p, (*x.shape[:axis], sections[0] if sections else n, *x.shape[axis + 1 :])) for p in pieces]
+    if isinstance(sections, int) and n % sections:
+        raise ShapeError(f"{n} elements cannot be split into {sections} equal parts")
+    return array_split(x, sections, axis)
+
+
+@function()
+def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    return tuple(moveaxis(x, axis, 0))
+
+
+@function()
+def tile(x: Any, repeats: Any) -> Tensor:
+    x, times = as_tensor(x), shape_argument(repeats)
+    x = reshape(x, (*(1,) * (len(times) - x.ndim), *x.shape)) if len(times) > x.ndim else x
+    return apply(g.Tile, x, repeats=(*(1,) * (x.ndim - len(times)), *times))  # type: ignore[no-any-return]
+
+
+@function()
+def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
+    """Each element so many times; different numbers for each must be known while tracing."""
+    x = as_tensor(x)
+    x, (axis,) = (ravel(x), (0,)) if axis is None else (x, axes_of(x, axis))
+    if isinstance(repeats, (int, Expr)):
+        wide = broadcast_to(expand_dims(x, axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
+        return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]))
+    places = np.repeat(np.arange(x.shape[axis]), np.asarray(repeats))
+    return FUNCTIONS["take"](x, places, axis)  # type: ignore[no-any-return]
+
+
+@function()
+def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
+    x = as_tensor(x)
+    return apply(g.Flip, x, axes=axes_of(x, axis))  # type: ignore[no-any-return]
+
+
+@function()
+def fliplr(x: Any) -> Tensor:
+    return flip(x, 1)
+
+
+@function()
+def flipud(x: Any) -> Tensor:
+    return flip(x, 0)
+
+
+@function()
+def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
+    x = as_tensor(x)
+    if axis is None:
+        return reshape(roll(ravel(x), shift, 0), x.shape)
+    axes = axes_of(x, axis)
+    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    for a, s in zip(axes, shifts, strict=True):
+        n = x.shape[a]
+        if isinstance(n, int) and n == 0:
+            continue
+        lead = (slice(None),) * a
+        start = -s % n
+        x = concatenate([x[(*lead, slice(start, None))], x[(*lead, slice(None, start))]], a)
+        x = reshape(x, (*x.shape[:a], n, *x.shape[a + 1 :]))
+    return x
+
+
+@function()
+def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+    a, b = axes
+    turned = (
+        lambda v: v,
+        lambda v: swapaxes(flip(v, b), a, b),
+        lambda v: flip(v, (a, b)),
+        lambda v: flip(swapaxes(v, a, b), b),
+    )
+    return turned[k % 4](as_tensor(x))
+
+
+@function()
+def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Tensor:
+    """Elements before and after each dimension; `mode` is constant, edge, reflect or wrap."""
+    x = as_tensor(x)
+    if isinstance(pad_width, (int, Expr)):
+        pairs: list[Any] = [(pad_width, pad_width)] * x.ndim
+    elif all(isinstance(p, (int, Expr)) for p in pad_width):
+        pairs = [tuple(pad_width) if len(pad_width) == 2 else tuple(pad_width) * 2] * x.ndim
+    else:
+        pairs = list(pad_width) * (x.ndim if len(pad_width) == 1 else 1)
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise ValueError(f"unknown mode {mode!r}; known: constant, edge, reflect, wrap")
+    if not is_weak(constant_values) and not isinstance(constant_values, np.generic):
+        raise TypeError("constant_values is one number")
+    low, high = (tuple(int(p[k]) if not isinstance(p[k], Expr) else p[k] for p in pairs) for k in (0, 1))
+    value = np.asarray(constant_values, x.dtype).item()
+    return apply(g.Pad, x, None, low=low, high=high, mode=mode, value=value)  # type: ignore[no-any-return]
+
+
+@function()
+def tril(x: Any, k: int = 0) -> Tensor:
+    return apply(g.Triangular, as_tensor(x), upper=False, diagonal=k)  # type: ignore[no-any-return]
+
+
+@function()
+def triu(x: Any, k: int = 0) -> Tensor:
+    return apply(g.Triangular, as_tensor(x), upper=True, diagonal=k)  # type: ignore[no-any-return]
+
+
+@function()
+def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The diagonals of two dimensions, as the last one."""
+    x = as_tensor(x)
+    a, b = axes_of(x, (axis1, axis2))
+    x = moveaxis(x, (a, b), (-2, -1))
+    rows, columns = x.shape[-2], x.shape[-1]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise ShapeError(f"the diagonal of shape {x.shape} needs sizes that are known while tracing")
+    n = builtins.max(0, builtins.min(rows + builtins.min(offset, 0), columns - builtins.max(offset, 0)))
+    k = np.arange(n)
+    return x[..., k + builtins.max(-offset, 0), k + builtins.max(offset, 0)]
+
+
+@function()
+def diag(x: Any, k: int = 0) -> Tensor:
+    """The diagonal of a matrix, or the matrix of a diagonal."""
+    x = as_tensor(x)
+    if x.ndim == 2:
+        return diagonal(x, k)
+    (n,) = x.shape
+    wide = pad(expand_dims(x, 0), ((0, 0), (builtins.max(k, 0), builtins.max(-k, 0))))
+    size = n + abs(k)
+    rows, columns = arange(size)[:, None], arange(size)[None, :]
+    return where(columns - rows == k, wide if k >= 0 else swapaxes(pad(expand_dims(x, 0), ((0, 0), (-k, 0))), 0, 1), 0)  # type: ignore[no-any-return]
+
+
+# -- Made of nothing ------------------------------------------------------------------------------------------------------------
+
+
+@function()
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Tensor:
+    """All one value; without `dtype` a number's is bool, int64 or float32."""
+    return broadcast_to(as_tensor(fill_value, dtype), shape)
+
+
+@function("empty")
+def zeros(shape: Any, dtype: Any = float) -> Tensor:
+    return full(shape, 0, dtype)
+
+
+@function()
+def ones(shape: Any, dtype: Any = float) -> Tensor:
+    return full(shape, 1, dtype)
+
+
+@function()
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+    x = as_tensor(x)
+    return full(x.shape if shape is None else shape, fill_value, x.dtype if dtype is None else dtype)
+
+
+@function("empty_like")
+def zeros_like(x: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+    return full_like(x, 0, dtype, shape)
+
+
+@function()
+def ones_like(x: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+    return full_like(x, 1, dtype, shape)
+
+
+@function()
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Tensor:
+    """Numbers from `start` (or 0) before `stop`: integers, symbolic sizes too, as int64, or floats as float32."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    given = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
+    start, stop, step = given
+    kind = dtype_of(dtype) if dtype is not None else weak_dtype(0.0 if any_float(given) else 0)
+    if any(isinstance(x, Expr) for x in given):
+        if any_float(given) or isinstance(step, Expr):
+            raise TypeError(f"arange to a symbolic size takes integers, not {given}")
+        length: Any = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
+        return apply(g.Iota, shape=(length,), start=start, step=step, dtype=kind)  # type: ignore[no-any-return]
+    length = builtins.max(0, math.ceil((stop - start) / step))
+    return concrete((start + step * np.arange(length)).astype(kind.numpy))
+
+
+def any_float(numbers: Sequence[Any]) -> bool:
+    """Whether one of the numbers is a float."""
+    return any(isinstance(x, float) for x in numbers)
+
+
+@function()
+def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: Any = float) -> Tensor:
+    return concrete(np.linspace(start, stop, num, endpoint).astype(dtype_of(dtype).numpy))
+
+
+@function()
+def eye(n: Any, m: Any = None, k: int = 0, dtype: Any = float) -> Tensor:
+    rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
+    return astype(columns - rows == k, dtype)
+
+
+@function()
+def identity(n: Any, dtype: Any = float) -> Tensor:
+    return eye(n, dtype=dtype)
+
+
+@function()
+def tri(n: Any, m: Any = None, k: int = 0, dtype: Any = float) -> Tensor:
+    rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
+    return astype(columns - rows <= k, dtype)
+
+
+@function()
+def meshgrid(*inputs: Any, indexing: str = "xy") -> list[Tensor]:
+    given = [ravel(x) for x in inputs]
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[:2] = [1, 0]
+    shape: list[Any] = [0] * len(given)
+    for x, d in zip(given, order, strict=True):
+        shape[d] = x.size
+    return [
+        broadcast_to(reshape(x, tuple(x.size if k == d else 1 for k in range(len(given)))), tuple(shape))
+        for x, d in zip(given, order, strict=True)
+    ]
+
+
+@function("array")
+def asarray(x: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
+    """`x` as a tensor."""
+    made = x if isinstance(x, Tensor) else tensor(x, dtype)
+    return made if dtype is None else astype(made, dtype)
+
+
+@function()
+def shape(x: Any) -> tuple[Any, ...]:
+    return as_tensor(x).shape
+
+
+@function()
+def ndim(x: Any) -> int:
+    return as_tensor(x).ndim
+
+
+@function()
+def size(x: Any, axis: int | None = None) -> Any:
+    x = as_tensor(x)
+    return x.size if axis is None else x.shape[axis]

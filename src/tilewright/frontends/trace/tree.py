@@ -1,0 +1,46 @@
+"""Arguments and results as trees: lists, tuples (named ones too) and dictionaries of leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Structure = Any
+"""A tree with its leaves left out, hashable: `LEAF`, or (type, keys or None, children)."""
+
+LEAF = "*"
+
+
+def flatten(tree: Any, path: str = "") -> tuple[list[Any], list[str], Structure]:
+    """The leaves in order, a name for each from its place (``x``, ``x_0``, ``x_mask``), and the structure. A dictionary's order is its own."""
+    if isinstance(tree, Mapping):
+        keys: Any = tuple(tree)
+        children = list(tree.values())
+    elif isinstance(tree, (list, tuple)):
+        keys, children = None, list(tree)
+    else:
+        return [tree], [path], LEAF
+    leaves: list[Any] = []
+    names: list[str] = []
+    structures = []
+    labels = keys if keys is not None else getattr(tree, "_fields", range(len(children)))
+    for label, child in zip(labels, children, strict=True):
+        more, more_names, structure = flatten(child, f"{path}_{label}" if path else str(label))
+        leaves += more
+        names += more_names
+        structures.append(structure)
+    return leaves, names, (type(tree), keys, tuple(structures))
+
+
+def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """The tree of a structure and its leaves in order."""
+    if structure == LEAF:
+        return next(leaves)
+    kind, keys, structures = structure
+    children = [unflatten(s, leaves) for s in structures]
+    if keys is not None:
+        return dict(zip(keys, children, strict=True))
+    return kind(*children) if hasattr(kind, "_fields") else kind(children)
+
+
+__all__ = ["LEAF", "Structure", "flatten", "unflatten"]
