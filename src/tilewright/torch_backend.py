@@ -9,9 +9,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import CompileError, InternalError, TilewrightError
+from .errors import CompileError, InternalError, TilewrightError, UnsupportedOperatorError
+
+if TYPE_CHECKING:
+    from .frontends.torch.graph_module import GraphImporter
+
+
+class FallbackWarning(UserWarning):
+    """Parts of a graph run in torch. `operators`: those that nobody imports, or the kind of error that kept a part from being compiled."""
+
+    def __init__(self, message: str, operators: Sequence[str]) -> None:
+        super().__init__(message)
+        self.operators = tuple(operators)
+
 
 OPTIONS = {"fallback": True, "threads": None, "precision": None}
 """What ``torch.compile(..., options={...})`` may say. `fallback` False: a graph that cannot be compiled is an error; `threads` and `precision` as
@@ -71,35 +83,80 @@ def _native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
 
 def compile_graph(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] = OPTIONS) -> Callable[..., Any]:
     """A functional graph whose nodes carry fake tensors as a function of a list of its arguments, which it empties."""
-    from torch._functorch.aot_autograd import make_boxed_func
     from torch.utils._python_dispatch import _disable_current_modes
 
+    reasons: dict[str, str] = {}
+    with _disable_current_modes():
+        function = _compiled(module, options, reasons)
+    if reasons:
+        listing = "".join(f"\n  - {what}: {why}" for what, why in reasons.items())
+        message = (
+            "torch runs what Tilewright does not compile of this graph (an error with options={'fallback': False}):"
+        )
+        warnings.warn(FallbackWarning(message + listing, list(reasons)), stacklevel=2)
+    return function
+
+
+def _compiled(module: Any, options: Mapping[str, Any], reasons: dict[str, str]) -> Callable[[list[Any]], list[Any]]:
+    """The graph as compiled as it can be; `reasons` is told by what name and why parts of it are not."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    from .frontends.torch.graph_module import GraphImporter
+
+    graph = GraphImporter(module)
     try:
-        with _disable_current_modes():
-            return _compiled(module, options)
+        return graph.bind(_library(graph, options))
     except TilewrightError as error:
         if not options["fallback"]:
             raise
-        warnings.warn(f"this graph runs in torch, not compiled by Tilewright: {error}", stacklevel=2)
-    return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+        if not isinstance(error, UnsupportedOperatorError):
+            reasons[type(error).__name__] = str(error)
+            return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+        reasons.update((o.operator, ", ".join([*o.locations[:3], *filter(None, [o.hint])])) for o in error.operators)
+    return _in_parts(module, graph.refused, options, reasons)
 
 
-def _compiled(module: Any, options: Mapping[str, Any]) -> Callable[..., Any]:
+def _in_parts(
+    module: Any, refused: Sequence[Any], options: Mapping[str, Any], reasons: dict[str, str]
+) -> Callable[[list[Any]], list[Any]]:
+    """The graph with `refused` nodes in torch and the parts between them compiled."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    from .frontends.torch.partition import split
+
+    whole, names = split(module, set(refused))
+    for name in names:
+        part = getattr(whole, name)
+        function = _compiled(part, options, reasons)
+        output = next(n for n in part.graph.nodes if n.op == "output")
+        delattr(whole, name)
+        setattr(whole, name, _unpacked(function, not isinstance(output.args[0], (list, tuple))))
+    return make_boxed_func(whole.forward)  # type: ignore[no-any-return]
+
+
+def _unpacked(function: Callable[[list[Any]], list[Any]], single: bool) -> Callable[..., Any]:
+    """A boxed function as a plain one; a `single` result comes without a list around it."""
+    if single:
+        return lambda *args: function(list(args))[0]
+    return lambda *args: function(list(args))
+
+
+def _library(graph: GraphImporter, options: Mapping[str, Any]) -> Any:
+    """What computes the tensors of a graph, None where it has none to compute."""
     import torch
 
     from .compiler import compile
-    from .frontends.torch.graph_module import GraphImporter
 
     try:
-        graph = GraphImporter(module)
+        module = graph.run()
     except TilewrightError:
         raise
     except Exception as error:
         raise InternalError(f"{type(error).__name__}: {error}") from error
-    if graph.module is None:
-        return graph.bind(None)
+    if module is None:
+        return None
     threads = options["threads"] or torch.get_num_threads()
-    return graph.bind(compile(graph.module, threads=threads, precision=options["precision"]))
+    return compile(module, threads=threads, precision=options["precision"])
 
 
-__all__ = ["OPTIONS", "compile_graph", "tilewright"]
+__all__ = ["OPTIONS", "FallbackWarning", "compile_graph", "tilewright"]

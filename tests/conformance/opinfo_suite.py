@@ -19,9 +19,9 @@ import platform
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,13 @@ def _outcome(module: Sample, unset: bool, limits: tuple[float | None, float | No
     except UnsupportedOperatorError as error:
         return f"refused: {'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
     except CompileError as error:
-        return f"refused: {_line(error)}"
+        return f"refused: {first_line(error)}"
     except Exception as error:  # the outcome, told in the table
-        return f"{type(error).__name__}: {_line(error)}"
+        return f"{type(error).__name__}: {first_line(error)}"
     if len(found) != len(wanted):
         return f"{len(found)} results instead of {len(wanted)}"
     return next(
-        (d for got, want in zip(found, wanted, strict=True) if (d := _difference(got, want, unset, limits))), "pass"
+        (d for got, want in zip(found, wanted, strict=True) if (d := difference(got, want, unset, limits))), "pass"
     )
 
 
@@ -123,7 +123,7 @@ def _copies(module: Sample) -> tuple[Any, ...]:
     return tuple(x.clone() for x in module.tensors)
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:300] if str(error) else ""
 
 
@@ -146,7 +146,7 @@ def _tensor(x: Any) -> Any:
     return torch.from_numpy(x.copy())
 
 
-def _difference(got: Any, want: Any, unset: bool, limits: tuple[float | None, float | None]) -> str:
+def difference(got: Any, want: Any, unset: bool, limits: tuple[float | None, float | None]) -> str:
     want = torch.as_tensor(want)
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"wrong: got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
@@ -181,20 +181,19 @@ class _Run:
 
 
 def run_all(
-    names: Sequence[str], dtype: str, samples: int, native: bool, processes: int, seconds: float
+    names: Sequence[str], judge: Callable[[str], Iterator[str]], processes: int, seconds: float
 ) -> Iterator[tuple[str, list[str]]]:
-    """The outcomes of operators as they end; a crash or the end of the time stands as the last outcome."""
+    """The outcomes that `judge` gives of operators, as they end; a crash or the end of the time stands as the last outcome."""
     context = get_context("fork")
     torch.set_num_threads(1)
-    # What is imported late is so once, here, before processes fork.
-    _outcome(Sample(torch.abs, (torch.ones(2), (), {})), False, (None, None), native)
+    list(judge("abs"))  # what is imported late is so once, here, before processes fork
     pending = list(reversed(names))
     running: dict[Any, _Run] = {}
     while pending or running:
         while pending and len(running) < processes:
             here, there = context.Pipe(duplex=False)
             name = pending.pop()
-            process = context.Process(target=_send, args=(there, name, dtype, samples, native), daemon=True)
+            process = context.Process(target=_send, args=(there, judge, name), daemon=True)
             process.start()
             there.close()
             running[here] = _Run(name, process, time.monotonic() + seconds)
@@ -214,9 +213,9 @@ def run_all(
                 yield run.name, [*run.outcomes, f"more than {seconds:.0f} s"]
 
 
-def _send(there: Any, name: str, dtype: str, samples: int, native: bool) -> None:
+def _send(there: Any, judge: Callable[[str], Iterator[str]], name: str) -> None:
     try:
-        for outcome in outcomes(name, dtype, samples, native):
+        for outcome in judge(name):
             there.send(outcome)
     except Exception as error:  # of the samples' makers
         there.send(f"{NOT_EXPORTED}: no samples, {type(error).__name__}")
@@ -236,8 +235,8 @@ def main() -> None:
     number, parts = map(int, options.part.split("/"))
     names = [n for n in operators(options.dtype) if options.only in n][number::parts]
     found: dict[str, list[str]] = {}
-    arguments = (options.dtype, options.samples, not options.interpret, options.processes, options.seconds)
-    for name, results in run_all(names, *arguments):
+    judge = partial(outcomes, dtype=options.dtype, samples=options.samples, native=not options.interpret)
+    for name, results in run_all(names, judge, options.processes, options.seconds):
         found[name] = results
         for outcome, count in Counter(r for r in results if r != "pass").items():
             print(f"{name}: {count} of {len(results)}: {outcome}", flush=True)
@@ -247,7 +246,7 @@ def main() -> None:
     if path is not None:
         document = json.loads(path.read_text()) if path.exists() else {}
         by = "interpreted" if options.interpret else "compiled"
-        document[options.dtype] = {**row, **_circumstances(options.samples), "by": by}
+        document[options.dtype] = {**row, **circumstances(options.samples), "by": by}
         path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
@@ -264,7 +263,7 @@ def summary(found: dict[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def _circumstances(samples: int) -> dict[str, Any]:
+def circumstances(samples: int) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {platform.system()}",

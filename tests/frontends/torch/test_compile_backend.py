@@ -32,13 +32,13 @@ def _fresh() -> Iterator[None]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that were compiled."""
     graphs: list[Any] = []
-    real = torch_backend._compiled
+    real = torch_backend._library
 
-    def counted(module: Any, options: Any) -> Any:
-        graphs.append(module)
-        return real(module, options)
+    def counted(graph: Any, options: Any) -> Any:
+        graphs.append(graph)
+        return real(graph, options)
 
-    monkeypatch.setattr(torch_backend, "_compiled", counted)
+    monkeypatch.setattr(torch_backend, "_library", counted)
     return graphs
 
 
@@ -194,13 +194,23 @@ def test_graph_breaks() -> None:
         close(fast(x), f(x))
 
 
-def test_what_is_not_compiled_runs_in_torch_and_is_named() -> None:
+def test_what_is_not_compiled_runs_in_torch_and_is_named(compiled: list[Any]) -> None:
     def f(x: Any) -> Any:
-        return torch.linalg.qr(x)[1].abs() + 1
+        y = torch.linalg.qr(x * 2)[1].abs() + torch.rand(4, 4)
+        return torch.linalg.qr(y.relu().t() @ x)[1] + torch.rand(4), y[1:]
 
     x = random(4, 4)
-    with pytest.warns(UserWarning, match=r"linalg_qr"):
-        close(torch.compile(f, backend=torch_backend.tilewright)(x), f(x))
+    results, gradients = [], []
+    with pytest.warns(torch_backend.FallbackWarning, match=r"linalg_qr") as told:
+        for g in (f, torch.compile(f, backend=torch_backend.tilewright)):
+            torch.manual_seed(3)
+            x = x.detach().requires_grad_()
+            results.append(g(x))
+            gradients.append(torch.autograd.grad(results[-1][0].sum(), x))
+    assert told[0].message.operators == ("aten.linalg_qr.default",)
+    close(results[1], results[0])
+    close(gradients[1], gradients[0], 1e-3)
+    assert len(compiled) >= 4  # what stands before, between and behind
     torch._dynamo.reset()
     with pytest.raises(Exception, match="linalg_qr") as caught:
         compile(f)(x)

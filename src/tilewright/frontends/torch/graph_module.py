@@ -10,7 +10,7 @@ have the strides that AOTAutograd and later code count on.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ...dialects import graph as g
@@ -40,7 +40,7 @@ DRAWS = frozenset(
 class GraphImporter(Importer):
     """Imports a functional ``torch.fx.GraphModule`` whose nodes carry fake tensors.
 
-    `module` is None where the graph computes no tensor; `bind` makes the function that torch calls.
+    `run` gives its module, `bind` makes the function that torch calls.
     """
 
     def __init__(self, source: Any) -> None:
@@ -49,7 +49,8 @@ class GraphImporter(Importer):
         placeholders = [n for n in source.graph.nodes if n.op == "placeholder"]
         self.positions = {n: k for k, n in enumerate(placeholders)}
         output = next(n for n in source.graph.nodes if n.op == "output")
-        self.results: list[Any] = list(output.args[0])
+        found = output.args[0]
+        self.results: list[Any] = list(found) if isinstance(found, (list, tuple)) else [found]
         self.sizes: dict[Any, tuple[int, int | None]] = {}
         """Where the value of each of torch's symbols is found: argument, and axis of a tensor."""
         self.tensors: list[int] = []
@@ -59,11 +60,17 @@ class GraphImporter(Importer):
         self.computed: list[Any] = []
         self.orders: dict[Any, tuple[int, ...]] = {}
         """How each computed node lies in memory: its dimensions from the outermost to the innermost."""
-        self.module = self._import(placeholders)
 
-    def _import(self, placeholders: Sequence[Any]) -> Module | None:
+    def run(self) -> Module | None:
+        """The graph's module, None where it computes no tensor.
+
+        Raises:
+            UnsupportedOperatorError: lists every operator that has no importer; `refused` are their nodes.
+            CompileError: the graph's border is none that we know.
+        """
         import torch
 
+        placeholders = list(self.positions)
         tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
         for n in tensors:
             if n.meta["val"].device.type != "cpu":

@@ -135,6 +135,8 @@ class Importer:
         """Torch's bounds of its symbols."""
         self.builder: Builder
         self.problems: dict[str, list[tuple[str, str]]] = {}
+        self.refused: list[Any] = []
+        """The nodes that could not be imported for reasons of their own."""
         self.constants: dict[Any, Constant] = {}
         self.values: dict[Any, Any] = {}
 
@@ -271,6 +273,7 @@ class Importer:
 
     def _problem(self, node: Any, name: str, location: Location, hint: str) -> None:
         self.problems.setdefault(name, []).append((str(location), hint))
+        self.refused.append(node)
         self.values[node] = POISON
 
     def _item(self, node: Any) -> Any:
@@ -280,7 +283,7 @@ class Importer:
             return POISON
         if found[index] is None:
             self._problem(
-                node, str(source.target), location_of(source), f"result {index} of this operator is not supported"
+                source, str(source.target), location_of(source), f"result {index} of this operator is not supported"
             )
             return POISON
         return found[index]
