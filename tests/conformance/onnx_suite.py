@@ -39,6 +39,9 @@ DATA = Path(__file__).with_suffix(".json")
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 """The suite's "real" models are to be downloaded: their data is not bundled."""
 
+ROUNDING = {"test_dft_inverse": 2e-7, "test_dft_inverse_opset19": 2e-7}
+"""Absolute tolerance of cases whose expected results are rounding errors of that size where the exact result is 0 (elements up to 54)."""
+
 HALF_RTOL = 1e-2
 """For results of 16 bits and fewer: the suite's were rounded after every step of a composed formula, ours once."""
 
@@ -165,7 +168,8 @@ def _difference(case: Case, want: Any, got: Any) -> str:
         return "" if np.array_equal(got, want) else "other values"
     rtol = case.rtol if want.dtype.itemsize > 2 else max(case.rtol, HALF_RTOL)
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    close = np.allclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=max(case.atol, 1e-7), equal_nan=True)
+    atol = ROUNDING.get(case.name, max(case.atol, 1e-7))
+    close = np.allclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=atol, equal_nan=True)
     return "" if close else "numbers differ"
 
 
@@ -200,6 +204,13 @@ def _document(found: dict[str, dict[str, str]]) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {platform.system()}",
         "onnx": onnx.__version__,
+        "wider_tolerance": {
+            "of 16 bits and fewer": f"rtol {HALF_RTOL}: the suite rounds after every step of a composed formula",
+            **{
+                name: f"atol {atol}: the expected result has rounding where the exact one is 0"
+                for name, atol in ROUNDING.items()
+            },
+        },
         "passed": sum(r["outcome"] == "pass" for r in found.values()),
         "cases": len(found),
         "by_opset": {k: dict(v) for k, v in by_opset.items()},

@@ -323,6 +323,7 @@ for _source, _target, _fill in [
     (i16, bf16, integers(0, 999)),
     (i64, f64, normal),
     (boolean, i8, bools),
+    (u8, boolean, integers(0, 2)),
 ]:
     CASES.append(
         Case(

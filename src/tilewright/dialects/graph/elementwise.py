@@ -11,8 +11,8 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.core import Constant as ConstantData
-from ...ir.symbolic import prove_eq
-from ...ir.types import TensorType, Type, boolean, f32, i64
+from ...ir.symbolic import Dim, prove_eq
+from ...ir.types import DType, TensorType, Type, boolean, f32, i64, u8
 from .. import scalar
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
@@ -310,7 +310,7 @@ class Cast(GraphOp):
 
 @operation
 class Bitcast(GraphOp):
-    """The same bits as another dtype of equal width. A boolean is a byte: 0 or 1, and true if it is not 0."""
+    """The same bits as another dtype of equal width. A bool is a byte: 1 where it holds; what is not 0 holds."""
 
     name = "graph.bitcast"
     x: Operand
@@ -318,13 +318,13 @@ class Bitcast(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
-        if len({8 if d is boolean else d.bits for d in (x.dtype, self.dtype)}) != 1:
-            raise IRError(f"{x.dtype.label} and {self.dtype.label} differ in width", self)
+        if _bits_in_memory(x.dtype) != _bits_in_memory(self.dtype):
+            raise IRError(f"cannot bitcast {x.dtype.label} to {self.dtype.label}: widths differ", self)
         return (TensorType(self.dtype, x.shape),)
 
     def reference(self, x: Any) -> Any:
-        if boolean in (tensor_type(self.x).dtype, self.dtype):
-            return x.astype(self.dtype.numpy)
+        if self.dtype is boolean:
+            return x.view(np.uint8) != 0
         return np.ascontiguousarray(x).view(self.dtype.numpy).reshape(x.shape)
 
     def fold(self) -> Value | ConstantData | None:
@@ -332,9 +332,16 @@ class Bitcast(GraphOp):
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         (x,) = operands
-        if boolean in (x.dtype, self.dtype):  # a byte in memory, but one bit in a register
-            return t.compute(x.shape, lambda *i: x[i].cast(self.dtype))
-        return t.compute(x.shape, lambda *i: x[i].bitcast(self.dtype))
+
+        def element(*i: Dim) -> Scalar:
+            v = x[i].cast(u8) if x.dtype is boolean else x[i]
+            return v.bitcast(u8).cast(boolean) if self.dtype is boolean else v.bitcast(self.dtype)
+
+        return t.compute(x.shape, element)
+
+
+def _bits_in_memory(dtype: DType) -> int:
+    return 8 if dtype is boolean else dtype.bits
 
 
 class Activation(GraphOp):

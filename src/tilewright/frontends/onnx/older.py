@@ -61,6 +61,24 @@ def _to_input(node: Node, name: str, index: int, dtype: Any = np.int64) -> None:
     node.inputs[index] = node.importer.data_tensor(np.asarray(value, dtype))
 
 
+@_older(20, "DFT")
+def _dft(node: Node) -> None:
+    node.attributes.setdefault("axis", 1)
+    _to_input(node, "axis", 2)
+
+
+@_older(20, "GridSample")
+def _grid_sample(node: Node) -> None:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = node.attributes.get("mode", "bilinear")
+    node.attributes["mode"] = names.get(mode, mode)
+
+
+@_older(16, "RoiAlign")
+def _roi_align(node: Node) -> None:
+    node.attributes["coordinate_transformation_mode"] = "output_half_pixel"
+
+
 @_older(13, "Squeeze", "Unsqueeze", "ReduceSum")
 def _axes(node: Node) -> None:
     _to_input(node, "axes", 1)
@@ -163,6 +181,15 @@ def _broadcast(node: Node) -> None:
     trailing = a.rank - normalize_axis(axis, a.rank) - b.rank
     shape = (*b.shape, *(1,) * trailing)
     node.inputs[1] = node.importer.tensor_of(node.emit(g.Reshape(b.value, shape=shape)))
+
+
+@_older(7, "PRelu")
+def _slopes(node: Node) -> None:
+    """A vector of slopes was one for each channel."""
+    x, slope = node.tensor(0), node.tensor(1)
+    if slope.rank == 1 and x.rank > 2 and slope.shape != (1,):
+        shape = (*slope.shape, *(1,) * (x.rank - 2))
+        node.inputs[1] = node.importer.tensor_of(node.emit(g.Reshape(slope.value, shape=shape)))
 
 
 @_older(7, "Gemm")

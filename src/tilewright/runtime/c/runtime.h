@@ -68,8 +68,8 @@ typedef struct {
   const char* const* kernel_names;
   const char* cpu_features; /* LLVM's names, separated by commas: "avx2,fma,avx512f"; may be null */
 
-  /* Finds the values of the symbols that the inputs' shapes determine, the first of the table and checks every dimension. Returns 0, or nonzero with
-   * `error` filled in. The runtime has checked ranks and that no dimension is negative; it checks bounds itself
+  /* Finds the values of the symbols that the inputs' shapes determine, the first of the table, and checks every dimension;
+   * the others, which main computes, get values that they may have. Returns 0, or nonzero with `error` filled in. The runtime has checked ranks and that no dimension is negative; it checks bounds itself
    * only through this function. */
   int32_t (*solve)(const int64_t* const* input_shapes, int64_t* symbols, tw_shape_error* error);
   /* Writes shapes[i][0..ndim) of every output i. */

@@ -243,6 +243,8 @@ class _Printer:
             index.bind(symbol, value, here=True)
             origin[symbol] = (step.input, step.dim)
             emit.line(f"store i64 {value}, ptr {emit.at('%symbols', str(number), 8)}, align 8")
+        for number, symbol in enumerate(self.computed, len(self.solved)):
+            emit.line(f"store i64 {_allowed(symbol)}, ptr {emit.at('%symbols', str(number), 8)}, align 8")
         return _function("i32 @tw.solve(ptr %shapes, ptr %symbols, ptr %error)", emit, "i32 0")
 
     def _row(self, emit: Emitter, index: int) -> str:
@@ -505,6 +507,12 @@ def dlpack_type(dtype: DType) -> tuple[int, int]:
     if dtype.name in _CODES:
         return _CODES[dtype.name], dtype.bits
     return _KINDS[dtype.kind], 8 if dtype.kind == "bool" else dtype.bits
+
+
+def _allowed(symbol: Expr) -> int:
+    """A value for a symbol that the run has yet to compute: sizes that mention it may divide by it."""
+    low, high = bounds(symbol)
+    return low if low is not None else min(0, high or 0)
 
 
 def _limits(symbol: Expr) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ....dialects import graph as g
 from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, ceildiv, smax
-from ....ir.types import i32
+from ....ir.types import i32, i64
 from .elementwise import cast, scalar
-from .shape import is_static
+from .run_time import Arithmetic
+from .shape import is_static, product, reshape
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -120,9 +123,7 @@ def _conv_transpose(n: Node) -> Value:
 
 
 @importer("MaxPool", "AveragePool")
-def _pool(n: Node) -> Value:
-    if n.wants(1):
-        raise Unsupported("the second output (indices of the maxima)")
+def _pool(n: Node) -> Any:
     x = n.value(0)
     kernel = tuple(n.attr("kernel_shape"))
     strides, dilations, padding = _window(n, x, kernel)
@@ -135,8 +136,77 @@ def _pool(n: Node) -> Value:
     if not is_static([p for pair in padding for p in pair]):
         raise Unsupported("a padding that depends on dynamic sizes")
     if n.op_type == "MaxPool":
-        return n.emit(g.MaxPool(x, padding=padding, **options))  # type: ignore[no-any-return]
+        y = n.emit(g.MaxPool(x, padding=padding, **options))
+        if not n.wants(1):
+            return y
+        return [y, _places_of_maxima(n, x, n.emit(g.MaxPoolIndices(x, padding=padding, **options)))]
     return n.emit(g.AvgPool(x, padding=padding, count_include_pad=bool(n.attr("count_include_pad", 0)), **options))  # type: ignore[no-any-return]
+
+
+def _places_of_maxima(n: Node, x: Value, places: Value) -> Value:
+    """Places in a plane as places in the whole input, in which columns lie behind each other with `storage_order` 1."""
+    a = Arithmetic(n)
+    batch, channels, *spatial = x.type.shape
+    if n.attr("storage_order", 0):
+        rest, places = places, n.dims_value(0)
+        for size, stride in zip(
+            reversed(spatial), (product(spatial[:k]) for k in reversed(range(len(spatial)))), strict=True
+        ):
+            places = a.Add(places, a.Mul(a.Mod(rest, n.dims_value(size)), n.dims_value(stride)))
+            rest = a.Floordiv(rest, n.dims_value(size))
+    planes = n.emit(g.Iota(shape=(batch, channels, *(1,) * len(spatial)), axis=0))
+    planes = a.Add(a.Mul(planes, n.dims_value(channels)), a.Iota(shape=(1, channels, *(1,) * len(spatial)), axis=1))
+    return a.Add(a.Mul(planes, n.dims_value(product(spatial))), places)  # type: ignore[no-any-return]
+
+
+@importer("MaxUnpool")
+def _max_unpool(n: Node) -> Value:
+    """Elements back at the places that MaxPool gave, zeros elsewhere; places count in the shape that the windows say."""
+    x, places = n.value(0), n.value(1)
+    kernel = n.attr("kernel_shape")
+    rank = len(kernel)
+    strides, pads = n.attr("strides") or [1] * rank, n.attr("pads") or [0] * (2 * rank)
+    own = [(d - 1) * strides[k] + kernel[k] - pads[k] - pads[rank + k] for k, d in enumerate(x.type.shape[2:])]
+    shape = (*x.type.shape[:2], *own)
+    empty = n.emit(g.BroadcastTo(scalar(n, 0, x), shape=(product(shape),)))
+    flat = [reshape(n, v, (v.type.size,)) for v in (places, x)]
+    y = reshape(n, n.emit(g.ScatterElements(empty, *flat, axis=0)), shape)
+    if not n.has(2):
+        return y
+    gaps = tuple(want - have for want, have in zip(n.sizes(2), shape, strict=True))
+    return n.emit(g.Pad(y, low=(0,) * (2 + rank), high=gaps))  # type: ignore[no-any-return]
+
+
+@importer("Col2Im")
+def _col2im(n: Node) -> Value:
+    """Blocks added up where they lie in the image."""
+    x = n.value(0)
+    image, block = n.numbers(1), n.numbers(2)
+    rank = len(block)
+    strides, dilations = n.attr("strides") or [1] * rank, n.attr("dilations") or [1] * rank
+    pads = n.attr("pads") or [0] * (2 * rank)
+    counts = [
+        (image[k] + pads[k] + pads[rank + k] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1 for k in range(rank)
+    ]
+    batch, planes, columns = x.type.shape
+    taps, size = int(np.prod(block)), int(np.prod(image))
+    if columns != int(np.prod(counts)) or not isinstance(planes, int) or planes % taps:
+        raise ValueError(f"{planes} x {columns} elements are not {counts} blocks of {block} for each channel")
+    # The place in the image of each element of each block: (tap, block); in the padding: behind the last.
+    places, outside = np.zeros((taps, columns), np.int64), np.zeros((taps, columns), bool)
+    for k, (tap, start) in enumerate(
+        zip(np.indices(block).reshape(rank, -1), np.indices(counts).reshape(rank, -1), strict=True)
+    ):
+        place = start[None, :] * strides[k] + tap[:, None] * dilations[k] - pads[k]
+        outside |= (place < 0) | (place >= image[k])
+        places = places * image[k] + place
+    places[outside] = size
+    rows = batch * (planes // taps)
+    empty = n.emit(g.BroadcastTo(scalar(n, 0, x), shape=(rows, size)))
+    where = n.emit(g.BroadcastTo(n.constant(places.reshape(-1), i64), shape=(rows, taps * columns)))
+    values = reshape(n, x, (rows, taps * columns))
+    y = n.emit(g.ScatterElements(empty, where, values, axis=1, combiner="sum"))
+    return reshape(n, y, (batch, planes // taps, *image))
 
 
 @importer("LpPool")

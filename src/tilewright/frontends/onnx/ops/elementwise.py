@@ -132,6 +132,11 @@ def _bit_shift(n: Node) -> Value:
     return n.emit((g.Shl if n.attr("direction") == "LEFT" else g.Shr)(n.value(0), n.value(1)))  # type: ignore[no-any-return]
 
 
+@importer("BitCast")
+def _bitcast(n: Node) -> Value:
+    return n.emit(g.Bitcast(n.value(0), dtype=n.dtype_attr("to")))  # type: ignore[no-any-return]
+
+
 @importer("Where")
 def _where(n: Node) -> Value:
     return n.emit(g.Select(n.value(0), n.value(1), n.value(2)))  # type: ignore[no-any-return]

@@ -59,6 +59,22 @@ def _scatter_nd(n: Node) -> Value:
     return n.emit(g.ScatterNd(n.value(0), n.value(1), n.value(2), combiner=_COMBINERS[n.attr("reduction", "none")]))  # type: ignore[no-any-return]
 
 
+@importer("TensorScatter")
+def _tensor_scatter(n: Node) -> Value:
+    """A cache written from a place on, which each batch has its own; beyond the end it is lost or begins anew."""
+    cache, update, a = n.value(0), n.value(1), Arithmetic(n)
+    rank = cache.type.rank
+    axis = normalize_axis(n.attr("axis", -2), rank)
+    line = tuple(d if k == axis else 1 for k, d in enumerate(update.type.shape))
+    place = n.emit(g.Iota(shape=line, axis=axis))
+    if n.has(2):
+        batch = n.tensor(2).shape[0]
+        place = a.Add(place, reshape(n, cast(n, n.value(2), i64), (batch, *(1,) * (rank - 1))))
+    if n.attr("mode", "linear") == "circular":
+        place = a.Mod(place, n.dims_value(cache.type.shape[axis]))
+    return n.emit(g.ScatterElements(cache, broadcast(n, place, update.type.shape), update, axis=axis))  # type: ignore[no-any-return]
+
+
 @importer("TopK")
 def _topk(n: Node) -> Any:
     k = n.sizes(1)[0]

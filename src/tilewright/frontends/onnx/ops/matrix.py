@@ -8,7 +8,9 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import i32
 from .elementwise import cast, scalar
-from .table import importer
+from .run_time import Arithmetic
+from .shape import broadcast, product, reshape, slice_
+from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..importer import Node
@@ -58,3 +60,38 @@ def _matmul_integer(n: Node) -> Value:
             x = n.emit(g.Sub(x, zero))
         factors.append(x)
     return n.emit(g.Matmul(*factors))  # type: ignore[no-any-return]
+
+
+MAX_ORDER = 64
+"""Rows up to which a determinant is computed, one elimination step after the other."""
+
+
+@importer("Det")
+def _det(n: Node) -> Value:
+    """By elimination with the largest element of the first column as the pivot."""
+    x, a = n.value(0), Arithmetic(n)
+    *lead, rows, order = x.type.shape
+    if not isinstance(order, int) or order > MAX_ORDER or rows != order:
+        raise Unsupported(f"matrices of {rows} rows and {order} columns; up to {MAX_ORDER} of each are supported")
+    batch = product(lead)
+    x = reshape(n, x, (batch, order, order))
+    result: Value = broadcast(n, scalar(n, 1, x), (batch,))
+    for size in range(order, 0, -1):
+        column = reshape(n, slice_(n, x, 2, 0, 1), (batch, size))
+        best = a.Argmax(a.Abs(column), axis=1, keepdims=True)
+        pivot = a.GatherElements(column, best, axis=1)
+        moved = reshape(n, a.Gt(best, 0), (batch,))
+        factor = reshape(n, pivot, (batch,))
+        result = a.Mul(result, a.Select(moved, a.Neg(factor), factor))
+        if size == 1:
+            break
+        # The first row and that of the pivot change places.
+        others = n.emit(g.Iota(shape=(1, size - 1), axis=1, start=1))
+        others = reshape(n, a.Select(a.Eq(others, best), 0, others), (batch, size - 1, 1))
+        rest = slice_(n, x, 2, 1, size)
+        top = a.GatherElements(rest, broadcast(n, reshape(n, best, (batch, 1, 1)), (batch, 1, size - 1)), axis=1)
+        below = a.GatherElements(rest, broadcast(n, others, (batch, size - 1, size - 1)), axis=1)
+        left = a.GatherElements(column, reshape(n, others, (batch, size - 1)), axis=1)
+        ratio = a.Div(left, a.Select(a.Eq(pivot, scalar(n, 0, x)), 1, pivot))
+        x = a.Sub(below, a.Mul(reshape(n, ratio, (batch, size - 1, 1)), top))
+    return reshape(n, result, lead)

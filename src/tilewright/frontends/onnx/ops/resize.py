@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
-from ....ir.types import i64
+from ....ir.types import boolean, i64
 from .shape import broadcast, reshape
 from .table import Unsupported, importer
 
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from ..importer import Node
 
 
-def _positions(mode: str, count: int, size: int, scale: float) -> np.ndarray[Any, Any]:
+Region = tuple[float, float]
+"""The part of an axis that is resized, as fractions of its length."""
+
+
+def _positions(mode: str, count: int, size: int, scale: float, region: Region) -> np.ndarray[Any, Any]:
     """Where each of `count` result elements lies in an input of `size` elements."""
     i = np.arange(count, dtype=np.float64)
     if mode == "half_pixel":
@@ -32,6 +37,10 @@ def _positions(mode: str, count: int, size: int, scale: float) -> np.ndarray[Any
     if mode == "half_pixel_symmetric":
         adjustment = count / (scale * size)
         return size / 2 * (1 - adjustment) + (i + 0.5) / scale - 0.5
+    if mode == "tf_crop_and_resize":
+        start, end = region
+        inner = i / (count - 1) if count > 1 else np.full(1, 0.5)
+        return (size - 1) * (start + inner * (end - start))
     raise Unsupported(f"coordinate_transformation_mode '{mode}'")
 
 
@@ -45,33 +54,52 @@ def _nearest(x: np.ndarray[Any, Any], mode: str) -> np.ndarray[Any, Any]:
     return np.ceil(x - 0.5)  # round_prefer_floor
 
 
+def _linear(d: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.maximum(1 - np.abs(d), 0)
+
+
+def _cubic(a: float) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """Cubic convolution (Keys) with the coefficient `a`."""
+
+    def weight(d: np.ndarray[Any, Any]) -> Any:
+        d = np.abs(d)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+    return weight
+
+
 def _taps(
-    n: Node, size: int, count: int, scale: float
+    n: Node, x: np.ndarray[Any, Any], size: int, scale: float
 ) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any] | None]]:
-    """Input positions and weights whose sum is the result along one axis; weight None is 1."""
-    mode = n.attr("mode", "nearest")
-    x = _positions(n.attr("coordinate_transformation_mode", "half_pixel"), count, size, scale)
+    """Input places and weights whose sum is the result at positions `x` of one axis; weight None is 1."""
+    mode, antialias = n.attr("mode", "nearest"), n.attr("antialias", 0)
     if mode == "nearest":
+        if antialias:
+            raise Unsupported("antialias with mode 'nearest'")
         return [np.clip(_nearest(x, n.attr("nearest_mode", "round_prefer_floor")), 0, size - 1).astype(np.int64)], [
             None
         ]
-    low = np.floor(x)
-    t = x - low
-    if mode == "linear":
-        places, weights = [low, low + 1], [1 - t, t]
-    elif mode == "cubic":
-        a = n.attr("cubic_coeff_a", -0.75)
-        places = [low - 1, low, low + 1, low + 2]
-        far = [((a * (d + 1) - 5 * a) * (d + 1) + 8 * a) * (d + 1) - 4 * a for d in (t, 1 - t)]
-        near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
-        weights = [far[0], near[0], near[1], far[1]]
-    else:
+    if mode not in ("linear", "cubic"):
         raise Unsupported(f"mode '{mode}'")
+    kernel, reach = (_linear, 1) if mode == "linear" else (_cubic(n.attr("cubic_coeff_a", -0.75)), 2)
+    # Against aliasing, the kernel is stretched over as many elements as become one.
+    stretch = min(scale, 1.0) if antialias else 1.0
+    low = np.floor(x)
+    first = int(np.floor(-reach / stretch)) + 1
+    places = [low + k for k in range(first, 2 - first)]
+    weights = [kernel((p - x) * stretch) for p in places]
+    if antialias:
+        weights = _normalized(weights)
     if n.attr("exclude_outside", 0):
-        weights = [np.where((p < 0) | (p >= size), 0.0, w) for p, w in zip(places, weights, strict=True)]
-        total = np.sum(weights, axis=0)
-        weights = [w / total for w in weights]
+        weights = _normalized([np.where((p < 0) | (p >= size), 0.0, w) for p, w in zip(places, weights, strict=True)])
     return [np.clip(p, 0, size - 1).astype(np.int64) for p in places], list(weights)
+
+
+def _normalized(weights: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    total = np.sum(weights, axis=0)
+    return [w / total for w in weights]
 
 
 def _repeat(n: Node, x: Value, axis: int, times: int) -> Value:
@@ -98,8 +126,6 @@ def _repeats(n: Node, scale: float) -> bool:
 @importer("Resize")
 def _resize(n: Node) -> Value:
     x = n.value(0)
-    if n.attr("antialias", 0):
-        raise Unsupported("antialias")
     axes = [normalize_axis(a, x.type.rank) for a in n.attr("axes") or range(x.type.rank)]
     by_size = n.has(3)
     scales = None if by_size else n.array(2).reshape(-1).tolist()
@@ -112,24 +138,38 @@ def _resize(n: Node) -> Value:
         ratios = [factor] * len(axes)
     else:
         ratios = None
+    mode = n.attr("coordinate_transformation_mode", "half_pixel")
+    crops = mode == "tf_crop_and_resize"
+    regions: list[Region] = [(0.0, 1.0)] * len(axes)
+    if crops:
+        roi = n.array(1).astype(np.float64).reshape(2, len(axes))
+        regions = [(float(start), float(end)) for start, end in roi.T]
+    outside = n.attr("extrapolation_value", 0.0)
     for k, axis in enumerate(axes):
         size = x.type.shape[axis]
-        if sizes is not None and sizes[k] == size and ratios is None:
+        whole = regions[k] == (0.0, 1.0)
+        if whole and sizes is not None and sizes[k] == size and ratios is None:
             continue
-        if scales is not None and scales[k] == 1.0:
+        if whole and scales is not None and scales[k] == 1.0:
             continue
-        if scales is not None and _repeats(n, scales[k]):
+        if whole and scales is not None and _repeats(n, scales[k]):
             x = _repeat(n, x, axis, int(scales[k]))
             continue
         wanted = 0 if sizes is None else sizes[k]
         if not isinstance(size, int) or not isinstance(wanted, int):
             raise Unsupported(f"interpolation along a dynamic dimension ({size})")
         if scales is not None:
-            scale, count = scales[k], int(np.floor(size * scales[k]))
+            start, end = regions[k]
+            scale, count = scales[k], int(np.floor(size * (end - start) * scales[k]))
         else:
             count = wanted
             scale = ratios[k] if ratios is not None else count / size
-        x = _interpolate(n, x, axis, *_taps(n, size, count, scale))
+        positions = _positions(mode, count, size, scale, regions[k])
+        x = _interpolate(n, x, axis, *_taps(n, positions, size, scale))
+        if crops and not (inside := (positions >= 0) & (positions <= size - 1)).all():
+            shape = [-1 if d == axis else 1 for d in range(x.type.rank)]
+            fill = n.constant(outside, x.type.dtype)
+            x = n.emit(g.Select(n.constant(inside.reshape(shape), boolean), x, fill))
     return x
 
 

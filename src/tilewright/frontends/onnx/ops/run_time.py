@@ -11,7 +11,7 @@ from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ....ir.types import DType, i64
+from ....ir.types import DType, boolean, i64
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -19,23 +19,27 @@ if TYPE_CHECKING:
 
 
 class Arithmetic:
-    """Arithmetic on tensors of one type, sizes if not said otherwise: each method builds one graph operator. Numbers and arrays stand for constants."""
+    """Arithmetic on tensors: each method builds one graph operator, from its operands and attributes. Numbers and arrays stand for constants of
+    `dtype`; where that is not said, of the element type of the last operand that is none, i64 where all are numbers."""
 
-    def __init__(self, n: Node, dtype: DType = i64) -> None:
+    def __init__(self, n: Node, dtype: DType | None = None) -> None:
         self.n = n
         self.dtype = dtype
 
     def __getattr__(self, name: str) -> Any:
         operator = getattr(g, name)
 
-        def build(*operands: Any, **attributes: Any) -> Value:
-            values = [x if isinstance(x, Value) else self.constant(x) for x in operands]
-            return self.n.emit(operator(*values, **attributes))  # type: ignore[no-any-return]
+        def build(*operands: Any, **attributes: Any) -> Any:
+            dtype = self.dtype or self._common(name, operands)
+            values = [x if isinstance(x, Value) else self.n.constant(x, dtype) for x in operands]
+            return self.n.emit(operator(*values, **attributes))
 
         return build
 
-    def constant(self, x: Any) -> Value:
-        return self.n.constant(x, self.dtype)
+    @staticmethod
+    def _common(name: str, operands: Sequence[Any]) -> DType:
+        dtype: DType = next((x.type.dtype for x in reversed(operands) if isinstance(x, Value)), i64)
+        return i64 if name == "Select" and dtype is boolean else dtype
 
     def vector(self, x: Value) -> Value:
         """The elements in one line, as i64."""

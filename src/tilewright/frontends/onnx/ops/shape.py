@@ -10,7 +10,6 @@ from ....dialects.graph.base import broadcast_shapes, normalize_axis
 from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
-from ....ir.types import boolean
 from .run_time import expand_in_run, reshape_in_run, slice_in_run
 from .table import Unsupported, importer
 
@@ -193,12 +192,14 @@ def _pad(n: Node) -> Value:
     high: list[Dim] = [0] * rank
     for k, axis in enumerate(axes):
         low[axis], high[axis] = pads[k], pads[k + len(axes)]
-    sizes = {"low": tuple(low), "high": tuple(high)}
-    if n.has(2) and n.tensor(2).array is None:
-        flags = n.emit(g.Pad(broadcast(n, n.constant(True, boolean), x.type.shape), **sizes, value=False))
-        return n.emit(g.Select(flags, n.emit(g.Pad(x, **sizes)), reshape(n, n.value(2), ())))  # type: ignore[no-any-return]
-    value: Any = n.array(2).reshape(-1)[0].item() if n.has(2) else 0
-    return n.emit(g.Pad(x, **sizes, mode=n.attr("mode", "constant"), value=value))  # type: ignore[no-any-return]
+    mode, fill = n.attr("mode", "constant"), None
+    value: Any = 0
+    if mode == "constant" and n.has(2):
+        if n.tensor(2).array is None:
+            fill = reshape(n, n.value(2), ())
+        else:
+            value = n.array(2).reshape(-1)[0].item()
+    return n.emit(g.Pad(x, fill, low=tuple(low), high=tuple(high), mode=mode, value=value))  # type: ignore[no-any-return]
 
 
 @importer("DepthToSpace")

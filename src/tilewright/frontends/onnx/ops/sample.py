@@ -1,0 +1,239 @@
+"""Operators that read between the elements: GridSample, RoiAlign, DeformConv. Each says where it reads along every axis, as *taps*; what it
+reads is one gather of each combination of taps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.symbolic import Dim
+from ....ir.types import DType, f32, f64, i64
+from .elementwise import cast
+from .run_time import Arithmetic
+from .shape import product, reshape, slice_
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+class Tap(NamedTuple):
+    """Places along an axis, all inside of it (floating point, whole numbers), their weights, and which of them count; None: 1, and all."""
+
+    place: Value
+    weight: Value | None = None
+    counts: Value | None = None
+
+
+def _wide(*types: DType) -> DType:
+    """What positions and weights are computed in."""
+    return f64 if f64 in types else f32
+
+
+def _positions(n: Node, rank: int, axis: int, size: Dim) -> Value:
+    """0, 1, ... along one of `rank` axes."""
+    shape = tuple(size if k == axis else 1 for k in range(rank))
+    return n.emit(g.Iota(shape=shape, axis=axis))  # type: ignore[no-any-return]
+
+
+def _read(n: Node, x: Value, where: Sequence[Value]) -> Value:
+    """``x[where[0], where[1], ...]``, indices broadcast against each other."""
+    a = Arithmetic(n)
+    flat = where[0]
+    for size, index in zip(x.type.shape[1:], where[1:], strict=True):
+        flat = a.Add(a.Mul(flat, n.dims_value(size)), index)
+    return a.Gather(reshape(n, x, (x.type.size,)), flat, axis=0)  # type: ignore[no-any-return]
+
+
+def _corners(n: Node, x: Value, lead: Sequence[Value], axes: Sequence[Sequence[Tap]], dtype: DType) -> Iterator[Value]:
+    """The weighted elements of `x` at every combination of one tap of each axis; `lead` indexes the axes before. Where one does not count: 0."""
+    a = Arithmetic(n)
+    for taps in itertools.product(*axes):
+        value = cast(n, _read(n, x, [*lead, *(cast(n, tap.place, i64) for tap in taps)]), dtype)
+        weights = [tap.weight for tap in taps if tap.weight is not None]
+        counts = [tap.counts for tap in taps if tap.counts is not None]
+        if weights:
+            value = a.Mul(value, reduce(a.Mul, weights))
+        yield a.Select(reduce(a.And, counts), value, 0.0) if counts else value
+
+
+def _linear(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
+    low = a.Floor(x)
+    t = a.Sub(x, low)
+    return [(low, a.Sub(1.0, t)), (a.Add(low, 1.0), t)]
+
+
+def _cubic(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
+    """Cubic convolution (Keys) with the coefficient -0.75."""
+    low = a.Floor(x)
+    t = a.Sub(x, low)
+    c = -0.75
+
+    def near(d: Value) -> Any:
+        return a.Add(a.Mul(a.Mul(a.Sub(a.Mul(d, c + 2), c + 3), d), d), 1.0)
+
+    def far(d: Value) -> Any:
+        return a.Sub(a.Mul(a.Add(a.Mul(a.Sub(a.Mul(d, c), 5 * c), d), 8 * c), d), 4 * c)
+
+    back = a.Sub(1.0, t)
+    weights = [far(a.Add(t, 1.0)), near(t), near(back), far(a.Add(back, 1.0))]
+    return [(a.Add(low, float(k - 1)), w) for k, w in enumerate(weights)]
+
+
+_MODES: dict[str, Callable[[Arithmetic, Value], list[tuple[Value, Value | None]]]] = {
+    "nearest": lambda a, x: [(a.Round(x), None)],
+    "linear": _linear,
+    "cubic": _cubic,
+}
+
+
+def _clamped(a: Arithmetic, x: Value, last: Value) -> Any:
+    return a.Min(a.Max(x, 0.0), last)
+
+
+def _within(a: Arithmetic, x: Value, last: Value) -> Any:
+    return a.And(a.Ge(x, 0.0), a.Le(x, last))
+
+
+def _reflected(a: Arithmetic, x: Value, low: float, span: Value) -> Any:
+    """`x` mirrored at `low` and ``low + span`` as often as it takes."""
+    period = a.Max(a.Mul(span, 2.0), 1.0)
+    m = a.Mod(a.Sub(x, low), period)
+    return a.Add(a.Min(m, a.Sub(period, m)), low)
+
+
+@importer("GridSample")
+def _grid_sample(n: Node) -> Value:
+    x, grid, a = n.value(0), n.value(1), Arithmetic(n)
+    mode, padding, corners = n.attr("mode", "linear"), n.attr("padding_mode", "zeros"), n.attr("align_corners", 0)
+    if mode not in _MODES or padding not in ("zeros", "border", "reflection"):
+        raise Unsupported(f"mode '{mode}' with padding '{padding}'")
+    dtype = _wide(x.type.dtype, grid.type.dtype)
+    batch, channels, *spatial = x.type.shape
+    rank, out = len(spatial), grid.type.shape[1:-1]
+    if grid.type.shape[-1] != rank:
+        raise ValueError(
+            f"the grid's points have {grid.type.shape[-1]} coordinates, the data {rank} spatial dimensions"
+        )
+    axes = []
+    for k, size in enumerate(spatial):
+        column = slice_(n, grid, rank + 1, rank - 1 - k, rank - k)
+        u = cast(n, reshape(n, column, (batch, 1, *out)), dtype)
+        length = cast(n, n.dims_value(size), dtype)
+        last = a.Sub(length, 1.0)
+        # From [-1, 1], which spans the elements' centers or the whole elements.
+        shifted = a.Add(u, 1.0)
+        u = a.Mul(a.Mul(shifted, 0.5), last) if corners else a.Mul(a.Sub(a.Mul(shifted, length), 1.0), 0.5)
+        u = a.Round(u) if mode == "nearest" else u
+        edge, span = (0.0, last) if corners else (-0.5, length)
+        beyond = a.Or(a.Lt(u, edge), a.Gt(u, a.Add(span, edge)))
+        if padding == "border":
+            u = a.Select(beyond, _clamped(a, u, last), u)
+        elif padding == "reflection":
+            u = a.Select(beyond, _reflected(a, u, edge, span), u)
+        taps = []
+        for place, weight in _MODES[mode](a, u):
+            counts = _within(a, place, last) if padding == "zeros" else None
+            if padding == "reflection":
+                place = _reflected(a, place, edge, span)
+                # Halves arise where the mirrors stand between the elements: -1 becomes 0.
+            taps.append(Tap(_clamped(a, place, last), weight, counts))
+        axes.append(taps)
+    lead = [_positions(n, rank + 2, 0, batch), _positions(n, rank + 2, 1, channels)]
+    return cast(n, reduce(a.Add, _corners(n, x, lead, axes, dtype)), x.type.dtype)
+
+
+@importer("RoiAlign")
+def _roi_align(n: Node) -> Value:
+    x, a = n.value(0), Arithmetic(n)
+    dtype = _wide(x.type.dtype)
+    rois = cast(n, n.value(1), dtype)
+    batches = cast(n, n.value(2), i64)
+    count = rois.type.shape[0]
+    samples, mode = n.attr("sampling_ratio", 0), n.attr("mode", "avg")
+    half = n.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    scale, offset = n.attr("spatial_scale", 1.0), 0.5 if half else 0.0
+    corners = a.Sub(a.Mul(rois, scale), offset)  # x, y of two corners
+    axes, valid, grids = [], [], []
+    for k, size in enumerate(x.type.shape[2:]):
+        bins = n.attr(("output_height", "output_width")[k], 1)
+        start, end = (reshape(n, slice_(n, corners, 1, c, c + 1), (count, *(1,) * 5)) for c in (1 - k, 3 - k))
+        extent = a.Sub(end, start) if half else a.Max(a.Sub(end, start), 1.0)
+        step = a.Div(extent, float(bins))
+        line: Dim = samples
+        if samples > 0:
+            grid = n.constant(samples, dtype)
+        else:
+            grid = a.Ceil(step)
+            most = a.ReduceMax(a.Max(grid, 1.0), axes=tuple(range(6)), keepdims=False)
+            line = n.importer.computed_size(cast(n, most, i64), "samples", 1)
+        place = cast(n, _positions(n, 6, 2 + 2 * k, bins), dtype)
+        sample = cast(n, _positions(n, 6, 3 + 2 * k, line), dtype)
+        within = a.Div(a.Mul(a.Add(sample, 0.5), step), grid)
+        u = a.Add(a.Add(start, a.Mul(place, step)), within)
+        length = cast(n, n.dims_value(size), dtype)
+        last = a.Sub(length, 1.0)
+        inside = a.And(a.Ge(u, -1.0), a.Le(u, length))
+        u = _clamped(a, u, last)
+        low = a.Floor(u)
+        t = a.Sub(u, low)
+        axes.append([Tap(low, a.Sub(1.0, t), inside), Tap(a.Min(a.Add(low, 1.0), last), t, inside)])
+        grids.append(grid)
+        if samples <= 0:
+            valid.append(a.Lt(sample, grid))
+    lead = [reshape(n, batches, (count, *(1,) * 5)), _positions(n, 6, 1, x.type.shape[1])]
+    number = reshape(n, a.Max(a.Mul(*grids), 1.0), () if samples > 0 else (count, 1, 1, 1))
+    parts = _corners(n, x, lead, axes, dtype)
+    if mode == "max":  # of the weighted elements, as the standard's reference has it, not of interpolated values
+        found = reduce(a.Max, parts)
+        for flag in valid:
+            found = a.Select(flag, found, float("-inf"))
+        found = a.ReduceMax(found, axes=(3, 5), keepdims=False)
+        return cast(n, a.Select(a.Isinf(found), 0.0, found) if valid else found, x.type.dtype)
+    if mode != "avg":
+        raise Unsupported(f"mode '{mode}'")
+    total = reduce(a.Add, parts)
+    for flag in valid:
+        total = a.Select(flag, total, 0.0)
+    return cast(n, a.Div(a.ReduceSum(total, axes=(3, 5), keepdims=False), number), x.type.dtype)
+
+
+@importer("DeformConv")
+def _deform_conv(n: Node) -> Value:
+    """A convolution that reads its taps at places of their own: they are sampled first, the rest is a product of matrices."""
+    x, w, offsets, a = n.value(0), n.value(1), n.value(2), Arithmetic(n)
+    dtype = _wide(x.type.dtype)
+    batch, channels, *spatial = x.type.shape
+    filters, own, *kernel = w.type.shape
+    groups, parts, rank = n.attr("group", 1), n.attr("offset_group", 1), len(spatial)
+    if list(n.attr("kernel_shape") or kernel) != kernel:
+        raise ValueError(f"kernel_shape {n.attr('kernel_shape')} contradicts the weight's shape {w.type.shape}")
+    strides, dilations = n.attr("strides") or [1] * rank, n.attr("dilations") or [1] * rank
+    pads = n.attr("pads") or [0] * (2 * rank)
+    out, taps = offsets.type.shape[2:], product(kernel)
+    # Axes: batch, offset group, channel in it, tap, place.
+    offsets = cast(n, reshape(n, offsets, (batch, parts, taps, rank, *out)), dtype)
+    within = np.indices(kernel).reshape(rank, -1)
+    axes = []
+    for k, size in enumerate(spatial):
+        moved = reshape(n, slice_(n, offsets, 3, k, k + 1), (batch, parts, 1, taps, *out))
+        first = within[k] * dilations[k] - pads[k]
+        grid = a.Add(
+            a.Mul(_positions(n, 4 + rank, 4 + k, out[k]), strides[k]), n.constant(first.reshape(-1, *[1] * rank), i64)
+        )
+        u = a.Add(cast(n, grid, dtype), moved)
+        last = a.Sub(cast(n, n.dims_value(size), dtype), 1.0)
+        axes.append([Tap(_clamped(a, p, last), weight, _within(a, p, last)) for p, weight in _linear(a, u)])
+    lead = [_positions(n, 4 + rank, k, d) for k, d in enumerate((batch, parts, channels // parts))]
+    columns = reduce(a.Add, _corners(n, reshape(n, x, (batch, parts, channels // parts, *spatial)), lead, axes, dtype))
+    if n.has(4):
+        columns = a.Mul(columns, cast(n, reshape(n, n.value(4), (batch, parts, 1, taps, *out)), dtype))
+    columns = reshape(n, cast(n, columns, x.type.dtype), (batch, groups, own * taps, product(out)))
+    y = reshape(n, a.Matmul(reshape(n, w, (groups, filters // groups, own * taps)), columns), (batch, filters, *out))
+    return a.Add(y, reshape(n, n.value(3), (filters, *(1,) * rank))) if n.has(3) else y
