@@ -328,6 +328,7 @@ class Compilation:
             "source": self.source,
             **described,
             **({"nested": dict(zip(("inputs", "outputs"), main.nested, strict=True))} if main.nested else {}),
+            **({"seed": main.seed} if main.seed else {}),
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "contractions": lowered.contractions,

@@ -14,7 +14,8 @@ class Func(Operation):
     """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them.
 
     `nested` (argument and result entries: name, and one place, several, or None) says which of them a caller sees as lists or as
-    absent; empty where each is a value of its own.
+    absent; empty where each is a value of its own. `seed` is the name of the argument (an i64 scalar), if any, that a caller may leave out: each
+    run then draws other random numbers.
     """
 
     name = "func.func"
@@ -24,6 +25,7 @@ class Func(Operation):
     arg_names: Attr = ()
     result_names: Attr = ()
     nested: Attr = ()
+    seed: Attr = ""
 
     def infer_types(self) -> Sequence[Type]:
         return ()

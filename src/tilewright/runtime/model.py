@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class CompiledModel(ABC):
     `model(x, ...)` takes NumPy arrays, torch tensors, any object with `__dlpack__`, or Python numbers and sequences,
     by position (in the order of `inputs`) or by name, and returns the kind of the first argument: one tensor, or a
     tuple when the model has several outputs. Where the model's own inputs or outputs are lists of tensors or optional (``metadata["nested"]``), calls
-    take and return lists and None; `inputs`, `outputs`, `out` and `bind` are of the single tensors.
+    take and return lists and None; `inputs`, `outputs`, `out` and `bind` are of the single tensors. A model that draws random numbers has an
+    input more, the last (``metadata["seed"]`` names it): the run's seed. A call may leave it out and then draws anew.
     """
 
     metadata: dict[str, Any]
@@ -97,6 +99,7 @@ class CompiledModel(ABC):
         self._late = any(t.get("late", False) for t in metadata["outputs"])
         self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
         self._nested = Nested.of(metadata)
+        self._seed: str | None = metadata.get("seed")
 
     origin: Any = None
     """What compiled the model in this process, with ``ir(level, library)``; None for a loaded artifact."""
@@ -172,6 +175,10 @@ class CompiledModel(ABC):
         filled and returned instead of new ones.
         Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size.
         """
+        if self._seed is not None and self._seed not in kwargs:
+            expected = len(self._names if self._nested is None else self._nested.inputs)
+            if len(args) < expected and len(args) != len(self._names):
+                kwargs = {**kwargs, self._seed: secrets.randbits(63)}
         if self._nested is not None and (kwargs or not self._nested.is_flat(args, len(self._names))):
             args, kwargs = self._nested.flatten(args, kwargs), {}
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args

@@ -10,7 +10,7 @@ import torch
 
 from tilewright.dialects import graph
 from tilewright.ir.constant import Constant
-from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8
+from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u32
 
 from .harness import Case, F, Fill, bools, integers, normal, positive, special, unit
 
@@ -400,3 +400,21 @@ for _shape in ((), (3,), (1, 3)):
             note=str(_shape),
         )
     )
+
+
+def _threefry(sizes: Any, key0: Any, key1: Any, counter0: Any, counter1: Any) -> Any:
+    from jax.extend.random import threefry2x32_p
+
+    return [np.asarray(w) for w in threefry2x32_p.bind(*np.broadcast_arrays(key0, key1, counter0, counter1))]
+
+
+_WORD = integers(0, 1 << 32)
+CASES.append(
+    Case(
+        "Threefry",
+        tuple(F(*shape, dtype=u32, fill=_WORD) for shape in ((), (), ("b", 1), ("s",))),
+        lambda b, d, *words: b(graph.Threefry(*words)),
+        _threefry,
+        SIZES,
+    )
+)

@@ -87,7 +87,7 @@ def _unrolled(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]
         if step == MAX_UNROLLED:
             raise Unsupported(f"a sequence goes through a loop of more than {MAX_UNROLLED} iterations")
         number = importer.content_tensor(i64, np.array(step, object))
-        results = importer.subgraph(body, scope, None, [number, going, *states])
+        results = importer.subgraph(body, scope, None, [number, going, *states], [step])
         if any(r is None for r in results):
             return [None] * len(node.outputs)
         (going,) = _tensors(results[:1])
@@ -105,8 +105,8 @@ def _sequence_map(importer: Importer, node: Node, scope: Scope) -> Sequence[Bind
     body, first = node.attr("body"), node.sequence(0)
     lists = [x.items if isinstance(x, TensorList) else [x] * len(first) for x in node.inputs]
     results = []
-    for items in zip(*lists, strict=True):
-        found = importer.subgraph(body, scope, None, items)
+    for step, items in enumerate(zip(*lists, strict=True)):
+        found = importer.subgraph(body, scope, None, items, [step])
         if any(r is None for r in found):
             return [None] * len(node.outputs)
         results.append(_tensors(found))
@@ -139,7 +139,7 @@ def _while(importer: Importer, node: Node, scope: Scope, initial: list[Value]) -
         one = inside(g.Reshape(step, shape=(1,)))
         trips = Tensor(one.type, value=one)
     going = importer.content_tensor(boolean, np.full((1,) * len(shapes[1].dim), True, object))
-    results = importer.subgraph(body, scope, inside, [trips, going, *given])
+    results = importer.subgraph(body, scope, inside, [trips, going, *given], [step])
     try:
         if any(r is None for r in results):
             _discard(block)
@@ -262,7 +262,8 @@ def _build(
     given = [Tensor(a.type, value=a) for a in block.args]
     if trips is not None:
         given = [given[-1], importer.content_tensor(boolean, np.array(True, object)), *given[:-1]]
-    results = importer.subgraph(graph, scope, Builder(block, location=node.location), given)
+    step = None if trips is None else given[0].value
+    results = importer.subgraph(graph, scope, Builder(block, location=node.location), given, [step])
     try:
         if any(r is None for r in results):
             _discard(block)

@@ -50,7 +50,6 @@ _WITHOUT_EFFECT = (
     "saturate",
     "storage_order",
     "momentum",
-    "seed",
     "softmax_precision",
     "precision",
     "sorted",
@@ -251,6 +250,11 @@ class Importer:
         self.builder: Builder
         self.function: Builder  # at the end of the function, also while a subgraph is built
         self.depth = self.expanded = 0
+        self.steps: list[Value | int | None] = []
+        """Numbers of the iterations of the loops around (None: a loop that does not count), so that each draws other random numbers."""
+        self.seed: Value | None = None
+        """The input (i64 scalar) that seeds a run, once something draws without a seed of its own."""
+        self.draws = 0
         self.computed: dict[Expr, Builder] = {}
         """Sizes that the run computes, with the builders of the blocks that do."""
 
@@ -304,6 +308,12 @@ class Importer:
             else:
                 ends.append((o.name, len(results) if isinstance(t, Tensor) else None))
                 results.extend([(o.name, t)] if isinstance(t, Tensor) else ())
+        if self.seed is not None:
+            name = "seed"
+            while name in func.arg_names:
+                name += "_"
+            places.append((name, len(singles)))
+            func.attributes.update(arg_names=(*func.arg_names, name), seed=name)
         func.attributes["result_names"] = tuple(name for name, _ in results)
         if any(not isinstance(place, int) for _, place in (*places, *ends)):
             func.attributes["nested"] = (tuple(places), tuple(ends))
@@ -527,17 +537,26 @@ class Importer:
                         n.input[k] = ""
         self._nodes(nodes, scope, references)
 
-    def subgraph(self, graph: Any, scope: Scope, builder: Builder | None, inputs: Sequence[Binding]) -> list[Binding]:
-        """The outputs of a subgraph whose nodes are built with `builder` (None: where the importer is)."""
+    def subgraph(
+        self,
+        graph: Any,
+        scope: Scope,
+        builder: Builder | None,
+        inputs: Sequence[Binding],
+        steps: Sequence[Value | int | None] = (),
+    ) -> list[Binding]:
+        """The outputs of a subgraph whose nodes are built with `builder` (None: where the importer is); of a loop's body in its `steps`."""
         inner = Scope(scope)
         self._initializers(graph, inner)
         inner.names.update(zip((i.name for i in graph.input), inputs, strict=True))
         saved, self.builder = self.builder, self.builder if builder is None else builder
+        self.steps.extend(steps)
         try:
             with self._nested(graph.node, "of a subgraph"):
                 self._nodes(graph.node, inner, {})
         finally:
             self.builder = saved
+            del self.steps[len(self.steps) - len(steps) :]
         return [inner.find(o.name, "outputs of a subgraph") for o in graph.output]
 
     def _expand(self, node: Node, hint: str) -> Sequence[Binding]:

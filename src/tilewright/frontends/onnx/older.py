@@ -113,9 +113,9 @@ def _product(dims: Any) -> Any:
 
 @_older(12, "Dropout")
 def _dropout(node: Node) -> None:
-    if node.opset < 7 and not node.attributes.pop("is_test", 0):
-        raise Unsupported("dropout in training mode; export the model in evaluation mode")
-    node.attributes.pop("ratio", None)
+    ratio, training = node.attributes.pop("ratio", 0.5), node.opset < 7 and not node.attributes.pop("is_test", 0)
+    if training:
+        node.inputs[1:] = [node.importer.data_tensor(np.array(x)) for x in (np.float32(ratio), True)]
 
 
 @_older(11, "Clip")

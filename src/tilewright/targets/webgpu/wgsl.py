@@ -14,7 +14,7 @@ from ...dialects.scalar import COMBINER_OP
 from ...errors import CompileError
 from ...ir.core import Operation, Value
 from ...ir.symbolic import Binary, Dim, FloorDiv, Min, Mod, Symbol, bounds
-from ...ir.types import DType, boolean, f32
+from ...ir.types import DType, boolean, f32, u32, u64
 from ...transforms.index_maps import flatten_index
 from .rules import WORKGROUP
 
@@ -113,7 +113,7 @@ def print_shader(kernel: loop.Kernel) -> Shader:
 def _type(dtype: DType, what: str) -> str:
     if dtype is f32:
         return "f32"
-    if dtype.is_integer or dtype is boolean:
+    if (dtype.is_integer and dtype not in (u32, u64)) or dtype is boolean:
         return "i32"
     raise CompileError(f"target webgpu has no {dtype.label} ({what})")
 

@@ -16,6 +16,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     ngrams,
     normalize,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import DType, boolean, f32, i32
+from ....ir.types import DType, f32, i32
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -290,14 +290,3 @@ def _swish(n: Node) -> Value:
 @importer("Identity")
 def _identity(n: Node) -> Any:
     return n.inputs[0]
-
-
-@importer("Dropout")
-def _dropout(n: Node) -> Any:
-    n.attr("seed")
-    if n.has(2) and n.array(2).any() and (not n.has(1) or n.array(1).any()):
-        raise Unsupported("dropout in training mode; export the model in evaluation mode")
-    x = n.tensor(0)
-    if not n.wants(1):
-        return x
-    return x, n.emit(g.BroadcastTo(n.constant(True, boolean), shape=x.shape))

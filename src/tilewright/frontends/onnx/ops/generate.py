@@ -68,8 +68,3 @@ def _eye_like(n: Node) -> Any:
 def _shape(n: Node) -> Any:
     shape = list(n.tensor(0).shape)
     return n.dims_value(shape[slice(n.attr("start", 0), n.attr("end", len(shape)))])
-
-
-@importer("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-def _random(n: Node) -> Any:
-    raise Unsupported("random numbers; make them outside of the model and pass them as an input")
