@@ -4,7 +4,7 @@
     python -m tests.conformance.torch_compile_suite --only pool
 
 Each sample is a call under a fixed seed; its gradients are those of all results against fixed cotangents. ``pass``: everything was compiled and is
-right. ``in torch``: right too, with the named operators run by torch between compiled parts. What ``backend="aot_eager"`` does not do either is a limit
+right: within torch's tolerances of eager's result, or at most twice as far as eager's from the one in float64. ``in torch``: right too, with the named operators run by torch between compiled parts. What ``backend="aot_eager"`` does not do either is a limit
 of torch's own and counted apart.
 """
 
@@ -14,11 +14,11 @@ import argparse
 import itertools
 import json
 import os
-import tempfile
+import random
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from tilewright.torch_backend import FallbackWarning, tilewright
 from .opinfo_suite import NOT_EXPORTED, UNSET, circumstances, difference, first_line, operators, run_all, tolerances
 
 DATA = Path(__file__).with_suffix(".json")
-JOURNAL = Path(tempfile.gettempdir()) / "tilewright_torch_compile_suite.jsonl"
 IN_TORCH = "in torch"
 LOOKED_AT = 64
 """Samples of an operator among which those that are run are evenly spread."""
@@ -68,6 +67,8 @@ def _outcome(op: Any, arguments: Any, unset: bool, limits: tuple[float | None, f
         try:
             found = _results(torch.compile(call, backend=tilewright), arguments)
             problem = _compared(found, wanted, unset, limits)
+            if problem and _nearer(found, wanted, _results(call, arguments, torch.float64)):
+                problem = ""
         except Exception as error:  # the outcome, told in the table
             problem = f"{type(error).__name__}: {first_line(error)}"
     if problem:
@@ -82,11 +83,11 @@ def _outcome(op: Any, arguments: Any, unset: bool, limits: tuple[float | None, f
     return f"{IN_TORCH}: {', '.join(left)}" if left else "pass"
 
 
-def _results(call: Call, arguments: Any) -> list[Any]:
-    """Tensors among the results, then gradients of the arguments that want them (None for one that has no influence)."""
+def _results(call: Call, arguments: Any, dtype: Any = torch.float32) -> list[Any]:
+    """Tensors among the results, then gradients of the arguments that want them (None for one that has no influence); float32 becomes `dtype`."""
     torch.manual_seed(1)
     leaves, structure = _pytree.tree_flatten(arguments)
-    leaves = [x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in leaves]
+    leaves = [_copy(x, dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
     results = _pytree.tree_leaves(call(*_pytree.tree_unflatten(leaves, structure)))
     results = [x for x in results if isinstance(x, torch.Tensor)]
     outputs = [x for x in results if x.requires_grad]
@@ -94,9 +95,34 @@ def _results(call: Call, arguments: Any) -> list[Any]:
     gradients: tuple[Any, ...] = ()
     if outputs and inputs:
         generator = torch.Generator().manual_seed(2)
-        cotangents = [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in outputs]
+        cotangents = [torch.randn(x.shape, generator=generator).to(x.dtype) for x in outputs]
         gradients = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
     return [*(x.detach() for x in results), *gradients]
+
+
+def _copy(x: Any, dtype: Any) -> Any:
+    copy = x.detach().clone().to(dtype if x.dtype is torch.float32 else x.dtype)
+    return copy.requires_grad_(x.requires_grad)
+
+
+def _nearer(found: list[Any], wanted: list[Any], exact: list[Any]) -> bool:
+    """Whether all of `found` lies at most twice as far from the float64 result as eager's float32 does."""
+    if [x is None for x in found] != [x is None for x in exact]:
+        return False
+    for got, want, best in zip(found, wanted, exact, strict=True):
+        if got is None:
+            continue
+        if got.shape != want.shape or got.dtype != want.dtype or not want.is_floating_point():
+            return False
+        off, eager = (_distance(x.double(), best) for x in (got, want))
+        if off.numel() and not off.max() <= 2 * eager.max() < torch.inf:
+            return False
+    return True
+
+
+def _distance(x: Any, exact: Any) -> Any:
+    same = (x == exact) | (x.isnan() & exact.isnan())
+    return torch.where(same, 0, (x - exact).abs().nan_to_num(torch.inf))
 
 
 def _compared(found: list[Any], wanted: list[Any], unset: bool, limits: tuple[float | None, float | None]) -> str:
@@ -110,55 +136,52 @@ def _compared(found: list[Any], wanted: list[Any], unset: bool, limits: tuple[fl
     return ""
 
 
-def summary(found: dict[str, list[str]]) -> dict[str, Any]:
-    """Counts, and for each operator that does not wholly pass its outcomes with their numbers."""
-    rows = {n: [r for r in rows if not r.startswith(NOT_EXPORTED)] for n, rows in found.items()}
-    every = [r for results in rows.values() for r in results]
-    whole, parts = every.count("pass"), sum(r.startswith(IN_TORCH) for r in every)
+def summary(found: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """Counts over what was found of each operator: how many samples had which outcome."""
+    every: Counter[str] = Counter()
+    for rows in found.values():
+        for outcome, count in rows.items():
+            every[next((k for k in (NOT_EXPORTED, IN_TORCH, "pass") if outcome.startswith(k)), "other")] += count
     return {
-        "operators": sum(bool(results) for results in rows.values()),
-        "samples": len(every),
-        "right": whole + parts,
-        "right, wholly compiled": whole,
-        "not torch's to trace": sum(map(len, found.values())) - len(every),
-        "not_passed": {n: dict(Counter(r)) for n, r in sorted(found.items()) if any(o != "pass" for o in r)},
+        "operators": len(found),
+        "samples": every.total() - every[NOT_EXPORTED],
+        "right": every["pass"] + every[IN_TORCH],
+        "right, wholly compiled": every["pass"],
+        "not torch's to trace": every[NOT_EXPORTED],
     }
 
 
-def read_journal(path: Path) -> dict[str, list[str]]:
-    """What an interrupted run had found, without a line that it did not finish."""
-    found: dict[str, list[str]] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with suppress(json.JSONDecodeError):
-            found.update(json.loads(line) if line else {})
-    return found
+def write(path: Path, found: dict[str, dict[str, int]], samples: int) -> None:
+    """Counts, circumstances and the outcomes of every operator, whole or not at all."""
+    document = {**summary(found), **circumstances(samples), "outcomes": dict(sorted(found.items()))}
+    text = re.sub(r"\{\s+([^{}]*?)\s+\}", r"{ \1 }", json.dumps(document, indent=1))
+    aside = path.with_suffix(".part")
+    aside.write_text(text + "\n")
+    aside.replace(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="operators whose name contains this; the data is left alone")
-    parser.add_argument("--samples", type=int, default=4, help="of each operator")
+    parser.add_argument("--samples", type=int, default=2, help="of each operator")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=120.0, help="for one operator")
-    parser.add_argument(
-        "--journal", type=Path, default=JOURNAL, help="outcomes as they come; what it has is not run again"
-    )
+    parser.add_argument("--anew", action="store_true", help="run again what the data has already")
     options = parser.parse_args()
-    found = {} if options.only else read_journal(options.journal)
+    found: dict[str, dict[str, int]] = {}
+    if not options.only and not options.anew and DATA.exists():
+        found = json.loads(DATA.read_text())["outcomes"]
     names = [n for n in operators("float32") if options.only in n and n not in found]
+    random.Random(0).shuffle(names)  # so that what an interrupted run has seen is a sample of all
     judge = partial(outcomes, samples=options.samples)
     for name, results in run_all(names, judge, options.processes, options.seconds):
-        found[name] = results
+        found[name] = dict(Counter(results))
+        for outcome, count in found[name].items():
+            if outcome != "pass":
+                print(f"{name}: {count} of {len(results)}: {outcome}", flush=True)
         if not options.only:
-            with options.journal.open("a") as file:
-                file.write("\n" + json.dumps({name: results}))
-        for outcome, count in Counter(r for r in results if r != "pass").items():
-            print(f"{name}: {count} of {len(results)}: {outcome}", flush=True)
-    row = summary(found)
-    print(", ".join(f"{key} {value}" for key, value in row.items() if isinstance(value, int)))
-    if not options.only:
-        DATA.write_text(json.dumps({**row, **circumstances(options.samples)}, indent=1, sort_keys=True) + "\n")
-        options.journal.unlink(missing_ok=True)
+            write(DATA, found, options.samples)
+    print(", ".join(f"{key} {value}" for key, value in summary(found).items()))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,14 @@ def test_several_results() -> None:
     assert array(outputs(module)[1]).tolist() == [0, 2]
 
 
+def test_without_elements_nothing_is_computed() -> None:
+    module = build(
+        {"x": (0, 3), "y": (BATCH, 0)}, lambda b, x, y: [b(g.Exp(x)), b(g.Neg(y)), b(g.ReduceSum(x, axes=(0,)))]
+    )
+    assert run(module, fold_constants) == {"Neg": 1, "ReduceSum": 1}
+    assert array(outputs(module)[0]).shape == (0, 3)
+
+
 def test_large_results_are_left() -> None:
     module = build({"x": (1,)}, lambda b, x: b(g.Add(weight(b, 1, 1000), weight(b, 1000, 1))))
     assert run(module, fold_constants) == {"Add": 1}

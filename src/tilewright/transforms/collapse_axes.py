@@ -92,6 +92,8 @@ def _expressions(op: tensor.Compute) -> list[Dim]:
 
 def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) -> bool:
     outer, inner = op.axes[d], op.axes[d + 1]
+    if extent(inner) == 0:
+        return False  # there is nothing to count in
     if symbols_of(_expressions(op)) & {outer, inner} or op.attributes.get(JOINED) == d + 1:
         return False
     results = {m.result for m in members}

@@ -30,7 +30,21 @@ MAX_PRODUCTS = 1 << 28
 
 def fold_constants(module: Module) -> int:
     """Fold every operator on constants; returns how many rewrites were made."""
-    return apply_patterns(module, [fold_constant_operands, known_branch, known_check], fold=False)
+    return apply_patterns(module, [without_elements, fold_constant_operands, known_branch, known_check], fold=False)
+
+
+@pattern(GraphOp)
+def without_elements(op: GraphOp, rewriter: Rewriter) -> bool:
+    """An operator whose results have no elements, whatever it computes -> constants."""
+    if isinstance(op, graph.Constant) or not op.results or op.effects != Effect.PURE:
+        return False
+    types = [r.type for r in op.results]
+    if not all(isinstance(t, TensorType) and t.is_static and t.size == 0 for t in types):
+        return False
+    rewriter.replace(
+        op, [rewriter.builder(graph.Constant(value=Constant(np.empty(t.shape, t.dtype.numpy)))) for t in types]
+    )
+    return True
 
 
 @pattern(GraphOp)

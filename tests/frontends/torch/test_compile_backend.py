@@ -241,3 +241,30 @@ def test_max_pool_finds_torchs_positions() -> None:
 
     for got, wanted in zip(compile(pool)(x), pool(x), strict=True):
         torch.testing.assert_close(got, wanted, equal_nan=True)
+
+
+POOLINGS = {
+    "average": lambda x: F.avg_pool2d(x, (3, 2), 2, 1),
+    "average without padding": lambda x: F.avg_pool2d(x, 3, (2, 1), 1, ceil_mode=True, count_include_pad=False),
+    "average by divisor": lambda x: F.avg_pool2d(x, 2, 3, divisor_override=5),
+    "adaptive average": lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
+    "adaptive average along one": lambda x: F.adaptive_avg_pool2d(x, (1, 5)),
+    "maximum": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "adaptive maximum": lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+    "adaptive maximum, divided": lambda x: F.adaptive_max_pool2d(x, (3, 4)),
+    "replicated edge": lambda x: F.pad(x, (2, 1, 0, 3), mode="replicate"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dynamic"),
+    [("average", False), ("adaptive maximum, divided", False), *((name, True) for name in POOLINGS)],
+)
+def test_pooling_has_gradients(name: str, dynamic: bool) -> None:
+    fast = compile(POOLINGS[name], dynamic=dynamic)
+    for shape in ((2, 3, 9, 8), (1, 2, 11, 7)) if dynamic else ((2, 3, 9, 8),):
+        x, y = (random(*shape).requires_grad_() for _ in range(2))
+        wanted, got = POOLINGS[name](x), fast(y)
+        close(got, wanted)
+        cotangent = random(*wanted.shape, seed=9)
+        close(torch.autograd.grad(got, y, cotangent)[0], torch.autograd.grad(wanted, x, cotangent)[0])

@@ -98,8 +98,8 @@ class GraphImporter(Importer):
                 self.draws.append(n)
                 val = n.meta["val"]
                 inputs.append((n.name, n, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
-        if not inputs:
-            raise CompileError("the graph has no tensor among its arguments")
+        if not inputs:  # what is called with a tensor of torch's gives tensors of torch's
+            inputs.append(("nothing", None, TensorType(u8, (0,))))
         return self.build(self.source, self.source.graph, inputs, [(n.name, n) for n in self.computed])
 
     def _compute(self, result: Any) -> None:
@@ -155,6 +155,7 @@ class GraphImporter(Importer):
         ]
         moved = [(k, p) for k, p in inverse if p != sorted(p)]
         plain = torch.Tensor
+        nothing = [] if tensors or carried or draws else [torch.empty(0, dtype=torch.uint8)]
 
         def call(args: list[Any]) -> list[Any]:
             computed: list[Any] = []
@@ -169,7 +170,7 @@ class GraphImporter(Importer):
                 given[len(tensors) : len(tensors)] = [
                     torch.empty((int(args[position]), 0), dtype=torch.uint8) for position in carried
                 ]
-                found = library(*given)
+                found = library(*given, *nothing)
                 computed = list(found) if isinstance(found, tuple) else [found]
                 for k, permutation in moved:
                     computed[k] = computed[k].permute(permutation)

@@ -102,18 +102,6 @@ def _points(sizes: Any) -> Any:
     return np.ndindex(*sizes)
 
 
-@importer("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
-def max_pool_backward(n: Node, grad: Value, x: Value, *rest: Any) -> Value:
-    indices = rest[-1]
-    rank = 3 if "3d" in str(n.fx.target) else 2
-    lead, plane = x.type.shape[:-rank], x.type.shape[-rank:]
-    count = math.prod(grad.type.shape[-rank:])  # type: ignore[arg-type]
-    zeros = n.broadcast(n.constant(0, grad.type.dtype), (*lead, math.prod(plane)))  # type: ignore[arg-type]
-    flat, where = (n.reshape(v, (*lead, count)) for v in (grad, indices))
-    y = n.emit(g.ScatterElements(zeros, where, flat, axis=len(lead), combiner="sum"))
-    return n.reshape(y, x.type.shape)
-
-
 @importer("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def attention_forward(
     n: Node,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ..importer import Node, Unsupported
+from ....ir.symbolic import Dim
+from ....ir.types import DType, i64
+from ..importer import Node
 from ..registry import importer
 from .contract import _batched, _each
 
@@ -60,17 +66,19 @@ def _register(rank: int) -> None:
         return n.reshape(y, n.result_shape()) if single else y
 
     @importer(f"aten.adaptive_max_pool{rank}d.default")
-    def adaptive_max_pool(n: Node, x: Value, size: Any) -> tuple[Value, None]:
-        x, single = _batched(n, x, rank)
-        wanted, have = n.result_shape(0)[-rank:], x.type.shape[-rank:]
-        if all(w == 1 for w in wanted):
-            y = n.emit(g.ReduceMax(x, axes=tuple(range(2, 2 + rank)), keepdims=True))
-        elif all(isinstance(h, int) and isinstance(w, int) and h % w == 0 for h, w in zip(have, wanted, strict=True)):
+    def adaptive_max_pool(n: Node, x: Value, size: Any) -> tuple[Value, Value]:
+        x, _ = _batched(n, x, rank)
+        lead, have, wanted = x.type.shape[:2], x.type.shape[2:], n.result_shape(0)[-rank:]
+        if all(isinstance(h, int) and isinstance(w, int) and h % w == 0 for h, w in zip(have, wanted, strict=True)):
             kernel = tuple(h // w for h, w in zip(have, wanted, strict=True))
-            y = n.emit(g.MaxPool(x, kernel=kernel, strides=kernel, padding=((0, 0),) * rank))
+            options = {"kernel": kernel, "strides": kernel, "padding": ((0, 0),) * rank}
+            y, where = (n.emit(kind(x, **options)) for kind in (g.MaxPool, g.MaxPoolIndices))
+        elif all(w == 1 for w in wanted):
+            flat = n.reshape(x, (*lead, math.prod(have)))  # type: ignore[arg-type]
+            y, where = n.emit(g.ReduceMax(flat, axes=(2,))), n.emit(g.Argmax(flat, axis=2))
         else:
-            raise Unsupported(f"adaptive max pooling of {have} to {wanted}, which does not divide it")
-        return (n.reshape(y, n.result_shape(0)) if single else y), None
+            y, where = _adaptive_maxima(n, x, wanted)
+        return n.reshape(y, n.result_shape(0)), n.reshape(where, n.result_shape(1))
 
 
 for _rank in (1, 2, 3):
@@ -93,3 +101,47 @@ def max_pool_with_indices(
     }
     y, where = (n.emit(kind(x, **options)) for kind in (g.MaxPool, g.MaxPoolIndices))
     return n.reshape(y, n.result_shape(0)), n.reshape(where, n.result_shape(1))
+
+
+def adaptive_windows(n: Node, size: Dim, out: Dim) -> tuple[Value, Value]:
+    """Where each of `out` nearly equal parts of a dimension begins, and its length: i64 of shape (out, 1)."""
+    number = n.emit(g.Iota(shape=(out, 1), axis=0))
+    have, parts, one = (n.scalar(v, i64) for v in (size, out, 1))
+    start = n.binary("div", n.binary("mul", number, have), parts)
+    reached = n.binary("add", n.binary("mul", n.binary("add", number, one), have), n.binary("sub", parts, one))
+    return start, n.binary("sub", n.binary("div", reached, parts), start)
+
+
+def _adaptive_maxima(n: Node, x: Value, wanted: Sequence[Dim]) -> tuple[Value, Value]:
+    """Maxima of windows of unequal sizes, each filled up to the largest, and where in the flattened plane they lie."""
+    lead, have, rank = x.type.shape[:2], x.type.shape[2:], len(wanted)
+    starts, taps = [], []
+    inside: Any = None
+    y = x
+    for k, (size, out) in enumerate(zip(have, wanted, strict=True)):
+        start, length = adaptive_windows(n, size, out)
+        most = size // out + 2
+        tap = n.emit(g.Iota(shape=(1, most), axis=1))
+        index = n.binary("min", n.binary("add", start, tap), n.scalar(size - 1, i64))
+        y = n.emit(g.Gather(y, index, axis=2 + 2 * k))
+        holds = n.reshape(n.binary("lt", tap, length), (out, most, *(1,) * (2 * (rank - 1 - k))))
+        inside = holds if inside is None else n.binary("and", inside, holds)
+        starts.append(n.reshape(start, (out, *(1,) * (rank - 1 - k))))
+        taps.append(most)
+    y = n.emit(g.Select(inside, y, n.constant(_lowest(x.type.dtype), x.type.dtype)))
+    y = n.transpose(y, (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2)))
+    y = n.reshape(y, (*lead, *wanted, math.prod(taps)))
+    rest = n.emit(g.Argmax(y, axis=rank + 2))
+    position: Any = None
+    scale: Dim = 1
+    for k in reversed(range(rank)):
+        at = n.binary("add", starts[k], n.binary("mod", rest, n.scalar(taps[k], i64)))
+        rest = n.binary("div", rest, n.scalar(taps[k], i64))
+        scaled = n.binary("mul", at, n.scalar(scale, i64))
+        position = scaled if position is None else n.binary("add", position, scaled)
+        scale = scale * have[k]
+    return n.emit(g.ReduceMax(y, axes=(rank + 2,))), position
+
+
+def _lowest(dtype: DType) -> float | int:
+    return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
