@@ -8,8 +8,10 @@ error of the compiler itself, a file read outside of the model's folder, code ru
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
+import platform
 import random
 import resource
 import select
@@ -124,6 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     load_frameworks()
     numbers = options.only if options.only else range(options.count)
+    kept = not options.only and not options.import_only
     rows: list[dict[str, Any]] = []
     for number in numbers:
         mutation = Mutation.numbered(number)
@@ -133,14 +136,23 @@ def main() -> None:
         slow = time.monotonic() - start > 20
         if result.startswith("BAD") or options.only or slow:
             print(number, mutation.base, mutation.kind, result, "SLOW" if slow else "", flush=True)
-    counts = Counter(r["outcome"].split(":")[0] for r in rows)
-    print(", ".join(f"{n} {what}" for what, n in counts.most_common()))
-    if not options.only and not options.import_only:
-        DATA.write_text(json.dumps({"counts": counts, "mutations": [_short(r) for r in rows]}, indent=1) + "\n")
+        if kept:  # after each, so that a stop loses nothing
+            DATA.write_text(json.dumps(_document(rows), indent=1) + "\n")
+    print(", ".join(f"{n} {what}" for what, n in _counts(rows).most_common()))
 
 
-def _short(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "outcome": row["outcome"].splitlines()[0][:200]}
+def _counts(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(r["outcome"].split(":")[0] for r in rows)
+
+
+def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts, and the outcomes of each kind of mutation in a line each."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {platform.system()}",
+        "counts": _counts(rows),
+        "mutations": [f"{r['number']} {r['base']}, {r['kind']}: {r['outcome'].splitlines()[0][:160]}" for r in rows],
+    }
 
 
 def load_frameworks() -> None:

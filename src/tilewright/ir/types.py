@@ -6,6 +6,7 @@ An element type (`DType`) doubles as the type of a scalar value. Shapes are tupl
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .symbolic import Dim, bounds, to_text
@@ -198,6 +199,8 @@ class TensorType(_Interned):
         return cast(TensorType, cls._intern(dtype, shape, layout))
 
     def _set(self, dtype: DType, shape: Shape, layout: tuple[int, ...] | None) -> None:
+        if math.prod(d for d in shape if isinstance(d, int)) * dtype.itemsize >= 1 << 63:
+            raise ValueError(f"a tensor of shape {shape} has more bytes than 64 bits can address")
         self.dtype, self.shape, self.layout = dtype, shape, layout
 
     @property

@@ -7,6 +7,7 @@ from ..dialects.tensor_builder import Tensor, TensorBuilder
 from ..errors import UnsupportedOperator, UnsupportedOperatorError
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
+from ..ir.constant import Constant
 from ..ir.core import IRError, Module, Operation, Value
 from ..ir.symbolic import Dim
 
@@ -35,8 +36,15 @@ def _grouped(ops: list[Operation]) -> list[UnsupportedOperator]:
     return [UnsupportedOperator(name, len(where), tuple(where)) for name, where in places.items()]
 
 
+COMPUTED = 1 << 24
+"""A constant of one value and more bytes than this is written in the run, not kept among the weights."""
+
+
 def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
-    if not isinstance(op, graph.GraphOp) or isinstance(op, graph.Constant):  # type: ignore[attr-defined]
+    if isinstance(op, graph.Constant):  # type: ignore[attr-defined]
+        _lower_splat(op)
+        return
+    if not isinstance(op, graph.GraphOp):
         return
     origin = origin or op.name.partition(".")[2]
     builder = Builder.before(op)
@@ -67,6 +75,18 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
                     _lower(inner, None, missing)
         start = start.next
     op.replace_by(_matching(builder, op, tuple(x.value for x in tensors)))
+
+
+def _lower_splat(op: Operation) -> None:
+    value: Constant = op.attributes["value"]
+    if value.nbytes <= COMPUTED or not value.is_splat:
+        return
+    builder = Builder.before(op)
+    element = builder(graph.Constant(value=Constant(value.array.reshape(-1)[:1].reshape(()).copy(), value.name)))  # type: ignore[attr-defined]
+    t = TensorBuilder(builder)
+    scalar = t.wrap(element)
+    op.replace_by([t.compute(value.shape, lambda *_: scalar[()]).value])
+    op.erase()
 
 
 def _between(before: Operation | None, block: object, values: tuple[Value, ...]) -> list[Operation]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import graph
-from tilewright.ir.core import Module
+from tilewright.ir.core import IRError, Module
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
 from tilewright.lowering.graph_to_tensor import lower_to_tensor
@@ -76,6 +76,17 @@ def test_symbolic(case: Case) -> None:
     lowered = lowered_copy(module)
     for sizes in case.sizes:
         check(case, module, lowered, sizes)
+
+
+@pytest.mark.parametrize("name", sorted(graph.OPERATORS))
+def test_axes_out_of_range_are_refused(name: str) -> None:
+    for case in (c for c in CASES if c.operator == name):
+        for op in build_module(case, case.sizes[0]).walk():
+            for attribute in {"axis", "axes"} & set(op.attributes) if isinstance(op, graph.OPERATORS[name]) else ():
+                for axis in (99, -99):
+                    op.attributes[attribute] = axis if attribute == "axis" else (axis,)
+                    with pytest.raises(IRError):
+                        op.infer_types()
 
 
 def test_every_operator_has_a_case() -> None:

@@ -205,6 +205,22 @@ def test_a_model_that_breaks_a_rule_is_explained():
         import_onnx(proto)
 
 
+@pytest.mark.parametrize("value", [[1.5], "text", [1]])
+def test_attributes_of_another_type_are_refused(value):
+    proto = parse(HEADER + " main (float[N, 4] x) => (float[N, 4] y) { y = Softmax(x) }")
+    proto.graph.node[0].attribute.append(helper.make_attribute("axis", value))
+    with pytest.raises(CompileError, match=r"attribute 'axis' .* declares it as INT"):
+        import_onnx(proto)
+
+
+def test_tensors_that_64_bits_cannot_address_are_refused():
+    text = (
+        " main (float[N] x) => (float[a, b, c] y) <int64[3] n = {4294967296, 4294967296, 4}> { y = ConstantOfShape(n) }"
+    )
+    with pytest.raises(CompileError, match="more bytes than 64 bits"):
+        import_onnx(parse(HEADER + text))
+
+
 def test_sequences_of_known_length_leave_no_trace():
     text = """<ir_version: 10, opset_import: ["": 18]> main (float[N, 6] x) => (float[N, 4] y) {
         two = Constant<value_int=2>() s = SplitToSequence<axis=1>(x, two)

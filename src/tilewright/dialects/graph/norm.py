@@ -32,6 +32,9 @@ class SameType(GraphOp):
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.operands[0])
+        axes = self.attributes.get("axes", ())
+        for axis in (*axes, self.attributes["axis"]) if "axis" in self.attributes else axes:
+            normalize_axis(axis, x.rank, self)
         if not x.dtype.is_float:
             raise IRError(f"is not defined for {x.dtype.label}", self)
         return (TensorType(x.dtype, x.shape),)

@@ -38,6 +38,9 @@ class Pool(GraphOp):
         x = tensor_type(self.x)
         if x.rank != len(self.kernel) + 2:
             raise IRError(f"a kernel {self.kernel} needs an input of rank {len(self.kernel) + 2}, got {x.shape}", self)
+        for what in ("strides", "padding", "steps"):
+            if len(getattr(self, what)) != len(self.kernel):
+                raise IRError(f"{what} {getattr(self, what)} do not fit the kernel {self.kernel}", self)
         axes = spatial_axes(x.rank, self.layout)
         spatial = [self._positions(x.shape[a], k) for k, a in enumerate(axes)]
         return (

@@ -446,6 +446,7 @@ class Importer:
         operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
         opset = scope.opsets.get(domain, self.opsets.get(domain, 1))
         node = Node(self, proto, inputs, attributes, opset, location)
+        _check_attributes(node, domain)
         try:
             with self.builder.at(location):
                 function = self.functions.get((proto.domain, proto.op_type, proto.overload))
@@ -592,6 +593,32 @@ class Importer:
         }
         node.attributes = {**defaults, **node.attributes}
         return self._call(function, node)
+
+
+_PYTHON_TYPES = {"INT": int, "FLOAT": float, "STRING": str, "INTS": int, "FLOATS": float, "STRINGS": str}
+
+
+def _check_attributes(node: Node, domain: str) -> None:
+    """Attributes of standard operators have the types that ONNX gives them.
+
+    Raises:
+        CompileError: one has not.
+    """
+    import onnx
+
+    if not node.attributes or not onnx.defs.has(node.op_type, node.opset, domain):
+        return
+    declared = onnx.defs.get_schema(node.op_type, node.opset, domain).attributes
+    for name, value in node.attributes.items():
+        wanted = declared[name].type.name if name in declared else ""
+        element = _PYTHON_TYPES.get(wanted)
+        if element is None or value is None:
+            continue
+        values = value if wanted.endswith("S") else [value]
+        if not isinstance(values, list) or not all(isinstance(v, element) for v in values):
+            raise CompileError(
+                f"node {node.location} ({node.op_type}): the attribute '{name}' is {value!r:.60}; ONNX declares it as {wanted}"
+            )
 
 
 def _resolved(node: Node) -> Any:
