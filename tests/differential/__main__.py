@@ -1,18 +1,104 @@
-"""`python -m tests.differential --count 1000 --target cpu`: many random programs; exits with 1 when any comes out wrong."""
+"""`python -m tests.differential --count 1000 --target cpu`: many random programs; exits with 1 when any comes out wrong.
+
+    python -m tests.differential --every-operator --count 10000 --processes 2 --record
+
+is the long run over all graph operators, whose result is committed: ``random_programs.json`` beside this file tells which seeds have run and what came
+of them. It is brought up to date after each batch and continued where it stopped. Programs run in processes of their own, so that one that crashes or
+hangs is told like any other.
+"""
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
+import os
+import platform
+import resource
 import sys
 import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any
 
 from tilewright.ir.types import DType
 
-from .check import LACKING, LEVELS, check, compiled_for
+from .check import LACKING, LEVELS, check, check_every_operator, compiled_for
+from .every_operator import cases
+
+DATA = Path(__file__).with_name("random_programs.json")
+BATCH = 25
+"""Seeds of one process."""
+SECONDS = 120
+"""Of the processor, for one program."""
+Check = Callable[[int], Any]
+
+
+def results(check: Check, seeds: range, processes: int) -> Iterator[tuple[int, str]]:
+    """What is wrong with the program of each seed ("" if nothing), in no order."""
+    context = get_context("fork")
+    pending = [seeds[k : k + BATCH] for k in range(0, len(seeds), BATCH)][::-1]
+    running: dict[Any, tuple[Any, list[int]]] = {}
+    while pending or running:
+        while pending and len(running) < processes:
+            here, there = context.Pipe(duplex=False)
+            batch = pending.pop()
+            process = context.Process(target=_work, args=(there, check, batch), daemon=True)
+            process.start()
+            there.close()
+            running[here] = process, list(batch)
+        for here in connection.wait(list(running)):
+            process, left = running[here]
+            try:
+                reason = here.recv()
+            except EOFError:
+                del running[here]
+                process.join()
+                if not left:
+                    continue
+                reason = f"seed {left[0]}: the process ended with {process.exitcode}"
+                pending += [range(left[1], left[-1] + 1)] if left[1:] else []
+            yield left.pop(0), reason
+
+
+def _work(there: Any, check: Check, batch: range) -> None:
+    warnings.simplefilter("ignore")
+    for seed in batch:
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + SECONDS, -1))
+        try:
+            failure = check(seed)
+        except Exception as error:  # of the generator
+            failure = f"seed {seed}: {type(error).__name__}: {error}"
+        there.send(str(failure) if failure is not None else "")
+
+
+def record(check: Check, first: int, count: int, processes: int, path: Path) -> int:
+    """Run the seeds that `path` does not have yet; returns how many of all came out wrong."""
+    document = json.loads(path.read_text()) if path.exists() else {"seeds": [first, first], "wrong": {}}
+    begin, end = document["seeds"]
+    for start in range(end, first + count, 4 * BATCH):
+        seeds = range(start, min(start + 4 * BATCH, first + count))
+        for seed, reason in results(check, seeds, processes):
+            if reason:
+                document["wrong"][str(seed)] = reason.splitlines()[0][:300]
+                print(reason, "\n", flush=True)
+        document |= {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores",
+            "seeds": [begin, seeds.stop],
+        }
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    return len(document["wrong"])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.differential", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100, help="programs to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument(
@@ -21,19 +107,31 @@ def main() -> int:
     parser.add_argument("--precision", choices=["bf16", "f16"], help="compile with this precision")
     parser.add_argument("--steps", type=int, default=14, help="operators per program, at most")
     parser.add_argument("--stop-after", type=int, default=10, help="stop after this many failures")
+    parser.add_argument("--every-operator", action="store_true", help="programs made of all operators' test cases")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--record", action="store_true", help="keep the outcomes in random_programs.json")
     options = parser.parse_args()
     precision = DType.named(options.precision) if options.precision else None
     run = LEVELS.get(options.target) or compiled_for(options.target, precision=precision)
-    begin, failed = time.perf_counter(), 0
-    seed = options.first
-    for seed in range(options.first, options.first + options.count):
-        failure = check(seed, run, options.steps, LACKING.get(options.target, ()), precision)
-        if failure is not None:
-            failed += 1
-            print(failure, "\n", flush=True)
-            if failed >= options.stop_after:
-                break
-    done = seed - options.first + 1 if options.count else 0
+    work: Check
+    if options.every_operator:
+        cases()  # imports torch, once, before processes fork
+        work = partial(check_every_operator, run=run, max_steps=options.steps)
+    else:
+        lacking = LACKING.get(options.target, ())
+        work = partial(check, run=run, max_steps=options.steps, without=lacking, precision=precision)
+    begin, failed, done = time.perf_counter(), 0, 0
+    if options.record:
+        failed = record(work, options.first, options.count, options.processes, DATA)
+        done = options.count
+    else:
+        for _, reason in results(work, range(options.first, options.first + options.count), options.processes):
+            done += 1
+            if reason:
+                failed += 1
+                print(reason, "\n", flush=True)
+                if failed >= options.stop_after:
+                    break
     print(f"{done} programs, {failed} wrong, {time.perf_counter() - begin:.1f} s", file=sys.stderr)
     return 1 if failed else 0
 

@@ -16,7 +16,8 @@ from tilewright.ir.symbolic import evaluate
 from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
 
-from .generator import Program, agrees, generate, tolerance
+from . import every_operator
+from .generator import Disagreement, Program, agrees, generate, tolerance
 
 Run = Callable[[Module, list[list[np.ndarray]]], list[list[np.ndarray]]]
 """Runs "main" of a module on each set of inputs; must leave the module as it is."""
@@ -123,13 +124,25 @@ def check(
     With a `precision`, which `run` must use, the results are compared with the float32 program to that type's tolerance, and to a
     quarter of it with the interpreted program of that precision: a difference of the last bit before rounding may move a factor.
     """
-    program = generate(seed, max_steps, without, precision)
+    return judge(generate(seed, max_steps, without, precision), run, precision)
+
+
+def check_every_operator(seed: int, run: Run, max_steps: int = 10) -> Failure | None:
+    """The same of a program over every graph operator."""
+    try:
+        return judge(every_operator.generate(seed, max_steps), run)
+    except Disagreement as error:
+        return Failure(seed, str(error), "")
+
+
+def judge(program: Program, run: Run, precision: DType | None = None) -> Failure | None:
+    """Run a program both ways, and compare every output."""
     verify(program.module)
     reason = _compare(program, run, precision)
     if reason is None:
         return None
     smallest, reason = _narrow(program, run, reason, precision)
-    return Failure(seed, reason, _listing(smallest.main))
+    return Failure(program.seed, reason, _listing(smallest.main))
 
 
 def _listing(main: func.Func) -> str:

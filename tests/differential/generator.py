@@ -21,10 +21,13 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Block, IRError, Module, Operation, Region, Value
 from tilewright.ir.interpreter import Frame
+from tilewright.ir.run_time_symbols import defined_by
 from tilewright.ir.symbolic import Dim, Expr, bounds, evaluate, symbol
 from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 
 G: Any = graph
+Maker = Callable[["Generator"], Any]
+"""Builds one random operator, or a few, and returns the values, or None when nothing fits."""
 
 ULP = {f64: 1e-6, f32: 1e-6, f16: 1e-3, bf16: 8e-3}
 """Relative disturbance of arithmetic results: a few times the rounding error (float64: of functions good to float32)."""
@@ -47,6 +50,10 @@ EXACT = frozenset(
     "triangular max_pool sign isnan one_hot iota symbolic constant floor ceil round trunc".split()
 )
 """Operators that do no rounding: their results are as good as their operands, so nothing is disturbed."""
+
+
+class Disagreement(Exception):
+    """The interpreter differs from a type or from an independent reference."""
 
 
 @dataclass
@@ -76,12 +83,20 @@ class _Run:
         self.true: dict[Value, np.ndarray] = {}
         self.noisy: list[dict[Value, np.ndarray]] = [{} for _ in range(copies)]
 
+    def give(self, value: Value, array: np.ndarray) -> None:
+        """An input's data."""
+        for values in (self.true, *self.noisy):
+            values[value] = array
+
     def evaluate(self, op: Operation, values: dict[Value, np.ndarray], disturb: bool) -> list[np.ndarray]:
+        """The results of an operator. Sizes that it defines are kept: disturbed values that lead to others are told apart by their shapes."""
         operands = {v: values[v] for v in op.operands}
         if disturb:
             operands = {v: self._disturbed(a, v.type.dtype) for v, a in operands.items()}
-        frame = Frame(self.module, dict(self.dims), dict(operands))
+        frame = Frame(self.module, dict(self.dims), {**values, **operands} if op.regions else dict(operands))
         frame.run(op)
+        if not disturb:
+            self.dims.update((s.name, frame.dims[s.name]) for s in defined_by(op))
         results = [np.asarray(frame.values[r]) for r in op.results]
         if disturb:
             results = [self._disturbed(a, r.type.dtype) for a, r in zip(results, op.results, strict=True)]
@@ -99,8 +114,16 @@ class Generator:
     """Grows one program. All choices come from `seed`."""
 
     def __init__(
-        self, seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
+        self,
+        seed: int,
+        max_steps: int = 14,
+        without: Collection[DType | str] = (),
+        precision: DType | None = None,
+        makers: Sequence[tuple[str, Maker]] = (),
+        first: Maker | None = None,
     ) -> None:
+        self.makers = makers or _MAKERS
+        self.first = first
         self.precision, self.tolerance = precision, tolerance(precision)
         self.rng = np.random.default_rng(seed)
         self.seed = seed
@@ -145,25 +168,33 @@ class Generator:
         self.module.body.append(self.function)
         self.builder = Builder(self.function.body)
         self.runs = [
-            _Run(self.module, self._sizes(k), self.rng, precision=self.precision) for k in range(2 if dynamic else 1)
+            _Run(self.module, self._sizes(k), self.rng, precision=self.precision)
+            for k in range(2 if dynamic or self.first else 1)
         ]
-        inputs: list[list[np.ndarray]] = []
         for run in self.runs:
-            arrays = [self._array(t, run.dims) for t in types]
-            inputs.append(arrays)
-            for arg, array in zip(self.function.body.args, arrays, strict=True):
-                for values in (run.true, *run.noisy):
-                    values[arg] = array
+            for arg, t in zip(self.function.body.args, types, strict=True):
+                run.give(arg, self._array(t, run.dims))
         self.values = list(self.function.body.args)
         made = tried = 0
+        while self.first is not None and not made and tried < 24:
+            tried += 1
+            made += self._grow("first", self.first)
         while made < self.steps and tried < 40 * self.steps:
             tried += 1
-            made += self._grow()
+            made += self._grow(*self.pick(self.makers))
         self._finish()
+        inputs = [[run.true[arg] for arg in self.function.body.args] for run in self.runs]
         return Program(self.module, inputs, self.seed, self.log)
 
-    def _grow(self) -> bool:
-        name, make = self.pick(_MAKERS)
+    def add_input(self, type_: TensorType, arrays: Sequence[np.ndarray]) -> Value:
+        """One more input, with its data in each run."""
+        arg = self.function.body.add_arg(type_)
+        self.function.arg_names = (*self.function.arg_names, f"x{len(self.function.body.args) - 1}")
+        for run, array in zip(self.runs, arrays, strict=True):
+            run.give(arg, array)
+        return arg
+
+    def _grow(self, name: str, make: Maker) -> bool:
         if name in self.without:
             return False
         before = list(self.function.body.ops)
@@ -171,8 +202,12 @@ class Generator:
             result = make(self)
         except IRError:
             result = None
+        except (TypeError, ValueError, ArithmeticError):  # of a dimension that may be 0, or has no upper bound
+            if self.first is None:
+                raise
+            result = None
         new = list(self.function.body.ops)[len(before) :]
-        if result is None or not all(self._accept(op) for op in new):
+        if result is None or not all(self._accept(op) for op in new) or not self.confirm(result):
             for op in reversed(new):
                 op.erase()
             return False
@@ -181,26 +216,61 @@ class Generator:
         self.log.append(f"{name}: {', '.join(str(r.type) for r in results)}")
         return True
 
+    def confirm(self, result: Any) -> bool:
+        """What else is asked of the results of a maker, once they are computed."""
+        return True
+
     def _accept(self, op: Operation) -> bool:
         """Run an operator on all inputs; whether its results are well conditioned."""
         short = op.name.removeprefix("graph.")
         exact = short in EXACT and self.precision is None  # in lower precision any value may have been rounded
-        for result in op.results:
+        for result in op.results if self.first is None else ():
             for d in result.type.shape:
                 low, _ = bounds(d)
                 if low is None or low < 1:
                     return False
         for run in self.runs:
-            true = run.evaluate(op, run.true, False)
+            try:
+                true = run.evaluate(op, run.true, False)
+            except (
+                ArithmeticError,
+                LookupError,
+                ValueError,
+                IRError,
+            ):  # not defined for such operands: the maximum of nothing
+                if self.first is None:
+                    raise
+                return False
             if any(not _moderate(a) for a in true):
                 return False
+            if self.first is not None and not self._shaped(op, true, run):
+                return False
             for values in run.noisy:
-                noisy = run.evaluate(op, values, not exact)
+                try:
+                    noisy = run.evaluate(op, values, not exact)
+                except (ArithmeticError, LookupError, ValueError, IRError):
+                    if self.first is None:
+                        raise
+                    return False
                 for a, b, r in zip(true, noisy, op.results, strict=True):
                     if not agrees(b, a, r.type.dtype, 0.25, self.tolerance):
                         return False
                     values[r] = b
             run.true.update(zip(op.results, true, strict=True))
+        return True
+
+    def _shaped(self, op: Operation, arrays: Sequence[np.ndarray], run: _Run) -> bool:
+        """Whether the results have the shapes of their types, or the program asks for what is not there.
+
+        Raises:
+            Disagreement: a shape is another.
+        """
+        for r, a in zip(op.results, arrays, strict=True):
+            shape = tuple(int(evaluate(d, run.dims)) for d in r.type.shape)
+            if min(shape, default=0) < 0 or (a.shape != shape and not all(run.true[v].size for v in op.operands)):
+                return False  # a window wider than what it slides over, the last element of nothing
+            if a.shape != shape:
+                raise Disagreement(f"{op.name}: the interpreter gives {a.shape}, the type says {shape}")
         return True
 
     def _finish(self) -> None:
@@ -291,9 +361,8 @@ def agrees(
     return bool(np.isfinite(a).all() and (np.abs(a - e) <= limit).all())
 
 
-# The operators. Each maker builds one random operator (or a few) and returns its value, or None when nothing fits.
+# The operators.
 
-Maker = Callable[[Generator], Any]
 _MAKERS: list[tuple[str, Maker]] = []
 
 
@@ -745,6 +814,9 @@ def pattern(g: Generator) -> Any:
     return None
 
 
+MAKERS: Sequence[tuple[str, Maker]] = _MAKERS
+
+
 def generate(
     seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
 ) -> Program:
@@ -754,4 +826,4 @@ def generate(
         return Generator(seed, max_steps, without, precision).program()
 
 
-__all__ = ["Program", "agrees", "generate", "tensor_type", "tolerance"]
+__all__ = ["MAKERS", "Disagreement", "Generator", "Maker", "Program", "agrees", "generate", "tensor_type", "tolerance"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
+from tilewright.dialects import graph
 from tilewright.ir.types import DType
 
-from .check import LACKING, LEVELS, check, compiled_for
+from . import every_operator
+from .__main__ import results
+from .check import LACKING, LEVELS, check, check_every_operator, compiled_for
 from .generator import agrees, generate
 
 
@@ -68,6 +74,44 @@ def test_many(target: str, count: int) -> None:
     run_many(target, 0, count)
 
 
+def test_every_operator_comes_about() -> None:
+    """As many seeds as there are operators with cases use them all; programs over them agree with the operators' own references."""
+    names = sorted(every_operator.cases())
+    programs = [every_operator.generate(seed) for seed in range(len(names))]
+    used = {op.name for program in programs for op in program.module.walk()}
+    assert {cls.name for cls in graph.OPERATORS.values()} <= used
+
+
+@pytest.mark.parametrize("level, count", [("tensor", 60), ("fused", 30)])
+def test_every_operator_at_levels(level: str, count: int) -> None:
+    checks = (check_every_operator(seed, LEVELS[level]) for seed in range(count))
+    failures = [failure for failure in checks if failure is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+def test_every_operator_compiled() -> None:
+    run = compiled_for("cpu")
+    failures = [f for seed in range(3000, 3012) if (f := check_every_operator(seed, run)) is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+def test_a_reference_that_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph.Tanh, "reference", lambda self, x: x)
+    names = sorted(every_operator.cases())
+    seeds = range(names.index("Tanh"), 20 * len(names), len(names))
+    failures = [f for seed in seeds if (f := check_every_operator(seed, LEVELS["tensor"])) is not None]
+    assert any("the interpreter and its reference differ" in f.reason for f in failures)
+
+
+def test_a_crash_is_told_and_the_others_go_on() -> None:
+    def crashing(seed: int) -> None:
+        if seed == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    found = dict(results(crashing, range(6), 1))
+    assert found == {0: "", 1: "", 2: "", 3: "seed 3: the process ended with -11", 4: "", 5: ""}
+
+
 def test_generation_is_deterministic() -> None:
     for seed in (1, 2, 3):
         first, second = generate(seed), generate(seed)
@@ -84,7 +128,6 @@ def test_programs_vary() -> None:
 
 def test_a_wrong_compiler_is_caught_and_narrowed_down() -> None:
     """A "compiler" that returns maximum for minimum is found, and the report ends at that operator."""
-    from tilewright.dialects import graph
     from tilewright.ir.interpreter import Interpreter
 
     def wrong(module, inputs):  # type: ignore[no-untyped-def]

@@ -49,7 +49,7 @@ def test_without_elements_nothing_is_computed() -> None:
     module = build(
         {"x": (0, 3), "y": (BATCH, 0)}, lambda b, x, y: [b(g.Exp(x)), b(g.Neg(y)), b(g.ReduceSum(x, axes=(0,)))]
     )
-    assert run(module, fold_constants) == {"Neg": 1, "ReduceSum": 1}
+    assert run(module, fold_constants) == {"Reshape": 1, "ReduceSum": 1}
     assert array(outputs(module)[0]).shape == (0, 3)
 
 

@@ -186,7 +186,11 @@ def _collapse_reductions(op: tensor.Compute) -> None:
         outer, inner = op.reduce_axes[d], op.reduce_axes[d + 1]
         free = symbols_of([e for e in _expressions(op)])
         reads = op.reads
-        if {outer, inner} & free or any(r.dynamic or not _walks_as_one(r, outer, inner) for r in reads):
+        if (
+            extent(inner) == 0
+            or {outer, inner} & free
+            or any(r.dynamic or not _walks_as_one(r, outer, inner) for r in reads)
+        ):
             d += 1
             continue
         n = extent(inner)

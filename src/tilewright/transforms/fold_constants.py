@@ -35,15 +35,14 @@ def fold_constants(module: Module) -> int:
 
 @pattern(GraphOp)
 def without_elements(op: GraphOp, rewriter: Rewriter) -> bool:
-    """An operator whose results have no elements, whatever it computes -> constants."""
-    if isinstance(op, graph.Constant) or not op.results or op.effects != Effect.PURE:
+    """Results that have no elements whatever the sizes -> empty constants under their shapes: nothing is left to compute."""
+    if op.effects != Effect.PURE or not op.results or not all(0 in r.type.shape for r in op.results):
         return False
-    types = [r.type for r in op.results]
-    if not all(isinstance(t, TensorType) and t.is_static and t.size == 0 for t in types):
+    if isinstance(op, graph.Constant) or isinstance(op, graph.Reshape) and isinstance(op.x.defining_op, graph.Constant):
         return False
-    rewriter.replace(
-        op, [rewriter.builder(graph.Constant(value=Constant(np.empty(t.shape, t.dtype.numpy)))) for t in types]
-    )
+    b = rewriter.builder
+    nothing = [b(graph.Constant(value=Constant(np.zeros(0, r.type.dtype.numpy)))) for r in op.results]
+    rewriter.replace(op, [reshape(b, v, r.type.shape) for v, r in zip(nothing, op.results, strict=True)])
     return True
 
 

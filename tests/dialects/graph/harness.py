@@ -35,9 +35,15 @@ def bools(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return rng.random(shape) < 0.5
 
 
-def integers(low: int, high: int) -> Fill:
+@dataclass(frozen=True)
+class integers:
     """Whole numbers in [low, high)."""
-    return lambda rng, shape: rng.integers(low, high, shape)
+
+    low: int
+    high: int
+
+    def __call__(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        return rng.integers(self.low, self.high, shape)
 
 
 def special(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:

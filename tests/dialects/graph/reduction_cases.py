@@ -221,7 +221,7 @@ for _largest in (True, False):
                     lambda b, d, x, largest=_largest, a=_axis: b(graph.Topk(x, k=3, axis=a, largest=largest)),
                     _topk,
                     ({"s": 5}, {"s": 3}),
-                    note=f"{_largest} {_axis} {_dtype.name} {_fill.__name__}",
+                    note=f"{_largest} {_axis} {_dtype.name} {getattr(_fill, '__name__', _fill)}",
                     bounds={"s": (3, 64)},
                 )
             )
