@@ -76,6 +76,21 @@ def test_needed_multiple_is_found() -> None:
         run(module, [random(7)])
 
 
+def test_needed_multiple_of_an_exported_program() -> None:
+    """Nobody names the dimension that torch found to be a multiple."""
+
+    class Rows(N.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(-1, 3).sum(1)
+
+    length = 3 * torch.export.Dim("third", min=2, max=10)
+    module = import_torch(torch.export.export(Rows(), (random(6),), dynamic_shapes={"x": {0: length}}))
+    size = shapes(module)[0][0]
+    assert str(size) == "3*x_0_by_3"
+    (found,) = run(module, [random(9)])
+    assert found.shape == (3,)
+
+
 def test_needed_bound_is_found() -> None:
     """A table of 10 positions limits the length."""
 

@@ -185,7 +185,7 @@ def input_shapes(
             e = size.node.expr
             if (name, axis) in texts:
                 dim, where = texts[name, axis]
-            elif e.is_Symbol and not any(e is p[0] for p in placed):
+            elif not any(e is p[0] for p in placed):
                 label = unnamed.setdefault(e, _identifier(f"{name}_{axis}"))
                 dim, where = DimText(label, None, None, (label,)), f"dimension {axis} of '{name}'"
             else:
@@ -195,9 +195,9 @@ def input_shapes(
                 table.add(DimText(dim.expression, low, high, dim.names), f"{where} (bounds found by torch)")
             placed.append((e, dim, where))
     # A name that the user gave beats one made up for the same torch symbol.
-    named = [p for p in placed if p[1].expression not in unnamed.values()]
+    placed.sort(key=lambda p: (p[1].expression in unnamed.values(), not p[0].is_Symbol))
     owners: dict[Any, str] = {}
-    for e, dim, where in [*named, *(p for p in placed if p not in named)]:
+    for e, dim, where in placed:
         wanted = table.resolve(dim)
         if e.is_Symbol:
             known = symbols.symbols.setdefault(e, wanted)

@@ -1,0 +1,336 @@
+"""Models of Hugging Face's `transformers`, from configurations with random weights: exported, compiled, compared with eager torch.
+
+    python -m tests.conformance.hf_sweep                 # what hf_sweep.json lacks: small models, results compared at two sizes
+    python -m tests.conformance.hf_sweep --again         # also what did not come out right; with --only NAME ... just those
+    python -m tests.conformance.hf_sweep --time          # real widths, two threads: milliseconds beside eager and Inductor
+
+Batch and sequence are dynamic where `torch.export` allows it, else each of two sizes is exported. Where torch refuses to export at all, that is told as
+torch's, and ``torch.compile(backend="tilewright")`` is tried. Every model runs in a process of its own with limits on memory and time, and the data is
+written after each, so that a stop loses nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import signal
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+import tilewright as tw
+from tilewright.errors import CompileError, UnsupportedOperatorError
+from tilewright.frontends.torch.export import export_program
+
+from .hf_models import ARCHITECTURES, FAMILIES, REAL, SIZES, TINY, Architecture, Widths
+
+DATA = Path(__file__).with_suffix(".json")
+MEMORY = 6 << 30
+"""Bytes of address space that a child may take beyond what it starts with."""
+ALLOWED = 2e-4
+"""The largest error that counts as right, relative to an output's largest magnitude: float32 through a few layers, in another order of sums."""
+TURN = 0.25
+"""Seconds of one engine's turn when times are measured."""
+Row = dict[str, Any]
+Tell = Callable[[Row], None]
+
+
+# -- Models and inputs ------------------------------------------------------------------------------------------------------------------
+
+
+def model_of(architecture: Architecture, widths: Widths) -> Any:
+    """The model in evaluation mode. What starts as zeros or ones is disturbed, lest a mistake cancel."""
+    import transformers
+
+    torch.manual_seed(0)
+    kind: Any = getattr(transformers, architecture.model)
+    model = kind(kind.config_class(**architecture.config(widths))).eval()
+    with torch.no_grad():
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if not value.is_floating_point() or value.numel() < 2 or "running_mean" not in name and value.std() > 0:
+                continue
+            noise = torch.rand_like(value) * 0.1
+            value.copy_(value + (noise if "running_var" in name else noise - 0.05))
+    return model
+
+
+def inputs_of(architecture: Architecture, widths: Widths, which: int, seed: int = 0) -> dict[str, Any]:
+    """Inputs at the sizes of a number: 0 the example, 1 and 2 to compare at, 3 to measure."""
+    generator = torch.Generator().manual_seed(seed + which)
+    sizes = {name: found[which] for name, found in _sizes(architecture).items()}
+    made = {}
+    for name, (kind, shape) in architecture.inputs(widths).items():
+        made[name] = _filled(kind, [sizes[d] if isinstance(d, str) else d for d in shape], widths, generator)
+    return made
+
+
+def _sizes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    return SIZES | dict(architecture.sizes or {})
+
+
+def _filled(kind: str, shape: list[int], widths: Widths, generator: Any) -> Any:
+    if kind == "normal":
+        return torch.randn(shape, generator=generator)
+    if kind == "ones":
+        return torch.ones(shape, dtype=torch.int64)
+    if kind == "boxes":  # left, top, right, bottom
+        return torch.randint(0, 100, shape, generator=generator).sort(-1).values[..., [0, 1, 2, 3]]
+    if kind == "mask":  # the last of each row is padding
+        mask = torch.ones(shape, dtype=torch.int64)
+        mask[..., -1] = 0
+        return mask
+    tokens = torch.randint(3, widths.vocabulary - 2, shape, generator=generator)
+    if kind.startswith("image "):
+        tokens[:, 1 : 1 + int(kind.split()[1])] = widths.vocabulary - 1
+    return tokens
+
+
+def dims_of(architecture: Architecture, widths: Widths) -> dict[str, dict[int, str]]:
+    """The dynamic dimensions of the inputs, as `tw.compile` takes them. Samples and frames shrink on their way, to nothing if they are few."""
+    ranges = {name: (min(found[:3]) // 2, 4 * max(found[:3])) for name, found in _sizes(architecture).items()}
+    ranges |= {"batch": (1, 8), "sequence": (1, 128), "target": (1, 64)}
+    found = {
+        name: {axis: f"{ranges[d][0]}<={d}<={ranges[d][1]}" for axis, d in enumerate(shape) if isinstance(d, str)}
+        for name, (_, shape) in architecture.inputs(widths).items()
+    }
+    return {name: axes for name, axes in found.items() if axes}
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors of a model's result, in order."""
+    return [x for x in _pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+# -- Right or wrong ---------------------------------------------------------------------------------------------------------------------
+
+
+def check(name: str, tell: Tell) -> None:
+    """Tell what becomes of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by sizes, ``outcome``."""
+    architecture = ARCHITECTURES[name]
+    model = model_of(architecture, TINY)
+    examples = [inputs_of(architecture, TINY, which) for which in range(3)]
+    wanted = [leaves(model(**kwargs)) for kwargs in examples]
+    try:
+        exported, why, program = _exported(model, examples[0], dims_of(architecture, TINY))
+    except CompileError as error:
+        tell({"exported": "no", "why": f"torch: {_line(error)}"})
+        _check_compile(model, examples, wanted, tell)
+        return
+    tell({"exported": exported} | ({"why": why} if why else {}))
+    free = dims_of(architecture, TINY) if exported != "static" else None
+    programs = [program, program] if exported == "dynamic" else [_export(model, e, free) for e in examples[1:]]
+    errors, seconds, library, made = {}, 0.0, None, None
+    for program, kwargs, want in zip(programs, examples[1:], wanted[1:], strict=True):
+        if program is not made:
+            start = time.perf_counter()
+            library, made = tw.compile(program, cache=False), program
+            seconds += time.perf_counter() - start
+        errors[_described(kwargs)] = _error(leaves(library(**kwargs)), want)
+        tell({"seconds": round(seconds, 1), "errors": errors, "kernels": library.report.kernels_after})
+    tell({"outcome": _judged(errors)})
+
+
+def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tell) -> None:
+    if "tilewright" not in torch._dynamo.list_backends():
+        tell({"outcome": "not exported"})
+        return
+    compiled = torch.compile(model, backend="tilewright")
+    errors: dict[str, Any] = {}
+    for kwargs, want in zip(examples[1:], wanted[1:], strict=True):
+        errors[_described(kwargs)] = _error(leaves(compiled(**kwargs)), want)
+    tell({"through": "torch.compile", "errors": errors, "outcome": _judged(errors)})
+
+
+def _exported(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]]) -> tuple[str, str, Any]:
+    """``dynamic``, ``static`` or the dimensions that are dynamic, what torch says where not all are, and the program."""
+    try:
+        program = _export(model, kwargs, dims)
+    except CompileError as error:
+        return "static", f"torch: {_line(error)}", _export(model, kwargs, None)
+    given = {n.name: n.meta["val"].shape for n in program.graph.nodes if n.op == "placeholder"}
+    fixed = {
+        text.split("<=")[1]
+        for name, axes in dims.items()
+        for axis, text in axes.items()
+        if name in given and isinstance(given[name][axis], int)
+    }
+    if not fixed:
+        return "dynamic", "", program
+    left = {text.split("<=")[1] for axes in dims.values() for text in axes.values()} - fixed
+    return " and ".join(sorted(left)) or "static", f"torch: traced for one {' and '.join(sorted(fixed))}", program
+
+
+def _export(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]] | None) -> Any:
+    return export_program(model, None, {k: v.clone() for k, v in kwargs.items()}, dims)
+
+
+def _described(kwargs: Mapping[str, Any]) -> str:
+    return " ".join("x".join(map(str, x.shape)) for x in kwargs.values())
+
+
+def _error(found: list[Any], wanted: list[Any]) -> float | str:
+    """The largest error of any output, relative to its largest magnitude; text where shapes or types differ."""
+    if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in wanted]:
+        return f"{[tuple(x.shape) for x in found]} instead of {[tuple(x.shape) for x in wanted]}"
+    worst = 0.0
+    for got, want in zip(found, wanted, strict=True):
+        if not want.is_floating_point():
+            if not torch.equal(got, want):
+                return f"other {str(want.dtype).removeprefix('torch.')} values"
+            continue
+        finite = want.isfinite()
+        if not torch.equal(finite, got.isfinite()) or not torch.equal(got[~finite], want[~finite]):
+            return "NaN or infinity in other places"
+        got, want = got[finite].double(), want[finite].double()
+        if want.numel():
+            worst = max(worst, ((got - want).abs().max() / want.abs().max().clamp_min(1e-6)).item())
+    return float(f"{worst:.1e}")
+
+
+def _judged(errors: Mapping[str, float | str]) -> str:
+    wrong = [e for e in errors.values() if isinstance(e, str) or e > ALLOWED]
+    return f"wrong: {wrong[0]}" if wrong else "right"
+
+
+def _line(error: BaseException) -> str:
+    if isinstance(error, UnsupportedOperatorError):
+        return "; ".join(f"{o.operator}: {o.hint}" if o.hint else o.operator for o in error.operators)[:300]
+    return str(error).splitlines()[0][:300] if str(error) else ""
+
+
+# -- Time -------------------------------------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, tell: Tell) -> None:
+    """Tell the median milliseconds of one model at real widths: ``tilewright``, ``eager`` and ``inductor`` take turns."""
+    architecture = ARCHITECTURES[name]
+    torch.set_num_threads(2)
+    model = model_of(architecture, REAL)
+    kwargs = inputs_of(architecture, REAL, 3)
+    library = tw.compile(_export(model, kwargs, None), threads=2, cache=False)
+    engines = {"tilewright": lambda: library(**kwargs), "eager": lambda: model(**kwargs)}
+    tell({"sizes": _described(kwargs), "error": _error(leaves(library(**kwargs)), leaves(model(**kwargs)))})
+    torch._inductor.config.freezing = True
+    inductor = torch.compile(model, dynamic=False)
+    try:
+        inductor(**kwargs)
+        engines["inductor"] = lambda: inductor(**kwargs)
+    except Exception as error:  # Inductor's own limits
+        tell({"inductor": f"{type(error).__name__}: {_line(error)}"})
+    times: dict[str, list[float]] = {engine: [] for engine in engines}
+    for call in engines.values():
+        call()
+    for _ in range(8):
+        for engine, call in engines.items():
+            end = time.perf_counter() + TURN
+            while True:
+                start = time.perf_counter()
+                call()
+                times[engine].append(time.perf_counter() - start)
+                if time.perf_counter() > end:
+                    break
+    tell({engine: round(1e3 * statistics.median(found), 3) for engine, found in times.items()})
+
+
+# -- Every model in a process -----------------------------------------------------------------------------------------------------------
+
+
+def run(name: str, work: Callable[[str, Tell], None], seconds: float) -> Row:
+    """What `work` tells of a model; how it ended where it did not tell to the end. It may take `seconds` of the processor, and in all four times as long."""
+    here, there = get_context("fork").Pipe(duplex=False)
+    process = get_context("fork").Process(target=_child, args=(there, name, work, seconds))
+    process.start()
+    there.close()
+    row: Row = {}
+    deadline = time.monotonic() + 4 * seconds
+    while True:
+        if not connection.wait([here], timeout=max(0.0, deadline - time.monotonic())):
+            process.kill()
+            process.join()
+            return row | {"outcome": f"more than {seconds:.0f} s"}
+        try:
+            row |= here.recv()
+        except EOFError:
+            process.join()
+            if process.exitcode == -signal.SIGXCPU:
+                return row | {"outcome": f"more than {seconds:.0f} s"}
+            return row if process.exitcode == 0 else row | {"outcome": f"crash: exit code {process.exitcode}"}
+
+
+def _child(there: Any, name: str, work: Callable[[str, Tell], None], seconds: float) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 9))
+    warnings.simplefilter("ignore")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    try:
+        with torch.no_grad():
+            work(name, there.send)
+    except UnsupportedOperatorError as error:
+        there.send({"outcome": f"refused: {_line(error)}"})
+    except Exception as error:  # whatever it is, it is the outcome
+        there.send({"outcome": f"{type(error).__name__}: {_line(error)}"})
+    there.send({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10})
+
+
+def _pending(document: Row, options: argparse.Namespace) -> Iterator[str]:
+    for name, architecture in sorted(ARCHITECTURES.items(), key=lambda item: FAMILIES.index(item[1].family)):
+        if options.family not in ("", architecture.family) or (options.only and name not in options.only):
+            continue
+        row = document["models"].get(name, {})
+        if options.time:
+            if row.get("outcome") == "right" and (options.again or options.only or "time" not in row):
+                yield name
+        elif options.only or not row or (options.again and row.get("outcome") != "right"):
+            yield name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="architectures, whether or not the data has them")
+    parser.add_argument("--family", default="")
+    parser.add_argument("--again", action="store_true", help="also what the data has, if it did not come out right")
+    parser.add_argument("--time", action="store_true", help="measure those that came out right")
+    parser.add_argument("--seconds", type=float, help="for one model (default: 240, with --time 900)")
+    parser.add_argument("--results", type=Path, default=DATA)
+    options = parser.parse_args()
+    import transformers
+
+    torch.set_num_threads(1)
+    path = options.results
+    document: Row = json.loads(path.read_text()) if path.exists() else {"models": {}}
+    for name in list(_pending(document, options)):
+        found = run(name, measure if options.time else check, options.seconds or (900 if options.time else 240))
+        # Another process may have written meanwhile.
+        document = json.loads(path.read_text()) if path.exists() else {"models": {}}
+        rows = document["models"]
+        if options.time:
+            rows[name]["time"] = found
+        else:
+            kept = {"time": rows[name]["time"]} if "time" in rows.get(name, {}) else {}
+            rows[name] = {"family": ARCHITECTURES[name].family, "class": ARCHITECTURES[name].model, **found, **kept}
+        document |= {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores",
+            "torch": torch.__version__.partition("+")[0],
+            "transformers": transformers.__version__,
+        }
+        document["models"] = {n: rows[n] for n in ARCHITECTURES if n in rows}
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        print(name, json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
