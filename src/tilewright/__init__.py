@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.errors import ArtifactError, CompileError, ShapeError, TilewrightError, UnsupportedOperatorError
     from tilewright.frontends.trace import Tensor, TraceError, cond, scan, tensor, where, while_loop
     from tilewright.jit import jit
+    from tilewright.reduction import reduce
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "load",
     "nn",
     "numpy",
+    "reduce",
     "scan",
     "tensor",
     "where",
@@ -52,6 +54,7 @@ _HOME = {
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
     "jit": "tilewright.jit",
+    "reduce": "tilewright.reduction",
     **dict.fromkeys(
         ("Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"), "tilewright.frontends.trace"
     ),

@@ -412,7 +412,7 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
 
         return import_function(model.function if isinstance(model, Jitted) else model, args, dims, kwargs)
     raise CompileError(
-        f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2, .mlir), a torch.nn.Module, a torch.export.ExportedProgram, "
+        f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2, .mlir, .tw), a torch.nn.Module, a torch.export.ExportedProgram, "
         "an onnx.ModelProto, a jax.export.Exported, a tilewright.nn Module, a Python function over tilewright.Tensor or a tilewright.ir Module"
     )
 
@@ -421,7 +421,7 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if not path.exists():
         raise CompileError(f"{path}: no such file")
     if path.is_dir():
-        raise CompileError(f"{path}: is a folder; give the model file in it (.onnx, .pt2 or .mlir)")
+        raise CompileError(f"{path}: is a folder; give the model file in it (.onnx, .pt2, .mlir or .tw)")
     if path.suffix == ".onnx":
         from .frontends.onnx import import_onnx
 
@@ -434,7 +434,23 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
         from .frontends.stablehlo import import_stablehlo
 
         return import_stablehlo(path, dims)
-    raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2, .mlir")
+    if path.suffix == ".tw":
+        return _read_text(path)
+    raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2, .mlir, .tw")
+
+
+def _read_text(path: Path) -> Module:
+    """A module in Tilewright's own text, as `ir.printer` writes it."""
+    from .ir.parser import parse
+    from .ir.verifier import verify
+
+    try:
+        module = parse(path.read_text())
+        verify(module)
+        module.symbol("main")
+    except Exception as error:  # attributes of a wrong kind fail in many ways
+        raise CompileError(f"{path}: not a module in Tilewright's text: {error}") from error
+    return module
 
 
 @contextmanager

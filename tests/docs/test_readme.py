@@ -32,7 +32,7 @@ def test_commands_run(tmp_path: Path) -> None:
     ids = model.inputs("tiny", batch=2, seq=16)["input_ids"]
     torch.export.save(torch.export.export(model.torch_model("tiny"), (ids,)), tmp_path / "model.pt2")
     commands = shell_commands()
-    assert {c[1] for c in commands} == {"doctor", "compile", "run", "inspect", "profile", "bench"}
+    assert {c[1] for c in commands} == {"doctor", "compile", "run", "inspect", "profile", "bench", "reduce"}
     for command in commands:
         assert command[0] == "tilewright"
         # The small model has 128 positions.

@@ -23,6 +23,7 @@ _COMMANDS = {
     "doctor": "Check this machine, and whether a model is supported.",
     "inspect": "Show what an artifact contains, or a model's IR.",
     "profile": "Show where a model's time goes, kernel by kernel.",
+    "reduce": "Make a model that fails as small as it can be.",
     "run": "Run a model once.",
 }
 

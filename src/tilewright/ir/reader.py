@@ -62,7 +62,7 @@ class Reader:
             self._read_resources(text[table.start() :], table.start())
             self.text = text = text[: table.start()]
         self.tokens: list[str] = _TOKEN.findall(text)
-        self.tokens.append("")
+        self.tokens += ["", "", ""]  # as far as anything looks ahead
         self.at = 0
         self.generic = False
         self.values: dict[str, Value] = {}
