@@ -14,6 +14,7 @@ from . import __version__
 from .errors import CompileError, InternalError, TilewrightError
 
 if TYPE_CHECKING:
+    from .dialects.func import Func
     from .ir.core import Module
     from .ir.passes import Checker
     from .ir.types import DType
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .precision import OutputError
     from .runtime.model import CompiledModel
     from .targets.base import Target
+    from .transforms.separate import Part
 
 Dims = Mapping[str, Mapping[int, str]]
 """Names and bounds of dynamic dimensions: ``{"input_ids": {0: "batch<=8", 1: "seq<=512"}}``."""
@@ -194,7 +196,40 @@ class Compilation:
     ) -> CompiledModel:
         """Import, optimize, lower, generate code, link, load."""
         module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
+        from .transforms.separate import separate
+
+        parts = separate(module)
+        if parts is not None:
+            return self._mixed(model, module, parts, threads)
         self.source = source_of(model, module)
+        return self._kept_or_compiled(module, threads)
+
+    def _mixed(self, model: Any, module: Module, parts: Sequence[Part], threads: int | None) -> CompiledModel:
+        """A model of which the interpreter runs some parts."""
+        from .dialects import func
+        from .mixed import MixedModel
+
+        libraries = []
+        options: dict[str, Any] = {"disable": self.disable, "check": self.check, "dump": self.dump, "cache": self.cache}
+        for part in parts:
+            if not part.interpreted:
+                compilation = Compilation(self.target, self.progress, precision=self.precision, **options)
+                compilation.source = source_of(part.module, part.module)
+                libraries.append(compilation._kept_or_compiled(part.module, threads))
+        main = module.symbol("main")
+        assert isinstance(main, func.Func)
+        metadata = {
+            "source": source_of(model, module),
+            **_interface(main),
+            "target": self.target.describe(),
+            "precision": None if self.precision is None else self.precision.name,
+            "kernels": [kernel for library in libraries for kernel in library.metadata["kernels"]],
+        }
+        mixed = MixedModel(module, parts, libraries, metadata)
+        mixed.report = self.report
+        return mixed
+
+    def _kept_or_compiled(self, module: Module, threads: int | None) -> CompiledModel:
         if not self.cache:
             return self._compile(module, threads)
         from . import artifact_cache
@@ -293,16 +328,12 @@ class Compilation:
     def _metadata(self, lowered: Lowered, plan: Any) -> dict[str, Any]:
         from .artifact.sources import ABI_VERSION
         from .dialects import func
-        from .lowering.interface import interface
         from .transforms.index_limits import index_limits
 
         assert self.graph is not None
         main = self.graph.symbol("main")
         assert isinstance(main, func.Func)
-        described = interface(
-            [(n, v.type) for n, v in zip(main.arg_names, main.inputs, strict=True)],
-            [(n, v.type) for n, v in zip(main.result_names, main.outputs, strict=True)],
-        )
+        described = _interface(main)
         limits = index_limits(self.graph)
         for entry in described["inputs"]:
             if entry["name"] in limits:
@@ -327,8 +358,6 @@ class Compilation:
             "compiler": f"tilewright {__version__}",
             "source": self.source,
             **described,
-            **({"nested": dict(zip(("inputs", "outputs"), main.nested, strict=True))} if main.nested else {}),
-            **({"seed": main.seed} if main.seed else {}),
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "contractions": lowered.contractions,
@@ -367,6 +396,19 @@ class Compilation:
         if text is None:
             raise CompileError(f"no level {level!r}; known: graph, tensor, loop, {self.target.code_level}, asm")
         return text
+
+
+def _interface(main: Func) -> dict[str, Any]:
+    """What the metadata says of a function's arguments and results."""
+    from .lowering.interface import interface
+
+    found = interface(
+        [(n, v.type) for n, v in zip(main.arg_names, main.inputs, strict=True)],
+        [(n, v.type) for n, v in zip(main.result_names, main.outputs, strict=True)],
+    )
+    if main.nested:
+        found["nested"] = dict(zip(("inputs", "outputs"), main.nested, strict=True))
+    return found | ({"seed": main.seed} if main.seed else {})
 
 
 def source_of(model: Any, module: Module) -> dict[str, str]:

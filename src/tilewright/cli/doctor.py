@@ -131,7 +131,13 @@ def _check_model(model: str, dims: Any) -> bool:
     except CompileError as error:
         _say("FAILED", str(error))
         return False
+    from tilewright.mixed import run_in_python
+
     main: Any = module.symbol("main")
+    for text in run_in_python(module):
+        _say(
+            "missing", f"a target for {text}: runs in Python beside what is compiled, so that the model cannot be saved"
+        )
     operators = Counter(op.name for op in main.body.ops)
     _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
     for name, value in zip(main.arg_names, main.body.args, strict=True):

@@ -113,7 +113,12 @@ class Constant:
             import xxhash
 
             h = xxhash.xxh3_128(f"{self.numpy_dtype}{self.shape}".encode())
-            h.update(np.ascontiguousarray(self.array).view(np.uint8).reshape(-1).data)
+            array = (
+                self.array
+                if self.numpy_dtype.kind != "O"
+                else np.frombuffer(repr(self.array.tolist()).encode(), np.uint8)
+            )
+            h.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
             self._digest = h.digest()
         return self._digest
 

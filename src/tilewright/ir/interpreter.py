@@ -15,7 +15,7 @@ import numpy as np
 from .core import Block, IRError, Module, Operation, Value
 from .shape_solver import ShapeSolver
 from .symbolic import Dim, evaluate
-from .types import TensorType
+from .types import TensorType, string
 
 
 @cache
@@ -67,7 +67,7 @@ class Frame:
         results = (result,) if len(op.results) == 1 and not isinstance(result, (tuple, list)) else result
         for r, value in zip(op.results, results or (), strict=True):
             if isinstance(r.type, TensorType):
-                value = np.asarray(value)
+                value = np.asarray(value, object if r.type.dtype is string else None)  # a lone string stays Python's
             self.values[r] = value
 
 

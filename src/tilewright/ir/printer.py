@@ -351,7 +351,7 @@ class _Printer:
         raise TypeError(f"{value!r} of type {kind.__name__} is no attribute value")
 
     def _constant(self, c: Constant) -> str:
-        if c.size <= Constant.SMALL or (c.is_splat and c.numpy_dtype.kind != "V"):
+        if c.size <= Constant.SMALL or c.numpy_dtype.kind == "O" or (c.is_splat and c.numpy_dtype.kind != "V"):
             text = f"dense<{_dense(c.array, c.is_splat)}> : {c.type}"
             return f"#tw.constant<{_quote(c.name)}, {text}>" if c.name else text
         key = self._keys.get(id(c.source))
@@ -524,7 +524,7 @@ def _dense(array: np.ndarray[Any, Any], splat: bool) -> str:
         return _element(array[()])
 
     def nested(part: Any) -> str:
-        return "[" + ", ".join([nested(x) if x.ndim else _element(x) for x in part]) + "]"
+        return "[" + ", ".join([_element(x) if isinstance(x, str) or not x.ndim else nested(x) for x in part]) + "]"
 
     return nested(array)
 
@@ -534,6 +534,8 @@ _INTEGERS = frozenset(d.label for d in (i2, i4, u2, u4))
 
 
 def _element(x: Any) -> str:
+    if isinstance(x, str):
+        return _quote(x)
     if x.dtype.kind == "b":
         return "true" if x else "false"
     if x.dtype.kind in "iu" or x.dtype.name in _INTEGERS:

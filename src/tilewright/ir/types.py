@@ -26,7 +26,8 @@ class Type:
 class DType(Type):
     """Element type of tensors and type of scalar values.
 
-    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``, ``f8E4M3FN``); ``kind`` is one of ``float``, ``int``, ``uint``, ``bool``;
+    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``, ``f8E4M3FN``); ``kind`` is one of ``float``, ``int``, ``uint``, ``bool`` (or ``string``,
+    which only the interpreter knows, as Python's strings in arrays of objects);
     ``bits`` is the width of the value and ``itemsize`` the bytes of its storage (booleans and what has 4 or 2 bits take one byte).
     """
 
@@ -69,13 +70,15 @@ class DType(Type):
             return np.dtype(getattr(ml_dtypes, self.label))
         if self is boolean:
             return np.dtype(np.bool_)
+        if self is string:
+            return np.dtype(object)
         return np.dtype({"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.itemsize))
 
     @property
     def label(self) -> str:
         """The name users know, NumPy's: ``float32``, ``int64``, ``bool``, ``float8_e4m3fn``."""
-        if self is boolean:
-            return "bool"
+        if self is boolean or self is string:
+            return self.kind
         if self.is_float and self.bits <= 8:
             return f"float{self.bits}_{self.name[2:].lower()}"
         return "bfloat16" if self is bf16 else f"{self.kind}{self.bits}"
@@ -110,7 +113,7 @@ class DType(Type):
         """The dtype of a NumPy array or of anything ``numpy.dtype`` accepts.
 
         Raises:
-            ValueError: the array's dtype has no counterpart (object, complex, string, ...).
+            ValueError: the array's dtype has no counterpart (complex, dates, ...).
         """
         import numpy as np
 
@@ -119,6 +122,8 @@ class DType(Type):
             array_or_dtype if isinstance(array_or_dtype, type) else getattr(array_or_dtype, "dtype", array_or_dtype)
         )
         dtype = np.dtype(described)
+        if dtype.kind == "O":
+            return string
         return DType.named(dtype.name)
 
     def __repr__(self) -> str:
@@ -136,6 +141,7 @@ bf16 = DType("bf16", "float", 16)
 i2, i4 = (DType(f"i{n}", "int", n) for n in (2, 4))
 u2, u4 = (DType(f"ui{n}", "uint", n) for n in (2, 4))
 FLOAT8 = tuple(DType(f"f8{n}", "float", 8) for n in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU"))
+string = DType("string", "string", 64)
 f4 = DType("f4E2M1FN", "float", 4)
 
 

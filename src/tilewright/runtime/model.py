@@ -184,14 +184,14 @@ class CompiledModel(ABC):
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         for array, spec in zip(arrays, self.inputs, strict=True):
-            if array.dtype not in DTYPES:
+            if array.dtype not in DTYPES and spec.dtype != "string":
                 raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
         if out is not None:
             self._execute(arrays, self._targets(out))
             return out
         results = self._execute(arrays, None)
         if values and type(values[0]) is not np.ndarray:
-            results = [like(result, values[0]) for result in results]
+            results = [r if r.dtype.kind == "O" else like(r, values[0]) for r in results]
         if self._nested is not None:
             return self._nested.unflatten(results)
         return results[0] if len(results) == 1 else tuple(results)

@@ -34,7 +34,10 @@ DTYPES: dict[np.dtype, tuple[int, int]] = {
 }
 """DLPack's (type code, bits) of every data type that can cross the border; what has fewer than 8 bits is padded to a byte."""
 
-_BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+STRING = np.dtype(object)
+"""Of tensors of Python's strings, which stay on Python's side of the border."""
+
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"string": STRING}
 
 
 def dtype_named(name: str) -> np.dtype:
@@ -56,6 +59,8 @@ def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
     Python numbers and sequences take `dtype`, the input's own; a tensor keeps its data type, whatever it is.
     Raises ShapeError, naming the input, for what is not a tensor in the CPU's memory.
     """
+    if dtype is STRING:
+        return _strings(value, name)
     if type(value) is not np.ndarray:
         value = _convert(value, name, dtype)
     flags = value.flags
@@ -77,6 +82,15 @@ def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
         return np.asarray(value, dtype=dtype)
     except Exception as error:
         raise ShapeError(f"input '{name}': a {type(value).__name__} cannot be read as a tensor: {error}") from error
+
+
+def _strings(value: Any, name: str) -> np.ndarray:
+    """Strings in an array of any kind, a list, or alone."""
+    found = np.array(value, object) if not isinstance(value, np.ndarray) else value.astype(object)
+    for x in found.reshape(-1):
+        if not isinstance(x, str):
+            raise ShapeError(f"input '{name}': expected strings, got {type(x).__name__}")
+    return found
 
 
 def _from_torch(tensor: Any, name: str) -> np.ndarray:

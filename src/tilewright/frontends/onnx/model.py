@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from ...errors import CompileError
-from ...ir.types import DType
+from ...ir.types import DType, string
 
 MAX_DENSE = 1 << 30
 """Bytes that a sparse tensor may have when written out: the file need not hold data for them."""
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
-# TensorProto.DataType to dtypes; the missing ones (string, complex, floats of 6 bits) are not supported.
+# TensorProto.DataType to dtypes; the missing ones (complex, floats of 6 bits) are not supported.
 DTYPES: dict[int, DType] = {
     1: DType.named("f32"),
     2: DType.named("ui8"),
@@ -30,6 +30,7 @@ DTYPES: dict[int, DType] = {
     5: DType.named("i16"),
     6: DType.named("i32"),
     7: DType.named("i64"),
+    8: DType.named("string"),
     9: DType.named("i1"),
     10: DType.named("f16"),
     11: DType.named("f64"),
@@ -89,6 +90,8 @@ class OnnxFile:
             raise CompileError(f"{where} has a negative dimension: {list(shape)}")
         count = math.prod(shape)
         size = -(-count * dtype.bits // 8) if dtype.is_sub_byte else count * dtype.itemsize
+        if dtype is string and (tensor.data_location == tensor.EXTERNAL or tensor.HasField("raw_data")):
+            raise CompileError(f"{where} is of strings, which stand in a model itself and not as bytes")
         if tensor.data_location == tensor.EXTERNAL:
             raw = self._external(tensor, size, where)
         elif tensor.HasField("raw_data"):

@@ -25,6 +25,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     sequence,
     shape,
     signal,
+    strings,
     training,
     trees,
 )

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
+from ....dialects import interpreted
 from ....ir.core import Value
-from ....ir.types import DType, f32, i32
+from ....ir.types import DType, f32, i32, string
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -166,6 +167,10 @@ def _converted(n: Node, x: Value, dtype: DType) -> Value:
     """Cast with its attributes: floats of 8 bits saturate unless told otherwise, integers of 4 and 2 bits wrap around."""
     if x.type.dtype is dtype:
         return x
+    if x.type.dtype is string:
+        return n.emit(interpreted.Parse(x, dtype=dtype))  # type: ignore[no-any-return]
+    if dtype is string:
+        return n.emit(interpreted.Format(x))  # type: ignore[no-any-return]
     if dtype.name == "f8E8M0FNU":
         return _power_of_two(n, cast(n, x, f32), dtype)
     if dtype.is_float and dtype.bits == 8:

@@ -27,6 +27,8 @@ def _constant(n: Node) -> Any:
         ("value_ints", np.int64),
         ("value_float", np.float32),
         ("value_floats", np.float32),
+        ("value_string", object),
+        ("value_strings", object),
     ):
         value = n.attr(name)
         if value is not None:

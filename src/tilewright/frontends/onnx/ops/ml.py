@@ -8,10 +8,11 @@ import numpy as np
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import DType, boolean, f32, f64, i64
+from ....ir.types import DType, boolean, f32, f64, i64, string
 from .elementwise import cast, scalar
 from .run_time import Arithmetic
 from .shape import reshape, slice_
+from .strings import choose, lookup
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -32,15 +33,12 @@ def post_transform(n: Node, scores: Value, kind: str) -> Value:
 
 
 def choose_label(n: Node, scores: Value, attribute: str) -> Value | None:
-    """The label (i64) of the best class of each row; None where nobody asks for it."""
-    labels = n.attr(attribute)
-    n.read |= {"classlabels_strings"}
+    """The label (i64 or a string) of the best class of each row; None where nobody asks for it."""
+    labels, names = n.attr(attribute), n.attr("classlabels_strings")
     if not n.wants(0):
         return None
-    if not labels:
-        raise Unsupported("labels that are strings")
     best = n.emit(g.Argmax(scores, axis=1, keepdims=False))
-    return n.emit(g.Gather(n.constant(labels, i64), best, axis=0))  # type: ignore[no-any-return]
+    return n.emit(g.Gather(n.constant(labels or names, i64 if labels else string), best, axis=0))  # type: ignore[no-any-return]
 
 
 # -- Features --------------------------------------------------------------------------------------------------------------------
@@ -124,12 +122,19 @@ def _matches(n: Node, x: Value, keys: np.ndarray[Any, Any]) -> Value:
 @importer("LabelEncoder", domain=_ML)
 def _label_encoder(n: Node) -> Value:
     x = n.value(0)
-    keys, values = (_list(n, side) for side in ("keys", "values"))
+    if n.opset < 2:
+        names = np.array(n.attr("classes_strings"), object)
+        numbers = np.arange(len(names))
+        keys, values = (names, numbers) if x.type.dtype is string else (numbers, names)
+    else:
+        keys, values = (_list(n, side) for side in ("keys", "values"))
     if len(np.unique(keys)) != len(keys):
         raise Unsupported("a key that stands there twice")
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
     default = _default(n, values)
+    if x.type.dtype is string:
+        return choose(n, lookup(n, x, keys), values, default, DType.of(values))
     if not len(keys):
         return n.emit(g.BroadcastTo(n.constant(default, DType.of(values)), shape=x.type.shape))  # type: ignore[no-any-return]
     matches = _matches(n, x, keys)
@@ -141,11 +146,9 @@ def _label_encoder(n: Node) -> Value:
 
 def _list(n: Node, side: str) -> np.ndarray[Any, Any]:
     """The keys or values of a LabelEncoder, in whichever attribute they stand."""
-    if n.attr(f"{side}_strings") or n.attr("classes_strings"):
-        raise Unsupported("strings")
-    tensor = n.tensor_attr(f"{side}_tensor")
-    if tensor is not None and tensor.dtype.kind in "OUS":
-        raise Unsupported("strings")
+    tensor, strings = n.tensor_attr(f"{side}_tensor"), n.attr(f"{side}_strings")
+    if strings:
+        return np.array(strings, object)
     floats, integers = n.attr(f"{side}_floats"), n.attr(f"{side}_int64s")
     if tensor is not None:
         return tensor
@@ -159,19 +162,22 @@ def _default(n: Node, values: np.ndarray[Any, Any]) -> Any:
         n.attr("default_float", -0.0),
         n.attr("default_int64", -1),
     )
-    n.read.add("default_string")
+    text = n.attr("default_string", "_Unused")
     if tensor is not None:
         return tensor.reshape(-1)[0]
+    if values.dtype.kind == "O":
+        return text
     return integer if values.dtype.kind in "iu" else number
 
 
 @importer("OneHotEncoder", domain=_ML)
 def _one_hot_encoder(n: Node) -> Value:
-    if n.attr("cats_strings"):
-        raise Unsupported("strings")
-    x = n.value(0)
-    whole = x if x.type.dtype is i64 else cast(n, x, i64)
-    matches = _matches(n, whole, np.array(n.attr("cats_int64s"), np.int64))
+    x, names = n.value(0), n.attr("cats_strings")
+    if x.type.dtype is string:
+        matches = _matches(n, lookup(n, x, names), np.arange(len(names)))
+    else:
+        whole = x if x.type.dtype is i64 else cast(n, x, i64)
+        matches = _matches(n, whole, np.array(n.attr("cats_int64s"), np.int64))
     if not n.attr("zeros", 1):
         a = Arithmetic(n)
         a.check(a.ReduceAny(matches, axes=(x.type.rank,), keepdims=False), "a value is of no category")

@@ -13,6 +13,7 @@ from ....ir.types import f32, i64
 from .elementwise import cast
 from .run_time import Arithmetic
 from .shape import broadcast, reshape, slice_
+from .strings import lookup
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 def _tfidf(n: Node) -> Value:
     """Each n-gram of the pool is compared at every place; one token is not skipped over, so single ones are counted once."""
     a = Arithmetic(n)
-    x = cast(n, n.value(0), i64)
+    x, words = n.value(0), n.attr("pool_strings")
+    if words:
+        codes = {word: k for k, word in enumerate(dict.fromkeys(words))}
+        x, pool = lookup(n, x, codes), np.array([codes[word] for word in words], np.int64)
+    else:
+        x, pool = cast(n, x, i64), np.array(n.attr("pool_int64s"), np.int64)
     columns = x.type.shape[-1]
-    if n.attr("pool_strings"):
-        raise Unsupported("a pool of strings")
     if not isinstance(columns, int):
         raise Unsupported(f"rows of a dynamic length ({columns})")
-    pool = np.array(n.attr("pool_int64s"), np.int64)
     starts = [*n.attr("ngram_counts"), len(pool)]
     targets = np.array(n.attr("ngram_indexes"), np.int64)
     shortest, longest, skips = n.attr("min_gram_length"), n.attr("max_gram_length"), n.attr("max_skip_count")

@@ -1,0 +1,244 @@
+"""Operators that only the interpreter runs, in Python beside what is compiled: on strings, and on files of images.
+
+A tensor of strings is a NumPy array of Python's strings. Moving, comparing and choosing them is done by the graph's own operators; what a model computes
+from them is numbers as early as may be (`Lookup`), so that the rest can be compiled.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.core import Attr, Effect, IRError, Operand, Operation, Value, operation
+from ..ir.types import TensorType, Type, boolean, i64, string, u8
+from .graph.base import GraphOp, broadcast_shapes, tensor_type
+
+
+class Interpreted(GraphOp):
+    """An operator that no target has."""
+
+
+def needs_interpreter(op: Operation) -> bool:
+    """Whether an operation, or one inside it, is one of these or handles strings."""
+    return any(
+        isinstance(inner, Interpreted) or any(is_string(v) for v in (*inner.operands, *inner.results))
+        for inner in op.walk()
+    )
+
+
+def is_string(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype is string
+
+
+def _each(x: Any, function: Callable[[Any], Any], dtype: Any = object) -> Any:
+    """`function` of every element."""
+    result = np.empty(x.shape, dtype)
+    result.reshape(-1)[:] = [function(e) for e in x.reshape(-1)]
+    return result
+
+
+class _OfStrings(Interpreted):
+    """An operator whose operands are all strings."""
+
+    def verify(self) -> None:
+        for v in self.operands:
+            if not is_string(v):
+                raise IRError(f"needs strings, got {v.type}", self)
+
+
+@operation
+class Concat(_OfStrings):
+    """Each string of `a` with one of `b` behind it, with broadcasting."""
+
+    name = "strings.concat"
+    a: Operand
+    b: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(string, broadcast_shapes(tensor_type(self.a).shape, tensor_type(self.b).shape, op=self)),)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        return np.asarray(np.add(a, b), object)
+
+
+@operation
+class Lookup(_OfStrings):
+    """The place (i64) of each string among `keys`, which differ; -1 for one that is not there."""
+
+    name = "strings.lookup"
+    x: Operand
+    keys: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(i64, tensor_type(self.x).shape),)
+
+    def reference(self, x: Any) -> Any:
+        places = {key: k for k, key in enumerate(self.keys)}
+        return _each(x, lambda s: places.get(s, -1), np.int64)
+
+
+@operation
+class Split(_OfStrings):
+    """The pieces of each string between `delimiter`s (empty: runs of white space), cut at most `limit` times (-1: everywhere), and how many they are (i64).
+
+    The pieces stand along a new last dimension of the size `count`, that of the string of most pieces; empty strings fill the others up. Defines `count`.
+    """
+
+    name = "strings.split"
+    effects = Effect.WRITE
+    defines = ("count",)
+    x: Operand
+    count: Attr
+    delimiter: Attr = ""
+    limit: Attr = -1
+
+    def infer_types(self) -> Sequence[Type]:
+        shape = tensor_type(self.x).shape
+        return (TensorType(string, (*shape, self.count)), TensorType(i64, shape))
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        pieces = _each(x, lambda s: s.split(self.delimiter or None, self.limit))
+        counts = _each(pieces, len, np.int64)
+        most = env.dims[self.count.name] = int(counts.max(initial=0))
+        rows = np.empty((x.size, most), object)
+        for row, found in zip(rows, pieces.reshape(-1), strict=True):
+            row[:] = [*found, *[""] * (most - len(found))]
+        return rows.reshape(*x.shape, most), counts
+
+
+@operation
+class Normalize(_OfStrings):
+    """The strings along the last dimension without those among `stop`, then in lower or upper `case` ("" keeps it); one empty string where none is left.
+
+    Dimensions before the last are 1. Without `sensitive`, case does not matter for `stop`. Defines `count`, how many strings are left.
+    """
+
+    name = "strings.normalize"
+    effects = Effect.WRITE
+    defines = ("count",)
+    x: Operand
+    count: Attr
+    stop: Attr = ()
+    case: Attr = ""
+    sensitive: Attr = True
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(string, (*tensor_type(self.x).shape[:-1], self.count)),)
+
+    def interpret(self, env: Any, x: Any) -> Any:
+        same: Callable[[str], str] = (lambda s: s) if self.sensitive else str.lower
+        stop = {same(s) for s in self.stop}
+        change: Callable[[str], str] = {"": lambda s: s, "lower": str.lower, "upper": str.upper}[self.case]
+        kept = [change(s) for s in x.reshape(-1) if same(s) not in stop] or [""]
+        env.dims[self.count.name] = len(kept)
+        return np.array(kept, object).reshape(*x.shape[:-1], len(kept))
+
+
+@operation
+class FullMatch(_OfStrings):
+    """Whether a regular expression, in Python's syntax, matches the whole of each string; its classes are of ASCII."""
+
+    name = "strings.full_match"
+    x: Operand
+    pattern: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(boolean, tensor_type(self.x).shape),)
+
+    def verify(self) -> None:
+        super().verify()
+        try:
+            re.compile(self.pattern, re.ASCII)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise IRError(f"the pattern {self.pattern[:80]!r} is not in Python's syntax: {error}", self) from None
+
+    def reference(self, x: Any) -> Any:
+        pattern = re.compile(self.pattern, re.ASCII)
+        return _each(x, lambda s: pattern.fullmatch(s) is not None, np.bool_)
+
+
+@operation
+class Parse(_OfStrings):
+    """The numbers that strings write out ("3.14", "1e-5", "NaN", "-INF"); to integers, what stands behind the point is dropped."""
+
+    name = "strings.parse"
+    x: Operand
+    dtype: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        if not (self.dtype.is_float or self.dtype.is_integer):
+            raise IRError(f"no string is a {self.dtype.label}", self)
+        return (TensorType(self.dtype, tensor_type(self.x).shape),)
+
+    def reference(self, x: Any) -> Any:
+        if self.dtype.is_float:
+            return _each(x, float, np.float64).astype(self.dtype.numpy)
+        low, high = self.dtype.limits
+        return _each(x, lambda s: min(max(_whole(s), low), high), self.dtype.numpy)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
+
+
+@operation
+class Format(Interpreted):
+    """Numbers written out, as briefly as they can be read back."""
+
+    name = "strings.format"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (TensorType(string, tensor_type(self.x).shape),)
+
+    def reference(self, x: Any) -> Any:
+        return _each(x, str)
+
+
+@operation
+class DecodeImage(Interpreted):
+    """The image in a file's bytes (u8), of shape (`height`, `width`, channels): `pixels` "RGB", "BGR" or "Grayscale". Defines `height` and `width`."""
+
+    name = "image.decode"
+    effects = Effect.WRITE
+    defines = ("height", "width")
+    data: Operand
+    height: Attr
+    width: Attr
+    pixels: Attr = "RGB"
+
+    def infer_types(self) -> Sequence[Type]:
+        data = tensor_type(self.data)
+        if data.dtype is not u8 or data.rank != 1:
+            raise IRError(f"needs a vector of u8, got {data}", self)
+        return (TensorType(u8, (self.height, self.width, 1 if self.pixels == "Grayscale" else 3)),)
+
+    def interpret(self, env: Any, data: Any) -> Any:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            found = np.asarray(image.convert("L" if self.pixels == "Grayscale" else "RGB"))
+        env.dims[self.height.name], env.dims[self.width.name] = found.shape[:2]
+        return {"RGB": found, "BGR": found[..., ::-1], "Grayscale": found[..., None]}[self.pixels]
+
+
+__all__ = [
+    "Concat",
+    "DecodeImage",
+    "Format",
+    "FullMatch",
+    "Interpreted",
+    "Lookup",
+    "Normalize",
+    "Parse",
+    "Split",
+    "is_string",
+    "needs_interpreter",
+]

@@ -1,0 +1,97 @@
+"""Operators on strings, and images in files: what only the interpreter runs."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....dialects import graph as g
+from ....dialects import interpreted as py
+from ....ir.core import Value
+from ....ir.types import i64, string
+from .run_time import Arithmetic
+from .table import Unsupported, importer
+
+if TYPE_CHECKING:
+    from ..importer import Node
+
+
+@importer("StringConcat")
+def _concat(n: Node) -> Value:
+    return n.emit(py.Concat(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+
+
+@importer("StringSplit")
+def _split(n: Node) -> Any:
+    count = n.importer.new_symbol("pieces")
+    limit = n.attr("maxsplit", -1)
+    return n.emit(py.Split(n.value(0), count=count, delimiter=n.attr("delimiter", ""), limit=limit))
+
+
+@importer("StringNormalizer")
+def _normalizer(n: Node) -> Value:
+    n.attr("locale")  # Python's letters are Unicode's, whatever the country
+    x, case = n.value(0), n.attr("case_change_action", "NONE").lower()
+    lead = x.type.shape[:-1]
+    if x.type.rank not in (1, 2) or lead not in ((), (1,)):
+        raise ValueError(f"strings of shape {list(x.type.shape)}: expected [C] or [1, C]")
+    if case not in ("none", "lower", "upper"):
+        raise Unsupported(f"case_change_action {case}")
+    return n.emit(  # type: ignore[no-any-return]
+        py.Normalize(
+            x,
+            count=n.importer.new_symbol("strings", 1),
+            stop=tuple(n.attr("stopwords") or ()),
+            case="" if case == "none" else case,
+            sensitive=bool(n.attr("is_case_sensitive", 0)),
+        )
+    )
+
+
+@importer("RegexFullMatch")
+def _full_match(n: Node) -> Value:
+    return n.emit(py.FullMatch(n.value(0), pattern=n.attr("pattern", "")))  # type: ignore[no-any-return]
+
+
+def lookup(n: Node, x: Value, keys: Any) -> Value:
+    """The place (i64) of each string of `x` among `keys`; -1 for others."""
+    return n.emit(py.Lookup(x, keys=tuple(keys)))  # type: ignore[no-any-return]
+
+
+def choose(n: Node, place: Value, values: Any, default: Any, dtype: Any) -> Value:
+    """The value in each place (i64); `default` where there is none (-1)."""
+    a = Arithmetic(n)
+    known = a.Ge(place, 0)
+    found = n.emit(g.Gather(n.constant(values, dtype), a.Max(place, 0), axis=0))
+    return n.emit(g.Select(known, found, n.constant(default, dtype)))  # type: ignore[no-any-return]
+
+
+@importer("CategoryMapper", domain="ai.onnx.ml")
+def _category_mapper(n: Node) -> Value:
+    x, names, numbers = n.value(0), n.attr("cats_strings"), np.array(n.attr("cats_int64s"), np.int64)
+    name, number = n.attr("default_string", "_Unused"), n.attr("default_int64", -1)
+    if len(names) != len(numbers) or len(set(names)) < len(names) or len(np.unique(numbers)) < len(numbers):
+        raise ValueError(f"{len(names)} strings and {len(numbers)} numbers, or one that stands there twice")
+    if x.type.dtype is string:
+        return choose(n, lookup(n, x, names), numbers, number, i64)
+    a = Arithmetic(n)
+    same = a.Eq(n.emit(g.Reshape(x, shape=(*x.type.shape, 1))), numbers)
+    place = n.emit(g.Argmax(n.emit(g.Cast(same, dtype=i64)), axis=-1, keepdims=False))
+    known = n.emit(g.ReduceAny(same, axes=(x.type.rank,), keepdims=False))
+    return choose(n, a.Select(known, place, -1), np.array(names, object), name, string)
+
+
+@importer("ImageDecoder")
+def _image_decoder(n: Node) -> Value:
+    if find_spec("PIL") is None:
+        raise Unsupported("images in files are read by Pillow: pip install pillow")
+    pixels = n.attr("pixel_format", "RGB")
+    if pixels not in ("RGB", "BGR", "Grayscale"):
+        raise Unsupported(f"pixel_format {pixels}")
+    height, width = (n.importer.new_symbol(s, 1) for s in ("height", "width"))
+    return n.emit(py.DecodeImage(n.value(0), height=height, width=width, pixels=pixels))  # type: ignore[no-any-return]
+
+
+__all__ = ["choose", "lookup"]

@@ -1,0 +1,120 @@
+"""Cuts a graph into what is compiled and what only the interpreter runs, see `dialects/interpreted.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..dialects import graph
+from ..dialects.func import Func, Return
+from ..dialects.interpreted import is_string, needs_interpreter
+from ..ir.builder import Builder
+from ..ir.core import Block, Module, Operation, Value
+from ..ir.run_time_symbols import defined_by, definers_of, definitions, symbols_of
+from ..ir.symbolic import Expr, free_symbols
+from ..ir.types import TensorType, boolean
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a graph as a module of its own, whose function ``main`` takes and gives what the graph calls `inputs` and `outputs`.
+
+    A compiled part has more arguments after these: for each of the symbols `sizes`, flags of that size (their values mean nothing), because all of its
+    symbols must follow from its arguments. Its last results are the values (i64) of `found`, symbols that it defines for others.
+    """
+
+    module: Module
+    interpreted: bool
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    sizes: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+
+
+def separate(module: Module) -> list[Part] | None:
+    """The parts in the order in which they run; None where everything can be compiled."""
+    block = module.symbol("main").body
+    ops = [op for op in block.ops if not op.terminator]
+    interpreted = {op for op in ops if needs_interpreter(op)}
+    if not interpreted and not any(is_string(v) for v in (*block.args, *block.terminator.operands)):
+        return None
+    level = _levels(block, ops, interpreted)
+    return [
+        _part(block, [op for op in ops if level.get(op) == k], interpreted=k % 2 == 0)
+        for k in sorted(set(level.values()))
+    ]
+
+
+def _is_free(op: Operation) -> bool:
+    """Whether an operation depends on nothing but symbols, and stands in every part that uses it."""
+    return isinstance(op, (graph.Constant, graph.Symbolic))
+
+
+def _levels(block: Block, ops: Iterable[Operation], interpreted: set[Operation]) -> dict[Operation, int]:
+    """Interpreted parts have even numbers, compiled ones odd; each operation stands in the first part that has all it needs before it."""
+    known = definitions(block)
+    level: dict[Operation, int] = {}
+    returned = {v.defining_op for v in block.terminator.operands}
+    for op in ops:
+        if _is_free(op) and op not in returned:
+            continue
+        makers = [v.defining_op for v in _captured([op]) if v.defining_op is not None]
+        needed = [*makers, *(d for m in (op, *filter(_is_free, makers)) for d in definers_of(m, known))]
+        least = max((level[m] for m in needed if m in level), default=0)
+        level[op] = least + (least % 2 != (op not in interpreted))
+    return level
+
+
+def _captured(ops: Iterable[Operation]) -> list[Value]:
+    """The values that operations use and that none of them, nor one inside them, makes."""
+    used: dict[Value, None] = {}
+    made: set[Value] = set()
+    for op in ops:
+        for inner in op.walk():
+            used.update(dict.fromkeys(inner.operands))
+            made.update(inner.results)
+            made.update(a for region in inner.regions for b in region.blocks for a in b.args)
+    return [v for v in used if v not in made]
+
+
+def _part(block: Block, ops: list[Operation], interpreted: bool) -> Part:
+    inside = set(ops)
+    captured = _captured(ops)
+    free = [v.defining_op for v in captured if v.defining_op is not None and _is_free(v.defining_op)]
+    inputs = [v for v in captured if v.defining_op not in free]
+    others = [op for op in block.ops if op not in inside]
+    wanted = set(_captured(others))
+    outputs = [r for op in ops for r in op.results if r in wanted]
+    defined = {s for op in ops for s in defined_by(op)}
+    found = [s for s in _mentioned(others) if s in defined]
+    sizes = []
+    if not interpreted:
+        alone = {d for v in inputs for d in v.type.shape}
+        shapes = {s: None for v in inputs for d in v.type.shape for s in free_symbols(d)}
+        mentioned = {**shapes, **dict.fromkeys(_mentioned((*free, *ops)))}
+        sizes = [s for s in mentioned if s not in defined and s not in alone]
+
+    module = Module()
+    func = module.body.append(Func(sym_name="main"))
+    values: dict[Value, Value] = {v: func.body.add_arg(v.type) for v in inputs}
+    for s in sizes:
+        func.body.add_arg(TensorType(boolean, (s,)))
+    builder = Builder(func.body)
+    for op in (*free, *ops):
+        builder.insert(op.clone(values))
+    results = [values[v] for v in outputs]
+    if not interpreted:
+        results += [builder(graph.Symbolic(values=(s,))) for s in found]
+    builder.insert(Return(results))
+    func.attributes.update(
+        arg_names=tuple(f"x{k}" for k in range(len(func.body.args))),
+        result_names=tuple(f"y{k}" for k in range(len(results))),
+    )
+    return Part(module, interpreted, tuple(inputs), tuple(outputs), *(tuple(s.name for s in x) for x in (sizes, found)))
+
+
+def _mentioned(ops: Iterable[Operation]) -> Iterator[Expr]:
+    return iter(dict.fromkeys(s for op in ops for s in symbols_of(op)))
+
+
+__all__ = ["Part", "separate"]
