@@ -26,7 +26,55 @@ def page() -> Iterator[str]:
     opinfo = HERE / "opinfo_suite.json"
     if opinfo.exists():
         yield from _opinfo(json.loads(opinfo.read_text()))
+    for name, section in (("stablehlo_suite", _stablehlo), ("jax_programs", _jax)):
+        yield from section(json.loads((HERE / name).with_suffix(".json").read_text()))
     yield from _numpy(json.loads((HERE / "numpy_names.json").read_text()))
+
+
+FOLDERS = {
+    "interpret": "written by hand (`tests/interpret`), those of one device",
+    "quantized": "quantized and others (`testdata/quantized`)",
+    "testdata": "generated from JAX's tests (`testdata`)",
+}
+
+
+def _stablehlo(found: dict[str, Any]) -> Iterator[str]:
+    passed = sum(counts.get("pass", 0) + counts.get("close", 0) for counts in found["by_folder"].values())
+    yield ""
+    yield f"## StableHLO: {passed} of {found['cases']}"
+    yield ""
+    yield f'The tests of StableHLO\'s own interpreter, {found["by"]}, {found["date"]}. Most of them allow three units in the last place; "close" are sums and'
+    yield "compositions in another order, within 1e-5 (float32) of the result's largest number."
+    yield ""
+    yield "| tests | pass | close | not |"
+    yield "|---|---|---|---|"
+    for folder, counts in found["by_folder"].items():
+        yield f"| {FOLDERS[folder]} | {counts.get('pass', 0)} | {counts.get('close', 0)} | {counts.get('other', '')} |"
+    yield from _reasons(found["not_passed"], ("interpret/", "quantized/", "testdata/"))
+
+
+def _jax(found: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"## JAX: {found['passed']} of {found['cases']}"
+    yield ""
+    yield f"{found['programs']} programs and the gradients of those that have one (`tests/conformance/jax_programs.py`), compiled and run, against jax {found['jax']}, {found['date']}."
+    if found["not_passed"]:
+        yield from _reasons(found["not_passed"], ())
+
+
+def _reasons(outcomes: dict[str, str], prefixes: tuple[str, ...]) -> Iterator[str]:
+    """A table of reasons, each with the cases it is given for."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for name, outcome in outcomes.items():
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        reasons[outcome.removeprefix("refused: ")].append(name)
+    yield ""
+    yield "| not passing because | cases |"
+    yield "|---|---|"
+    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = ", ".join(n[:60] for n in sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        yield f"| {reason.replace('|', '/')} | {shown} |"
 
 
 def _onnx(found: dict[str, Any]) -> Iterator[str]:

@@ -13,8 +13,8 @@ from ..ir.types import Type
 class Func(Operation):
     """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them.
 
-    `nested` (argument and result entries: name, and one place, several, or None) says which of them a caller sees as lists or as
-    absent; empty where each is a value of its own. `seed` is the name of the argument (an i64 scalar), if any, that a caller may leave out: each
+    `nested` (argument and result entries: name, and one place, several, None, or "complex" and two) says which of them a caller sees as
+    lists, as absent, or as one tensor of complex numbers; empty where each is a value of its own. `seed` is the name of the argument (an i64 scalar), if any, that a caller may leave out: each
     run then draws other random numbers.
     """
 

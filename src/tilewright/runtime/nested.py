@@ -1,17 +1,17 @@
-"""Models whose inputs or outputs are lists of tensors, or optional: the artifact takes and makes tensors in one row, the caller sees lists."""
+"""Models whose inputs or outputs are lists of tensors, optional, or complex: the artifact takes and makes real tensors in one row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
 from tilewright.errors import ShapeError
 
-Places = int | None | Sequence["int | None"]
-"""Of a value among the tensors: one place; several for a list; None where there is no value."""
+Places = int | None | Sequence["int | None"] | tuple[Literal["complex"], int, int]
+"""Of a value among the tensors: one place; several for a list; None where there is no value; those of the two parts of complex numbers."""
 
 Entries = Sequence[tuple[str, Places]]
 """Names of the model's own inputs or outputs, and where their tensors stand among those of the artifact."""
@@ -54,6 +54,10 @@ class Nested:
                     raise ShapeError(
                         f"input '{name}' was absent when the model was compiled: compile it again with one"
                     )
+            elif _is_complex(places):
+                if name not in given:
+                    raise ShapeError(f"missing input '{name}'; the inputs are {listing}")
+                flat.extend(_parts(given[name], name))
             else:
                 values = given.get(name)
                 count = len(values) if isinstance(values, (list, tuple)) else -1
@@ -72,7 +76,10 @@ class Nested:
         def value(places: Places) -> Any:
             if places is None or isinstance(places, int):
                 return None if places is None else tensors[places]
-            return [None if k is None else tensors[k] for k in places]
+            if _is_complex(places):
+                _, real, imaginary = places
+                return _joined(tensors[real], tensors[imaginary])
+            return [None if k is None else tensors[int(k)] for k in places]
 
         results = tuple(value(places) for _, places in self.outputs)
         return results[0] if len(results) == 1 else results
@@ -80,6 +87,31 @@ class Nested:
     def is_flat(self, args: Sequence[Any], count: int) -> bool:
         """Whether a call gives the artifact's `count` tensors themselves, as arrays."""
         return len(args) == count and all(isinstance(x, np.ndarray) for x in args)
+
+
+def _is_complex(places: object) -> TypeGuard[tuple[Literal["complex"], int, int]]:
+    return isinstance(places, (list, tuple)) and bool(places) and places[0] == "complex"
+
+
+def _parts(value: Any, name: str) -> tuple[Any, Any]:
+    """Real and imaginary part of a NumPy array, a torch tensor, or what NumPy takes."""
+    if not hasattr(value, "imag"):
+        value = np.asarray(value)
+    if not str(value.dtype).rpartition(".")[2].startswith("complex"):
+        raise ShapeError(f"input '{name}': expected complex numbers, got {value.dtype}")
+    if type(value).__module__.partition(".")[0] == "torch":
+        return value.resolve_conj().real.contiguous(), value.resolve_conj().imag.contiguous()
+    return np.array(value.real), np.array(value.imag)
+
+
+def _joined(real: Any, imaginary: Any) -> Any:
+    if type(real).__module__.partition(".")[0] == "torch":
+        import torch
+
+        return torch.complex(real, imaginary)
+    value = np.empty(real.shape, f"c{2 * real.dtype.itemsize}")
+    value.real, value.imag = real, imaginary
+    return value
 
 
 __all__ = ["Entries", "Nested", "Places"]

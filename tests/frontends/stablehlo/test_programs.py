@@ -277,10 +277,37 @@ def test_compiled() -> None:
 
 
 def test_what_is_unsupported_is_named() -> None:
-    with pytest.raises(tw.CompileError, match="complex"):
-        import_stablehlo(exported(jnp.fft.fft, f(8)))
-    with pytest.raises(tw.UnsupportedOperatorError, match="cholesky"):
-        import_stablehlo(exported(jax.scipy.linalg.cho_factor, f(3, 3)))
+    with pytest.raises(tw.UnsupportedOperatorError, match="lapack_sgesdd_ffi"):
+        import_stablehlo(exported(jnp.linalg.svd, f(3, 3)))
+    with pytest.raises(tw.UnsupportedOperatorError, match="lapack_cpotrf_ffi"):
+        import_stablehlo(exported(lambda x: jax.scipy.linalg.cho_factor(x)[0], f(3, 3).astype(np.complex64)))
+
+
+def test_complex_numbers_at_the_border() -> None:
+    x, y = f(3, 4) + 1j * f(3, 4), f(4)
+    program = exported(lambda x, y: (x * y, jnp.abs(x), x.T @ x), x.astype(np.complex64), y)
+    library = tw.compile(program)
+    got = library(x.astype(np.complex64), y)
+    same_closely(got, (x * y, np.abs(x), x.T @ x))
+    with pytest.raises(tw.ShapeError, match="complex"):
+        library(f(3, 4), y)
+
+
+def same_closely(got: Any, wanted: Any) -> None:
+    for x, y in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(x, y, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("length", [7, 512, 521, 1536, 4099])
+def test_fourier_transforms(length: int) -> None:
+    """Directly, by factors, and of a length that is prime."""
+    x = f(2, length)
+    module = import_stablehlo(exported(lambda x: jnp.fft.irfft(jnp.fft.rfft(x), x.shape[1]), x))
+    (back,) = Interpreter(module).run("main", [x])
+    np.testing.assert_allclose(back, x, atol=2e-5)
+    module = import_stablehlo(exported(lambda x: jnp.abs(jnp.fft.fft(x)), x))
+    (size,) = Interpreter(module).run("main", [x])
+    np.testing.assert_allclose(size, np.abs(np.fft.fft(x)), atol=1e-4 * np.sqrt(length))
 
 
 def test_not_a_model(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, i64
-from .ops import IMPORTERS, SCALAR, Unsupported
+from ..complex import Complex, ComplexMath, each
+from .ops import COMPLEX, IMPORTERS, SCALAR, Unsupported
 from .ops.table import Poisoned
-from .reading import Program, bindings, dtype_of, shape_of
+from .reading import Program, bindings, dtype_of, is_complex, shape_of
 from .sizes import FOLLOWED, MAX_FOLLOWED, Content, follow
 
 _INLINED = {"func.call": "callee", "stablehlo.composite": "decomposition"}
@@ -35,11 +36,11 @@ _RETURNS = ("func.return", "stablehlo.return")
 class Node:
     """One operation as an importer sees it: operands, attributes, and building of graph operators."""
 
-    def __init__(self, importer: Importer, op: Any, inputs: list[Value], location: Location) -> None:
+    def __init__(self, importer: Importer, op: Any, inputs: list[Any], location: Location) -> None:
         self.importer = importer
         self.op = op
         self.name: str = op.name
-        self.inputs = inputs
+        self.inputs = inputs  # values, or `Complex` pairs of them
         self.location = location
 
     # -- What the operation says ---------------------------------------------------------------------------------------------------
@@ -75,8 +76,12 @@ class Node:
         return found.group(1) if found is not None else text
 
     def dtype(self, k: int = 0) -> DType:
-        """The element type of a result."""
+        """The element type of a result; of complex numbers that of their parts."""
         return dtype_of(self.op.results[k].type)
+
+    def is_complex(self, k: int = 0) -> bool:
+        """Whether a result is of complex numbers."""
+        return is_complex(self.op.results[k].type)
 
     def shape(self, k: int = 0) -> tuple[int | None, ...]:
         """The shape of a result; None where only the operands tell the size."""
@@ -84,7 +89,8 @@ class Node:
 
     def content(self, k: int) -> Content | None:
         """The elements of an operand as symbolic integers, if they are known."""
-        return self.importer.content(self.inputs[k])
+        x = self.inputs[k]
+        return self.importer.content(x) if isinstance(x, Value) else None
 
     def sizes(self, k: int) -> list[Dim]:
         """The elements of an operand that are sizes.
@@ -111,52 +117,67 @@ class Node:
         """A constant of any shape."""
         return self.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))  # type: ignore[no-any-return]
 
-    def like(self, value: Any, x: Value) -> Value:
+    @property
+    def math(self) -> ComplexMath:
+        """Functions of complex numbers."""
+        return ComplexMath(self.emit)
+
+    def like(self, value: Any, x: Any) -> Any:
         """A number as a rank-0 tensor of the element type of `x`; a symbolic one too."""
+        if isinstance(x, Complex):
+            return self.math.number(value, x)
         if isinstance(value, Expr):
             return self.cast(self.emit(g.Symbolic(values=(value,))), x.type.dtype)
         return self.constant(value, x.type.dtype)
 
-    def unary(self, name: str, x: Value) -> Value:
-        return self.emit(g.elementwise.UNARY[name](x))  # type: ignore[no-any-return]
+    def unary(self, name: str, x: Any) -> Any:
+        return self._complex(name, x) if isinstance(x, Complex) else self.emit(g.elementwise.UNARY[name](x))
 
-    def binary(self, name: str, a: Value, b: Any) -> Value:
+    def binary(self, name: str, a: Any, b: Any) -> Any:
         """A function of two tensors, or of a tensor and a number."""
-        return self.emit(g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self.like(b, a)))  # type: ignore[no-any-return]
+        b = b if isinstance(b, (Value, Complex)) else self.like(b, a)
+        if isinstance(a, Complex) or isinstance(b, Complex):
+            return self._complex(name, self.math.complex(a), self.math.complex(b))
+        return self.emit(g.elementwise.BINARY[name](a, b))
 
-    def select(self, condition: Value, a: Value, b: Value) -> Value:
-        return self.emit(g.Select(condition, a, b))  # type: ignore[no-any-return]
+    def _complex(self, name: str, *operands: Complex) -> Any:
+        function = getattr(self.math, name, None)
+        if function is None:
+            raise Unsupported("of complex numbers")
+        return function(*operands)
 
-    def cast(self, x: Value, dtype: DType) -> Value:
-        return self.emit(g.Cast(x, dtype=dtype))  # type: ignore[no-any-return]
+    def select(self, condition: Value, a: Any, b: Any) -> Any:
+        return each(lambda a, b: self.emit(g.Select(condition, a, b)), a, b)
 
-    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        return self.emit(g.Reshape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+    def cast(self, x: Any, dtype: DType) -> Any:
+        return each(lambda x: self.emit(g.Cast(x, dtype=dtype)), x)
 
-    def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
-        return self.emit(g.BroadcastTo(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+    def reshape(self, x: Any, shape: Sequence[Dim]) -> Any:
+        return each(lambda x: self.emit(g.Reshape(x, shape=tuple(shape))), x)
 
-    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
-        return self.emit(g.Transpose(x, permutation=tuple(permutation)))  # type: ignore[no-any-return]
+    def broadcast(self, x: Any, shape: Sequence[Dim]) -> Any:
+        return each(lambda x: self.emit(g.BroadcastTo(x, shape=tuple(shape))), x)
 
-    def slice(self, x: Value, starts: Sequence[Dim], stops: Sequence[Dim], steps: Sequence[int] | None = None) -> Value:
-        return self.emit(  # type: ignore[no-any-return]
-            g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps or (1,) * len(starts)))
-        )
+    def transpose(self, x: Any, permutation: Sequence[int]) -> Any:
+        return each(lambda x: self.emit(g.Transpose(x, permutation=tuple(permutation))), x)
+
+    def slice(self, x: Any, starts: Sequence[Dim], stops: Sequence[Dim], steps: Sequence[int] | None = None) -> Any:
+        where = {"starts": tuple(starts), "stops": tuple(stops), "steps": tuple(steps or (1,) * len(starts))}
+        return each(lambda x: self.emit(g.Slice(x, **where)), x)
+
+    def concat(self, parts: Sequence[Any], axis: int) -> Any:
+        return each(lambda *parts: self.emit(g.Concat(list(parts), axis=axis)), *parts)
 
     def iota(self, shape: Sequence[Dim], axis: int = 0, dtype: DType = i64) -> Value:
         return self.emit(g.Iota(shape=tuple(shape), axis=axis, dtype=dtype))  # type: ignore[no-any-return]
 
-    def apply(self, block: Any, arguments: Sequence[Value]) -> list[Value]:
+    def apply(self, block: Any, arguments: Sequence[Any]) -> list[Any]:
         """The results of a body that is written for scalars, on many of them at once.
 
         Raises:
             Unsupported: something in it is not elementwise.
         """
-        for op in block.operations:
-            name = op.operation.name
-            if name not in SCALAR and name not in _RETURNS:
-                raise Unsupported(f"{name} in its body")
+        self.importer.check_elementwise(block)
         results = self.importer.block(block, arguments, scalar=True)
         shape = max((a.type.shape for a in arguments), key=len)
         return [self.broadcast(r, shape) for r in results]
@@ -167,11 +188,13 @@ class Importer:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.expansions: dict[Any, Any] = {}
+        """Modules that hold what composed elementwise operators consist of."""
         self.functions = {op.sym_name.value: op for op in program.module.body.operations if hasattr(op, "sym_name")}
         self.problems: dict[str, list[tuple[str, str]]] = {}
         self.contents: dict[Value, Content] = {}
         """Integers that are known up to symbols."""
-        self.values: dict[Any, Value | None] = {}  # None: the result of an unsupported operation
+        self.values: dict[Any, Any] = {}  # None: the result of an unsupported operation
         self.inner: set[Expr] = set()
         """Symbols for the counters of loops: followed, but no sizes."""
         self.loops: list[Any] = []
@@ -185,11 +208,9 @@ class Importer:
         if len(results) == 1 and results[0] == "output0":
             results = ["output"]
         module = Module()
-        func = module.body.append(
-            Func(sym_name="main", arg_names=tuple(n for n, _ in program.inputs), result_names=tuple(results))
-        )
+        func = module.body.append(Func(sym_name="main"))
         self.builder = Builder(func.body)
-        arguments = [func.body.add_arg(t, name) for name, t in program.inputs]
+        arguments = self._arguments(func)
         outputs = self.block(program.main.regions[0].blocks[0], [arguments[k] for k in program.kept])
         if self.problems:
             raise UnsupportedOperatorError(
@@ -203,10 +224,40 @@ class Importer:
                     for operator, places in self.problems.items()
                 ]
             )
-        self.builder.location = Location("outputs")
-        self.builder.insert(Return(outputs))
+        self._results(func, results, outputs)
         dce(module)
         return module
+
+    def _arguments(self, func: Func) -> list[Any]:
+        """The function's parameters; a complex one is two."""
+        names: list[str] = []
+        entries: list[tuple[str, Any]] = []
+        found: list[Any] = []
+        for name, type, is_pair in self.program.inputs:
+            parts = [f"{name}_real", f"{name}_imaginary"] if is_pair else [name]
+            entries.append((name, ("complex", len(names), len(names) + 1) if is_pair else len(names)))
+            values = [func.body.add_arg(type, part) for part in parts]
+            found.append(Complex(*values) if is_pair else values[0])
+            names += parts
+        func.attributes["arg_names"] = tuple(names)
+        func.attributes["nested"] = (tuple(entries), ())
+        return found
+
+    def _results(self, func: Func, names: Sequence[str], outputs: Sequence[Any]) -> None:
+        """The end of the function, and how a caller sees complex numbers."""
+        values: list[Value] = []
+        labels: list[str] = []
+        entries: list[tuple[str, Any]] = []
+        for name, value in zip(names, outputs, strict=True):
+            pair = isinstance(value, Complex)
+            entries.append((name, ("complex", len(values), len(values) + 1) if pair else len(values)))
+            values += [value.real, value.imaginary] if pair else [value]
+            labels += [f"{name}_real", f"{name}_imaginary"] if pair else [name]
+        func.attributes["result_names"] = tuple(labels)
+        nested = (func.attributes["nested"][0], tuple(entries))
+        func.attributes["nested"] = nested if any(not isinstance(p, int) for side in nested for _, p in side) else ()
+        self.builder.location = Location("outputs")
+        self.builder.insert(Return(values))
 
     # -- Values ------------------------------------------------------------------------------------------------------------------
 
@@ -261,7 +312,7 @@ class Importer:
 
     # -- Operations --------------------------------------------------------------------------------------------------------------
 
-    def block(self, block: Any, arguments: Sequence[Value | None], scalar: bool = False) -> list[Any]:
+    def block(self, block: Any, arguments: Sequence[Any], scalar: bool = False) -> list[Any]:
         """The values that a block returns for `arguments`; None for one that an unsupported operation would have made."""
         self.values.update(zip(block.arguments, arguments, strict=True))
         saved, self.scalar = self.scalar, scalar
@@ -276,7 +327,7 @@ class Importer:
             self.scalar = saved
         raise CompileError("a block returns nothing")
 
-    def _operation(self, op: Any) -> Sequence[Value | None]:
+    def _operation(self, op: Any) -> Sequence[Any]:
         name, location = op.name, location_of(op)
         nothing = [None] * len(op.results)
         inputs = [self.values[v] for v in op.operands]
@@ -293,8 +344,7 @@ class Importer:
                 found = follow(node)
                 if found is not None and not any(map(self.is_inner, found.reshape(-1))):
                     return [self.known(found, node.dtype())]
-                results = IMPORTERS[name](node)
-                results = [results] if isinstance(results, Value) else list(results)
+                results = self._imported(node)
                 if found is not None:
                     self.contents[results[0]] = found
                 self._check(node, results)
@@ -307,28 +357,61 @@ class Importer:
             raise InternalError(f"importing {name} at {location}: {error}") from error
         return nothing
 
-    def _call(self, name: str, inputs: Sequence[Value | None]) -> list[Any]:
+    def _imported(self, node: Node) -> list[Any]:
+        """What an importer makes of an operation, by parts where it is called for each part of complex numbers."""
+        pairs = any(isinstance(x, Complex) for x in node.inputs)
+        mode = COMPLEX.get(node.name, "")
+        if not mode and (pairs or any(is_complex(r.type) for r in node.op.results)):
+            raise Unsupported("of complex numbers")
+
+        def run(*inputs: Any) -> list[Any]:
+            results = IMPORTERS[node.name](Node(self, node.op, list(inputs), node.location))
+            return [results] if isinstance(results, (Value, Complex)) else list(results)
+
+        if not pairs or mode == "whole":
+            return run(*node.inputs)
+        real, imaginary = (
+            run(*(getattr(x, part) if isinstance(x, Complex) else x for x in node.inputs))
+            for part in ("real", "imaginary")
+        )
+        return [Complex(*parts) for parts in zip(real, imaginary, strict=True)]
+
+    def check_elementwise(self, block: Any, calls: tuple[str, ...] = ()) -> None:
+        """Raises Unsupported where a body, or a function that it calls, does not work element by element."""
+        for op in block.operations:
+            name = op.operation.name
+            if name == "func.call":
+                callee = op.operation.attributes["callee"].value
+                if callee not in self.functions or callee in calls:
+                    raise Unsupported(f"the call of '{callee}' in its body")
+                self.check_elementwise(self.functions[callee].regions[0].blocks[0], (*calls, callee))
+            elif name not in SCALAR and name not in _RETURNS:
+                raise Unsupported(f"{name} in its body")
+
+    def _call(self, name: str, inputs: Sequence[Any]) -> list[Any]:
         if name not in self.functions:
             raise CompileError(f"calls '{name}', which the file does not define")
         if name in self.calls:
             raise CompileError(f"the function '{name}' calls itself")
         self.calls.append(name)
         try:
-            return self.block(self.functions[name].regions[0].blocks[0], inputs)
+            return self.block(self.functions[name].regions[0].blocks[0], inputs, self.scalar)
         finally:
             self.calls.pop()
 
     def _problem(self, name: str, location: Location, hint: str) -> None:
         self.problems.setdefault(name, []).append((str(location), hint))
 
-    def _check(self, node: Node, results: Sequence[Value]) -> None:
+    def _check(self, node: Node, results: Sequence[Any]) -> None:
         """Compare what an importer returned with the types that the operation states."""
         for k, value in enumerate(results):
             wanted, got = node.shape(k), value.type
-            if got.dtype is node.dtype(k) and self.scalar:
+            right = isinstance(value, Complex) == node.is_complex(k)
+            if right and got.dtype is node.dtype(k) and self.scalar:
                 continue
             if (
-                got.dtype is not node.dtype(k)
+                not right
+                or got.dtype is not node.dtype(k)
                 or len(wanted) != got.rank
                 or any(
                     isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted, got.shape, strict=True)

@@ -25,7 +25,8 @@ class Program:
 
     module: Any
     main: Any
-    inputs: list[tuple[str, TensorType]]
+    inputs: list[tuple[str, TensorType, bool]]
+    """Name, type (of complex numbers that of their parts), and whether these are complex numbers."""
     kept: Sequence[int]
 
 
@@ -43,56 +44,63 @@ def bindings() -> Any:
     return ir, stablehlo, chlo, func
 
 
-def read(model: Any, dims: DimsArgument | None) -> Program:
-    """The program of a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
+def context() -> Any:
+    """An MLIR context that knows what JAX writes."""
     ir, stablehlo, chlo, _ = bindings()
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
-    context, registry = ir.Context(), ir.DialectRegistry()
+    found, registry = ir.Context(), ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)  # func among them
-    context.append_dialect_registry(registry)
-    stablehlo.register_dialect(context)
-    chlo.register_dialect(context)
+    found.append_dialect_registry(registry)
+    stablehlo.register_dialect(found)
+    chlo.register_dialect(found)
     try:  # what tells how tensors are spread over devices
         from jaxlib.mlir.dialects import sdy
 
-        sdy.register_dialect(context)
+        sdy.register_dialect(found)
     except ImportError:
         pass
+    return found
+
+
+def read(model: Any, dims: DimsArgument | None) -> Program:
+    """The program of a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
+    ir, stablehlo, *_ = bindings()
     exported = None if isinstance(model, (str, Path)) else model
     source = exported.mlir_module_serialized if exported is not None else Path(model).read_bytes()
     name = str(model) if exported is None else f"the exported function {exported.fun_name}"
-    with context:
+    with context() as made:
         try:
             if source.startswith(MAGIC):
-                module = stablehlo.deserialize_portable_artifact(context, source)
+                module = stablehlo.deserialize_portable_artifact(made, source)
             else:
                 module = ir.Module.parse(source.decode())
         except Exception as error:
             raise CompileError(f"{name}: not StableHLO that jaxlib reads: {str(error).splitlines()[0]}") from None
-    main = next(
-        (op for op in module.body.operations if op.operation.name == "func.func" and op.sym_name.value == "main"), None
-    )
+    functions = {op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"}
+    main = functions.get("main")
     if main is None:
         raise CompileError(f"{name}: has no function 'main'")
     arguments = list(main.regions[0].blocks[0].arguments)
     if exported is None:
         kept: Sequence[int] = range(len(arguments))
-        labels = [_argument_name(a) for a in arguments]
+        labels = [_argument_name(a, functions) for a in arguments]
         shapes: list[Any] = [shape_of(a.type) for a in arguments]
         dtypes = [dtype_of(a.type) for a in arguments]
+        pairs = [is_complex(a.type) for a in arguments]
     else:
         kept = list(exported.module_kept_var_idx)
         if len(kept) != len(arguments):
             raise CompileError(f"{name}: was exported for several platforms; export it with platforms=['cpu']")
         places = dict(zip(kept, arguments, strict=True))
         avals = exported.in_avals
-        labels = [_argument_name(places[k]) if k in places else "" for k in range(len(avals))]
+        labels = [_argument_name(places[k], functions) if k in places else "" for k in range(len(avals))]
         shapes = [[d if isinstance(d, int) else str(d) for d in a.shape] for a in avals]
-        dtypes = [DType.of(a.dtype) for a in avals]
+        pairs = [a.dtype.kind == "c" for a in avals]
+        dtypes = [DType.of(np.empty(0, a.dtype).real) for a in avals]
     names = _distinct([label or f"arg{k}" for k, label in enumerate(labels)])
     resolved = _resolve(list(zip(names, shapes, strict=True)), dims)
-    inputs = [(n, TensorType(t, s)) for n, t, s in zip(names, dtypes, resolved, strict=True)]
+    inputs = [(n, TensorType(t, s), p) for n, t, s, p in zip(names, dtypes, resolved, pairs, strict=True)]
     return Program(module, main, inputs, kept)
 
 
@@ -109,11 +117,22 @@ def element_dtype(text: str) -> DType:
 
 
 def dtype_of(type: Any) -> DType:
-    """The element type of an MLIR tensor type."""
+    """The element type of an MLIR tensor type; of complex numbers that of their parts."""
     ir, *_ = bindings()
     if not isinstance(type, ir.RankedTensorType):
         raise CompileError(f"values of type {type} are not supported, only tensors")
-    return element_dtype(str(type.element_type))
+    return element_dtype(str(type.element_type).removeprefix("complex<").removesuffix(">"))
+
+
+def is_complex(type: Any) -> bool:
+    """Whether an MLIR tensor type is one of complex numbers."""
+    return str(getattr(type, "element_type", "")).startswith("complex<")
+
+
+def scalar_type(type: Any) -> Any:
+    """The type of one element of an MLIR tensor type, as a tensor."""
+    ir, *_ = bindings()
+    return ir.RankedTensorType.get([], type.element_type)
 
 
 def shape_of(type: Any) -> tuple[int | None, ...]:
@@ -121,27 +140,53 @@ def shape_of(type: Any) -> tuple[int | None, ...]:
     return tuple(None if type.is_dynamic_dim(d) else type.get_dim_size(d) for d in range(type.rank))
 
 
-def array_of(attribute: Any) -> np.ndarray[Any, Any]:
-    """The data of a dense attribute, as an array that needs nothing of MLIR's."""
-    ir, *_ = bindings()
-    type = ir.RankedTensorType(attribute.type)
+def constant_of(op: Any) -> np.ndarray[Any, Any]:
+    """The data of a ``stablehlo.constant``, as an array that needs nothing of MLIR's."""
+    type = op.results[0].type
     dtype, shape = dtype_of(type), [d for d in shape_of(type) if d is not None]
-    if not isinstance(attribute, ir.DenseElementsAttr):
-        raise CompileError(f"constant data of kind {builtin_name(attribute)} are not read")
-    if dtype.is_float and dtype.bits == 16 and dtype.name == "bf16":
-        if attribute.is_splat:
-            return np.broadcast_to(np.asarray(attribute.get_splat_value().value, dtype.numpy), shape)
-        raise CompileError("constant data of type bf16 are not read")
-    return np.array(attribute).astype(dtype.numpy).reshape(shape)
+    try:
+        return np.array(op.attributes["value"]).astype(dtype.numpy).reshape(shape)
+    except (TypeError, ValueError):  # jaxlib has no access to complex numbers, bf16 and narrower ones, and resources
+        text = op.get_asm()
+    start = text.find("dense<")
+    if start < 0:
+        raise CompileError("constant data that stand outside of the program (dense_resource) are not read")
+    text = text[start + len("dense<") : text.index("> :", start)]
+    if not is_complex(type):
+        return _printed(text, dtype, shape)
+    parts = np.ascontiguousarray(_printed(text, dtype, (*shape, 2)))
+    return parts.view(f"c{2 * dtype.numpy.itemsize}").reshape(shape)
 
 
-def builtin_name(thing: Any) -> str:
-    return type(thing).__name__
+def _printed(text: str, dtype: DType, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The data of ``dense<...>`` as MLIR prints it: numbers, or the bytes of all of them in hexadecimal digits."""
+    if text.startswith('"0x'):
+        flat = np.frombuffer(bytes.fromhex(text[3:-1]), dtype.numpy)
+    else:
+        words = re.findall(r"0x[0-9A-F]+|[-\w.+]+", text)
+        unsigned = np.dtype(f"u{dtype.numpy.itemsize}")
+        flat = np.array([_number(word, dtype, unsigned) for word in words], dtype.numpy)
+    if flat.size == int(np.prod(shape)):
+        return flat.reshape(shape)
+    return np.broadcast_to(flat.reshape(-1) if flat.size == 1 else flat, shape)  # one number, or pair, for all
 
 
-def _argument_name(argument: Any) -> str:
-    """``params_w`` for an argument that JAX called ``params['w']``."""
+def _number(word: str, dtype: DType, unsigned: np.dtype[Any]) -> Any:
+    if word.startswith("0x"):  # an infinity or a NaN
+        return np.array(int(word, 16), unsigned).view(dtype.numpy)
+    return word == "true" if word in ("true", "false") else float(word) if dtype.is_float else int(word)
+
+
+def _argument_name(argument: Any, functions: dict[str, Any]) -> str:
+    """``params_w`` for an argument that JAX called ``params['w']``; where JAX wraps the function, its argument tells the name."""
     found = re.match(r'loc\("([^"]*)"', str(argument.location))
+    if found is None:
+        for use in argument.uses:
+            op = getattr(use.owner, "operation", use.owner)
+            callee = functions.get(op.attributes["callee"].value) if op.name == "func.call" else None
+            if callee is not None:
+                inner = callee.regions[0].blocks[0].arguments[use.operand_number]
+                found = found or re.match(r'loc\("([^"]*)"', str(inner.location))
     label = re.sub(r"\W+", "_", found.group(1)).strip("_") if found is not None else ""
     return f"arg_{label}" if label[:1].isdigit() else label
 
@@ -167,4 +212,15 @@ def _resolve(inputs: Sequence[tuple[str, Sequence[Any]]], dims: DimsArgument | N
     return [tuple(table.resolve(d) for d in row) for row in parsed]
 
 
-__all__ = ["Program", "array_of", "bindings", "dtype_of", "element_dtype", "read", "shape_of"]
+__all__ = [
+    "Program",
+    "bindings",
+    "constant_of",
+    "context",
+    "dtype_of",
+    "element_dtype",
+    "is_complex",
+    "read",
+    "scalar_type",
+    "shape_of",
+]

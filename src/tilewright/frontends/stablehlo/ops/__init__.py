@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from . import contract, control_flow, elementwise, index, reduce, shape, sort, special, window  # noqa: F401  (each registers its importers)
-from .table import IMPORTERS, SCALAR, Unsupported
+from . import (  # noqa: F401  (each registers its importers)
+    contract,
+    control_flow,
+    elementwise,
+    fourier,
+    index,
+    linear_algebra,
+    random,
+    reduce,
+    shape,
+    sort,
+    special,
+    window,
+)
+from .table import COMPLEX, IMPORTERS, SCALAR, Unsupported
 
-__all__ = ["IMPORTERS", "SCALAR", "Unsupported"]
+__all__ = ["COMPLEX", "IMPORTERS", "SCALAR", "Unsupported"]

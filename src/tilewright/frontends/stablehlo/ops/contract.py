@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ....dialects import graph as g
 from ....ir.core import Value
+from ....ir.symbolic import Dim, prove_le
+from ...complex import Complex, each
 from .shape import pad
 from .table import Unsupported, importer
 
@@ -14,15 +19,37 @@ if TYPE_CHECKING:
     from ..importer import Node
 
 
-@importer("dot_general")
-def _dot_general(n: Node) -> Value:
+def bilinear(n: Node, product: Callable[[Value, Value], Value]) -> Any:
+    """A product of the operands; of complex numbers four of their parts, or two where one operand is real."""
+    (a, b), dtype = n.inputs, n.dtype()
+
+    def times(x: Value, y: Value) -> Value:
+        return product(n.cast(x, dtype), n.cast(y, dtype))
+
+    if not isinstance(b, Complex):
+        return (
+            each(lambda x: times(x, b), a)
+            if not n.is_complex() or isinstance(a, Complex)
+            else n.math.complex(times(a, b))
+        )
+    if not isinstance(a, Complex):
+        return each(lambda y: times(a, y), b)
+    real = n.binary("sub", times(a.real, b.real), times(a.imaginary, b.imaginary))
+    return Complex(real, n.binary("add", times(a.real, b.imaginary), times(a.imaginary, b.real)))
+
+
+@importer("dot_general", complex="whole")
+def _dot_general(n: Node) -> Any:
+    return bilinear(n, lambda a, b: _dot(n, a, b))
+
+
+def _dot(n: Node, a: Value, b: Value) -> Value:
     from ..reading import bindings
 
     _, stablehlo, *_ = bindings()
     numbers = stablehlo.DotDimensionNumbers(n.attr("dot_dimension_numbers"))
     batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
     summed = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
-    a, b = (n.cast(x, n.dtype()) for x in n.inputs)
     rows = [d for d in range(a.type.rank) if d not in batch[0] + summed[0]]
     columns = [d for d in range(b.type.rank) if d not in batch[1] + summed[1]]
     if len(summed[0]) == 1 and len(rows) == len(columns) == 1:
@@ -42,13 +69,24 @@ def _dot_general(n: Node) -> Value:
     return n.emit(g.Einsum([a, b], equation=equation))  # type: ignore[no-any-return]
 
 
-@importer("convolution")
-def _convolution(n: Node) -> Value:
+@importer("convolution", "dynamic_conv", complex="whole")
+def _convolution(n: Node) -> Any:
+    rank = n.inputs[0].type.rank - 2
+    if n.name.endswith("dynamic_conv"):
+        padding: Any = np.array(n.sizes(2), object).reshape(rank, 2).tolist()
+        n.inputs = n.inputs[:2]
+    else:
+        padding = n.ints("padding", [[0, 0]] * rank)  # type: ignore[list-item]
+    return bilinear(n, lambda x, w: _conv(n, x, w, [tuple(p) for p in padding]))
+
+
+def _conv(n: Node, x: Value, w: Value, padding: list[tuple[Dim, Dim]]) -> Value:
+    if 0 in n.shape():  # the kernel has no place, which a convolution of the graph does not allow
+        return n.broadcast(n.like(0, x), [d or 0 for d in n.shape()])  # type: ignore[no-any-return]
     from ..reading import bindings
 
     _, stablehlo, *_ = bindings()
     numbers = stablehlo.ConvDimensionNumbers(n.attr("dimension_numbers"))
-    x, w = (n.cast(v, n.dtype()) for v in n.inputs)
     spatial = list(numbers.input_spatial_dimensions)
     rank = len(spatial)
     x = n.transpose(x, [numbers.input_batch_dimension, numbers.input_feature_dimension, *spatial])
@@ -58,9 +96,8 @@ def _convolution(n: Node) -> Value:
     reversal = n.ints("window_reversal", [0] * rank)
     if any(reversal):
         w = n.emit(g.Flip(w, axes=tuple(2 + k for k, r in enumerate(reversal) if r)))
-    padding: list[Any] = [tuple(p) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, arg-type]
     spread = n.ints("lhs_dilation", ones)
-    if any(s != 1 for s in spread) or any(p < 0 for pair in padding for p in pair):
+    if any(s != 1 for s in spread) or not all(prove_le(0, p) for pair in padding for p in pair):
         low, high = ([0, 0, *(p[side] for p in padding)] for side in (0, 1))
         x = pad(n, x, n.like(0, x), low, high, [0, 0, *(s - 1 for s in spread)])
         padding = [(0, 0)] * rank

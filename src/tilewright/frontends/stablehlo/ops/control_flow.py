@@ -12,7 +12,8 @@ from ....ir.builder import Builder
 from ....ir.core import Block, Region, Value
 from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, smax
 from ....ir.types import TensorType, boolean, i64
-from ..reading import array_of
+from ...complex import Complex
+from ..reading import constant_of
 from .table import Poisoned, Unsupported, importer
 
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 # -- Branches ----------------------------------------------------------------------------------------------------------------------
 
 
-@importer("if")
-def _if(n: Node) -> Sequence[Value]:
+@importer("if", complex="whole")
+def _if(n: Node) -> Sequence[Any]:
     return _choose(n, n.inputs[0], lambda: _branch(n, 0), lambda: _branch(n, 1))
 
 
-@importer("case")
-def _case(n: Node) -> Sequence[Value]:
+@importer("case", complex="whole")
+def _case(n: Node) -> Sequence[Any]:
     """An index outside of the branches takes the last one."""
     content = n.content(0)
     last = len(n.op.regions) - 1
@@ -36,7 +37,7 @@ def _case(n: Node) -> Sequence[Value]:
         k = content.reshape(-1)[0]
         return _branch(n, k if 0 <= k <= last else last)
 
-    def among(k: int) -> Sequence[Value]:
+    def among(k: int) -> Sequence[Any]:
         if k == last:
             return _branch(n, k)
         return _choose(n, n.binary("eq", n.inputs[0], k), lambda: _branch(n, k), lambda: among(k + 1))
@@ -44,25 +45,36 @@ def _case(n: Node) -> Sequence[Value]:
     return among(0)
 
 
-def _branch(n: Node, k: int) -> list[Value]:
+def _branch(n: Node, k: int) -> list[Any]:
     return _whole(n.importer.block(n.block(k), []))
 
 
-def _whole(values: Sequence[Value | None]) -> list[Value]:
+def _whole(values: Sequence[Any]) -> list[Any]:
     if any(v is None for v in values):
         raise Poisoned
-    return [v for v in values if v is not None]
+    return list(values)
 
 
-def _choose(n: Node, condition: Value, first: Any, second: Any) -> Sequence[Value]:
+def _flat(values: Sequence[Any]) -> list[Value]:
+    """Tensors in a row: of complex numbers real and imaginary part."""
+    return [part for v in values for part in ((v.real, v.imaginary) if isinstance(v, Complex) else (v,))]
+
+
+def _packed(values: Sequence[Value], pairs: Sequence[bool]) -> list[Any]:
+    """The reverse of `_flat`; `pairs` tells which are complex numbers."""
+    row = iter(values)
+    return [Complex(next(row), next(row)) if pair else next(row) for pair in pairs]
+
+
+def _choose(n: Node, condition: Value, first: Any, second: Any) -> Sequence[Any]:
     regions = []
     for make in (first, second):
         block = Block()
         with n.importer.building(Builder(block, location=n.location)) as inside:
-            inside(Yield(make()))
+            inside(Yield(_flat(make())))
         regions.append(Region([block]))
     op = n.importer.builder.insert(g.If(condition, regions=regions))
-    return list(op.results)
+    return _packed(op.results, [n.is_complex(k) for k in range(len(n.op.results))])
 
 
 # -- Loops -------------------------------------------------------------------------------------------------------------------------
@@ -127,20 +139,40 @@ def stacked_update(n: Node) -> Value | None:
     return x
 
 
-@importer("while")
-def _while(n: Node) -> Sequence[Value]:
+class _States:
+    """The states of a loop as tensors in a row, some of them a complex state's parts."""
+
+    def __init__(self, n: Node) -> None:
+        self.importer = n.importer
+        self.pairs = [isinstance(x, Complex) for x in n.inputs]
+        self.initial = _flat(n.inputs)
+        self.number = [j for j, pair in enumerate(self.pairs) for _ in range(1 + pair)]
+        """The loop's own number of each tensor's state."""
+
+    def block(self, block: Any, tensors: Sequence[Value]) -> list[Value]:
+        """What a region returns for these tensors."""
+        return _flat(_whole(self.importer.block(block, _packed(tensors, self.pairs))))
+
+
+@importer("while", complex="whole")
+def _while(n: Node) -> Sequence[Any]:
     condition, body = n.block(0), n.block(1)
     ends = list(list(body.operations)[-1].operation.operands)
-    fixed = [k for k, end in enumerate(ends) if end == body.arguments[k]]
-    counted = _counted(n, condition, body, ends, fixed)
-    return _scan(n, body, fixed, *counted) if counted is not None else _open(n, condition, body, fixed)
+    kept = {k for k, end in enumerate(ends) if end == body.arguments[k]}
+    states = _States(n)
+    fixed = [k for k, number in enumerate(states.number) if number in kept]
+    counted = _counted(n, condition, body, ends, kept)
+    results = (
+        _scan(n, body, states, fixed, *counted) if counted is not None else _open(n, condition, body, states, fixed)
+    )
+    return _packed(results, states.pairs)
 
 
-def _open(n: Node, condition: Any, body: Any, fixed: Sequence[int]) -> Sequence[Value]:
+def _open(n: Node, condition: Any, body: Any, states: _States, fixed: Sequence[int]) -> list[Value]:
     """A loop that its condition ends."""
-    importer, initial = n.importer, n.inputs
+    importer, initial = n.importer, states.initial
     changing = [k for k in range(len(initial)) if k not in fixed]
-    (first,) = _whole(importer.block(condition, initial))
+    (first,) = states.block(condition, initial)
     block = Block([TensorType(i64, ()), *(initial[k].type for k in changing)])
     arguments = list(initial)
     for k, a in zip(changing, block.args[1:], strict=True):
@@ -148,8 +180,8 @@ def _open(n: Node, condition: Any, body: Any, fixed: Sequence[int]) -> Sequence[
     importer.loops.append(None)
     try:
         with importer.building(Builder(block, location=n.location)) as inside:
-            following = _whole(importer.block(body, arguments))
-            (again,) = _whole(importer.block(condition, following))
+            following = states.block(body, arguments)
+            (again,) = states.block(condition, following)
             inside(Yield([again, *(following[k] for k in changing)]))
     finally:
         importer.loops.pop()
@@ -164,9 +196,7 @@ def _open(n: Node, condition: Any, body: Any, fixed: Sequence[int]) -> Sequence[
     return results
 
 
-def _counted(
-    n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: Sequence[int]
-) -> tuple[int, int, Dim] | None:
+def _counted(n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: set[int]) -> tuple[int, int, Dim] | None:
     """The number of the state that counts from the second to below the third result, if the loop does just that."""
     ops = [op.operation for op in condition.operations]
     test = maker(ops[-1].operands[0])
@@ -203,7 +233,7 @@ def _known(importer: Importer, value: Any, block: Any) -> Any:
     """A scalar's number or symbolic size; `block`, of which the value may be, has not been imported yet."""
     made = maker(value)
     if made is not None and made.name == "stablehlo.constant":
-        return _number(array_of(made.attributes["value"]).astype(object))
+        return _number(constant_of(made).astype(object))
     if (value.owner if made is None else made.block) == block:
         return None
     found = importer.values.get(value)
@@ -216,9 +246,10 @@ def _number(content: Any) -> Any:
     return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
 
 
-def _scan(n: Node, body: Any, fixed: Sequence[int], k: int, start: int, stop: Dim) -> Sequence[Value]:
-    """A loop that counts from `start` to below `stop` with state `k`."""
-    importer, initial = n.importer, n.inputs
+def _scan(n: Node, body: Any, states: _States, fixed: Sequence[int], number: int, start: int, stop: Dim) -> list[Value]:
+    """A loop that counts from `start` to below `stop` with its state `number`."""
+    importer, initial = n.importer, states.initial
+    k = states.number.index(number)
     length = stop - start
     if not prove_le(0, length):
         length = smax(length, 0)
@@ -233,17 +264,17 @@ def _scan(n: Node, body: Any, fixed: Sequence[int], k: int, start: int, stop: Di
     arguments = list(initial)
     for j, a in zip(changing, block.args, strict=True):
         arguments[j] = a
-    number = block.add_arg(TensorType(i64, ()))
+    step = block.add_arg(TensorType(i64, ()))
     loop.scanned.append(n.iota((length,)))
     loop.backward.append(False)
     importer.loops.append(loop)
     try:
         with importer.building(Builder(block, location=n.location)) as inside:
-            place = n.cast(number if start == 0 else n.binary("add", number, start), initial[k].type.dtype)
+            place = n.cast(step if start == 0 else n.binary("add", step, start), initial[k].type.dtype)
             if start == 0:
                 importer.contents[place] = _scalar(counter)
             arguments[k] = place
-            following = _whole(importer.block(body, arguments))
+            following = states.block(body, arguments)
             carried = [j for j in changing if j not in loop.stacked]
             inside(Yield([*(following[j] for j in carried), *(v for v, _ in loop.stacked.values())]))
     finally:
@@ -307,20 +338,23 @@ def _only_use(value: Any) -> tuple[Any, int] | None:
 # -- What else decides ---------------------------------------------------------------------------------------------------------------
 
 
-@importer("custom_call")
-def _custom_call(n: Node) -> Sequence[Value]:
-    from .table import IMPORTERS
+@importer("custom_call", complex="whole")
+def _custom_call(n: Node) -> Sequence[Any]:
+    from .table import CALLS, IMPORTERS
 
     target = n.attr("call_target_name").value
     if target == "shape_assertion":
         return _assert(n)
     if target in ("Sharding", "annotate_device_placement", "LayoutConstraint"):
         return n.inputs
-    known = IMPORTERS.get(target.replace("mhlo.", "chlo.", 1)) if target.startswith("mhlo.") else None
+    if target.startswith("mhlo."):
+        known = IMPORTERS.get(target.replace("mhlo.", "chlo.", 1))
+    else:
+        known = CALLS.get(target)
     if known is None:
         raise Unsupported(f"the call of '{target}', a library function outside of StableHLO")
     found = known(n)
-    return [found] if isinstance(found, Value) else found
+    return [found] if isinstance(found, (Value, Complex)) else found
 
 
 def _assert(n: Node) -> Sequence[Value]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ....dialects import graph as g
 from ....ir.constant import Constant
 from ....ir.core import Value
-from ....ir.types import DType, bf16, boolean, f16, u8, u16, u32, u64
-from ..reading import array_of
+from ....ir.types import DType, bf16, boolean, f16, f32, f64, u8, u16, u32, u64
+from ...complex import Complex
+from ..reading import constant_of
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ BINARY = {
     "subtract": "sub",
     "xor": "xor",
 }
+MANTISSAS = {bf16: 7, f16: 10, f32: 23, f64: 52}
+
 ON_FLAGS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 """What arithmetic means for booleans."""
 
@@ -57,16 +61,35 @@ UNSIGNED = {8: u8, 16: u16, 32: u32, 64: u64}
 COMPARISONS = {"EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge"}
 
 
-@importer(*UNARY, scalar=True)
-def _unary(n: Node) -> Value:
+@importer(*UNARY, scalar=True, complex="whole")
+def _unary(n: Node) -> Any:
+    return _widened(n, _unary_of)
+
+
+def _widened(n: Node, compute: Callable[[Node], Any]) -> Any:
+    """Integers of fewer than 8 bits are calculated with as wider ones, of which the lowest bits are kept."""
+    dtype = n.dtype()
+    if n.is_complex() or not dtype.is_integer or dtype.bits >= 8 or dtype is boolean:
+        return compute(n)
+    wide = DType.named("i8" if dtype.kind == "int" else "ui8")
+    n.inputs = [n.cast(x, wide) for x in n.inputs]
+    unused = n.constant(8 - dtype.bits, wide)
+    return n.cast(n.binary("shr", n.binary("shl", compute(n), unused), unused), dtype)
+
+
+def _unary_of(n: Node) -> Any:
     x = n.inputs[0]
     if x.type.dtype.kind == "uint" and n.name == "stablehlo.abs":
         return x
     return n.unary(UNARY[n.name.partition(".")[2]], x)
 
 
-@importer(*BINARY, scalar=True)
-def _binary(n: Node) -> Value:
+@importer(*BINARY, scalar=True, complex="whole")
+def _binary(n: Node) -> Any:
+    return _widened(n, _binary_of)
+
+
+def _binary_of(n: Node) -> Any:
     name = n.name.partition(".")[2]
     a, b = n.inputs
     if a.type.dtype is boolean:
@@ -100,7 +123,7 @@ def _shift(n: Node) -> Value:
     return n.cast(shifted, dtype)
 
 
-@importer("compare", scalar=True)
+@importer("compare", scalar=True, complex="whole")
 def _compare(n: Node) -> Value:
     a, b = n.inputs
     if n.word("compare_type") == "TOTALORDER" and a.type.dtype.is_float:
@@ -116,7 +139,7 @@ def total_order(n: Node, x: Value) -> Value:
     return n.select(n.binary("lt", bits, 0), n.binary("xor", bits, magnitude), bits)
 
 
-@importer("select", scalar=True)
+@importer("select", scalar=True, complex="whole")
 def _select(n: Node) -> Value:
     return n.select(*n.inputs)
 
@@ -127,19 +150,42 @@ def _clamp(n: Node) -> Value:
     return n.binary("min", n.binary("max", x, low), high)
 
 
-@importer("constant", scalar=True)
-def _constant(n: Node) -> Value:
-    return n.emit(g.Constant(value=Constant(array_of(n.attr("value")))))  # type: ignore[no-any-return]
+@importer("constant", scalar=True, complex="whole")
+def _constant(n: Node) -> Any:
+    array = constant_of(n.op)
+    if array.dtype.kind == "c":
+        return Complex(*(n.constant(part, n.dtype()) for part in (array.real, array.imag)))
+    return n.emit(g.Constant(value=Constant(array)))
 
 
-@importer("convert", scalar=True)
-def _convert(n: Node) -> Value:
-    return n.cast(n.inputs[0], n.dtype())
+@importer("convert", scalar=True, complex="whole")
+def _convert(n: Node) -> Any:
+    """Of a complex number to a real one its real part."""
+    x = n.inputs[0]
+    if not n.is_complex():
+        return n.cast(x.real if isinstance(x, Complex) else x, n.dtype())
+    return n.cast(n.math.complex(x) if isinstance(x, Complex) else n.math.complex(n.cast(x, n.dtype())), n.dtype())
 
 
-@importer("optimization_barrier")
+@importer("optimization_barrier", complex="whole")
 def _barrier(n: Node) -> list[Value]:
     return n.inputs
+
+
+@importer("map", complex="whole")
+def _map(n: Node) -> list[Any]:
+    return n.apply(n.block(), n.inputs)
+
+
+@importer("real", "imag", scalar=True, complex="whole")
+def _part(n: Node) -> Value:
+    x = n.math.complex(n.inputs[0])
+    return x.real if n.name.endswith("real") else x.imaginary
+
+
+@importer("complex", scalar=True, complex="whole")
+def _complex(n: Node) -> Complex:
+    return Complex(*n.inputs)
 
 
 @importer("is_finite", scalar=True)
@@ -167,15 +213,30 @@ def _cbrt(n: Node) -> Value:
 
 @importer("reduce_precision", scalar=True)
 def _reduce_precision(n: Node) -> Value:
+    """Rounded to nearest, ties to even; what is too large becomes infinite, what would be subnormal 0, and NaN infinite without a mantissa."""
     x = n.inputs[0]
-    kept = n.number("exponent_bits"), n.number("mantissa_bits")
-    widths = {16: (5, 10), 32: (8, 23), 64: (11, 52)}
-    if kept == ((8, 7) if x.type.dtype is bf16 else widths[x.type.dtype.bits]):
-        return x
-    narrow = {(8, 7): bf16, (5, 10): f16, (8, 23): DType.named("f32")}.get(kept)
-    if narrow is None:
-        raise Unsupported(f"{kept[0]} bits of exponent and {kept[1]} of mantissa, which no data type has")
-    return n.cast(n.cast(x, narrow), x.type.dtype)
+    dtype: DType = x.type.dtype
+    if dtype not in MANTISSAS:
+        raise Unsupported(f"of {dtype.label}")
+    mantissa = MANTISSAS[dtype]
+    exponent = dtype.bits - 1 - mantissa
+    kept, fraction = min(n.number("exponent_bits"), exponent), min(n.number("mantissa_bits"), mantissa)
+    word = UNSIGNED[dtype.bits]
+    bits = n.emit(g.Bitcast(x, dtype=word))
+    if fraction < mantissa:
+        last = mantissa - fraction
+        odd = n.binary("and", n.binary("shr", bits, last), 1)
+        bits = n.binary("add", bits, n.binary("add", odd, (1 << (last - 1)) - 1))
+        bits = n.binary("and", bits, (1 << dtype.bits) - (1 << last))
+    if kept < exponent:
+        ones = (1 << exponent) - 1
+        middle, reach = ones >> 1, (1 << (kept - 1)) - 1
+        size = n.binary("and", bits, ones << mantissa)
+        sign = n.binary("and", bits, 1 << (dtype.bits - 1))
+        large = n.binary("gt", size, (middle + reach) << mantissa)
+        bits = n.select(large, n.binary("or", sign, ones << mantissa), bits)
+        bits = n.select(n.binary("le", size, (middle - reach) << mantissa), sign, bits)
+    return n.select(n.unary("isnan", x), x if fraction else n.like(np.inf, x), n.emit(g.Bitcast(bits, dtype=dtype)))
 
 
 @importer("popcnt", scalar=True)

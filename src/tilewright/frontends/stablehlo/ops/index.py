@@ -59,14 +59,14 @@ def _window(
     return x
 
 
-@importer("dynamic_slice")
+@importer("dynamic_slice", complex="parts")
 def _dynamic_slice(n: Node) -> Value:
     x = n.inputs[0]
     starts = [_place(n, 1 + axis) for axis in range(x.type.rank)]
     return _window(n, x, n.ints("slice_sizes"), starts, lambda axis: n.inputs[1 + axis])
 
 
-@importer("real_dynamic_slice")
+@importer("real_dynamic_slice", complex="parts")
 def _real_dynamic_slice(n: Node) -> Value:
     """Where the starts depend on data, the size is what the limit adds to them."""
     x, starts, _, _ = n.inputs
@@ -102,7 +102,7 @@ def _added(n: Node) -> list[Dim]:
     return [d for d in shape if d is not None]
 
 
-@importer("dynamic_update_slice")
+@importer("dynamic_update_slice", complex="parts")
 def _dynamic_update_slice(n: Node) -> Value:
     """Each element is the update's, where that lies, else its own."""
     x, update = n.inputs[:2]
@@ -176,7 +176,7 @@ def _points(
     return axes, n.emit(g.Concat(columns, axis=rank))
 
 
-@importer("gather", "dynamic_gather")
+@importer("gather", "dynamic_gather", complex="parts")
 def _gather(n: Node) -> Value:
     _, stablehlo, *_ = bindings()
     numbers = stablehlo.GatherDimensionNumbers(n.attr("dimension_numbers"))

@@ -11,6 +11,7 @@ from ....dialects.scalar import combiner_identity
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import DType, boolean
+from ...complex import Complex, each
 from .shape import strided
 from .table import Unsupported, importer
 
@@ -36,7 +37,7 @@ REDUCTIONS = {
     "or": g.ReduceAny,
 }
 
-Combine = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
+Combine = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
 """The body, on two tuples of tensors."""
 
 
@@ -53,9 +54,9 @@ def combiner(block: Any, dtype: DType) -> str | None:
     return found if found not in ("and", "or") or dtype is boolean else None
 
 
-def is_neutral(initial: Value, name: str) -> bool:
+def is_neutral(initial: Any, name: str) -> bool:
     """Whether a reduction may leave its initial value out."""
-    value = splat_value(initial)
+    value = splat_value(initial) if isinstance(initial, Value) else None
     return value is not None and bool(value == combiner_identity(name, initial.type.dtype))
 
 
@@ -64,14 +65,23 @@ def body_of(n: Node) -> Combine:
     return lambda a, b: n.apply(n.block(), [*a, *b])
 
 
-@importer("reduce")
-def _reduce(n: Node) -> list[Value]:
+@importer("reduce", complex="whole")
+def _reduce(n: Node) -> list[Any]:
     count = len(n.inputs) // 2
     xs, initial = n.inputs[:count], n.inputs[count:]
     axes = n.ints("dimensions")
     if count == 1:
         name = combiner(n.block(), xs[0].type.dtype)
-        if name is not None:
+        if isinstance(xs[0], Complex):
+            if name == "sum":
+                return [
+                    n.binary(
+                        "add",
+                        each(lambda x: n.emit(g.ReduceSum(x, axes=tuple(axes), keepdims=False)), xs[0]),
+                        initial[0],
+                    )
+                ]
+        elif name is not None:
             y = n.emit(REDUCTIONS[name](xs[0], axes=tuple(axes), keepdims=False))
             return [y if is_neutral(initial[0], name) else n.binary(JOIN[name], y, initial[0])]
     found = _extreme(n, xs, initial, axes)
@@ -124,7 +134,7 @@ def _as_written(block: Any) -> bool:
     return all(list(op.operands) == list(operands) for op, operands in wanted)
 
 
-def _tree(n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Sequence[int]) -> list[Value]:
+def _tree(n: Node, xs: Sequence[Any], initial: Sequence[Any], axes: Sequence[int]) -> list[Any]:
     """Neighbours are combined until one is left along each axis; the order of elements stays."""
     combine = body_of(n)
     parts = list(xs)
@@ -139,7 +149,7 @@ def _tree(n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Sequence
             joined = combine(even, odd)
             if count % 2:
                 rest = [strided(n, x, axis, count - 1, 1) for x in parts]
-                joined = [n.emit(g.Concat([y, r], axis=axis)) for y, r in zip(joined, rest, strict=True)]
+                joined = [n.concat([y, r], axis) for y, r in zip(joined, rest, strict=True)]
             parts, count = joined, half + count % 2
     shape: list[Dim] = [s for d, s in enumerate(parts[0].type.shape) if d not in axes]
     start = [n.broadcast(i, shape) for i in initial]

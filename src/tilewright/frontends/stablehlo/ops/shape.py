@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
+from ...complex import each
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def result_shape(n: Node, sizes: int | None = None) -> list[Dim]:
     return [d for d in shape if d is not None]
 
 
-def broadcast_in_dim(n: Node, x: Value, dims: Sequence[int], shape: Sequence[Dim]) -> Value:
+def broadcast_in_dim(n: Node, x: Any, dims: Sequence[int], shape: Sequence[Dim]) -> Any:
     """`x` with its dimensions at `dims` of the result, repeated along all others."""
     order = sorted(range(len(dims)), key=lambda k: dims[k])
     x = n.transpose(x, order)
@@ -34,56 +35,56 @@ def broadcast_in_dim(n: Node, x: Value, dims: Sequence[int], shape: Sequence[Dim
     return n.broadcast(n.reshape(x, wide), shape)
 
 
-@importer("broadcast_in_dim")
+@importer("broadcast_in_dim", complex="parts")
 def _broadcast_in_dim(n: Node) -> Value:
     return broadcast_in_dim(n, n.inputs[0], n.ints("broadcast_dimensions"), result_shape(n))
 
 
-@importer("dynamic_broadcast_in_dim")
+@importer("dynamic_broadcast_in_dim", complex="parts")
 def _dynamic_broadcast_in_dim(n: Node) -> Value:
     return broadcast_in_dim(n, n.inputs[0], n.ints("broadcast_dimensions"), result_shape(n, 1))
 
 
-@importer("reshape")
+@importer("reshape", complex="parts")
 def _reshape(n: Node) -> Value:
     return n.reshape(n.inputs[0], result_shape(n))
 
 
-@importer("dynamic_reshape")
+@importer("dynamic_reshape", complex="parts")
 def _dynamic_reshape(n: Node) -> Value:
     return n.reshape(n.inputs[0], result_shape(n, 1))
 
 
-@importer("transpose")
+@importer("transpose", complex="parts")
 def _transpose(n: Node) -> Value:
     return n.transpose(n.inputs[0], n.ints("permutation"))
 
 
-@importer("reverse")
+@importer("reverse", complex="parts")
 def _reverse(n: Node) -> Value:
     axes = tuple(n.ints("dimensions"))
     return n.emit(g.Flip(n.inputs[0], axes=axes)) if axes else n.inputs[0]  # type: ignore[no-any-return]
 
 
-@importer("slice")
+@importer("slice", complex="parts")
 def _slice(n: Node) -> Value:
     return n.slice(n.inputs[0], n.ints("start_indices"), n.ints("limit_indices"), n.ints("strides"))
 
 
-@importer("concatenate")
+@importer("concatenate", complex="parts")
 def _concatenate(n: Node) -> Value:
     axis = n.number("dimension")
     parts = [x for x in n.inputs if x.type.shape[axis] != 0] or n.inputs[:1]
     return n.emit(g.Concat(parts, axis=axis))  # type: ignore[no-any-return]
 
 
-@importer("pad")
+@importer("pad", complex="parts")
 def _pad(n: Node) -> Value:
     x, fill = n.inputs
     return pad(n, x, fill, n.ints("edge_padding_low"), n.ints("edge_padding_high"), n.ints("interior_padding"))
 
 
-@importer("dynamic_pad")
+@importer("dynamic_pad", complex="parts")
 def _dynamic_pad(n: Node) -> Value:
     interior = n.sizes(4)
     if not all(isinstance(s, int) for s in interior):
@@ -92,9 +93,15 @@ def _dynamic_pad(n: Node) -> Value:
 
 
 def pad(
-    n: Node, x: Value, fill: Value, low: Sequence[Dim], high: Sequence[Dim], interior: Sequence[int] | None = None
-) -> Value:
+    n: Node, x: Any, fill: Any, low: Sequence[Dim], high: Sequence[Dim], interior: Sequence[int] | None = None
+) -> Any:
     """`x` with `fill` before, after and between its elements; a negative number crops."""
+    return each(lambda x, fill: _pad_part(n, x, fill, low, high, interior), x, fill)
+
+
+def _pad_part(
+    n: Node, x: Value, fill: Value, low: Sequence[Dim], high: Sequence[Dim], interior: Sequence[int] | None
+) -> Value:
     high = list(high)
     for axis, count in enumerate(interior or ()):
         shape = x.type.shape
@@ -110,23 +117,20 @@ def pad(
     return n.emit(g.Pad(x, fill, low=tuple(low), high=tuple(high)))  # type: ignore[no-any-return]
 
 
-@importer("iota")
-def _iota(n: Node) -> Value:
-    return n.iota(result_shape(n), n.number("iota_dimension"), n.dtype())
+@importer("iota", "dynamic_iota", complex="whole")
+def _iota(n: Node) -> Any:
+    shape = result_shape(n, 0) if n.inputs else result_shape(n)
+    numbers = n.iota(shape, n.number("iota_dimension"), n.dtype())
+    return n.math.complex(numbers) if n.is_complex() else numbers
 
 
-@importer("dynamic_iota")
-def _dynamic_iota(n: Node) -> Value:
-    return n.iota(result_shape(n, 0), n.number("iota_dimension"), n.dtype())
-
-
-@importer("get_dimension_size")
+@importer("get_dimension_size", complex="whole")
 def _get_dimension_size(n: Node) -> Value:
     size = n.inputs[0].type.shape[n.number("dimension")]
     return n.cast(n.emit(g.Symbolic(values=(size,))), n.dtype())
 
 
-def strided(n: Node, x: Value, axis: int, start: Dim, count: Dim, step: int = 1) -> Value:
+def strided(n: Node, x: Any, axis: int, start: Dim, count: Dim, step: int = 1) -> Any:
     """`count` elements along an axis, from `start`, each `step`."""
     shape = x.type.shape
     starts = [start if d == axis else 0 for d in range(len(shape))]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
-from ....ir.core import Value
-from ....ir.types import boolean, i32
-from ..reading import array_of
+from ....ir.types import boolean, i32, i64
+from ...complex import Complex, each
+from ..reading import constant_of
 from .control_flow import maker
 from .elementwise import total_order
 from .table import Unsupported, importer
@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from ..importer import Node
 
 
-@importer("sort")
-def _sort(n: Node) -> Sequence[Value]:
+MAX_COMPARED = 2048
+"""Elements up to which a comparator of any form is asked about all pairs."""
+
+
+@importer("sort", complex="whole")
+def _sort(n: Node) -> Sequence[Any]:
     block = n.block()
-    keys = _keys(block, list(block.operations)[-1].operation.operands[0])
     axis = n.number("dimension", -1) % n.inputs[0].type.rank
     values = list(n.inputs)
+    try:
+        if any(isinstance(v, Complex) for v in values):
+            raise Unsupported("of complex numbers")
+        keys = _keys(block, list(block.operations)[-1].operation.operands[0])
+    except Unsupported:
+        return _ranked(n, values, axis)
     for k, descending, total in reversed(keys):  # each sort keeps the order of those before it
         key = total_order(n, values[k]) if total and values[k].type.dtype.is_float else values[k]
         if key.type.dtype is boolean:
@@ -30,6 +39,29 @@ def _sort(n: Node) -> Sequence[Value]:
         _, order = n.emit(g.Topk(key, k=key.type.shape[axis], axis=axis, largest=descending))
         values = [n.emit(g.GatherElements(v, order, axis=axis)) for v in values]
     return values
+
+
+def _ranked(n: Node, values: Sequence[Any], axis: int) -> list[Any]:
+    """By the comparator's own word: an element's place is the number of those before it, and of equal ones that came earlier."""
+    shape = values[0].type.shape
+    size, rank = shape[axis], len(shape)
+    if not isinstance(size, int) or size > MAX_COMPARED:
+        raise Unsupported(f"a comparator other than < or > of operands, of more than {MAX_COMPARED} elements")
+    square = (*shape[:axis], size, size, *shape[axis + 1 :])
+    here = [n.broadcast(n.reshape(v, (*shape[: axis + 1], 1, *shape[axis + 1 :])), square) for v in values]
+    there = [n.broadcast(n.reshape(v, (*shape[:axis], 1, *shape[axis:])), square) for v in values]
+    before = n.apply(n.block(), [v for pair in zip(there, here, strict=True) for v in pair])[0]
+    after = n.apply(n.block(), [v for pair in zip(here, there, strict=True) for v in pair])[0]
+    ones = [1] * (rank + 1)
+    mine, other = (
+        n.reshape(n.iota((size,)), [size if d == axis + k else one for d, one in enumerate(ones)]) for k in (0, 1)
+    )
+    earlier = n.binary("and", n.binary("lt", other, mine), n.unary("not", after))
+    place = n.cast(n.binary("or", before, earlier), i64)
+    place = n.emit(g.ReduceSum(place, axes=(axis + 1,), keepdims=False))
+    # The element whose place is k, for each k.
+    _, order = n.emit(g.Topk(place, k=size, axis=axis, largest=False))
+    return [each(lambda v: n.emit(g.GatherElements(v, order, axis=axis)), v) for v in values]
 
 
 def _keys(block: Any, value: Any) -> list[tuple[int, bool, bool]]:
@@ -99,5 +131,5 @@ def _source(block: Any, value: Any) -> tuple[int, bool]:
 def _number(value: Any) -> Any:
     """The number that an MLIR value is; None for one that is computed."""
     op = maker(value)
-    array = array_of(op.attributes["value"]) if op is not None and op.name == "stablehlo.constant" else None
+    array = constant_of(op) if op is not None and op.name == "stablehlo.constant" else None
     return array.reshape(-1)[0] if array is not None and array.size == 1 else None

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import f32
+from ...complex import Complex
+from ..reading import bindings, scalar_type
+from .elementwise import UNSIGNED, total_order
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -16,26 +21,74 @@ if TYPE_CHECKING:
 UNARY = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh", "tan")
 
 
-@importer(*UNARY, dialect="chlo", scalar=True)
-def _unary(n: Node) -> Value:
-    name = n.op.attributes["call_target_name"].value if n.has("call_target_name") else n.name
-    return n.unary(name.partition(".")[2], n.inputs[0])
+def chlo_name(n: Node) -> str:
+    """The operator's name, of a call of it under the name of its old dialect too."""
+    name: str = n.attr("call_target_name").value if n.has("call_target_name") else n.name
+    return name.replace("mhlo.", "chlo.", 1)
 
 
-@importer("square", dialect="chlo", scalar=True)
-def _square(n: Node) -> Value:
+EXPAND = "chlo-legalize-to-stablehlo,stablehlo-complex-math-expander"
+
+COMPOSED = (
+    "bessel_i1e",
+    "digamma",
+    "erfc",
+    "is_neg_inf",
+    "is_pos_inf",
+    "lgamma",
+    "mulhi",
+    "next_after",
+    "polygamma",
+    "zeta",
+)
+
+
+@importer(*COMPOSED, dialect="chlo", scalar=True)
+def expanded(n: Node) -> list[Any]:
+    """What jaxlib's own pass makes of an elementwise operator of CHLO, for a scalar, applied to all elements."""
+    ir, stablehlo, _, func = bindings()
+    from jaxlib.mlir import passmanager
+
+    with ir.Location.unknown(n.op.context):
+        operands, results = ([scalar_type(v.type) for v in values] for values in (n.op.operands, n.op.results))
+    name = chlo_name(n)
+    attributes = {} if n.has("call_target_name") else {a: n.op.attributes[a] for a in n.op.attributes}
+    key = name, *map(str, (*operands, *results)), str(attributes)
+    known = n.importer.expansions
+    if key not in known:
+        stablehlo.register_stablehlo_passes()
+        with n.op.context, ir.Location.unknown():
+            module = ir.Module.create()
+            with ir.InsertionPoint(module.body):
+                function = func.FuncOp("main", (operands, results))
+            with ir.InsertionPoint(function.add_entry_block()):
+                op = ir.Operation.create(name, results, list(function.arguments), attributes)
+                func.ReturnOp(op.results)
+            passmanager.PassManager.parse(f"builtin.module(func.func({EXPAND}))").run(module.operation)
+        known[key] = module
+    return n.apply(next(iter(known[key].body.operations)).regions[0].blocks[0], n.inputs)
+
+
+@importer(*UNARY, dialect="chlo", scalar=True, complex="whole")
+def _unary(n: Node) -> Any:
+    x = n.inputs[0]
+    return expanded(n) if isinstance(x, Complex) else n.unary(chlo_name(n).partition(".")[2], x)
+
+
+@importer("square", dialect="chlo", scalar=True, complex="whole")
+def _square(n: Node) -> Any:
     return n.binary("mul", n.inputs[0], n.inputs[0])
+
+
+@importer("conj", dialect="chlo", scalar=True, complex="whole")
+def _conj(n: Node) -> Any:
+    x = n.inputs[0]
+    return n.math.conj(x) if isinstance(x, Complex) else x
 
 
 @importer("is_inf", dialect="chlo", scalar=True)
 def _is_inf(n: Node) -> Value:
     return n.unary("isinf", n.inputs[0])
-
-
-@importer("is_pos_inf", "is_neg_inf", dialect="chlo", scalar=True)
-def _is_one_inf(n: Node) -> Value:
-    x = n.inputs[0]
-    return n.binary("eq", x, float("inf") if n.name.endswith("pos_inf") else float("-inf"))
 
 
 def polynomial(n: Node, x: Value, coefficients: Sequence[float]) -> Value:
@@ -47,11 +100,11 @@ def polynomial(n: Node, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 @importer("erf_inv", dialect="chlo", scalar=True)
-def _erf_inv(n: Node) -> Value:
+def _erf_inv(n: Node) -> Any:
     """Giles, "Approximating the erfinv function", GPU Computing Gems, 2011, table 5 (single precision)."""
     x = n.inputs[0]
     if x.type.dtype is not f32:
-        raise Unsupported(f"for {x.type.dtype.label}; float32 is supported")
+        return expanded(n)
     w = n.unary("neg", n.unary("log1p", n.unary("neg", n.binary("mul", x, x))))
     small = [2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087]
     small += [-0.00125372503, -0.00417768164, 0.246640727, 1.50140941]
@@ -69,13 +122,36 @@ def _top_k(n: Node) -> Sequence[Value]:
     x = n.inputs[0]
     if n.has("mhlo.attributes"):
         raise Unsupported("top_k as a custom call")
-    values, order = n.emit(g.Topk(x, k=n.number("k"), axis=-1, largest=True))
-    return [values, n.cast(order, n.dtype(1))]
+    if not x.type.dtype.is_float:
+        values, order = n.emit(g.Topk(x, k=n.number("k"), axis=-1, largest=True))
+        return [values, n.cast(order, n.dtype(1))]
+    _, order = n.emit(g.Topk(total_order(n, x), k=n.number("k"), axis=-1, largest=True))
+    return [n.emit(g.GatherElements(x, order, axis=-1)), n.cast(order, n.dtype(1))]
 
 
-@importer("bitcast_convert")
-def _bitcast_convert(n: Node) -> Value:
+@importer("bitcast_convert", scalar=True, complex="whole")
+def _bitcast_convert(n: Node) -> Any:
+    """Between widths the last dimension counts the narrow elements of a wide one, the lowest bits first."""
     x, dtype = n.inputs[0], n.dtype()
-    if x.type.dtype.bits != dtype.bits:
-        raise Unsupported(f"between {x.type.dtype.label} and {dtype.label}, which differ in width")
-    return n.emit(g.Bitcast(x, dtype=dtype))  # type: ignore[no-any-return]
+    if isinstance(x, Complex) and n.is_complex() and x.type.dtype is dtype:
+        return x
+    if isinstance(x, Complex) or n.is_complex():
+        raise Unsupported("of complex numbers as others")
+    old, new = x.type.dtype.bits, dtype.bits
+    if old == new:
+        return n.emit(g.Bitcast(x, dtype=dtype))  # type: ignore[no-any-return]
+    if min(old, new) < 8 or n.importer.scalar:
+        raise Unsupported(f"between {x.type.dtype.label} and {dtype.label}")
+    wide = UNSIGNED[max(old, new)]
+    shape = x.type.shape
+    if old > new:
+        words = n.reshape(n.emit(g.Bitcast(x, dtype=wide)), (*shape, 1))
+        shifts = n.constant(np.arange(old // new) * new, wide)
+        parts = n.cast(n.binary("shr", words, shifts), UNSIGNED[new])
+        return n.emit(g.Bitcast(parts, dtype=dtype))  # type: ignore[no-any-return]
+    words = n.cast(n.emit(g.Bitcast(x, dtype=UNSIGNED[old])), wide)
+    places = [n.slice(words, (*[0] * (len(shape) - 1), k), (*shape[:-1], k + 1)) for k in range(new // old)]
+    total = places[0]
+    for k, part in enumerate(places[1:], 1):
+        total = n.binary("or", total, n.binary("shl", part, k * old))
+    return n.emit(g.Bitcast(n.reshape(total, shape[:-1]), dtype=dtype))  # type: ignore[no-any-return]

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 IMPORTERS: dict[str, Importer] = {}
 """Importers by name, ``stablehlo.add``. One takes a `Node` and returns an SSA value, or a sequence with one per result."""
 
+CALLS: dict[str, Importer] = {}
+"""Importers of library functions, by the target of a ``custom_call``."""
+
+COMPLEX: dict[str, str] = {}
+"""What is done with complex numbers: ``whole``, the importer takes them; ``parts``, it is called with real and with imaginary parts. Others refuse them."""
+
 SCALAR: set[str] = set()
 """Elementwise operators. They compute many values at once where a body is written for scalars."""
 
@@ -21,12 +27,16 @@ class Unsupported(Exception):
     """An operator is known, but not in this form; the message says which form, and what to do."""
 
 
-def importer(*names: str, dialect: str = "stablehlo", scalar: bool = False) -> Callable[[Importer], Importer]:
-    """Register a function for operators of a dialect; `scalar` ones are elementwise."""
+def importer(
+    *names: str, dialect: str = "stablehlo", scalar: bool = False, complex: str = ""
+) -> Callable[[Importer], Importer]:
+    """Register a function for operators of a dialect; `scalar` ones are elementwise; `complex`: see `COMPLEX`."""
 
     def register(function: Importer) -> Importer:
         for name in names:
             IMPORTERS[f"{dialect}.{name}"] = function
+            if complex:
+                COMPLEX[f"{dialect}.{name}"] = complex
             if scalar:
                 SCALAR.add(f"{dialect}.{name}")
         return function

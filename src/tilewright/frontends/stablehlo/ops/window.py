@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.symbolic import prove_eq
+from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import boolean, i32
+from ...complex import Complex
 from .reduce import body_of, combiner, is_neutral
 from .shape import pad, positions, strided
 from .table import Unsupported, importer
@@ -20,16 +21,24 @@ if TYPE_CHECKING:
 MAX_TAPS = 256
 
 
-@importer("reduce_window")
-def _reduce_window(n: Node) -> list[Value]:
+@importer("reduce_window", complex="whole")
+def _reduce_window(n: Node) -> list[Any]:
+    """A sum of complex numbers is one of their parts."""
+    if any(isinstance(x, Complex) for x in n.inputs) and combiner(n.block(), n.dtype()) == "sum":
+        x, initial = n.inputs
+        parts = [_reduced(n, [getattr(x, part)], [getattr(initial, part)])[0] for part in ("real", "imaginary")]
+        return [Complex(*parts)]
     count = len(n.inputs) // 2
-    xs, initial = n.inputs[:count], n.inputs[count:]
+    return _reduced(n, n.inputs[:count], n.inputs[count:])
+
+
+def _reduced(n: Node, xs: Sequence[Any], initial: Sequence[Any]) -> list[Any]:
     rank = xs[0].type.rank
     ones = [1] * rank
     sizes, strides = n.ints("window_dimensions"), n.ints("window_strides", ones)
     apart, dilations = n.ints("base_dilations", ones), n.ints("window_dilations", ones)
     padding = [(p[0], p[1]) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, index]
-    name = combiner(n.block(), xs[0].type.dtype) if count == 1 else None
+    name = combiner(n.block(), xs[0].type.dtype) if len(xs) == 1 else None
     if name is not None and is_neutral(initial[0], name) and apart == ones:
         found = _prefix(n, xs[0], name, sizes, strides, padding, dilations)
         found = found or _pool(n, xs[0], name, sizes, strides, padding, dilations)
@@ -43,7 +52,7 @@ def _reduce_window(n: Node) -> list[Value]:
             continue
         length = parts[0].type.shape[axis]
 
-        def shifted(values: Sequence[Value], by: int, count: int, axis: int = axis) -> list[Value]:
+        def shifted(values: Sequence[Any], by: int, count: Dim, axis: int = axis) -> list[Any]:
             return [strided(n, v, axis, by, count) for v in values]
 
         # Windows of 1, 2, 4, ... elements; those that make up `size` are put behind each other.
@@ -126,8 +135,6 @@ def _select_and_scatter(n: Node) -> Value:
     taps = list(itertools.product(*(range(s) for s in sizes)))
     if len(taps) > MAX_TAPS:
         raise Unsupported(f"a window of {len(taps)} elements; at most {MAX_TAPS} are supported")
-    if combiner(n.block(1), x.type.dtype) != "sum" or not is_neutral(initial, "sum"):
-        raise Unsupported("a scatter that does not add to 0")
     low, high = [p[0] for p in padding], [p[1] for p in padding]
     shape = source.type.shape
     padded = pad(n, x, n.like(0, x), low, high)
@@ -149,15 +156,24 @@ def _select_and_scatter(n: Node) -> Value:
         best, chosen = n.select(keeps, best, value), n.select(keeps, chosen, number)
         valid = n.binary("or", valid, ok)
     assert chosen is not None
-    total = None
+    # Of each tap the windows that chose it add their number to its element; others leave it.
+    name = combiner(n.block(1), x.type.dtype)
+    plain = name == "sum" and is_neutral(initial, "sum")
+    total = n.broadcast(initial, padded.type.shape)
     zero = n.like(0, x)
     for k, tap in enumerate(taps):
-        part = n.select(n.binary("eq", chosen, k), source, zero)
+        here = n.binary("eq", chosen, k)
         ends = [
             size - t - ((c - 1) * s + 1) for size, t, c, s in zip(padded.type.shape, tap, shape, strides, strict=True)
         ]
-        part = pad(n, part, zero, tap, ends, [s - 1 for s in strides])
-        total = part if total is None else n.binary("add", total, part)
-    assert total is not None
+
+        def spread(v: Value, fill: Value, low: Sequence[int] = tap, high: Sequence[Dim] = tuple(ends)) -> Value:
+            return pad(n, v, fill, low, high, [s - 1 for s in strides])  # type: ignore[no-any-return]
+
+        if plain:
+            total = n.binary("add", total, spread(n.select(here, source, zero), zero))
+        else:
+            joined = n.apply(n.block(1), [total, spread(source, zero)])[0]
+            total = n.select(spread(here, n.constant(False, boolean)), joined, total)
     starts = [p[0] for p in padding]
     return n.slice(total, starts, [s + size for s, size in zip(starts, x.type.shape, strict=True)])

@@ -1,0 +1,29 @@
+"""JAX programs and their gradients, interpreted; a sample of them compiled. All of them: `python -m tests.conformance.jax_programs`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("jax")
+
+from .jax_programs import DATA, PROGRAMS, gradient, outcome
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_interpreted(name: str) -> None:
+    function, args = PROGRAMS[name]
+    assert outcome(function, args, native=False) == "pass"
+    backward = gradient(name)
+    assert backward is None or outcome(backward, args, native=False) == "pass"
+
+
+@pytest.mark.parametrize("name", ["scan_rnn", "scatter", "fourier", "complex_numbers", "solve"])
+def test_compiled(name: str) -> None:
+    function, args = PROGRAMS[name]
+    assert outcome(function, args, native=True) == "pass"
+
+
+def test_all_passed() -> None:
+    assert json.loads(DATA.read_text())["not_passed"] == {}
