@@ -269,6 +269,13 @@ class TensorBuilder:
             raise
         finally:
             self._bodies.pop()
+        if (
+            combiner is not None and 0 in reduce_shape
+        ):  # nothing is combined, and an axis of no elements cannot be divided
+            op.drop_all()
+            return self.compute(
+                shape, lambda *_: self.constant(scalar.combiner_identity(combiner, result.dtype), result.dtype)
+            )
         op.result.type = TensorType(result.dtype, shape)
         return Tensor(self, self.builder(op))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def _scan(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
     if node.opset < 9:
-        raise Unsupported("the form before opset 9; convert the model with onnx.version_converter")
+        return _scan_of_each(importer, node, scope)
     graph, count = node.attr("body"), len(node.inputs) - node.attr("num_scan_inputs")
     results = len(graph.output) - count
     inputs = node.attr("num_scan_inputs")
@@ -49,6 +49,35 @@ def _scan(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
         _moved(node, y, 0, normalize_axis(axis, y.type.rank)) for y, axis in zip(found[count:], axes, strict=True)
     ]
     return [importer.tensor_of(v) for v in (*found[:count], *stacked)]
+
+
+def _scan_of_each(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
+    """The form before opset 9: states and inputs of a batch, whose elements are scanned one after the other."""
+    if node.has(0):
+        raise Unsupported(
+            "lengths of sequences in a Scan before opset 9; convert the model with onnx.version_converter"
+        )
+    if any(node.attr("directions") or ()):
+        raise Unsupported("a backward Scan before opset 9; convert the model with onnx.version_converter")
+    batch = [node.value(k) for k in range(1, len(node.inputs))]
+    states = len(batch) - node.attr("num_scan_inputs")
+    block = Block([TensorType(x.type.dtype, x.type.shape[1:]) for x in batch])
+    inside = Builder(block, location=node.location)
+    initial, scanned = block.args[:states], block.args[states:]
+    length = scanned[0].type.shape[0]
+    try:
+        with _building(importer, inside):
+            found = _build(importer, node, scope, node.attr("body"), initial, scanned, length, (), None)
+    except Unsupported:
+        _discard(block)
+        raise
+    if found is None:
+        _discard(block)
+        return [None] * len(node.outputs)
+    inside(Yield(found))
+    op = g.Scan([], batch, length=batch[0].type.shape[0], regions=[Region([block])])
+    importer.builder.insert(op)
+    return [importer.tensor_of(v) for v in op.results]
 
 
 def _loop(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
@@ -147,13 +176,7 @@ def _while(importer: Importer, node: Node, scope: Scope, initial: list[Value]) -
         stays, *tensors = _tensors(results)
         with _building(importer, inside):
             again = _scalar(node, stays.value, boolean)
-            ends = [t.value for t in tensors]
-            for k, (x, y) in enumerate(zip(initial, ends, strict=False)):
-                if x.type.dtype is not y.type.dtype or x.type.rank != y.type.rank:
-                    raise Unsupported(f"state {k} is {x.type} at first and {y.type} after one iteration")
-                if not all(map(prove_eq, x.type.shape, y.type.shape)):
-                    raise Unsupported(f"state {k} changes its shape: {x.type} at first, {y.type} after one iteration")
-            inside(Yield([again, *ends]))
+            inside(Yield([again, *_kept(importer, body, initial, tensors)]))
     except Unsupported:
         _discard(block)
         raise
@@ -161,6 +184,31 @@ def _while(importer: Importer, node: Node, scope: Scope, initial: list[Value]) -
     op = g.While(condition, limit, initial, count=count, regions=[Region([block])])
     importer.builder.insert(op)
     return list(op.results)
+
+
+def _kept(importer: Importer, body: Any, initial: Sequence[Value], ends: Sequence[Tensor]) -> list[Value]:
+    """What an iteration hands on. States keep their shapes, slices have those that are declared where their sizes are the iteration's own;
+    where that shows in the run only, the run compares."""
+    values = [t.value for t in ends]
+    own = {s for s, home in importer.computed.items() if home is importer.builder}
+    for k, y in enumerate(values):
+        inner = [bool(free_symbols(d) & own) for d in y.type.shape]
+        if k < len(initial):
+            wanted = initial[k].type.shape
+            if initial[k].type.dtype is not y.type.dtype or len(wanted) != y.type.rank:
+                raise Unsupported(f"state {k} is {initial[k].type} at first and {y.type} after one iteration")
+            if not all(i or prove_eq(c, d) for i, c, d in zip(inner, wanted, y.type.shape, strict=True)):
+                raise Unsupported(
+                    f"state {k} changes its shape: {initial[k].type} at first, {y.type} after one iteration"
+                )
+        else:
+            declared = body.output[len(body.output) - len(values) + k].type.tensor_type.shape.dim
+            if any(inner) and not (declared and all(d.HasField("dim_value") for d in declared)):
+                raise Unsupported(f"a slice has a size that each iteration computes: {y.type}")
+            wanted = tuple(d.dim_value for d in declared)
+        if any(inner):
+            values[k] = importer.builder(g.AssumeShape(y, shape=wanted))
+    return values
 
 
 def _if(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
@@ -246,8 +294,8 @@ def _build(
     node: Node,
     scope: Scope,
     graph: Any,
-    initial: list[Value],
-    scanned: list[Value],
+    initial: Sequence[Value],
+    scanned: Sequence[Value],
     length: Dim,
     backward: tuple[bool, ...],
     trips: Tensor | None,
@@ -263,7 +311,8 @@ def _build(
     if trips is not None:
         given = [given[-1], importer.content_tensor(boolean, np.array(True, object)), *given[:-1]]
     step = None if trips is None else given[0].value
-    results = importer.subgraph(graph, scope, Builder(block, location=node.location), given, [step])
+    body = Builder(block, location=node.location)
+    results = importer.subgraph(graph, scope, body, given, [step])
     try:
         if any(r is None for r in results):
             _discard(block)
@@ -277,14 +326,11 @@ def _build(
                 raise Unsupported(
                     "the condition depends on data; only loops over a known number of iterations can be compiled"
                 )
-        for k, (x, y) in enumerate(zip(initial, tensors, strict=False)):
-            if x.type.dtype is not y.dtype or x.type.rank != y.rank or not all(map(prove_eq, x.type.shape, y.shape)):
-                raise Unsupported(f"state {k} is {x.type} at first and {y.type} after one iteration")
+        with _building(importer, body):
+            body(Yield(_kept(importer, graph, initial, tensors)))
     except Unsupported:
         _discard(block)
         raise
-    body = Builder(block, location=node.location)
-    body(Yield([t.value for t in tensors]))
     flags = backward if any(backward) else ()
     op = g.Scan(initial, scanned, length=length, backward=flags, regions=[Region([block])])
     importer.builder.insert(op)

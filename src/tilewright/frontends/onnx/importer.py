@@ -263,7 +263,7 @@ class Importer:
         scope = Scope(opsets=self.opsets)
         self._initializers(proto, scope)
         entries, examples, places = single_inputs([i for i in proto.input if i.name not in scope.names], self.given)
-        inputs = input_types(entries, self.dims)
+        inputs = input_types(entries, self.dims, examples)
         module = Module()
         func = module.body.append(
             Func(

@@ -88,11 +88,13 @@ def _single(name: str, type_: Any, item: Any, ambiguous: set[str]) -> Any:
     return entry
 
 
-def input_types(entries: Sequence[Any], dims: DimsArgument | None) -> list[tuple[str, TensorType]]:
+def input_types(
+    entries: Sequence[Any], dims: DimsArgument | None, examples: Sequence[Any] | None = None
+) -> list[tuple[str, TensorType]]:
     """Names and types of inputs, which are tensors.
 
     A ``dim_param`` becomes a symbol of its name, the same everywhere; an unnamed dynamic dimension becomes ``<input>_<axis>``. What
-    `dims` says about a ``dim_param`` at one input holds for it at all inputs.
+    `dims` says about a ``dim_param`` at one input holds for it at all inputs. A dimension that is 0 in an example may be 0.
 
     Raises:
         CompileError: inputs that have no shape; `dims` that do not fit, listing the inputs.
@@ -138,14 +140,16 @@ def input_types(entries: Sequence[Any], dims: DimsArgument | None) -> list[tuple
                         f"inputs: {describe_inputs(listing)}"
                     )
     result = []
-    for name, dtype, shape in declared:
+    for (name, dtype, shape), example in zip(declared, examples or [None] * len(declared), strict=True):
         sizes: list[int | DimText] = []
+        empty = [k for k, size in enumerate(np.shape(example)) if size == 0]
         for axis, old in enumerate(shape):
             if isinstance(old, int):
                 sizes.append(old)
                 continue
             dim = texts.get((name, axis)) or (by_param[old][0] if old in by_param else _default(name, axis, old))
-            table.add(DimText(dim.expression, None, None, dim.names), name)
+            low = 0 if axis in empty and (dim.expression,) == dim.names else None
+            table.add(DimText(dim.expression, low, None, dim.names), name)
             sizes.append(dim)
         result.append((name, dtype, sizes))
     return [

@@ -78,3 +78,10 @@ def _momentum(n: Node) -> list[Value]:
         return a.Sub(x, a.Mul(rate, move)), velocity
 
     return _each(n, 3, rule)
+
+
+@importer("Gradient", domain=_TRAINING)
+def _gradient(n: Node) -> Value:
+    raise Unsupported(
+        "derivatives of a part of a graph; export the model with its backward graph, or train it with torch.compile"
+    )
