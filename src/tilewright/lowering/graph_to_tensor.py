@@ -10,6 +10,7 @@ from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import IRError, Module, Operation, Value
 from ..ir.symbolic import Dim
+from ..transforms.fold_constants import empty_results
 
 
 def lower_to_tensor(module: Module) -> Module:
@@ -49,7 +50,7 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
     origin = origin or op.name.partition(".")[2]
     builder = Builder.before(op)
     before, block = op.previous, op.parent
-    results = op.decompose(builder)
+    results = empty_results(op, builder) or op.decompose(builder)
     if results is not None:
         values = (results,) if isinstance(results, Value) else tuple(results)
         op.replace_by(_matching(builder, op, values))

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..dialects import graph
 from ..dialects.graph.base import GraphOp
+from ..ir.builder import Builder
 from ..ir.constant import Constant
 from ..ir.core import Effect, Module, Value
 from ..ir.interpreter import Frame
@@ -36,14 +37,20 @@ def fold_constants(module: Module) -> int:
 @pattern(GraphOp)
 def without_elements(op: GraphOp, rewriter: Rewriter) -> bool:
     """Results that have no elements whatever the sizes -> empty constants under their shapes: nothing is left to compute."""
+    found = empty_results(op, rewriter.builder)
+    if found is not None:
+        rewriter.replace(op, found)
+    return found is not None
+
+
+def empty_results(op: GraphOp, b: Builder) -> list[Value] | None:
+    """Empty constants for the results of an operator, unless one of them has elements or is such a constant."""
     if op.effects != Effect.PURE or not op.results or not all(0 in r.type.shape for r in op.results):
-        return False
+        return None
     if isinstance(op, graph.Constant) or isinstance(op, graph.Reshape) and isinstance(op.x.defining_op, graph.Constant):
-        return False
-    b = rewriter.builder
+        return None
     nothing = [b(graph.Constant(value=Constant(np.zeros(0, r.type.dtype.numpy)))) for r in op.results]
-    rewriter.replace(op, [reshape(b, v, r.type.shape) for v, r in zip(nothing, op.results, strict=True)])
-    return True
+    return [reshape(b, v, r.type.shape) for v, r in zip(nothing, op.results, strict=True)]
 
 
 @pattern(GraphOp)
