@@ -237,8 +237,3 @@ def _deform_conv(n: Node) -> Value:
     columns = reshape(n, cast(n, columns, x.type.dtype), (batch, groups, own * taps, product(out)))
     y = reshape(n, a.Matmul(reshape(n, w, (groups, filters // groups, own * taps)), columns), (batch, filters, *out))
     return a.Add(y, reshape(n, n.value(3), (filters, *(1,) * rank))) if n.has(3) else y
-
-
-@importer("ImageDecoder")
-def _image_decoder(n: Node) -> Value:
-    raise Unsupported("compressed images; decode them before (with Pillow, say) and make the pixels the model's input")
