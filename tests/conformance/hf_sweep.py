@@ -100,6 +100,7 @@ def dims_of(architecture: Architecture, widths: Widths) -> dict[str, dict[int, s
     """The dynamic dimensions of the inputs, as `tw.compile` takes them. Samples and frames shrink on their way, to nothing if they are few."""
     ranges = {name: (min(found[:3]) // 2, 4 * max(found[:3])) for name, found in _sizes(architecture).items()}
     ranges |= {"batch": (1, 8), "sequence": (1, 128), "target": (1, 64)}
+    ranges |= {name: (least, ranges[name][1]) for name, least in architecture.least.items()}
     found = {
         name: {axis: f"{ranges[d][0]}<={d}<={ranges[d][1]}" for axis, d in enumerate(shape) if isinstance(d, str)}
         for name, (_, shape) in architecture.inputs(widths).items()

@@ -7,7 +7,7 @@ layers) to measure time. What an architecture does not say of itself is the libr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -113,6 +113,8 @@ class Architecture:
     """A submodule to take instead of the whole."""
     sizes: Mapping[str, tuple[int, ...]] | None = None
     """Sizes of the dynamic dimensions: of the example, then those to compare at, then that of the measurement."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """The smallest sizes of dynamic dimensions that the model runs alike for."""
 
 
 SIZES: dict[str, tuple[int, ...]] = {

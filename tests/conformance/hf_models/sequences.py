@@ -18,14 +18,19 @@ def _mamba2(w: Widths) -> dict[str, Any]:
     }
 
 
+CHUNKED = {"least": {"sequence": 9}}
+"""Sequences are cut into chunks of 8: one that fits into a single chunk runs otherwise."""
+
 add(
     "state space",
     text_input,
     {
-        "bamba": ("BambaModel", lambda w: w.decoder(attn_layer_indices=[1]) | _mamba2(w)),
+        "bamba": ("BambaModel", lambda w: w.decoder(attn_layer_indices=[1]) | _mamba2(w), text_input, CHUNKED),
         "falcon_h1": (
             "FalconH1Model",
             lambda w: w.decoder(head_dim=w.hidden // w.heads, mamba_d_ssm=2 * w.hidden) | _mamba2(w),
+            text_input,
+            CHUNKED,
         ),
         "falcon_mamba": (
             "FalconMambaModel",
@@ -47,6 +52,8 @@ add(
                 )
                 | _mamba2(w)
             ),
+            text_input,
+            CHUNKED,
         ),
         "jamba": (
             "JambaModel",
@@ -83,6 +90,8 @@ add(
                 "n_groups": 1,
                 "chunk_size": 8,
             },
+            text_input,
+            CHUNKED,
         ),
         "nemotron_h": (
             "NemotronHModel",
@@ -96,6 +105,8 @@ add(
                 chunk_size=8,
                 use_mamba_kernels=False,
             ),
+            text_input,
+            CHUNKED,
         ),
         "qwen3_next": (
             "Qwen3NextModel",
@@ -143,6 +154,8 @@ add(
                 "use_cache": False,
                 "chunk_size": 8,
             },
+            text_input,
+            CHUNKED,
         ),
         "zamba": (
             "ZambaModel",
@@ -176,6 +189,8 @@ add(
                 )
                 | {"num_key_value_heads": w.heads}
             ),
+            text_input,
+            CHUNKED,
         ),
     },
 )

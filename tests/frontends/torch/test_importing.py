@@ -377,6 +377,28 @@ def test_training_mode() -> None:
         import_torch(N.Sequential(N.Dropout(0.5)), (random(2, 4),))
 
 
+def test_slices_whose_bounds_are_computed() -> None:
+    def bounds(*values: int) -> Any:
+        return torch.tensor(values)
+
+    others = [(random(7, 3), bounds(*b)) for b in ((2, 5), (-3, 7), (0, -2), (-9, 99), (5, 2))]
+    check(lambda x, k: x[k[0] : k[1]], random(7, 3), bounds(1, 6), others=others)
+    check(lambda x, k: x[k[0] :: 2].sum(0), random(7, 3), bounds(1, 6), others=others)
+
+
+def test_a_buffer_that_is_assigned_itself() -> None:
+    class Table(N.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(3.0))
+
+        def forward(self, x: Any) -> Any:
+            self.table = self.table.to(x.device)
+            return x + self.table
+
+    check(Table(), random(2, 3))
+
+
 def test_changed_buffer() -> None:
     class Counter(N.Module):
         def __init__(self) -> None:

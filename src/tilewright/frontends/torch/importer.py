@@ -106,6 +106,12 @@ class Node:
         """A new symbol for the size that the operator built next computes; `size` is what torch calls it, if it is known by that name alone."""
         return self.importer.symbols.define(size, self.importer.ranges)
 
+    def computed_size(self, count: Value, size: Any = 0) -> Expr:
+        """The number in an i64 scalar as a size, which torch calls `size`."""
+        found = self.run_time_size(size)
+        self.importer.builder.insert(g.BindSize(count, symbol=found))
+        return found
+
     def assume(self, x: Value, shape: Sequence[Dim]) -> Value:
         """`x` under a shape that torch knows to be its own, where sizes are computed in the run."""
         return self.emit(g.AssumeShape(x, shape=tuple(shape)))  # type: ignore[no-any-return]

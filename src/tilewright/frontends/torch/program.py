@@ -42,7 +42,9 @@ class ProgramImporter(Importer):
         )
 
     def _refuse_mutation(self, signature: Any) -> None:
-        buffers = dict(signature.buffers_to_mutate)
+        # One that is assigned its own value (``self.table = self.table.to(device)``) is not changed.
+        own = signature.inputs_to_buffers
+        buffers = {k: name for k, name in signature.buffers_to_mutate.items() if own.get(k) != name}
         inputs = dict(signature.user_inputs_to_mutate)
         parameters = dict(getattr(signature, "parameters_to_mutate", {}) or {})
         if not (buffers or inputs or parameters):

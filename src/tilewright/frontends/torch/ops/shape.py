@@ -11,6 +11,7 @@ from ....ir.symbolic import Dim, prove_le, prove_lt, smax, smin
 from ....ir.types import i64
 from ..importer import Node, Unsupported
 from ..registry import importer
+from ..symbols import Untranslatable
 
 
 @importer(
@@ -90,8 +91,27 @@ def position(index: Dim, size: Dim) -> Dim:
 @importer("aten.slice.Tensor")
 def slice_(n: Node, x: Value, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
     axis = dim % x.type.rank
+    try:
+        length = n.result_shape()[axis]
+    except Untranslatable:
+        return _sliced_in_the_run(n, x, axis, start, stop, step)
     begin = position(0 if start is None else start, x.type.shape[axis])
-    return sliced(n, x, axis, begin, n.result_shape()[axis], step)
+    return sliced(n, x, axis, begin, length, step)
+
+
+def _sliced_in_the_run(n: Node, x: Value, axis: int, start: Any, stop: Any, step: int) -> Value:
+    """A slice whose bounds the run computes, of either sign: so is its length."""
+    zero, size = n.scalar(0, i64), n.scalar(x.type.shape[axis], i64)
+
+    def bound(index: Any) -> Value:
+        index = n.scalar(index, i64)
+        index = n.emit(g.Select(n.binary("lt", index, zero), n.binary("add", index, size), index))
+        return n.binary("min", n.binary("max", index, zero), size)
+
+    first, last = bound(0 if start is None else start), size if stop is None else bound(stop)
+    span = n.binary("max", n.binary("sub", last, first), zero)
+    count = n.binary("floordiv", n.binary("add", span, n.scalar(step - 1, i64)), n.scalar(step, i64))
+    return sliced(n, x, axis, n.computed_size(first), n.computed_size(count, n.meta.shape[axis]), step)
 
 
 @importer("aten.narrow.default")
