@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import hf_page
 from .onnx_draws import DRAWN
 
 HERE = Path(__file__).parent
@@ -29,6 +30,13 @@ def page() -> Iterator[str]:
     for name, section in (("stablehlo_suite", _stablehlo), ("jax_programs", _jax)):
         yield from section(json.loads((HERE / name).with_suffix(".json").read_text()))
     yield from _numpy(json.loads((HERE / "numpy_names.json").read_text()))
+    models = HERE / "hf_sweep.json"
+    if models.exists():
+        yield from hf_page.section(json.loads(models.read_text()))
+
+
+def _page_of(lines: Iterator[str], path: Path) -> None:
+    path.write_text("\n".join(line.rstrip() for line in lines) + "\n")
 
 
 FOLDERS = {
@@ -136,7 +144,10 @@ def _numpy(found: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> None:
-    PAGE.write_text("\n".join(page()) + "\n")
+    _page_of(page(), PAGE)
+    models = HERE / "hf_sweep.json"
+    if models.exists():
+        _page_of(hf_page.page(json.loads(models.read_text())), PAGE.with_name("hugging-face.md"))
 
 
 if __name__ == "__main__":

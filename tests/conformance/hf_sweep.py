@@ -42,6 +42,7 @@ ALLOWED = 2e-4
 """The largest error that counts as right, relative to an output's largest magnitude: float32 through a few layers, in another order of sums."""
 TURN = 0.25
 """Seconds of one engine's turn when times are measured."""
+ORDER = sorted(ARCHITECTURES, key=lambda name: FAMILIES.index(ARCHITECTURES[name].family))
 Row = dict[str, Any]
 Tell = Callable[[Row], None]
 
@@ -287,7 +288,8 @@ def _child(there: Any, name: str, work: Callable[[str, Tell], None], seconds: fl
 
 
 def _pending(document: Row, options: argparse.Namespace) -> Iterator[str]:
-    for name, architecture in sorted(ARCHITECTURES.items(), key=lambda item: FAMILIES.index(item[1].family)):
+    for name in ORDER:
+        architecture = ARCHITECTURES[name]
         if options.family not in ("", architecture.family) or (options.only and name not in options.only):
             continue
         row = document["models"].get(name, {})
@@ -328,7 +330,7 @@ def main() -> None:
             "torch": torch.__version__.partition("+")[0],
             "transformers": transformers.__version__,
         }
-        document["models"] = {n: rows[n] for n in ARCHITECTURES if n in rows}
+        document["models"] = {n: rows[n] for n in ORDER if n in rows}
         path.write_text(json.dumps(document, indent=1) + "\n")
         print(name, json.dumps(found), flush=True)
 

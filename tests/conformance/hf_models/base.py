@@ -44,7 +44,7 @@ class Widths:
         ) | dict(more)
 
     def vision(self, **more: Any) -> dict[str, Any]:
-        return self.transformer(image_size=self.image, patch_size=self.patch, **more)
+        return self.transformer(image_size=self.image, patch_size=self.patch) | more
 
     def seq2seq(self, **more: Any) -> dict[str, Any]:
         """The names of BART's relatives."""

@@ -16,7 +16,11 @@ def _towers(w: Widths) -> dict[str, Any]:
 
 
 def _clip(w: Widths) -> dict[str, Any]:
-    return {"text_config": w.text(eos_token_id=2), "vision_config": w.vision(), "projection_dim": 32}
+    return {
+        "text_config": w.text(eos_token_id=2, max_position_embeddings=256),
+        "vision_config": w.vision(),
+        "projection_dim": 32,
+    }
 
 
 def _with_image(w: Widths) -> dict[str, Input]:
@@ -50,10 +54,10 @@ add(
                 "vision_config": {
                     "width_coefficient": 0.25,
                     "depth_coefficient": 0.4,
-                    "hidden_dim": 64,
+                    "hidden_dim": 320,
                     "image_size": 64,
                 },
-                "projection_dim": 64,
+                "projection_dim": 80,
             },
         ),
         "altclip": (
@@ -108,19 +112,19 @@ add(
             lambda w: {
                 "text_config": w.text(projection_dim=32),
                 "audio_config": {
-                    "spec_size": 64,
+                    "spec_size": 128,
                     "patch_embeds_hidden_size": 16,
                     "depths": [1, 1, 1, 1],
                     "num_attention_heads": [1, 1, 2, 2],
                     "hidden_size": 128,
                     "window_size": 4,
-                    "num_mel_bins": 16,
+                    "num_mel_bins": 32,
                     "enable_fusion": False,
                     "projection_dim": 32,
                 },
                 "projection_dim": 32,
             },
-            lambda w: {"input_ids": ids(), "input_features": normal("batch", 1, 64, 16)},
+            lambda w: {"input_ids": ids(), "input_features": normal("batch", 1, 128, 32)},
         ),
         "clip": ("CLIPModel", _clip),
         "clipseg": ("CLIPSegModel", _clip),

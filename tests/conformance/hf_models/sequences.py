@@ -161,7 +161,8 @@ add(
             "ZambaModel",
             lambda w: (
                 w.decoder(
-                    layers_block_type=["mamba", "hybrid"],
+                    num_hidden_layers=3,
+                    layers_block_type=["mamba", "hybrid", "hybrid"],
                     use_mamba_kernels=False,
                     attention_hidden_size=2 * w.hidden,
                     attention_head_dim=2 * w.hidden // w.heads,

@@ -60,6 +60,8 @@ add(
             lambda w: w.text(
                 embedding_size=w.hidden // 4, intra_bottleneck_size=w.hidden // 4, true_hidden_size=w.hidden // 4
             ),
+            text_input,
+            {"least": {"sequence": 3}},
         ),
         "modernbert": (
             "ModernBertModel",
@@ -229,7 +231,7 @@ add(
                 "n_layers": w.layers,
                 "vocab_size": w.vocabulary,
                 "use_cache": False,
-                "attn_config": {"kv_n_heads": w.key_value_heads, "clip_qkv": 8},
+                "attn_config": {"kv_n_heads": w.key_value_heads, "clip_qkv": 8, "rope_theta": 1e4},
                 "ffn_config": {
                     "ffn_hidden_size": w.inner,
                     "moe_num_experts": 4,

@@ -69,9 +69,9 @@ add(
         "cvt": (
             "CvtModel",
             lambda w: (
-                {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 1, 2]}
+                {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 2, 3]}
                 if w is not REAL
-                else {"depth": [1, 1, 2]}
+                else {"depth": [1, 2, 3]}
             ),
             picture(64),
         ),
@@ -102,7 +102,8 @@ add(
         "dpt": (
             "DPTForDepthEstimation",
             lambda w: w.vision(
-                backbone_out_indices=[0, 0, 1, 1],
+                num_hidden_layers=4,
+                backbone_out_indices=[0, 1, 2, 3],
                 neck_hidden_sizes=[16, 16, 32, 32],
                 fusion_hidden_size=16,
                 is_hybrid=False,
