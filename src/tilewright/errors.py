@@ -14,6 +14,7 @@ __all__ = [
     "CompileError",
     "InternalError",
     "ShapeError",
+    "SizeError",
     "TilewrightError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
@@ -26,6 +27,10 @@ class TilewrightError(Exception):
 
 class CompileError(TilewrightError):
     """The model, as it is, cannot be compiled for the target."""
+
+
+class SizeError(CompileError, ValueError):
+    """The model declares or computes something too large to exist."""
 
 
 @dataclass(frozen=True)

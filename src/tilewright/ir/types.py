@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from ..errors import SizeError
 from .symbolic import Dim, bounds, to_text
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class TensorType(_Interned):
 
     def _set(self, dtype: DType, shape: Shape, layout: tuple[int, ...] | None) -> None:
         if math.prod(d for d in shape if isinstance(d, int)) * dtype.itemsize >= 1 << 63:
-            raise ValueError(f"a tensor of shape {shape} has more bytes than 64 bits can address")
+            raise SizeError(f"a tensor of shape {shape} has more bytes than 64 bits can address")
         self.dtype, self.shape, self.layout = dtype, shape, layout
 
     @property

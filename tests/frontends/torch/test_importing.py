@@ -386,6 +386,15 @@ def test_slices_whose_bounds_are_computed() -> None:
     check(lambda x, k: x[k[0] :: 2].sum(0), random(7, 3), bounds(1, 6), others=others)
 
 
+def test_sizes_of_the_run_that_add_up_to_a_known_one() -> None:
+    def function(x: Any, y: Any) -> Any:
+        chosen = x[:, 0] > 0
+        return torch.cat([x[chosen], x[~chosen]]) * y
+
+    x = random(6, 3)
+    check(function, x, random(6, 1), others=[(-x, random(6, 1)), (x.abs(), random(6, 1))])
+
+
 def test_a_buffer_that_is_assigned_itself() -> None:
     class Table(N.Module):
         def __init__(self) -> None:

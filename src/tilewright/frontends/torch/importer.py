@@ -20,7 +20,7 @@ from ...ir.cleanup import dce
 from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
-from ...ir.symbolic import Dim, Expr
+from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
 from .registry import importers
 from .symbols import SymbolMap, Untranslatable
@@ -100,7 +100,23 @@ class Node:
         return self.emit(g.elementwise.UNARY[name](x))  # type: ignore[no-any-return]
 
     def binary(self, name: str, a: Value, b: Value) -> Value:
-        return self.emit(g.elementwise.BINARY[name](a, b))  # type: ignore[no-any-return]
+        a = self._fitting(a, b)
+        return self.emit(g.elementwise.BINARY[name](a, self._fitting(b, a)))  # type: ignore[no-any-return]
+
+    def _fitting(self, x: Value, other: Value) -> Value:
+        """`x` under the sizes of `other`, for which only the run can tell that they are its own, as torch does."""
+        known, shape = self.importer.symbols.run_time, list(x.type.shape)
+        if not known:
+            return x
+        for k, (d, wanted) in enumerate(zip(shape[::-1], other.type.shape[::-1], strict=False), 1):
+            if (
+                isinstance(d, Expr)
+                and wanted != 1
+                and not known.isdisjoint(free_symbols(d))
+                and not prove_eq(d, wanted)
+            ):
+                shape[-k] = wanted
+        return x if shape == list(x.type.shape) else self.assume(x, shape)
 
     def run_time_size(self, size: Any) -> Expr:
         """A new symbol for the size that the operator built next computes; `size` is what torch calls it, if it is known by that name alone."""

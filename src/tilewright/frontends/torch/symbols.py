@@ -26,6 +26,7 @@ class SymbolMap:
         self.symbols: dict[Any, Dim] = {}
         self._memo: dict[Any, Dim] = {}
         self.defined = 0
+        self.run_time: set[Expr] = set()
 
     def dim(self, size: Any) -> Dim:
         """The dimension that a Python int or a ``SymInt`` stands for.
@@ -57,6 +58,7 @@ class SymbolMap:
         self.defined += 1
         found = symbol(f"{e if own else 'count'}_{self.defined}", low, high)
         assert isinstance(found, Expr)
+        self.run_time.add(found)
         if own:
             self.symbols[e] = found
         return found

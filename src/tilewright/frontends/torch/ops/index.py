@@ -8,7 +8,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....dialects.graph.base import broadcast_shapes
 from ....ir.core import Value
-from ....ir.symbolic import Dim
+from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import boolean, i64, u8
 from ..importer import Node, Unsupported
 from ..registry import importer
@@ -153,12 +153,11 @@ def index_put(n: Node, x: Value, indices: Sequence[Value | None], values: Value,
     # `values` broadcast to the shape that indexing gives; updates want the index dimensions in front.
     target = (*tail[:before], *shape, *tail[before:])
     values = n.cast(values, x.type.dtype)
-    if any(i is not None and i.type.dtype in (boolean, u8) for i in indices):
-        # As many values as the mask selects: only the run can tell.
-        own = values.type.shape
-        values = n.assume(
-            values, [d if d == 1 else t for d, t in zip(own, target[len(target) - len(own) :], strict=True)]
-        )
+    own = values.type.shape
+    wanted = [d if d == 1 else t for d, t in zip(own, target[len(target) - len(own) :], strict=True)]
+    if any(not (isinstance(d, int) and isinstance(t, int) or prove_eq(d, t)) for d, t in zip(own, wanted, strict=True)):
+        # As many values as a mask selects, or as other sizes of the run add up to: only the run can tell.
+        values = n.assume(values, wanted)
     values = n.broadcast(values, target)
     updates = n.transpose(
         values, [*range(before, before + lead), *range(before), *range(before + lead, values.type.rank)]
