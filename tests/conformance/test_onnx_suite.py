@@ -24,7 +24,7 @@ def check(some: tuple[Case, ...], native: bool) -> None:
     """No case is wrong, and none that passed is refused."""
     if COMMITTED["onnx"] != onnx.__version__:
         pytest.skip("another release of onnx bundles other cases")
-    found = {f"{case.kind}/{case.name}": outcome(case, native) for case in some}
+    found = {case.full_name: outcome(case, native) for case in some}
     known = COMMITTED["not_passed"]
     if native:
         assert {name for name, result in found.items() if result == "pass" and name in known} == set()
