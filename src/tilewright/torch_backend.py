@@ -66,19 +66,7 @@ def _decompositions() -> dict[Any, Any]:
     aten = torch.ops.aten
     table = dict(decomposition_table().items())
     table.pop(aten.bernoulli.p, None)  # drawn by torch, with the numbers that an eager run draws
-    table[aten.native_dropout.default] = _native_dropout
     return table
-
-
-def _native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
-    import torch
-
-    if train is False or p == 0:
-        return x.clone(), torch.ones_like(x, dtype=torch.bool)
-    if p == 1:
-        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-    mask = torch.ops.aten.bernoulli.p(torch.empty_like(x), 1 - p)
-    return x * (mask * (1 / (1 - p))), mask.bool()
 
 
 def compile_graph(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] = OPTIONS) -> Callable[..., Any]:
@@ -99,8 +87,6 @@ def compile_graph(module: Any, inputs: Sequence[Any], *, options: Mapping[str, A
 
 def _compiled(module: Any, options: Mapping[str, Any], reasons: dict[str, str]) -> Callable[[list[Any]], list[Any]]:
     """The graph as compiled as it can be; `reasons` is told by what name and why parts of it are not."""
-    from torch._functorch.aot_autograd import make_boxed_func
-
     from .frontends.torch.graph_module import GraphImporter
 
     graph = GraphImporter(module)
@@ -111,7 +97,7 @@ def _compiled(module: Any, options: Mapping[str, Any], reasons: dict[str, str]) 
             raise
         if not isinstance(error, UnsupportedOperatorError):
             reasons[type(error).__name__] = str(error)
-            return make_boxed_func(module.forward)  # type: ignore[no-any-return]
+            return _boxed(module)
         reasons.update((o.operator, ", ".join([*o.locations[:3], *filter(None, [o.hint])])) for o in error.operators)
     return _in_parts(module, graph.refused, options, reasons)
 
@@ -120,22 +106,32 @@ def _in_parts(
     module: Any, refused: Sequence[Any], options: Mapping[str, Any], reasons: dict[str, str]
 ) -> Callable[[list[Any]], list[Any]]:
     """The graph with `refused` nodes in torch and the parts between them compiled."""
-    from torch._functorch.aot_autograd import make_boxed_func
-
     from .frontends.torch.partition import split
 
     whole, names = split(module, set(refused))
     for name in names:
         part = getattr(whole, name)
         function = _compiled(part, options, reasons)
-        output = next(n for n in part.graph.nodes if n.op == "output")
         delattr(whole, name)
-        setattr(whole, name, _unpacked(function, not isinstance(output.args[0], (list, tuple))))
-    return make_boxed_func(whole.forward)  # type: ignore[no-any-return]
+        setattr(whole, name, _unboxed(function, _is_single(part)))
+    return _boxed(whole)
 
 
-def _unpacked(function: Callable[[list[Any]], list[Any]], single: bool) -> Callable[..., Any]:
-    """A boxed function as a plain one; a `single` result comes without a list around it."""
+def _is_single(module: Any) -> bool:
+    """Whether a part's result comes without a list around it."""
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    return not isinstance(output.args[0], (list, tuple))
+
+
+def _boxed(module: Any) -> Callable[[list[Any]], list[Any]]:
+    """What torch makes of a graph as a function of a list that gives a list."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    forward = module.forward
+    return make_boxed_func((lambda *args: [forward(*args)]) if _is_single(module) else forward)  # type: ignore[no-any-return]
+
+
+def _unboxed(function: Callable[[list[Any]], list[Any]], single: bool) -> Callable[..., Any]:
     if single:
         return lambda *args: function(list(args))[0]
     return lambda *args: function(list(args))

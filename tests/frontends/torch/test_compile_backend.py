@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -117,6 +120,28 @@ def test_transformer_layer_trains() -> None:
     trains_like_eager(model, [random(2, 6, 16, seed=k) for k in range(3)])
 
 
+def test_recurrent_layer_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    model = torch.nn.GRU(6, 5, batch_first=True)
+    trains_like_eager(model, [random(2, 4, 6, seed=k) for k in range(2)], lambda y: y[0].square().mean())
+
+
+def test_an_optimizers_step_is_compiled(compiled: list[Any]) -> None:
+    models = [torch.nn.Linear(8, 16) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in models]
+    fast = compile(lambda: optimizers[1].step())
+    for seed in range(3):
+        for m in models:
+            m.zero_grad()
+            m(random(4, 8, seed=seed)).square().mean().backward()
+        optimizers[0].step()
+        fast()
+    for p, q in zip(*(m.parameters() for m in models), strict=True):
+        close(q, p)
+    assert len(compiled) == 1
+
+
 def test_embedding_trains() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 3))
     trains_like_eager(model, [torch.tensor([[1, 2, 2, 10], [0, 1, 9, 3]])] * 2)
@@ -134,6 +159,20 @@ def test_sizes_do_not_recompile(compiled: list[Any]) -> None:
         close(got, wanted)
         close(y.grad, x.grad)
     assert len(compiled) == 2  # forward and backward
+
+
+@pytest.mark.parametrize("marked", (False, True))
+def test_sizes_that_change_become_dynamic(compiled: list[Any], marked: bool) -> None:
+    """By themselves with the second size, or from the first one on where they are marked so."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())
+    fast = compile(model)
+    for rows in (3, 7, 20, 4):
+        x = random(rows, 8)
+        if marked:
+            torch._dynamo.mark_dynamic(x, 0)
+        with torch.no_grad():
+            close(fast(x), model(x))
+    assert len(compiled) == (1 if marked else 2)
 
 
 def test_a_size_that_is_no_tensors() -> None:
@@ -169,18 +208,37 @@ def test_mutation_views_and_aliases() -> None:
 
 
 def test_dropout_draws_what_torch_draws() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.4), torch.nn.Linear(64, 3))
-    x = random(5, 8)
+    """Of transposed tensors too (the attention's output), forward and backward."""
+    model = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.3, batch_first=True)
+    x = random(2, 6, 16)
     fast = compile(model)
-    losses = []
+    found = []
     for m in (model, fast):
         torch.manual_seed(7)
         model.zero_grad()
         loss = m(x).square().mean()
         loss.backward()
-        losses.append((loss.detach(), model[0].weight.grad.clone()))
-    close(losses[1], losses[0])
+        found.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
+    close(found[1][0], found[0][0])
+    for got, wanted in zip(found[1][1], found[0][1], strict=True):
+        close(got, wanted)
     assert not torch.equal(fast(x), fast(x))
+    model.eval()
+    close(fast(x), model(x))
+
+
+def test_random_numbers_are_torchs() -> None:
+    def f(x: Any) -> Any:
+        y = x + torch.rand(x.shape) * torch.randn_like(x.t()).t() + torch.randint(0, 9, x.shape)
+        return y, torch.randperm(5), torch.empty(3).uniform_(2, 3), torch.bernoulli(torch.full_like(x, 0.3), 0.3)
+
+    x = random(3, 4)
+    found = []
+    for g in (f, compile(f, fullgraph=True)):
+        torch.manual_seed(1)
+        found.append([*g(x), torch.rand(1)])  # and the generator goes on alike
+    for got, wanted in zip(found[1], found[0], strict=True):
+        close(got, wanted, 1e-6)
 
 
 def test_graph_breaks() -> None:
@@ -217,6 +275,19 @@ def test_what_is_not_compiled_runs_in_torch_and_is_named(compiled: list[Any]) ->
     assert isinstance(
         caught.value.__cause__ or getattr(caught.value, "inner_exception", caught.value), UnsupportedOperatorError
     )
+
+
+def test_complex_numbers_are_torchs(compiled: list[Any]) -> None:
+    def f(x: Any) -> Any:
+        spectrum = torch.fft.rfft(x.sin() * 2)
+        return torch.fft.irfft(spectrum * spectrum.conj(), n=8).relu() + x, spectrum.real
+
+    x, y = random(3, 8).requires_grad_(), random(3, 8).requires_grad_()
+    with pytest.warns(torch_backend.FallbackWarning, match="_fft_r2c.*complex64"):
+        got, wanted = torch.compile(f, backend=torch_backend.tilewright)(y), f(x)
+    close(got, wanted)
+    close(torch.autograd.grad(got[0].sum(), y), torch.autograd.grad(wanted[0].sum(), x))
+    assert len(compiled) > 4
 
 
 def test_unknown_option() -> None:
@@ -268,3 +339,27 @@ def test_pooling_has_gradients(name: str, dynamic: bool) -> None:
         close(got, wanted)
         cotangent = random(*wanted.shape, seed=9)
         close(torch.autograd.grad(got, y, cotangent)[0], torch.autograd.grad(wanted, x, cotangent)[0])
+
+
+WARM = """
+import sys, torch
+from tilewright import compiler, torch_backend
+kept = compiler.Compilation._compile
+count = []
+compiler.Compilation._compile = lambda *args: (count.append(1), kept(*args))[1]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+fast = torch.compile(model, backend=torch_backend.tilewright)
+fast(torch.ones(3, 4)).sum().backward()
+print(len(count), model[0].weight.grad.abs().sum().item())
+"""
+
+
+def test_a_new_process_finds_everything_compiled(tmp_path: Path) -> None:
+    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run([sys.executable, "-c", WARM], env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    (cold, first), (warm, second) = (line.split() for line in said)
+    assert (cold, warm) == ("2", "0") and first == second

@@ -18,23 +18,32 @@ from ...errors import CompileError
 from ...ir.core import Module, Value
 from ...ir.symbolic import symbol
 from ...ir.types import TensorType, u8
-from .importer import Importer
+from .importer import Importer, location_of
+from .ops.random import noise_of
 from .symbols import Untranslatable
-from .tensors import dtype_of
+from .tensors import dtype_of, is_known
 
 Library = Callable[..., Any]
 Evaluate = Callable[[list[Any], list[Any]], Any]
 """From torch's arguments and what the library computed to a value of the graph."""
 
 DRAWS = frozenset(
-    f"aten.{name}"
+    name if name.startswith("prims.") else f"aten.{name}"
     for name in (
-        *("rand.default", "randn.default", "randint.default", "randint.low", "randperm.default"),
+        *(
+            "rand.default",
+            "randn.default",
+            "randint.default",
+            "randint.low",
+            "randperm.default",
+            "prims.uniform.default",
+        ),
         *("rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype"),
         *("bernoulli.p", "normal.float_float", "normal_functional.default", "uniform.default", "exponential.default"),
+        "native_dropout.default",
     )
 )
-"""Operators whose random results depend on sizes and numbers alone: of a tensor they take no more than its shape and data type."""
+"""Operators whose random results depend on sizes and numbers alone: of a tensor they take no more than its shape, strides and data type."""
 
 
 class GraphImporter(Importer):
@@ -80,6 +89,7 @@ class GraphImporter(Importer):
         carried = [n for n in placeholders if self._symbol(n.meta["val"], n, None)]
         inputs: list[tuple[str, Any, TensorType]] = []
         try:
+            tensors = [n for n in tensors if not _foreign(n)]
             for n in tensors:
                 val = n.meta["val"]
                 inputs.append((n.name, n, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
@@ -94,10 +104,15 @@ class GraphImporter(Importer):
         if not self.computed:
             return None
         for n in self.source.graph.nodes:
-            if str(n.target) in DRAWS:
+            foreign = {t for x in (n, *n.all_input_nodes) for t in _foreign(x)} if n.op == "call_function" else ()
+            if foreign:
+                self._problem(n, str(n.target), location_of(n), f"no support of elements of type {', '.join(foreign)}")
+            elif str(n.target) in DRAWS:
                 self.draws.append(n)
-                val = n.meta["val"]
-                inputs.append((n.name, n, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+                val, key = n.meta["val"], n
+                if isinstance(val, tuple):  # of dropout the noise is drawn
+                    val, key = n.args[0].meta["val"], noise_of(n)
+                inputs.append((n.name, key, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
         if not inputs:  # what is called with a tensor of torch's gives tensors of torch's
             inputs.append(("nothing", None, TensorType(u8, (0,))))
         return self.build(self.source, self.source.graph, inputs, [(n.name, n) for n in self.computed])
@@ -166,7 +181,7 @@ class GraphImporter(Importer):
                     if type(x) is not plain:
                         x = x.detach()  # a parameter; native code reads it where it lies
                     given.append(x if x.is_contiguous() else x.contiguous())
-                given += [draw(args, computed) for draw in draws]
+                given += [draw(args, computed).contiguous() for draw in draws]
                 given[len(tensors) : len(tensors)] = [
                     torch.empty((int(args[position]), 0), dtype=torch.uint8) for position in carried
                 ]
@@ -209,17 +224,19 @@ class GraphImporter(Importer):
         raise CompileError(f"'{a.name}' is a {type(val).__name__} that the arguments' sizes do not tell")
 
     def _call_of(self, node: Any, drawn: bool = False) -> Evaluate:
-        """A call that torch runs; of one that is `drawn`, tensors among the arguments stand for their shapes."""
+        """A call that torch runs; of one that is `drawn`, tensors among the arguments stand for how they lie in memory."""
         import torch
 
         def argument(a: Any) -> Evaluate:
             val = a.meta.get("val") if isinstance(a, torch.fx.Node) else None
             if not drawn or not isinstance(val, torch.Tensor):
                 return self._evaluate(a)
-            shape = [self._dim(s) for s in val.shape]
-            return lambda args, computed: torch.empty([s(args, computed) for s in shape], dtype=val.dtype)
+            order = memory_order(val) or tuple(range(val.dim()))
+            shape = [self._dim(val.shape[d]) for d in order]
+            back = sorted(range(len(order)), key=order.__getitem__)
+            return lambda args, computed: torch.empty([s(args, computed) for s in shape], dtype=val.dtype).permute(back)
 
-        target = node.target
+        target = _dropout_noise if str(node.target) == "aten.native_dropout.default" else node.target
         parts = [argument(a) for a in node.args]
         named = {k: argument(v) for k, v in node.kwargs.items()}
         return lambda args, computed: target(
@@ -245,10 +262,24 @@ class GraphImporter(Importer):
         return lambda args, computed: int(e.xreplace({s: _integer(value(args, p)) for s, p in places.items()}))
 
 
+def _dropout_noise(x: Any, p: float, train: bool | None) -> Any:
+    """What an eager dropout of a tensor like `x` draws: 1 where an element stays. `x` is overwritten."""
+    return x.bernoulli_(1 - p) if p < 1 and train is not False else x.zero_()
+
+
 def _integer(value: int) -> Any:
     import sympy
 
     return sympy.Integer(value)
+
+
+def _foreign(node: Any) -> list[str]:
+    """Element types of a node's tensors that we have no name for."""
+    import torch
+
+    val = node.meta.get("val")
+    found = [x.dtype for x in (val if isinstance(val, (list, tuple)) else (val,)) if isinstance(x, torch.Tensor)]
+    return [str(t).removeprefix("torch.") for t in found if not is_known(t)]
 
 
 def _is_view(node: Any) -> bool:

@@ -27,6 +27,11 @@ _NAMES = {
 }
 
 
+def is_known(dtype: Any) -> bool:
+    """Whether `dtype_of` has an IR dtype for a ``torch.dtype``."""
+    return str(dtype).removeprefix("torch.") in _NAMES
+
+
 def dtype_of(dtype: Any, where: str = "") -> DType:
     """The IR dtype of a ``torch.dtype``.
 

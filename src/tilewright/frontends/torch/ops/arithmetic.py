@@ -247,3 +247,9 @@ def addcdiv(n: Node, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
     dtype = n.result_dtype()
     quotient = n.binary("div", *both(n, a, b, dtype))
     return n.binary("add", n.cast(x, dtype), _scaled(n, quotient, value, dtype))
+
+
+@importer("prims.fma.default")
+def fused_multiply_add(n: Node, *factors_and_term: Any) -> Value:
+    a, b, c = (n.as_tensor(x, n.result_dtype()) for x in factors_and_term)
+    return n.binary("add", n.binary("mul", a, b), c)

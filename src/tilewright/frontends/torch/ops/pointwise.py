@@ -175,11 +175,6 @@ def dropout(n: Node, x: Value, p: float, train: bool) -> Value:
     return x
 
 
-@importer("aten.native_dropout.default")
-def native_dropout(n: Node, x: Value, p: float, train: bool | None) -> tuple[Value, None]:
-    return dropout(n, x, p, bool(train)), None
-
-
 # -- Activations -----------------------------------------------------------------------------------------------------------------------
 
 
