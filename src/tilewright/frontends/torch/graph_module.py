@@ -104,7 +104,11 @@ class GraphImporter(Importer):
         if not self.computed:
             return None
         for n in self.source.graph.nodes:
-            foreign = {t for x in (n, *n.all_input_nodes) for t in _foreign(x)} if n.op == "call_function" else ()
+            foreign = (
+                {t for x in (n, *n.all_input_nodes) for t in _foreign(x)}
+                if n.op == "call_function" and n.target is not operator.getitem
+                else ()
+            )
             if foreign:
                 self._problem(n, str(n.target), location_of(n), f"no support of elements of type {', '.join(foreign)}")
             elif str(n.target) in DRAWS:

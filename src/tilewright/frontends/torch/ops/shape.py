@@ -249,7 +249,7 @@ def roll(n: Node, x: Value, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> 
 
 def _rolled(n: Node, x: Value, axis: int, shift: Dim) -> Value:
     size = x.type.shape[axis]
-    head = shift % size
+    head = shift % size if size != 0 else 0
     if isinstance(head, int) and head == 0:
         return x
     return n.emit(g.Concat([sliced(n, x, axis, size - head, head), sliced(n, x, axis, 0, size - head)], axis=axis))  # type: ignore[no-any-return]
