@@ -21,7 +21,7 @@ def section(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"## Hugging Face: {sum(r['outcome'] == 'right' for r in exported)} of {len(exported)} that torch exports"
     yield ""
-    yield f"Architectures of transformers {found['transformers']} with random weights, torch {found['torch']}, {found['date']}; "
+    yield f"Architectures of transformers {found['transformers']} with random weights, torch {found['torch']}, {found['date']};"
     yield "each is told in [Hugging Face models](hugging-face.md)."
     yield ""
     yield "| family | architectures | exported | with all sizes dynamic | right |"
