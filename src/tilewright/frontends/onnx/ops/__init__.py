@@ -6,6 +6,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     attention,
     contrib,
     contrib_attention,
+    contrib_quantize,
     convolution,
     detection,
     elementwise,

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from .elementwise import scalar
-from .matrix import transposed
+from ....ir.types import i32
+from .convolution import conv
+from .elementwise import cast, scalar
+from .matrix import gemm, transposed
 from .normalize import layer_norm
+from .run_time import Arithmetic
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -30,23 +33,78 @@ def _quick_gelu(n: Node) -> Value:
     return n.emit(g.Mul(x, n.emit(g.Sigmoid(n.emit(g.Mul(x, scalar(n, n.attr("alpha", 1.702), x)))))))  # type: ignore[no-any-return]
 
 
-@importer("FusedMatMul", domain=_MS)
+@importer("FusedMatMul", "TransposeMatMul", domain=_MS)
 def _fused_matmul(n: Node) -> Value:
-    if n.attr("transBatchA", 0) or n.attr("transBatchB", 0):
-        raise Unsupported("transBatchA and transBatchB")
-    a, b = n.value(0), n.value(1)
-    a = transposed(n, a) if n.attr("transA", 0) and a.type.rank > 1 else a
-    b = transposed(n, b) if n.attr("transB", 0) and b.type.rank > 1 else b
+    a, b = (_turned(n, n.value(k), side) for k, side in enumerate("AB"))
     y: Value = n.emit(g.Matmul(a, b))
     alpha = n.attr("alpha", 1.0)
     return y if alpha == 1.0 else n.emit(g.Mul(y, scalar(n, alpha, y)))
 
 
+def _turned(n: Node, x: Value, side: str) -> Value:
+    """A factor whose rows may stand before the batch, and which may be transposed then."""
+    rank = x.type.rank
+    if n.attr(f"transBatch{side}", 0) and rank > 2:
+        x = n.emit(g.Transpose(x, permutation=(*range(1, rank - 1), 0, rank - 1)))
+    return transposed(n, x) if n.attr(f"trans{side}", 0) and rank > 1 else x
+
+
+@importer("FusedConv", domain=_MS)
+def _fused_conv(n: Node) -> Value:
+    y = conv(n, n.value(0), n.value(1), n.optional(2))
+    y = n.emit(g.Add(y, n.value(3))) if n.has(3) else y
+    return _activated(n, y, *(n.attr("activation_params") or ()))
+
+
+@importer("FusedGemm", domain=_MS)
+def _fused_gemm(n: Node) -> Value:
+    parameters = (n.attr(f"activation_{name}") for name in ("alpha", "beta", "gamma"))
+    return _activated(n, gemm(n), *(p for p in parameters if p is not None))
+
+
+def _activated(n: Node, x: Value, *parameters: float) -> Value:
+    match n.attr("activation", ""):
+        case "":
+            return x
+        case "Relu":
+            return n.emit(g.Relu(x))  # type: ignore[no-any-return]
+        case "Tanh":
+            return n.emit(g.Tanh(x))  # type: ignore[no-any-return]
+        case "Sigmoid":
+            return n.emit(g.Sigmoid(x))  # type: ignore[no-any-return]
+        case "LeakyRelu":
+            return n.emit(g.LeakyRelu(x, slope=(*parameters, 0.01)[0]))  # type: ignore[no-any-return]
+        case "Clip" if len(parameters) == 2:
+            return n.emit(g.Clamp(x, minimum=parameters[0], maximum=parameters[1]))  # type: ignore[no-any-return]
+        case "HardSigmoid" if len(parameters) == 2:
+            return n.emit(g.HardSigmoid(x, alpha=parameters[0], beta=parameters[1]))  # type: ignore[no-any-return]
+        case name:
+            raise Unsupported(f"the activation {name} of {len(parameters)} parameters")
+
+
+@importer("EmbedLayerNormalization", domain=_MS)
+def _embed_layer_norm(n: Node) -> Any:
+    """The sum of embeddings of words, places and segments, normalized; how many words each row has; the sum."""
+    words = n.value(0)
+    batch, rows = words.type.shape
+    places = n.optional(8)
+    if places is None:
+        places = n.emit(g.Iota(shape=(1, rows), axis=1))
+    total = n.emit(g.Gather(n.value(2), words, axis=0))
+    total = n.emit(g.Add(total, n.emit(g.Gather(n.value(3), places, axis=0))))
+    if n.has(4):
+        total = n.emit(g.Add(total, n.emit(g.Gather(n.value(4), n.value(1), axis=0))))
+    y = layer_norm(n, total, n.value(5), n.value(6), -1, n.attr("epsilon", 1e-12))
+    if n.has(7) and n.attr("mask_index_type", 1):
+        count = n.emit(g.ReduceSum(cast(n, n.value(7), i32), axes=(1,), keepdims=False))
+    else:
+        count = n.emit(g.BroadcastTo(n.constant(0, i32), shape=(batch,)))
+    return (y, count, total)[: len(n.outputs)] if len(n.outputs) > 1 else y
+
+
 @importer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_MS)
 def _skip_layer_norm(n: Node) -> Any:
-    """``norm(input + skip + bias)``; the fourth output is the sum."""
-    if n.wants(1) or n.wants(2):
-        raise Unsupported("the outputs mean and deviation")
+    """``norm(input + skip + bias)``; then the mean, the reciprocal of the deviation, and the sum."""
     simplified = n.op_type == "SkipSimplifiedLayerNormalization"
     total = n.emit(g.Add(n.value(0), n.value(1)))
     bias = 3 if simplified else 4
@@ -57,4 +115,11 @@ def _skip_layer_norm(n: Node) -> Any:
         y = n.emit(g.RmsNorm(total, n.value(2), axes=(-1,), epsilon=epsilon))
     else:
         y = layer_norm(n, total, n.value(2), n.optional(3), -1, epsilon)
-    return (y, None, None, total)[: len(n.outputs)] if len(n.outputs) > 1 else y
+    mean = deviation = None
+    if n.wants(1) or n.wants(2):
+        a, axes = Arithmetic(n), (total.type.rank - 1,)
+        mean = None if simplified else a.ReduceMean(total, axes=axes, keepdims=True)
+        centered = total if mean is None else a.Sub(total, mean)
+        square = a.ReduceMean(a.Mul(centered, centered), axes=axes, keepdims=True)
+        deviation = a.Rsqrt(a.Add(square, epsilon))
+    return (y, mean, deviation, total)[: len(n.outputs)] if len(n.outputs) > 1 else y

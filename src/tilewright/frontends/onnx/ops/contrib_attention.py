@@ -12,6 +12,7 @@ from ....ir.symbolic import Dim, prove_eq, prove_le, smax
 from ....ir.types import boolean, i64
 from .attention import join_heads, rotary_table, split_heads, turned
 from .elementwise import cast, scalar
+from .quantize import scaled
 from .shape import reshape, slice_
 from .table import Unsupported, importer
 
@@ -86,21 +87,32 @@ def _outputs(n: Node, y: Value, *others: Any) -> Any:
 @importer("Attention", domain=_MS)
 def _attention(n: Node) -> Any:
     """Projections of one input to queries, keys and values, then attention."""
-    if n.has(6) or n.attr("past_present_share_buffer", 0) or n.attr("do_rotary", 0):
+    if n.has(6):
+        raise Unsupported("caches of fixed size")
+    y: Value = n.emit(g.Matmul(n.value(0), n.value(1)))
+    return _of_projections(n, n.emit(g.Add(y, n.value(2))) if n.has(2) else y, mask=3, past=4, bias=n.optional(5))
+
+
+@importer("QAttention", domain=_MS)
+def _quantized_attention(n: Node) -> Any:
+    """The same of integers that stand for real numbers."""
+    x = scaled(n, n.value(0), n.value(3), n.optional(6))
+    w = scaled(n, n.value(1), n.value(4), n.optional(7), axis=1)
+    y = n.emit(g.Add(n.emit(g.Matmul(x, w)), n.value(2)))
+    return _of_projections(n, y, mask=5, past=8, bias=None)
+
+
+def _of_projections(n: Node, y: Value, mask: int, past: int, bias: Value | None) -> Any:
+    """Attention of queries, keys and values beside each other; `mask` and `past` are inputs of the node, `bias` is added to the scores."""
+    if n.attr("past_present_share_buffer", 0) or n.attr("do_rotary", 0):
         raise Unsupported("caches of fixed size and rotary embedding")
-    x = n.value(0)
-    heads = n.attr("num_heads")
-    y: Value = n.emit(g.Matmul(x, n.value(1)))
-    y = n.emit(g.Add(y, n.value(2))) if n.has(2) else y
-    width = y.type.shape[-1]
+    heads, width, present = n.attr("num_heads"), y.type.shape[-1], None
     q, k, v = (split_heads(n, p, heads) for p in _columns(n, y, n.attr("qkv_hidden_sizes") or [width // 3] * 3))
-    present = None
-    if n.has(4):
-        past = n.value(4)
-        k, v = (n.emit(g.Concat((_part(n, past, 0, i), new), axis=2)) for i, new in enumerate((k, v)))
+    if n.has(past):
+        k, v = (n.emit(g.Concat((_part(n, n.value(past), 0, i), new), axis=2)) for i, new in enumerate((k, v)))
     if n.wants(1):
         present = n.emit(g.Concat([reshape(n, part, (1, *part.type.shape)) for part in (k, v)], axis=0))
-    added = [_padding(n, 3, x.type.shape[0], k.type.shape[2], q), n.optional(5)]
+    added = [_padding(n, mask, y.type.shape[0], k.type.shape[2], q), bias]
     y = _attend(n, q, k, v, added, causal=bool(n.attr("unidirectional", 0)))
     return _outputs(n, join_heads(n, y), present)
 
@@ -207,3 +219,19 @@ def _appended(n: Node, past: Value, new: Value, before: Value, total: Dim) -> Va
     index = n.emit(g.Select(inside, place, n.constant(0, i64)))
     index = n.emit(g.BroadcastTo(reshape(n, index, shape), shape=(batch, groups, keys, depth)))
     return n.emit(g.Select(inside, n.emit(g.GatherElements(new, index, axis=2)), past))  # type: ignore[no-any-return]
+
+
+@importer("RotaryEmbedding", domain=_MS)
+def _rotary(n: Node) -> Value:
+    """Rotary embedding whose tables are taken at given places, or at those from one place on."""
+    if n.attr("is_packed_batching", 0) or n.attr("scale", 1.0) != 1.0:
+        raise Unsupported("packed batches and scales")
+    x, places, interleaved = n.value(0), n.value(1), bool(n.attr("interleaved", 0))
+    flat, width = x.type.rank == 3, n.attr("rotary_embedding_dim", 0)
+    heads = n.attr("num_heads", 0) if width else 0
+    x = split_heads(n, x, heads or x.type.shape[-1] // (2 * n.tensor(2).shape[1])) if flat else x
+    if places.type.rank == 1:
+        places = n.emit(g.Add(reshape(n, cast(n, places, i64), (1, 1)), _count(n, (1, x.type.shape[2]), 1)))
+    tables = [rotary_table(n, n.emit(g.Gather(n.value(i), places, axis=0)), interleaved) for i in (2, 3)]
+    y = turned(n, x, tables, interleaved)
+    return join_heads(n, y) if flat else y

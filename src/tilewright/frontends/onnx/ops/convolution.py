@@ -124,7 +124,11 @@ def _conv_transpose(n: Node) -> Value:
 
 @importer("MaxPool", "AveragePool")
 def _pool(n: Node) -> Any:
-    x = n.value(0)
+    return pool(n, n.value(0))
+
+
+def pool(n: Node, x: Value) -> Any:
+    """The largest elements of windows of `x` (and their places, if they are wanted) or, in any other operator, the means."""
     kernel = tuple(n.attr("kernel_shape"))
     strides, dilations, padding = _window(n, x, kernel)
     options: dict[str, Any] = {

@@ -28,7 +28,8 @@ def transposed(n: Node, x: Value) -> Value:
 
 
 @importer("Gemm")
-def _gemm(n: Node) -> Value:
+def gemm(n: Node) -> Value:
+    """``alpha a b + beta c``, either factor transposed."""
     a, b = n.value(0), n.value(1)
     a = transposed(n, a) if n.attr("transA", 0) else a
     b = transposed(n, b) if n.attr("transB", 0) else b

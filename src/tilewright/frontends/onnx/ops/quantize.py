@@ -11,7 +11,7 @@ from ....ir.types import DType, f32, i32
 from .convolution import conv
 from .elementwise import cast, to_float8
 from .shape import broadcast, reshape
-from .table import importer
+from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..importer import Node
@@ -33,6 +33,7 @@ def _along(n: Node, parameter: Value, x: Value) -> Value:
     return n.emit(g.Slice(repeated, starts=(0,) * rank, stops=stops, steps=(1,) * rank))  # type: ignore[no-any-return]
 
 
+@importer("DequantizeLinear", domain="com.microsoft")
 @importer("DequantizeLinear")
 def _dequantize(n: Node) -> Value:
     x, scale = n.value(0), n.value(1)
@@ -45,6 +46,7 @@ def _dequantize(n: Node) -> Value:
     return cast(n, y, dtype)
 
 
+@importer("QuantizeLinear", domain="com.microsoft")
 @importer("QuantizeLinear")
 def _quantize(n: Node) -> Value:
     x, scale = n.value(0), n.value(1)
@@ -65,11 +67,16 @@ def _limited(n: Node, y: Value, dtype: DType) -> Value:
     return cast(n, n.emit(g.Clamp(y, minimum=float(low), maximum=float(high))), dtype)
 
 
-def _real(n: Node, index: int, axis: int | None = None) -> Value:
-    """A quantized input (its scale and zero point follow it) as real numbers; `axis` is that of per-channel parameters."""
-    x = n.value(index)
-    scale, zero = n.value(index + 1), cast(n, n.value(index + 2), i32)
-    y = n.emit(g.Sub(cast(n, x, i32), _per_axis(n, zero, x, axis)))
+def real(n: Node, index: int, axis: int | None = None) -> Value:
+    """A quantized input (its scale and zero point, if any, follow it) as real numbers; `axis` is that of per-channel parameters."""
+    return scaled(n, n.value(index), n.value(index + 1), n.optional(index + 2), axis)
+
+
+def scaled(n: Node, x: Value, scale: Value, zero: Value | None, axis: int | None = None) -> Value:
+    """Integers as the real numbers that they stand for."""
+    y = cast(n, x, i32)
+    if zero is not None:
+        y = n.emit(g.Sub(y, _per_axis(n, cast(n, zero, i32), x, axis)))
     return n.emit(g.Mul(cast(n, y, f32), _per_axis(n, cast(n, scale, f32), x, axis)))  # type: ignore[no-any-return]
 
 
@@ -80,24 +87,29 @@ def _per_axis(n: Node, parameter: Value, x: Value, axis: int | None) -> Value:
     return reshape(n, parameter, [shape[0] if d == axis % x.type.rank else 1 for d in range(x.type.rank)])
 
 
-def _quantized(n: Node, y: Value, scale: int) -> Value:
-    """Real numbers rounded to the scale and zero point that are inputs `scale` and the next."""
-    zero = n.value(scale + 1)
+def quantized(n: Node, y: Value, scale: int, dtype: DType | None = None) -> Value:
+    """Real numbers rounded to the scale and zero point that are inputs `scale` and the next, which says the type, else `dtype`."""
     y = n.emit(g.Round(n.emit(g.Div(y, _per_axis(n, cast(n, n.value(scale), f32), y, None)))))
-    y = n.emit(g.Add(y, _per_axis(n, cast(n, zero, f32), y, None)))
-    return _limited(n, y, zero.type.dtype)
+    if n.has(scale + 1):
+        zero = n.value(scale + 1)
+        y, dtype = n.emit(g.Add(y, _per_axis(n, cast(n, zero, f32), y, None))), zero.type.dtype
+    assert dtype is not None
+    return _limited(n, y, dtype)
 
 
 @importer("QLinearMatMul")
 def _qlinear_matmul(n: Node) -> Value:
     # Per-row parameters of the left side, per-column ones of the right.
-    return _quantized(n, n.emit(g.Matmul(_real(n, 0, -2), _real(n, 3, -1))), 6)
+    return quantized(n, n.emit(g.Matmul(real(n, 0, -2), real(n, 3, -1))), 6)
 
 
+@importer("QLinearConv", domain="com.microsoft")
 @importer("QLinearConv")
 def _qlinear_conv(n: Node) -> Value:
+    if n.attr("channels_last", 0):
+        raise Unsupported("channels_last")
     bias = None
     if n.has(8):  # its scale is the product of those of input and weight, its zero point 0
         scale = n.emit(g.Mul(reshape(n, n.value(1), ()), cast(n, n.value(4), f32)))
         bias = n.emit(g.Mul(cast(n, n.value(8), f32), scale))
-    return _quantized(n, conv(n, _real(n, 0), _real(n, 3, 0), bias), 6)
+    return quantized(n, conv(n, real(n, 0), real(n, 3, 0), bias), 6)

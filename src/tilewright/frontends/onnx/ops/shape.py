@@ -224,6 +224,7 @@ def _space_to_depth(n: Node) -> Value:
     return reshape(n, x, (batch, c * s * s, h // s, w // s))
 
 
+@importer("Trilu", domain="com.microsoft")
 @importer("Trilu")
 def _trilu(n: Node) -> Value:
     diagonal = n.sizes(1, None)[0] if n.has(1) else 0
