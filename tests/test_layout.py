@@ -29,7 +29,20 @@ ALLOWED: dict[str, set[str]] = {
     "targets": {"errors", "ir", "dialects", "transforms", "lowering", "schedule", "artifact", "runtime", "disk_cache"},
 }
 """What each folder may import, beside itself; what is not listed here is the top (compiler, cli, ...) and may all."""
-TOP = ("compiler", "mixed", "jit", "nn", "numpy", "reduction", "cli", "precision", "verify", "torch_backend", "")
+TOP = (
+    "compiler",
+    "mixed",
+    "jit",
+    "nn",
+    "numpy",
+    "reduction",
+    "support",
+    "cli",
+    "precision",
+    "verify",
+    "torch_backend",
+    "",
+)
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

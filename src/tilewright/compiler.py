@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .errors import CompileError, InternalError, TilewrightError
+from .errors import CompileError, InternalError, TilewrightError, UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from .dialects.func import Func
@@ -275,6 +275,15 @@ class Compilation:
             self.report.measure_error = lambda: self._error(library)
         return library
 
+    def rehearse(self, module: Module) -> Lowered:
+        """What precedes machine code: the graph in place optimized, lowered and held against the target.
+
+        Raises:
+            UnsupportedOperatorError: lists all that the target cannot express.
+        """
+        self._optimize(module)
+        return self._lower(module)
+
     def _error(self, library: CompiledModel) -> OutputError | None:
         """The outputs' error against the same graph compiled in float32."""
         from .errors import ArtifactError
@@ -323,7 +332,11 @@ class Compilation:
     def _lower(self, module: Module) -> Lowered:
         from .lowering.pipeline import lower
 
-        return lower(module, self.target.lowering, lambda step, m: self._passes([step], m), self.precision)
+        lowered = lower(module, self.target.lowering, lambda step, m: self._passes([step], m), self.precision)
+        refused = self.target.refusals(lowered)
+        if refused:
+            raise UnsupportedOperatorError(refused, self.target.name)
+        return lowered
 
     def _metadata(self, lowered: Lowered, plan: Any) -> dict[str, Any]:
         from .artifact.sources import ABI_VERSION

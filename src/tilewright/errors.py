@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "ArtifactError",
@@ -35,29 +36,45 @@ class SizeError(CompileError, ValueError):
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """An operator that the compiler cannot translate, everywhere it occurs in the model."""
+    """An operator that the compiler cannot translate, everywhere it occurs in the model: why, and what to do instead."""
 
     operator: str
     count: int
     locations: tuple[str, ...] = ()
     hint: str = ""
+    instead: str = ""
 
     def __str__(self) -> str:
         shown = ", ".join(self.locations[:3])
         more = f" and {self.count - 3} more" if len(self.locations) > 3 else ""
         where = f": {shown}{more}" if shown else ""
         hint = f"\n      {self.hint}" if self.hint else ""
-        return f"{self.operator} ({self.count}x){where}{hint}"
+        instead = f"\n      instead: {self.instead}" if self.instead else ""
+        return f"{self.operator} ({self.count}x){where}{hint}{instead}"
 
 
 class UnsupportedOperatorError(CompileError):
-    """The model uses operators that the compiler does not have; `operators` lists all of them."""
+    """The model uses what the compiler, or the `target`, does not have; `operators` lists all of it."""
 
-    def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
+    def __init__(self, operators: Sequence[UnsupportedOperator], target: str = "") -> None:
         self.operators = tuple(operators)
         listing = "\n".join(f"  - {operator}" for operator in self.operators)
         noun = "operator" if len(self.operators) == 1 else "operators"
-        super().__init__(f"the model uses {len(self.operators)} unsupported {noun}:\n{listing}")
+        head = (
+            f"target {target} cannot run the model"
+            if target
+            else f"the model uses {len(self.operators)} unsupported {noun}"
+        )
+        super().__init__(f"{head}:\n{listing}")
+
+    def __reduce__(self) -> Any:
+        return _again, (str(self), self.operators)
+
+
+def _again(message: str, operators: tuple[UnsupportedOperator, ...]) -> UnsupportedOperatorError:
+    error = UnsupportedOperatorError(operators)
+    error.args = (message,)
+    return error
 
 
 class ShapeError(TilewrightError, ValueError):

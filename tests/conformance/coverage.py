@@ -100,6 +100,9 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield f"{drawn} of those that do not pass draw random numbers, whose types, shapes and distributions are right: the suite has one draw of NumPy's as"
         yield "their data, which no other generator repeats. ONNX's own runner compares the numbers, and so would count them as failed."
+    doctor = json.loads((HERE / "doctor_suite.json").read_text())
+    yield ""
+    yield f"`tilewright doctor` says before whether a case will compile: right for {doctor['right']} of {doctor['cases']} ({doctor['date']}, `python -m tests.conformance.doctor_suite`)."
     reasons: dict[str, list[str]] = defaultdict(list)
     for name, outcome in found["not_passed"].items():
         reasons[outcome.removeprefix("refused: ")].append(name.rpartition("/")[2].removeprefix("test_"))

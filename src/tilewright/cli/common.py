@@ -110,6 +110,32 @@ def dims_argument(dims: tuple[tuple[str, dict[int, str]], ...]) -> dict[str, dic
     return result or None
 
 
+def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
+    """What ``MODULE:NAME`` or ``FILE.py:NAME`` names in Python, and example inputs; None for anything else.
+
+    NAME is a model, or a function without parameters that returns one, alone or with a tuple of example inputs.
+    """
+    import inspect
+
+    from tilewright.errors import CompileError
+    from tilewright.reduction import import_module
+
+    where, colon, name = text.rpartition(":")
+    if not colon or Path(text).exists() or not (where.endswith(".py") or where.replace(".", "_").isidentifier()):
+        return None
+    try:
+        found = import_module(where)
+    except Exception as error:  # whatever it does when it is imported
+        raise CompileError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(found, name):
+        raise CompileError(f"{where} has no {name!r}")
+    model = getattr(found, name)
+    if inspect.isfunction(model) and not inspect.signature(model).parameters:
+        model = model()
+    pair = isinstance(model, tuple) and len(model) == 2 and isinstance(model[1], tuple)
+    return model if pair else (model, ())
+
+
 def obtain(model: str, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None) -> Any:
     """The compiled model at a path: an artifact is loaded, anything else is compiled, with its progress shown."""
     import tilewright as tw

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import io
+import json
 import os
 import platform
 import shutil
 import sys
-from collections import Counter
+import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tilewright.errors import TilewrightError
+from tilewright.ir.symbolic import free_symbols
+from tilewright.support import Support, examine
 
-from .common import compile_options, console, dims_argument, is_artifact, number, require_file, shape_text
+from .common import compile_options, console, dims_argument, is_artifact, named_model, number, require_file, shape_text
 
 _PACKAGES = {
     "needed": ("numpy", "ml_dtypes", "llvmlite", "ziglang", "xxhash", "click", "rich", "platformdirs", "filelock"),
@@ -31,11 +37,26 @@ _PACKAGES = {
 @click.command("doctor")
 @click.argument("model", required=False)
 @compile_options
-def command(model: str | None, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None) -> int:
-    """Check this machine and, with MODEL, list every operator of the model that is not supported."""
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print what was found of MODEL as JSON, with all places, and nothing else."
+)
+def command(
+    model: str | None, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None, as_json: bool
+) -> int:
+    """Check this machine and, with MODEL, list all of the model that is not supported: how often, where, and what to do instead.
+
+    MODEL is a file, or MODULE:NAME or FILE.py:NAME: a model in Python, or a function that returns one with a tuple of example inputs.
+    """
+    if as_json:
+        if model is None:
+            raise click.UsageError("--json needs a MODEL")
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = _check_model(model, target, precision, dims_argument(dims))
+        click.echo(json.dumps(_as_data(found), indent=2, ensure_ascii=False))
+        return 0 if found.ok else 1
     sound = _check_machine()
     if model is not None:
-        sound = _check_model(model, dims_argument(dims)) and sound
+        sound = _check_model(model, target, precision, dims_argument(dims)).ok and sound
     return 0 if sound else 1
 
 
@@ -109,42 +130,52 @@ def _webgpu() -> str:
     return str(adapter.info.get("device") or adapter.summary)
 
 
-def _check_model(model: str, dims: Any) -> bool:
-    from tilewright.compiler import import_model
-    from tilewright.errors import CompileError, UnsupportedOperatorError
-    from tilewright.ir.symbolic import free_symbols
-
-    if is_artifact(model):
-        raise click.UsageError("doctor takes a model, not an artifact; see 'tilewright inspect'")
-    require_file(model)
-    if Path(model).suffix.lower() == ".onnx":
+def _check_model(model: str, target: str, precision: str | None, dims: Any) -> Support:
+    named = named_model(model)
+    if named is None:
+        if is_artifact(model):
+            raise click.UsageError("doctor takes a model, not an artifact; see 'tilewright inspect'")
+        require_file(model)
+    if named is None and Path(model).suffix.lower() == ".onnx":
         for state, fact in _onnx_facts(model):
             _say(state, fact)
-    try:
-        module = import_model(model, None, {}, dims)
-    except UnsupportedOperatorError as error:
-        uses = sum(operator.count for operator in error.operators)
-        _say("FAILED", f"{model}: {len(error.operators)} of its operators are not supported ({uses} uses)")
-        for operator in sorted(error.operators, key=lambda o: -o.count):
-            console().print(f"{'':10}{operator}", highlight=False, markup=False, soft_wrap=True)
-        return False
-    except CompileError as error:
-        _say("FAILED", str(error))
-        return False
-    from tilewright.mixed import run_in_python
-
-    main: Any = module.symbol("main")
-    for text in run_in_python(module):
+    given, args = named or (model, None)
+    found = examine(given, args or None, target=target, precision=precision, dims=dims)
+    if found.problems:
+        uses = sum(p.count for p in found.problems)
+        what = f"{len(found.problems)} of its operators are not supported"
+        if found.module is not None:
+            what = f"target {target} cannot run it"
+        _say("FAILED", f"{model}: {what} ({uses} {'use' if uses == 1 else 'uses'})")
+        for operator in sorted(found.problems, key=lambda p: -p.count):
+            console().print(textwrap.indent(str(operator), " " * 10), highlight=False, markup=False, soft_wrap=True)
+    elif found.error is not None:
+        _say("FAILED", f"{model}: {found.error}")
+    if not found.ok or found.module is None:
+        return found
+    main: Any = found.module.symbol("main")
+    operators = found.operators
+    for text in found.interpreted:
         _say(
             "missing", f"a target for {text}: runs in Python beside what is compiled, so that the model cannot be saved"
         )
-    operators = Counter(op.name for op in main.body.ops)
     _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
+    _say("ok", f"target {target}: {found.kernels} different kernels")
     for name, value in zip(main.arg_names, main.body.args, strict=True):
         _say("ok", f"input {name}: {value.type.dtype.label}{shape_text(value.type.shape)}")
     for symbol in sorted({s for v in main.body.args for d in v.type.shape for s in free_symbols(d)}, key=str):
         _say("ok", f"dynamic dimension: {_bounds_text(symbol)}")
-    return True
+    return found
+
+
+def _as_data(found: Support) -> dict[str, Any]:
+    return {
+        "supported": found.ok,
+        "error": None if found.error is None else str(found.error),
+        "problems": [asdict(p) for p in found.problems],
+        "operators": dict(found.operators),
+        "kernels": found.kernels,
+    }
 
 
 def _bounds_text(symbol: Any) -> str:

@@ -89,19 +89,19 @@ def reduce(
     return _in_clean_process(job, progress or (lambda text: None))
 
 
-def import_module(name: str) -> None:
-    """Import a module by its name, or a file of Python."""
+def import_module(name: str) -> Any:
+    """The module of a name, or of a file of Python."""
     import importlib.util
 
     if not name.endswith(".py"):
-        importlib.import_module(name)
-        return
+        return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
     if spec is None or spec.loader is None or not Path(name).is_file():
         raise CompileError(f"{name}: no such file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[Path(name).stem] = module
     spec.loader.exec_module(module)
+    return module
 
 
 def _onnx_model(model: Any) -> bytes | None:

@@ -121,7 +121,10 @@ def _attempt(module: Module, inputs: Inputs | None, options: Options, search: bo
         return raised(error, "compile")
     draws = [inputs] if inputs is not None else []
     if search:
-        draws = [random_inputs(library.metadata, sizes, k) for k, sizes in enumerate(sample_sizes(library.metadata))]
+        try:
+            draws = [random_inputs(library.metadata, s, k) for k, s in enumerate(sample_sizes(library.metadata))]
+        except Exception as error:  # strings, for one: then inputs have to be given
+            return raised(error, "random inputs")
     for draw in draws:
         send("inputs", draw)
         send("stage", "run")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CompileError
+from ..errors import CompileError, UnsupportedOperator
 from ..lowering.pipeline import Lowered, LoweringOptions
 
 Progress = Callable[[str], None]
@@ -34,6 +34,10 @@ class Target(ABC):
     @abstractmethod
     def lowering(self) -> LoweringOptions:
         """Packing and schedule rules."""
+
+    def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
+        """All that this device cannot express of a lowered model."""
+        return []
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ DATA: dict[str, np.ndarray] = {
     "k": rng.integers(0, 3, (2, 5)),
     "b": rng.random((3, 4)) > 0.5,
     "c": rng.random((3, 4)) > 0.5,
+    "h": np.where(rng.random((3, 4)) > 0.7, np.nan, rng.standard_normal((3, 4))).astype(np.float32),
     "w": np.array([np.nan, np.inf, -np.inf, 2.5, -3.5, 0.0], np.float32),
 }
 CASES: dict[str, list[str]] = {
@@ -69,8 +70,26 @@ CASES: dict[str, list[str]] = {
         "xp.tensordot(x, y.T, 1)", "xp.einsum('ij,kj->ik', x, y)", "xp.einsum('bij,ij->b', z, x)", "xp.einsum('ii->i', x[:3, :3])", "xp.einsum('ij->', x)",
         "xp.einsum('bij,kj,lk->bil', z, x, z[:, :, 0])", "xp.einsum('...i,i', z, v)", "xp.cross(x[:, :3], y[:, 1:])",
     ],
+    "composed": [
+        *(f"xp.{f}(h{a})" for f in "nanmax nanmin nanprod nanvar nanstd nanargmax nanargmin nancumsum nancumprod".split() for a in ("", ", axis=1")),
+        "xp.nanmax(n)", "xp.nanmin(xp.where(b[:, :1], h, xp.nan), axis=1)", "xp.quantile(x, 0.3)", "xp.quantile(z, [0, 0.25, 1], axis=1)", "xp.quantile(z, 0.5, axis=-1, keepdims=True)", "xp.percentile(n, [10, 90], axis=0)", "xp.percentile(h, 50, axis=1)",
+        "xp.cov(x)", "xp.cov(x, rowvar=False, ddof=0)", "xp.cov(v, x[0])", "xp.corrcoef(x, y)", "xp.trapezoid(x)", "xp.trapezoid(z, dx=0.5, axis=1)", "xp.trapezoid(x, v)",
+        "xp.cumulative_sum(x, axis=0)", "xp.cumulative_prod(v)", "xp.select([x > 1, x > 0], [x, n], 7)", "xp.isneginf(w)", "xp.isposinf(w)", "xp.logaddexp2(x, y)", "xp.sinc(x)",
+        "xp.sinc(w[-1:])", "xp.conjugate(x)", "xp.interp(x, [-1, 0, 0.5, 2], [3, 1, 4, 1])", "xp.digitize(x, [-1, 0, 1])", "xp.digitize(n, m[0] * 0 + xp.arange(4), right=True)",
+        "xp.delete(x, [0, 2], axis=1)", "xp.delete(v, 1)", "xp.append(x, y)", "xp.append(x, y, axis=1)", "xp.atleast_3d(v)", "xp.atleast_3d(x)", "xp.dstack([v, v])", "xp.dstack([x, y])",
+        "xp.vsplit(x, 3)[1]", "xp.hsplit(x, [1, 2])[1]", "xp.hsplit(v, 2)[1]", "xp.dsplit(z, 2)[0]", "xp.diagflat(x[:2, :2], 1)", "xp.vecdot(x, y)", "xp.matvec(z, v)", "xp.vecmat(v, z.transpose(0, 2, 1))",
+        "xp.linalg.multi_dot([x, y.T, x])", "xp.linalg.trace(z)", "xp.linalg.diagonal(z, offset=1)", "xp.linalg.outer(v, v)", "xp.linalg.norm(x)",
+    ],
 }  # fmt: skip
-OF_DATA = ["x[x > 0]", "z[:, b]", "xp.nonzero(n)[1]", "xp.argwhere(b)", "xp.compress(b[:, 0], x, axis=0)", "x[b[:, 1]]"]
+OF_DATA = [
+    "x[x > 0]",
+    "z[:, b]",
+    "xp.nonzero(n)[1]",
+    "xp.argwhere(b)",
+    "xp.compress(b[:, 0], x, axis=0)",
+    "xp.extract(b, x)",
+    "x[b[:, 1]]",
+]
 
 
 def evaluate(text: str, xp: Any, data: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
-from ...errors import CompileError, UnsupportedOperator, UnsupportedOperatorError
+from ...errors import CompileError
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
@@ -25,6 +25,7 @@ from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, symbol
 from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
+from ..unsupported import unsupported
 from .control_flow import CONTROL_FLOW
 from .inputs import input_types, single_inputs
 from .model import OnnxFile, dtype_of
@@ -288,16 +289,8 @@ class Importer:
         self._nodes(proto.node, scope, {})
         outputs = [scope.find(o.name, "outputs of the graph") for o in proto.output]
         if self.problems:
-            raise UnsupportedOperatorError(
-                [
-                    UnsupportedOperator(
-                        operator,
-                        len(places),
-                        tuple(where for where, _ in places),
-                        next((h for _, h in places if h), ""),
-                    )
-                    for operator, places in self.problems.items()
-                ]
+            raise unsupported(
+                self.problems, "write an importer for it in a package of your own (docs/adding-an-operator.md)"
             )
         results: list[tuple[str, Tensor]] = []
         ends: list[tuple[str, int | tuple[int, ...] | None]] = []

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
-from ...errors import CompileError, InternalError, UnsupportedOperator, UnsupportedOperatorError
+from ...errors import CompileError, InternalError
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
@@ -24,6 +24,7 @@ from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, i64
 from ..complex import Complex, ComplexMath, each
+from ..unsupported import unsupported
 from .ops import COMPLEX, IMPORTERS, SCALAR, Unsupported
 from .ops.table import Poisoned
 from .reading import Program, bindings, dtype_of, is_complex, shape_of
@@ -213,16 +214,8 @@ class Importer:
         arguments = self._arguments(func)
         outputs = self.block(program.main.regions[0].blocks[0], [arguments[k] for k in program.kept])
         if self.problems:
-            raise UnsupportedOperatorError(
-                [
-                    UnsupportedOperator(
-                        operator,
-                        len(places),
-                        tuple(dict.fromkeys(where for where, _ in places)),
-                        next((h for _, h in places if h), ""),
-                    )
-                    for operator, places in self.problems.items()
-                ]
+            raise unsupported(
+                self.problems, "write an importer for it in a package of your own (docs/adding-an-operator.md)"
             )
         self._results(func, results, outputs)
         dce(module)

@@ -120,6 +120,8 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
             if specs is None:
                 break
     hint = "" if not model.training else " (The model is in training mode; compile it after model.eval().)"
+    if "data-dependent" in str(error):
+        hint += " (Where values decide, write torch.where or torch.cond; torch.compile(model, backend='tilewright') takes the model as it is.)"
     raise CompileError(f"torch.export cannot trace {type(model).__name__}: {_first_lines(error)}{hint}") from error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
-from ...errors import InternalError, UnsupportedOperator, UnsupportedOperatorError
+from ...errors import InternalError
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
@@ -22,6 +22,7 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
+from ..unsupported import unsupported
 from .registry import importers
 from .symbols import SymbolMap, Untranslatable
 from .tensors import array_of, dtype_of
@@ -185,16 +186,8 @@ class Importer:
                 self.values[node] = value
         self._graph(owner, graph)
         if self.problems:
-            raise UnsupportedOperatorError(
-                [
-                    UnsupportedOperator(
-                        operator,
-                        len(places),
-                        tuple(dict.fromkeys(where for where, _ in places)),
-                        next((h for _, h in places if h), ""),
-                    )
-                    for operator, places in self.problems.items()
-                ]
+            raise unsupported(
+                self.problems, "use torch.compile(model, backend='tilewright'), which leaves it to PyTorch"
             )
         self.builder.location = Location("outputs")
         self.builder.insert(Return([self._result(node) for _, node in outputs]))

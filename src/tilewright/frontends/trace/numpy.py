@@ -6,18 +6,19 @@ Data types: see `dtypes`. What NumPy has and this has not raises TypeError.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as _np
 
-from . import index, linear, pointwise, reductions, shapes
+from . import composed, index, linear, pointwise, reductions, shapes
 from .tensor import FUNCTIONS, Tensor
 
 _public = {name: f for name, f in FUNCTIONS.items() if "." not in name}
-__all__ = ["Tensor", *_public, "e", "from_dlpack", "inf", "nan", "newaxis", "pi"]
+__all__ = ["Tensor", *_public, "e", "from_dlpack", "inf", "linalg", "nan", "newaxis", "pi"]
 
 pi, e, inf, nan, newaxis = _np.pi, _np.e, _np.inf, _np.nan, None
-_modules = (index, linear, pointwise, reductions, shapes)
+_modules = (composed, index, linear, pointwise, reductions, shapes)
 
 
 def from_dlpack(x: Any) -> Tensor:
@@ -26,6 +27,8 @@ def from_dlpack(x: Any) -> Tensor:
 
 
 globals().update(_public)
+linalg = SimpleNamespace(**{n.removeprefix("linalg."): f for n, f in FUNCTIONS.items() if n.startswith("linalg.")})
+"""What there is of `numpy.linalg`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...dialects import func, host
-from ...errors import CompileError
 from ...ir.core import Module, Value
 from ...ir.symbolic import Dim
 from .wgsl import Shader
+
+RUN_TIME = (host.For, host.While, host.If, host.BindSize, host.Check)
+"""What a host program for WebGPU cannot do; `WebgpuTarget.refusals` tells of it."""
 
 
 def _formula(e: Dim) -> int | str:
@@ -33,10 +35,6 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
     free: list[int] = []
     steps: list[dict[str, Any]] = []
     for number, op in enumerate(main.body.ops):
-        if isinstance(op, host.For | host.While | host.If | host.BindSize | host.Check):
-            raise CompileError(
-                f"{op.location}: loops, branches and sizes that the run computes are not available for webgpu yet; compile for cpu or wasm32"
-            )
         if isinstance(op, host.Constant):
             places[op.result] = ["constant", len(constants)]
             constants.append(op.value)

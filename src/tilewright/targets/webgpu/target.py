@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from ...dialects import loop
+from ...errors import CompileError, UnsupportedOperator
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ..base import Progress, Target
-from .program import host_program
+from .program import RUN_TIME, host_program
 from .rules import schedule_kernel
 from .wgsl import print_shader
 
@@ -25,6 +26,30 @@ class WebgpuTarget(Target):
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}
+
+    def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
+        found: dict[str, list[str]] = {}
+        for kernel in lowered.module.functions(loop.Kernel):
+            try:
+                print_shader(kernel)
+            except CompileError as error:
+                info = lowered.kernels[kernel.sym_name]
+                what = str(error).partition(" (")[0].removeprefix("target webgpu ")
+                found.setdefault(what, []).extend([str(info.location)] * info.launches)
+        for op in lowered.module.symbol("main").body.ops:
+            if isinstance(op, RUN_TIME):
+                found.setdefault("has no loops, branches and sizes that the run computes", []).append(str(op.location))
+        return [
+            UnsupportedOperator(
+                what,
+                len(places),
+                tuple(dict.fromkeys(places)),
+                instead="convert the model to float32, or compile for cpu or wasm32"
+                if "float" in what
+                else "compile for cpu or wasm32",
+            )
+            for what, places in found.items()
+        ]
 
     def build(
         self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
