@@ -179,7 +179,7 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
     storages: list[_Storage] = []
     in_place = 0
     for index, op in enumerate(steps):
-        taken = _taken_over(op, kernels, index, home)
+        taken = _taken_over(op, kernels, index, home, first)
         for operand in op.operands:
             for buffer in roots(operand):
                 alloc = buffer.defining_op
@@ -237,7 +237,7 @@ def _loops_around(op: Operation) -> list[Operation]:
 
 
 def _taken_over(
-    op: Operation, kernels: dict[str, loop.Kernel], index: int, home: dict[Value, _Storage]
+    op: Operation, kernels: dict[str, loop.Kernel], index: int, home: dict[Value, _Storage], first: dict[Value, int]
 ) -> dict[Value, _Storage]:
     """For outputs of a launch that may be written in place: the storage of the input that dies there."""
     if not isinstance(op, host.Launch) or op.kernel not in kernels:
@@ -253,9 +253,12 @@ def _taken_over(
         if old is None or old in taken.values() or target in taken or target in home:
             continue
         alloc = target.defining_op
-        # The input must die here, and this launch must not read the same memory through another argument.
+        # The input must die here, where the output's buffer, written from its beginning on, must come to life (one that a loop fills slice by
+        # slice is alive in all steps); and this launch must not read the same memory through another argument.
         if (
             old.last != index
+            or first.get(target) != index
+            or not _from_beginning(op.outputs[output])
             or sum(home.get(r) is old for found in behind for r in found) > 1
             or not isinstance(alloc, host.Alloc)
         ):
@@ -263,6 +266,15 @@ def _taken_over(
         if prove_le(_aligned_bytes(alloc), old.size):
             taken[target] = old
     return taken
+
+
+def _from_beginning(value: Value) -> bool:
+    """Whether views show a buffer from its first element on."""
+    while isinstance(op := value.defining_op, host.View):
+        if not (isinstance(op.offset, int) and op.offset == 0):
+            return False
+        value = op.source
+    return True
 
 
 def _most_alive(storages: Sequence[_Storage]) -> int:

@@ -16,12 +16,13 @@ from tilewright.lowering.graph_to_tensor import lower_to_tensor
 from .control_flow_cases import CASES as CONTROL_FLOW
 from .elementwise_cases import CASES as ELEMENTWISE
 from .harness import Case, Sizes, arrays, build_module, symbols_of
+from .linalg_cases import CASES as LINALG
 from .movement_cases import CASES as MOVEMENT
 from .network_cases import CASES as NETWORK
 from .reduction_cases import CASES as REDUCTION
 from .scan_cases import CASES as SCAN
 
-CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN, *CONTROL_FLOW]
+CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN, *CONTROL_FLOW, *LINALG]
 
 
 def compare(actual: list[Any], expected: Any, case: Case, what: str) -> None:

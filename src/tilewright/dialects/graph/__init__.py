@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import attention, contract, control_flow, conv, elementwise, index, norm, pool, random, reduce, scan, shape
+from . import (
+    attention,
+    contract,
+    control_flow,
+    conv,
+    elementwise,
+    index,
+    linalg,
+    norm,
+    pool,
+    random,
+    reduce,
+    scan,
+    shape,
+)
 from .base import GraphOp
 
-_modules = (elementwise, shape, index, reduce, contract, conv, pool, norm, attention, scan, control_flow, random)
+_modules = (
+    elementwise,
+    shape,
+    index,
+    reduce,
+    contract,
+    conv,
+    pool,
+    norm,
+    attention,
+    scan,
+    control_flow,
+    random,
+    linalg,
+)
 OPERATORS: dict[str, type[GraphOp]] = {
     value.__name__: value
     for module in _modules

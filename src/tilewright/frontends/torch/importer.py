@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,9 @@ class Importer:
             return
         location = location_of(node)
         self.builder.location = location
+        if name == "with_effects":
+            self._ordered(node)
+            return
         function = importers().get(name)
         if function is None:
             subgraph = self._subgraph(node)
@@ -268,6 +272,18 @@ class Importer:
             self._problem(node, name, location, str(error))
         except IRError as error:
             raise InternalError(f"importing {name} at {location}: {error}") from error
+
+    def _ordered(self, node: Any) -> None:
+        """An operator with an effect: torch keeps the order by tokens, the first argument and the first result."""
+        _, target, *args = node.args
+        results = node.meta["val"][1:]
+        single = len(target._schema.returns) == 1
+        call = _Call(
+            node.name, target, tuple(args), node.kwargs, {**node.meta, "val": results[0] if single else results}
+        )
+        self._call(None, call)
+        found = self.values.pop(call)
+        self.values[node] = POISON if found is POISON else (TOKEN, *((found,) if single else found))
 
     def _number(self, node: Any, val: Any) -> None:
         """A tensor's only element taken out as a Python number: an integer becomes a size, any other stays a tensor of rank 0."""
@@ -403,6 +419,21 @@ class Importer:
 
 POISON = object()
 """Stands for the value of a node that could not be imported; its users are passed over, so that each cause is told once."""
+
+
+TOKEN = object()
+"""Stands for the value of a token, which only keeps effects in order."""
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call that stands inside of a node."""
+
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    meta: dict[str, Any]
 
 
 class _Poisoned(Exception):

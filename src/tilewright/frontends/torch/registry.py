@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 Importer = Callable[..., Any]
@@ -42,7 +42,13 @@ def importers() -> dict[str, Importer]:
 
 
 def decomposition_table() -> Any:
-    """All of torch's decompositions without those of operators that have an importer, which therefore stay whole.
+    """A new table: all of torch's decompositions without those of operators that have an importer, which therefore stay whole."""
+    return _decomposition_table(len(importers())).copy()
+
+
+@lru_cache(maxsize=1)
+def _decomposition_table(_: int) -> Any:
+    """See `decomposition_table`; users may register importers at any time.
 
     torch's default table stops at core ATen, which leaves some operators (interpolation, say) that it can decompose.
     """

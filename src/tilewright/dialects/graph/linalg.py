@@ -1,0 +1,455 @@
+"""Factorizations of matrices in the last two dimensions, as loops over columns or over rounds of rotations.
+
+Each step works on the whole matrix, so that what runs is elementwise computations and sums, in parallel over batch and matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.symbolic import Dim, prove_eq, prove_le, smin
+from ...ir.types import TensorType, Type, f64, i64
+from .base import GraphOp, tensor_type
+from .reduce import Argmax, Topk
+from .shape import Pad, Slice
+from .term import Term, loop
+
+
+def _matrix(op: GraphOp, x: Value, square: bool = False) -> TensorType:
+    t = tensor_type(x)
+    if t.rank < 2 or not t.dtype.is_float or t.dtype.bits < 32:
+        raise IRError(f"needs matrices of f32 or f64, got {t}", op)
+    if square and not prove_eq(t.shape[-1], t.shape[-2]):
+        raise IRError(f"needs square matrices, got {t.shape}", op)
+    return t
+
+
+def _inner(op: GraphOp, x: TensorType) -> Dim:
+    """The smaller side of a matrix."""
+    m, n = x.shape[-2:]
+    return m if prove_le(m, n) else n if prove_le(n, m) else smin(m, n)
+
+
+def _last(stacked: Term) -> Term:
+    """What a loop stacked, with the steps' dimension moved from the front to the end."""
+    rank = len(stacked.shape)
+    return stacked.transpose([*range(1, rank), 0])
+
+
+def _each_matrix(function: Any, x: Any, *others: Any) -> Any:
+    """`function` of every matrix of a batch in float64; its results stacked, a list of them where there are several."""
+    lead = x.shape[:-2]
+    flat = [y.reshape(-1, *y.shape[len(lead) :]) for y in (x, *others)]
+    wide = [y.astype(np.float64) if y.dtype.kind == "f" else y for y in flat]
+    found = [function(*parts) for parts in zip(*wide, strict=True)]
+    return [np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*found, strict=True)]
+
+
+@operation
+class Cholesky(GraphOp):
+    """The lower triangular ``L`` with ``L L^T = x``; only the lower triangle of `x` is read. NaN from the column on where `x` is not positive definite."""
+
+    name = "graph.cholesky"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        return (_matrix(self, self.x, square=True),)
+
+    def reference(self, x: Any) -> Any:
+        def factor(a: Any) -> Any:
+            lower, rest = np.zeros_like(a), np.tril(a) + np.tril(a, -1).T
+            for j in range(len(a)):
+                column = rest[:, j] / np.sqrt(rest[j, j])
+                column[:j] = 0
+                lower[:, j] = column
+                rest = rest - np.outer(column, column)
+            return (lower,)
+
+        if not x.size:
+            return x
+        with np.errstate(all="ignore"):
+            return _each_matrix(factor, x)[0].astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = Term(b, self.x)
+        n = x.shape[-1]
+
+        def step(j: Term, a: Term) -> Any:
+            column = a.at(j, -1)
+            column = column / column.at(j, -1).sqrt().unsqueeze(-1)
+            column = (j.iota(n) < j).select(0, column)
+            return [a - column.unsqueeze(-1) * column.unsqueeze(-2)], [column]
+
+        _, (columns,) = loop(b, x.iota(n), [x], step)
+        return _last(columns).value
+
+
+@operation
+class TriangularSolve(GraphOp):
+    """``a^-1 b`` for a triangular `a` (n, n), of which the other triangle is not read, and `b` (n, m); leading dimensions are equal."""
+
+    name = "graph.triangular_solve"
+    a: Operand
+    b: Operand
+    upper: Attr
+    unit_diagonal: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        a, b = _matrix(self, self.a, square=True), _matrix(self, self.b)
+        if a.rank != b.rank or a.dtype is not b.dtype or not all(map(prove_eq, a.shape[:-1], b.shape[:-1])):
+            raise IRError(f"{a} and {b} do not fit each other", self)
+        return (b,)
+
+    def reference(self, a: Any, b: Any) -> Any:
+        def solve(a: Any, x: Any) -> Any:
+            order = range(len(a))
+            for j in reversed(order) if self.upper else order:
+                x[j] = x[j] if self.unit_diagonal else x[j] / a[j, j]
+                rest = slice(0, j) if self.upper else slice(j + 1, None)
+                x[rest] -= np.outer(a[rest, j], x[j])
+            return (x,)
+
+        if not b.size:
+            return b
+        with np.errstate(all="ignore"):
+            return _each_matrix(solve, a, b)[0].astype(b.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        a, x = Term(b, self.a), Term(b, self.b)
+        n = a.shape[-1]
+
+        def step(j: Term, x: Term) -> Any:
+            column, row = Term(j.b, self.a).at(j, -1), x.at(j, -2)
+            if not self.unit_diagonal:
+                row = row / column.at(j, -1).unsqueeze(-1)
+            index, row = j.iota(n), row.unsqueeze(-2)
+            column = (index < j if self.upper else index > j).select(column, 0)
+            return [index.equals(j).unsqueeze(-1).select(row, x - column.unsqueeze(-1) * row)], []
+
+        steps = a.iota(n, n - 1, -1) if self.upper else a.iota(n)
+        (found,), _ = loop(b, steps, [x], step)
+        return found.value
+
+
+@operation
+class Lu(GraphOp):
+    """Elimination with exchange of rows: ``U`` above and on the diagonal, ``L`` without its unit diagonal below, and for each column the row (i64)
+    that changed places with it."""
+
+    name = "graph.lu"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x = _matrix(self, self.x)
+        return (x, TensorType(i64, (*x.shape[:-2], _inner(self, x))))
+
+    def reference(self, x: Any) -> Any:
+        def factor(a: Any) -> Any:
+            pivots = np.zeros(min(a.shape), np.int64)
+            for j in range(len(pivots)):
+                pivots[j] = p = j + np.argmax(np.abs(a[j:, j]))
+                a[[j, p]] = a[[p, j]]
+                if a[j, j]:
+                    a[j + 1 :, j] /= a[j, j]
+                a[j + 1 :, j + 1 :] -= np.outer(a[j + 1 :, j], a[j, j + 1 :])
+            return a, pivots
+
+        if not x.size:
+            return x, np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int64)
+        found, pivots = _each_matrix(factor, x)
+        return found.astype(x.dtype), pivots
+
+    def decompose(self, b: Builder) -> Sequence[Value]:
+        x = Term(b, self.x)
+        m, n = x.shape[-2:]
+
+        def step(j: Term, a: Term) -> Any:
+            rows, columns = j.iota(m), j.iota(n)
+            size = (rows < j).select(-1, a.at(j, -1).abs())
+            pivot = j.of(j.b(Argmax(size.value, axis=-1, keepdims=True)))
+            order = rows.equals(j).select(pivot, rows.equals(pivot).select(j, rows))
+            a = a.along(order.unsqueeze(-1), -2)
+            row = a.at(j, -2)
+            divisor = row.at(j, -1).unsqueeze(-1)
+            column = a.at(j, -1) / divisor.equals(0).select(1, divisor)
+            column = (rows > j).select(column, 0).unsqueeze(-1)
+            rest = a - column * (columns > j).select(row, 0).unsqueeze(-2)
+            below = columns.equals(j) & (rows > j).unsqueeze(-1)
+            return [below.select(column, rest)], [pivot.reshape(pivot.shape[:-1])]
+
+        (found,), (pivots,) = loop(b, x.iota(_inner(self, tensor_type(self.x))), [x], step)
+        return found.value, _last(pivots).value
+
+
+@operation
+class HouseholderQr(GraphOp):
+    """``R`` above and on the diagonal, and below it the reflectors ``1 - tau v v^T`` whose product is ``Q``: each ``v`` is 1 on the diagonal. Then each
+    ``tau``. The form that LAPACK's geqrf gives."""
+
+    name = "graph.householder_qr"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x = _matrix(self, self.x)
+        return (x, TensorType(x.dtype, (*x.shape[:-2], _inner(self, x))))
+
+    def reference(self, x: Any) -> Any:
+        def factor(a: Any) -> Any:
+            taus = np.zeros(min(a.shape))
+            for j in range(len(taus)):
+                v = a[j:, j].copy()
+                end = -np.copysign(np.linalg.norm(v), v[0])
+                if np.any(v[1:]):
+                    taus[j] = (end - v[0]) / end
+                    v[1:] /= v[0] - end
+                    v[0] = 1
+                    a[j:, j:] -= taus[j] * np.outer(v, v @ a[j:, j:])
+                    a[j + 1 :, j] = v[1:]
+            return a, taus
+
+        if not x.size:
+            return x, np.zeros((*x.shape[:-2], min(x.shape[-2:])), x.dtype)
+        return [y.astype(x.dtype) for y in _each_matrix(factor, x)]
+
+    def decompose(self, b: Builder) -> Sequence[Value]:
+        x = Term(b, self.x)
+        m, n = x.shape[-2:]
+
+        def step(j: Term, a: Term) -> Any:
+            rows, columns = j.iota(m), j.iota(n)
+            column = a.at(j, -1)
+            first = column.at(j, -1).unsqueeze(-1)
+            rest = (rows > j).select(column, 0)
+            # Divided by the largest, so that no square overflows.
+            size = column.abs().max(-1, keepdims=True)
+            size = size.equals(0).select(1, size)
+            scaled = (rows < j).select(0, column / size)
+            norm = (scaled * scaled).sum(-1, keepdims=True).sqrt() * size
+            plain = rest.abs().max(-1, keepdims=True).equals(0)
+            end = (first < 0).select(norm, -norm)
+            tau = plain.select(0, (end - first) / plain.select(1, end))
+            v = rest / plain.select(1, first - end)
+            whole = rows.equals(j).select(1, v).unsqueeze(-1)
+            reflected = a - tau.unsqueeze(-1) * whole * (whole * a).sum(-2, keepdims=True)
+            below = columns.equals(j) & (rows > j).unsqueeze(-1)
+            found = below.select(v.unsqueeze(-1), (columns < j).select(a, reflected))
+            return [found], [tau.reshape(tau.shape[:-1])]
+
+        (found,), (taus,) = loop(b, x.iota(_inner(self, tensor_type(self.x))), [x], step)
+        return found.value, _last(taus).value
+
+
+@operation
+class Reflect(GraphOp):
+    """``Q x``, or ``Q^T x`` where `transposed`, for the ``Q`` of `reflectors` (…, m, k) and `tau` (…, k) as `HouseholderQr` gives them and `x` (…, m, n)."""
+
+    name = "graph.reflect"
+    reflectors: Operand
+    tau: Operand
+    x: Operand
+    transposed: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        _matrix(self, self.reflectors)
+        return (_matrix(self, self.x),)
+
+    def reference(self, reflectors: Any, tau: Any, x: Any) -> Any:
+        def apply(a: Any, taus: Any, x: Any) -> Any:
+            order = range(len(taus))
+            for j in order if self.transposed else reversed(order):
+                v = np.concatenate([np.zeros(j), [1.0], a[j + 1 :, j]])
+                x = x - taus[j] * np.outer(v, v @ x)
+            return (x,)
+
+        return _each_matrix(apply, reflectors, tau, x)[0].astype(x.dtype) if x.size and tau.size else x
+
+    def decompose(self, b: Builder) -> Value:
+        x = Term(b, self.x)
+        m, k = x.shape[-2], tensor_type(self.tau).shape[-1]
+
+        def step(j: Term, x: Term) -> Any:
+            rows = j.iota(m)
+            v = (rows > j).select(j.of(self.reflectors).at(j, -1), 0)
+            v = rows.equals(j).select(1, v).unsqueeze(-1)
+            tau = j.of(self.tau).at(j, -1).unsqueeze(-1, -2)
+            return [x - tau * v * (v * x).sum(-2, keepdims=True)], []
+
+        steps = x.iota(k) if self.transposed else x.iota(k, k - 1, -1)
+        (found,), _ = loop(b, steps, [x], step)
+        return found.value
+
+
+# -- Rotations (Jacobi, 1846; Hestenes, 1958) -----------------------------------------------------------------------------------------
+
+
+def _sweeps(x: Term) -> int:
+    """How often all pairs of columns are rotated: convergence is quadratic in the end."""
+    return 18 if x.dtype is f64 else 12
+
+
+def _rotation(i: Term, partner: Term, own: Term, other: Term, product: Term) -> tuple[Term, Term]:
+    """Cosine and sine for each column that make the product with its partner vanish."""
+    still = i.equals(partner) | product.equals(0)
+    ratio = (other - own) / (still.select(1, product) * 2)
+    positive = (ratio > 0) | (ratio.equals(0) & (i < partner))
+    tangent = 1 / (ratio.abs() + (ratio * ratio + 1).sqrt())
+    tangent = still.select(0, positive.select(tangent, -tangent))
+    cosine = 1 / (tangent * tangent + 1).sqrt()
+    return cosine, cosine * tangent
+
+
+def _partners(step: Term, n: Dim) -> tuple[Term, Term]:
+    """The columns and with which each is rotated: in `n` steps each meets each."""
+    i = step.iota(n)
+    return i, (step - i) % i.number(n)
+
+
+def _cut(x: Term, axis: int, size: Dim) -> Term:
+    """The first `size` elements along `axis`."""
+    stops = list(x.shape)
+    stops[axis] = size
+    return x.of(x.b(Slice(x.value, starts=(0,) * len(stops), stops=tuple(stops), steps=(1,) * len(stops))))
+
+
+def _eye(x: Term, lead: Sequence[Dim], rows: Dim, columns: Dim) -> Term:
+    same = x.iota(rows).unsqueeze(-1).equals(x.iota(columns))
+    return same.cast(x.dtype).broadcast((*lead, rows, columns))
+
+
+def _signs(vectors: Term) -> Term:
+    """Of each column's largest element, as a row: which of two opposite vectors is meant."""
+    largest = vectors.of(vectors.b(Argmax(vectors.abs().value, axis=-2, keepdims=True)))
+    return (vectors.along(largest, -2) < 0).select(vectors.number(-1), 1)
+
+
+def _sign_array(vectors: Any) -> Any:
+    largest = np.argmax(np.abs(vectors), -2)[..., None, :]
+    return np.where(np.take_along_axis(vectors, largest, -2) < 0, -1, 1)
+
+
+@operation
+class Eigh(GraphOp):
+    """Eigenvalues (ascending) and eigenvectors (columns of norm 1, their largest element positive) of symmetric matrices; the lower triangle is read."""
+
+    name = "graph.eigh"
+    x: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x = _matrix(self, self.x, square=True)
+        return (TensorType(x.dtype, x.shape[:-1]), x)
+
+    def reference(self, x: Any) -> Any:
+        values, vectors = np.linalg.eigh(x.astype(np.float64))
+        if x.size:
+            vectors = vectors * _sign_array(vectors)
+        return values.astype(x.dtype), vectors.astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Sequence[Value]:
+        x = Term(b, self.x)
+        *lead, n, _ = x.shape
+        if n == 0:
+            return x.number(0).broadcast(x.shape[:-1]).value, self.x
+        index = x.iota(n)
+        x = (index.unsqueeze(-1) < index).select(x.transpose(), x)
+
+        def picked(a: Term, columns: Term) -> Term:
+            """One element of each row."""
+            return a.along(columns.unsqueeze(-1), -1).reshape(a.shape[:-1])
+
+        def step(j: Term, a: Term, vectors: Term) -> Any:
+            i, partner = _partners(j, n)
+            diagonal = picked(a, i)
+            cosine, sine = _rotation(i, partner, diagonal, diagonal.at(partner, -1), picked(a, partner))
+            a = cosine.unsqueeze(-1) * a - sine.unsqueeze(-1) * a.at(partner, -2)
+            cosine, sine = cosine.unsqueeze(-2), sine.unsqueeze(-2)
+            return [cosine * y - sine * y.at(partner, -1) for y in (a, vectors)], []
+
+        (a, vectors), _ = loop(b, x.iota(n * _sweeps(x)), [x, _eye(x, lead, n, n)], step)
+        ordered, order = b(Topk(picked(a, a.iota(n)).value, k=n, axis=-1, largest=False))
+        vectors = vectors.along(Term(b, order).unsqueeze(-2), -1)
+        return ordered, (vectors * _signs(vectors)).value
+
+
+@operation
+class Svd(GraphOp):
+    """``x = u diag(s) v^T``: `u`, the singular values in descending order, and ``v^T``, each row of which has a positive largest element.
+
+    `u` and ``v^T`` are square with `full`, else as large as `s` is.
+    """
+
+    name = "graph.svd"
+    x: Operand
+    full: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        x = _matrix(self, self.x)
+        *lead, m, n = x.shape
+        k = _inner(self, x)
+        if not prove_le(m, n) and not prove_le(n, m):
+            raise IRError(f"which side of {x.shape} is longer must be known", self)
+        rows, columns = (m, n) if self.full else (k, k)
+        return tuple(TensorType(x.dtype, (*lead, *s)) for s in ((m, rows), (k,), (columns, n)))
+
+    def reference(self, x: Any) -> Any:
+        u, s, vt = np.linalg.svd(x.astype(np.float64), full_matrices=self.full)
+        if x.size:
+            signs, k = _sign_array(np.swapaxes(vt, -1, -2)), s.shape[-1]
+            vt, u = vt * np.swapaxes(signs, -1, -2), np.concatenate([u[..., :k] * signs[..., :k], u[..., k:]], -1)
+        return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Sequence[Value]:
+        x = Term(b, self.x)
+        wide = not prove_le(x.shape[-1], x.shape[-2])
+        if wide:
+            x = x.transpose()
+        *lead, m, n = x.shape
+        if m == 0 or n == 0:
+            shapes = [r.type.shape for r in self.results]
+            left, right = (_eye(x, lead, *shapes[k][-2:]).value for k in (0, 2))
+            return left, x.number(0).broadcast(shapes[1]).value, right
+
+        def step(j: Term, w: Term, v: Term) -> Any:
+            i, partner = _partners(j, n)
+            norms, product = (w * w).sum(-2), (w * w.at(partner, -1)).sum(-2)
+            rotation = _rotation(i, partner, norms, norms.at(partner, -1), product)
+            cosine, sine = (y.unsqueeze(-2) for y in rotation)
+            return [cosine * y - sine * y.at(partner, -1) for y in (w, v)], []
+
+        (w, v), _ = loop(b, x.iota(n * _sweeps(x)), [x, _eye(x, lead, n, n)], step)
+        values, order = b(Topk((w * w).sum(-2).sqrt().value, k=n, axis=-1))
+        columns = Term(b, order).unsqueeze(-2)
+        w, v = w.along(columns, -1), v.along(columns, -1)
+        # The columns are orthogonal already: their QR factorization makes them a basis, also where some are zero.
+        reflectors, tau = b(HouseholderQr(w.value))
+        diagonal = Term(b, reflectors).along(w.iota(n).unsqueeze(-2), -2)
+        width = m if self.full else n
+        reflected: Value = b(Reflect(reflectors, tau, _eye(x, lead, m, width).value))
+        u = Term(b, reflected)
+        turned = (diagonal < 0).select(x.number(-1), 1)
+        if self.full:
+            turned = _padded_signs(turned, width)
+        return self._signed(u * turned, values, v, wide)
+
+    def _signed(self, u: Term, values: Value, v: Term, wide: bool) -> Sequence[Value]:
+        """The results with signs as agreed upon; of the transposed matrix, `u` and `v` have changed places."""
+        size = v.shape[-1]
+        signs = _signs(_cut(u, -1, size) if wide else v)
+        v = v * signs
+        u = u * (_padded_signs(signs, u.shape[-1]) if self.full else signs)
+        left, right = (v, u) if wide else (u, v)
+        return left.value, values, right.transpose().value
+
+
+def _padded_signs(signs: Term, columns: Dim) -> Term:
+    """A row of signs continued with ones."""
+    rank = len(signs.shape)
+    high = (0,) * (rank - 1) + (columns - signs.shape[-1],)
+    return signs.of(signs.b(Pad(signs.value, None, low=(0,) * rank, high=high, value=1)))
+
+
+__all__ = ["Cholesky", "Eigh", "HouseholderQr", "Lu", "Reflect", "Svd", "TriangularSolve"]
