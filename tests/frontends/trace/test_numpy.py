@@ -182,6 +182,25 @@ def test_types() -> None:
         tw.Tensor(1) + tw.Tensor(np.uint64(1))[None]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, v: np.add.reduce(x),
+        lambda x, v: np.multiply.reduce(x, axis=1, keepdims=True),
+        lambda x, v: np.maximum.reduce(x, (0, 1)),
+        lambda x, v: np.add.accumulate(x, 1),
+        lambda x, v: np.multiply.accumulate(v),
+        lambda x, v: np.subtract.outer(v, x),
+        lambda x, v: np.logical_or.reduce(x > 1, axis=None),
+    ],
+)
+def test_methods_of_ufuncs(call: Callable[..., Any]) -> None:
+    found = call(tw.Tensor(DATA["x"]), tw.Tensor(DATA["v"]))
+    assert isinstance(found, tw.Tensor)
+    same(found, call(DATA["x"], DATA["v"]), "")
+    same(tw.jit(call)(DATA["x"], DATA["v"]), call(DATA["x"], DATA["v"]), "")
+
+
 def test_norms() -> None:
     x = tw.Tensor(DATA["x"])
     for arguments in ((), (None, 1), (1, 0), (np.inf, -1), (3, 1, True), ("fro",)):
@@ -214,8 +233,16 @@ def test_refusals() -> None:
         np.linalg.inv(x)
     with pytest.raises(TypeError, match="order 2"):
         np.linalg.norm(x, 2)
-    with pytest.raises(TypeError, match=r"numpy\.add\.reduce has no form"):
-        np.add.reduce(x)
+    with pytest.raises(TypeError, match=r"numpy\.add\.at has no form"):
+        np.add.at(x, [0], 1)
+    with pytest.raises(TypeError, match=r"numpy\.divide\.reduce has no form"):
+        np.divide.reduce(x)
+    with pytest.raises(
+        TypeError, match=r"numpy\.sum of tilewright\.Tensor takes .*axis.*: got an unexpected keyword argument 'where'"
+    ):
+        np.sum(x, where=DATA["b"])
+    with pytest.raises(TypeError, match="there is no 'out'"):
+        np.add(x, x, out=np.zeros((3, 4), np.float32))
     with pytest.raises(tw.ShapeError, match="axis 5"):
         x.sum(5)
     with pytest.raises(TypeError):

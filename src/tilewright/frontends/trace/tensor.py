@@ -207,26 +207,21 @@ class Tensor:
         raise TypeError("a tensor never changes: write x = x.at[index].set(value), or .add, .multiply, .min, .max")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        own = _own(ufunc)
-        if method != "__call__" or own is None:
-            call = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            raise TypeError(
-                f"numpy.{call} has no form for tilewright.Tensor; convert with numpy.asarray(x) outside of traced functions"
-            )
-        return _refuse_out(own, inputs, options)
+        from .protocols import call_ufunc
+
+        return call_ufunc(ufunc, method, inputs, options)
 
     def __array_function__(self, called: Any, types: Any, args: Any, options: Any) -> Any:
-        own = _own(called)
-        if own is None:
-            raise TypeError(
-                f"{called.__module__}.{called.__name__} has no form for tilewright.Tensor; convert with numpy.asarray(x) outside of traced functions"
-            )
-        return _refuse_out(own, args, options)
+        from .protocols import call_function
+
+        return call_function(called, args, options)
 
     @staticmethod
     def implements(called: Callable[..., Any]) -> bool:
         """Whether a function of NumPy's takes tensors."""
-        return _own(called) is not None
+        from .protocols import own_form
+
+        return own_form(called) is not None
 
     if TYPE_CHECKING:  # operators and methods are attached below
 
@@ -255,19 +250,6 @@ class Tensor:
 
 
 _LOOPS = "for a loop use tw.scan or tw.while_loop, as an index use it as it is: x[i]"
-
-
-def _own(called: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What stands here for a function of NumPy's."""
-    name = called.__name__
-    found = FUNCTIONS.get(name) if getattr(np, name, None) is called else None
-    return found or (FUNCTIONS.get(f"linalg.{name}") if getattr(np.linalg, name, None) is called else None)
-
-
-def _refuse_out(own: Callable[..., Any], args: Any, options: Any) -> Any:
-    if options.get("out") is not None and any(o is not None for o in np.atleast_1d(np.array(options["out"], object))):
-        raise TypeError("a tensor never changes, so there is no 'out': use the result")
-    return own(*args, **{k: v for k, v in options.items() if k != "out"})
 
 
 def _attach() -> None:
