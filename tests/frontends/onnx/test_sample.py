@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx.parser
+import onnxruntime
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
@@ -63,6 +64,28 @@ def test_regions_of_their_own_number_of_samples():
     )
     (expected,) = ReferenceEvaluator(proto).run(None, {"x": x, "rois": rois, "b": np.array([1, 0, 1])})
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_largest_elements_of_regions():
+    """ONNX's reference has no MaxRoiPool."""
+    x = normal(2, 3, 9, 8)
+    rois = np.array([[1, 0.3, 0.2, 7.1, 8.4], [0, 2, 2, 3, 2.5], [1, -3, 1, 12, 5], [0, 20, 20, 21, 21]], np.float32)
+    found, proto = run(
+        "(float[N, 3, H, W] x, float[R, 5] rois) => (float[R, 3, 2, 3] y)",
+        "y = MaxRoiPool<pooled_shape=[2, 3], spatial_scale=0.9>(x, rois)",
+        x,
+        rois,
+    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (expected,) = session.run(None, {"x": x, "rois": rois})
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_norms_of_planes():
+    x = normal(2, 3, 5, 4)
+    found, _ = run("(float[N, 3, H, W] x) => (float[N, 3, 1, 1] y)", "y = GlobalLpPool<p=3>(x)", x)
+    expected = np.cbrt((np.abs(x) ** 3).sum((2, 3), keepdims=True))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [7, 1024, 1500])

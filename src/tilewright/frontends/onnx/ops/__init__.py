@@ -27,6 +27,7 @@ from . import (  # noqa: F401  (each file registers its importers)
     shape,
     signal,
     strings,
+    svm,
     training,
     trees,
 )

@@ -227,6 +227,14 @@ def _lp_pool(n: Node) -> Value:
     return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))  # type: ignore[no-any-return]
 
 
+@importer("GlobalLpPool")
+def _global_lp_pool(n: Node) -> Value:
+    x, p = n.value(0), n.attr("p", 2)
+    powers = n.emit(g.Pow(n.emit(g.Abs(x)), scalar(n, p, x)))
+    total = n.emit(g.ReduceSum(powers, axes=tuple(range(2, x.type.rank)), keepdims=True))
+    return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))  # type: ignore[no-any-return]
+
+
 @importer("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(n: Node) -> Value:
     operator = g.ReduceMean if n.op_type == "GlobalAveragePool" else g.ReduceMax

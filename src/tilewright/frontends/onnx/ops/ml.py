@@ -216,41 +216,6 @@ def _linear(n: Node, rows: int) -> Value:
     return n.emit(g.Add(scores, n.constant(offsets, f32))) if offsets else scores
 
 
-@importer("SVMRegressor", domain=_ML)
-def _svm_regressor(n: Node) -> Value:
-    x, count = cast(n, n.value(0), f32), n.attr("n_supports", 0)
-    a = Arithmetic(n, f32)
-    weights = np.array(n.attr("coefficients"), np.float32).reshape(-1, 1)
-    vectors, kind = n.attr("support_vectors"), n.attr("kernel_type", "LINEAR")
-    parameters = n.attr("kernel_params") or [0.0, 0.0, 0.0]
-    if n.attr("n_targets", 1) != 1:
-        raise Unsupported("several targets")
-    near = _kernel(n, x, np.array(vectors, np.float32).reshape(count, -1), kind, parameters) if count else x
-    score = a.Add(a.Matmul(near, weights), n.attr("rho", [0.0])[:1])
-    if n.attr("one_class", 0):
-        score = a.Select(a.Gt(score, 0.0), 1.0, -1.0)
-    return post_transform(n, score, n.attr("post_transform", "NONE"))
-
-
-def _kernel(n: Node, x: Value, vectors: np.ndarray[Any, Any], kind: str, parameters: list[float]) -> Value:
-    """A support vector machine's kernel of each row with each support vector."""
-    a = Arithmetic(n, f32)
-    gamma, offset, degree = parameters[:3]
-    if kind == "RBF":
-        # The differences themselves: the expanded square would lose digits where vectors are close.
-        apart = a.Sub(reshape(n, x, (x.type.shape[0], 1, x.type.shape[1])), vectors)
-        return a.Exp(a.Mul(a.ReduceSum(a.Mul(apart, apart), axes=(2,), keepdims=False), -gamma))  # type: ignore[no-any-return]
-    product = a.Matmul(x, vectors.T)
-    if kind == "LINEAR":
-        return product  # type: ignore[no-any-return]
-    scaled = a.Add(a.Mul(product, gamma), offset)
-    if kind == "SIGMOID":
-        return a.Tanh(scaled)  # type: ignore[no-any-return]
-    if kind == "POLY":
-        return a.Pow(scaled, float(int(degree)))  # type: ignore[no-any-return]
-    raise Unsupported(f"kernel_type {kind}")
-
-
 @importer("ZipMap", domain=_ML)
 def _zip_map(n: Node) -> Value:
     raise Unsupported("a list of dictionaries; export the model without it (skl2onnx: options={'zipmap': False})")

@@ -204,6 +204,34 @@ def _roi_align(n: Node) -> Value:
     return cast(n, a.Div(a.ReduceSum(total, axes=(3, 5), keepdims=False), number), x.type.dtype)
 
 
+@importer("MaxRoiPool")
+def _max_roi_pool(n: Node) -> Value:
+    """The largest element of each bin of each region, whose bins begin and end at whole elements; 0 where a bin has none."""
+    x, a = n.value(0), Arithmetic(n)
+    dtype = _wide(x.type.dtype)
+    rois, shape = cast(n, n.value(1), dtype), n.attr("pooled_shape")
+    count = rois.type.shape[0]
+    batches = cast(n, reshape(n, slice_(n, rois, 1, 0, 1), (count,)), i64)
+    corners = a.Mul(slice_(n, rois, 1, 1, 5), n.attr("spatial_scale", 1.0))
+    corners = a.Mul(a.Sign(corners), a.Floor(a.Add(a.Abs(corners), 0.5)))  # halves away from zero
+    found, nothing = a.Gather(x, batches, axis=0), float("-inf")
+    for axis, bins in ((3, shape[1]), (2, shape[0])):
+        size = found.type.shape[axis]
+        start, end = (reshape(n, slice_(n, corners, 1, c, c + 1), (count, 1, 1)) for c in (3 - axis, 5 - axis))
+        step = a.Div(a.Max(a.Add(a.Sub(end, start), 1.0), 1.0), float(bins))
+        k = cast(n, _positions(n, 3, 1, bins), dtype)
+        place = cast(n, _positions(n, 3, 2, size), dtype)
+        first = a.Add(a.Floor(a.Mul(k, step)), start)
+        last = a.Add(a.Ceil(a.Mul(a.Add(k, 1.0), step)), start)
+        inside = a.And(a.Ge(place, first), a.Lt(place, last))  # (region, bin, element)
+        lead = found.type.shape[:axis]
+        rest = found.type.shape[axis + 1 :]
+        windows = reshape(n, found, (*lead, 1, size, *rest))
+        mask = reshape(n, inside, (count, *(1,) * (axis - 1), bins, size, *(1,) * len(rest)))
+        found = a.ReduceMax(a.Select(mask, windows, nothing), axes=(axis + 1,), keepdims=False)
+    return a.Select(a.Eq(found, nothing), 0.0, found)  # type: ignore[no-any-return]
+
+
 @importer("DeformConv")
 def _deform_conv(n: Node) -> Value:
     """A convolution that reads its taps at places of their own: they are sampled first, the rest is a product of matrices."""
