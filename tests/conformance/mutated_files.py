@@ -1,6 +1,6 @@
 """Damaged and hostile model files: each must be refused with a clear error, or compile.
 
-`python -m tests.conformance.mutated_files` makes 500 mutations of small ONNX and ``.pt2`` files (mutation `n` depends on its number only) and
+`python -m tests.conformance.mutated_files` makes 700 mutations of small ONNX, ``.pt2`` and StableHLO files (mutation `n` depends on its number only) and
 imports each, and compiles what passes, in a process of its own with limits on memory and time. Bad outcomes: a crash, a hang, much memory, an
 error of the compiler itself, a file read outside of the model's folder, code run. The outcomes are kept in ``mutated_files.json``.
 """
@@ -30,7 +30,7 @@ from tilewright.errors import InternalError, TilewrightError
 from .mutations import Mutation, make
 
 DATA = Path(__file__).with_suffix(".json")
-COUNT = 500
+COUNT = 700
 MEMORY = 2 << 30
 """Bytes of address space that a child may take beyond what it starts with."""
 SECONDS = 60
@@ -123,12 +123,16 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--only", type=int, nargs="*", help="mutations of these numbers; the data is left alone")
     parser.add_argument("--import-only", action="store_true", help="without compiling; the data is left alone")
+    parser.add_argument("--fresh", action="store_true", help="also those that the data has")
     options = parser.parse_args()
     load_frameworks()
     numbers = options.only if options.only else range(options.count)
     kept = not options.only and not options.import_only
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = _earlier() if kept and not options.fresh else []
+    known = {row["number"] for row in rows}
     for number in numbers:
+        if number in known:
+            continue
         mutation = Mutation.numbered(number)
         start = time.monotonic()
         result = outcome(mutation, native=not options.import_only)
@@ -145,13 +149,21 @@ def _counts(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(r["outcome"].split(":")[0] for r in rows)
 
 
+def _earlier() -> list[dict[str, Any]]:
+    """The rows of the data that were not bad."""
+    rows = json.loads(DATA.read_text())["mutations"] if DATA.exists() else []
+    return [row for row in rows if not row["outcome"].startswith("BAD")]
+
+
 def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts, and the outcomes of each kind of mutation in a line each."""
+    """Counts, and the outcomes."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {platform.system()}",
         "counts": _counts(rows),
-        "mutations": [f"{r['number']} {r['base']}, {r['kind']}: {r['outcome'].splitlines()[0][:160]}" for r in rows],
+        "mutations": [
+            {**r, "outcome": r["outcome"].splitlines()[0][:160]} for r in sorted(rows, key=lambda r: r["number"])
+        ],
     }
 
 
@@ -162,6 +174,7 @@ def load_frameworks() -> None:
     import torch.export.pt2_archive._package
 
     import tilewright.frontends.onnx.importer
+    import tilewright.frontends.stablehlo.importer
     import tilewright.frontends.torch.importer  # noqa: F401
 
     random.seed(0)

@@ -20,6 +20,8 @@ import onnx
 import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
+from . import stablehlo_mutations as stablehlo
+
 HEADER = '<ir_version: 10, opset_import: ["": 18, "local": 1]>'
 TEXTS = {
     "mlp": " main (float[n, 8] x) => (float[n, 4] y) <float[8, 4] w, float[4] b> { h = MatMul(x, w) s = Add(h, b) r = Relu(s) y = Softmax<axis = -1>(r) }",
@@ -38,6 +40,10 @@ TEXTS = {
 HOSTILE = (-1, 0, -(2**31), 2**31, 2**40, 2**62, -(2**63), 2**63 - 1, 7)
 
 
+STABLEHLO = 500
+"""The first number of those of StableHLO."""
+
+
 @dataclass(frozen=True)
 class Mutation:
     number: int
@@ -46,7 +52,15 @@ class Mutation:
 
     @staticmethod
     def numbered(number: int) -> Mutation:
-        """First each constructed file once, then the random kinds, each on every base, in turn."""
+        """First each constructed file once, then the random kinds, each on every base, in turn: ONNX and ``.pt2``, from `STABLEHLO` on StableHLO."""
+        if number >= STABLEHLO:
+            known = [("stablehlo", kind) for kind in stablehlo.BUILT]
+            others = [(f"{base}.mlir", kind) for kind in (*stablehlo.TEXT, *BYTES) for base in stablehlo.PROGRAMS]
+            others += [(f"{base} bytecode", kind) for kind in BYTES for base in stablehlo.PROGRAMS]
+            number_there = number - STABLEHLO
+            at = number_there - len(known)
+            base, kind = known[number_there] if at < 0 else others[at % len(others)]
+            return Mutation(number, base, kind)
         built = [*(("built", kind) for kind in BUILT), *(("mlp.pt2", kind) for kind in ATTACKS)]
         general = [(base, kind) for kind in GENERAL_ONNX for base in TEXTS]
         general += [(base, kind) for kind in GENERAL_PT2 for base in PROGRAMS]
@@ -57,6 +71,10 @@ class Mutation:
 def make(mutation: Mutation, folder: Path, outside: Path) -> Path:
     """Write the mutated file, and what belongs to it, into `folder`; `outside` holds ``secret.bin``, and would get a ``canary``."""
     rng = random.Random(mutation.number)
+    if mutation.number >= STABLEHLO:
+        path = folder / "model.mlir"
+        path.write_bytes(_stablehlo(rng, mutation))
+        return path
     path = folder / ("model.pt2" if mutation.base in PROGRAMS else "model.onnx")
     if mutation.kind in BUILT:
         proto = BUILT[mutation.kind](rng, folder, outside)
@@ -70,6 +88,16 @@ def make(mutation: Mutation, folder: Path, outside: Path) -> Path:
     else:
         path.write_bytes(GENERAL_PT2[mutation.kind](rng, program(mutation.base)))
     return path
+
+
+def _stablehlo(rng: random.Random, mutation: Mutation) -> bytes:
+    if mutation.base == "stablehlo":
+        return stablehlo.BUILT[mutation.kind]().encode()
+    name = mutation.base.partition(".")[0].partition(" ")[0]
+    if mutation.kind in stablehlo.TEXT:
+        return stablehlo.TEXT[mutation.kind](rng, stablehlo.PROGRAMS[name]).encode()
+    data = stablehlo.PROGRAMS[name].encode() if mutation.base.endswith(".mlir") else stablehlo.bytecode(name)
+    return BYTES[mutation.kind](rng, data)
 
 
 # -- ONNX ----------------------------------------------------------------------------------------------------------------------------
@@ -234,10 +262,13 @@ def _attributes(rng: random.Random, model: Any) -> bytes:
     return bytes(model.SerializeToString())
 
 
-GENERAL_ONNX: dict[str, Callable[[random.Random, Any], bytes]] = {
+BYTES: dict[str, Callable[[random.Random, Any], bytes]] = {
     "truncated": _truncated,
     "bits": _bits,
     "spliced": _spliced,
+}
+GENERAL_ONNX: dict[str, Callable[[random.Random, Any], bytes]] = {
+    **BYTES,
     "field": _field,
     "order": _order,
     "cycle": _cycle,

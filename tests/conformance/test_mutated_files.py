@@ -10,8 +10,9 @@ pytest.importorskip("torch")
 if sys.platform != "linux":
     pytest.skip("limits of memory and the fork of a loaded process need Linux", allow_module_level=True)
 
+from . import stablehlo_mutations
 from .mutated_files import COUNT, load_frameworks, outcome
-from .mutations import ATTACKS, BUILT, GENERAL_ONNX, GENERAL_PT2, PROGRAMS, TEXTS, Mutation
+from .mutations import ATTACKS, BUILT, BYTES, GENERAL_ONNX, GENERAL_PT2, PROGRAMS, STABLEHLO, TEXTS, Mutation
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +48,22 @@ def test_the_undamaged_files_compile(base: str, monkeypatch: pytest.MonkeyPatch)
     assert outcome(Mutation(0, base, "none"), native=False) == "compiled"
 
 
+@pytest.mark.parametrize("base", stablehlo_mutations.PROGRAMS)
+def test_the_undamaged_stablehlo_compiles(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jaxlib")
+    monkeypatch.setitem(stablehlo_mutations.TEXT, "none", lambda rng, text: text)
+    monkeypatch.setitem(BYTES, "none", lambda rng, data: data)
+    assert outcome(Mutation(STABLEHLO, f"{base}.mlir", "none"), native=False) == "compiled"
+    assert outcome(Mutation(STABLEHLO, f"{base} bytecode", "none"), native=False) == "compiled"
+
+
+@pytest.mark.parametrize("kind", stablehlo_mutations.BUILT)
+def test_hostile_stablehlo(kind: str) -> None:
+    pytest.importorskip("jaxlib")
+    assert not outcome(Mutation(STABLEHLO, "stablehlo", kind), native=False).startswith("BAD")
+
+
 def test_a_sample_of_random_damage() -> None:
-    for number in range(80, COUNT, 60):
+    for number in range(80, COUNT if stablehlo_mutations.readable() else STABLEHLO, 60):
         found = outcome(Mutation.numbered(number), native=False)
         assert not found.startswith("BAD"), (number, found)

@@ -184,6 +184,12 @@ class Node:
         return [self.broadcast(r, shape) for r in results]
 
 
+MAX_DEPTH = 60
+"""How deep regions and calls may be nested."""
+MAX_EXPANDED = 200_000
+"""How many operations there may be when every call has been expanded."""
+
+
 class Importer:
     """Builds one module from one program."""
 
@@ -201,6 +207,7 @@ class Importer:
         self.loops: list[Any] = []
         self.scalar = False
         self.calls: list[str] = []
+        self.depth = self.expanded = 0
         self.builder: Builder
 
     def run(self) -> Module:
@@ -309,15 +316,22 @@ class Importer:
         """The values that a block returns for `arguments`; None for one that an unsupported operation would have made."""
         self.values.update(zip(block.arguments, arguments, strict=True))
         saved, self.scalar = self.scalar, scalar
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise CompileError(f"regions and calls are nested more than {MAX_DEPTH} deep")
         try:
             for op in block.operations:
                 operation = op.operation
+                self.expanded += 1
+                if self.expanded > MAX_EXPANDED:
+                    raise CompileError(f"with all calls expanded the program has more than {MAX_EXPANDED} operations")
                 if operation.name in _RETURNS:
                     return [self.values[v] for v in operation.operands]
                 for result, value in zip(operation.results, self._operation(operation), strict=True):
                     self.values[result] = value
         finally:
             self.scalar = saved
+            self.depth -= 1
         raise CompileError("a block returns nothing")
 
     def _operation(self, op: Any) -> Sequence[Any]:

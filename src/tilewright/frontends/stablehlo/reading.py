@@ -74,7 +74,9 @@ def read(model: Any, dims: DimsArgument | None) -> Program:
             if source.startswith(MAGIC):
                 module = stablehlo.deserialize_portable_artifact(made, source)
             else:
-                module = ir.Module.parse(source.decode())
+                module = ir.Module.parse(_shallow(source.decode()))
+        except CompileError as error:
+            raise CompileError(f"{name}: {error}") from None
         except Exception as error:
             raise CompileError(f"{name}: not StableHLO that jaxlib reads: {str(error).splitlines()[0]}") from None
     functions = {op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"}
@@ -102,6 +104,19 @@ def read(model: Any, dims: DimsArgument | None) -> Program:
     resolved = _resolve(list(zip(names, shapes, strict=True)), dims)
     inputs = [(n, TensorType(t, s), p) for n, t, s, p in zip(names, dtypes, resolved, pairs, strict=True)]
     return Program(module, main, inputs, kept)
+
+
+MAX_NESTED = 500
+"""How deep brackets may be nested in a text: MLIR's parser uses up the stack with them."""
+
+
+def _shallow(text: str) -> str:
+    depth = 0
+    for bracket in re.findall(r"[{}()\[\]]", re.sub(r'"(?:[^"\\\n]|\\.)*"', "", text)):
+        depth += 1 if bracket in "{([" else -1
+        if depth > MAX_NESTED:
+            raise CompileError(f"brackets are nested more than {MAX_NESTED} deep")
+    return text
 
 
 def element_dtype(text: str) -> DType:
@@ -144,9 +159,17 @@ def constant_of(op: Any) -> np.ndarray[Any, Any]:
     """The data of a ``stablehlo.constant``, as an array that needs nothing of MLIR's."""
     type = op.results[0].type
     dtype, shape = dtype_of(type), [d for d in shape_of(type) if d is not None]
+    TensorType(dtype, shape)  # refuses what is too large to exist
+    value = op.attributes["value"]
     try:
-        return np.array(op.attributes["value"]).astype(dtype.numpy).reshape(shape)
-    except (TypeError, ValueError):  # jaxlib has no access to complex numbers, bf16 and narrower ones, and resources
+        if value.is_splat:
+            return np.broadcast_to(np.asarray(value.get_splat_value().value, dtype.numpy), shape)
+        return np.array(value).astype(dtype.numpy).reshape(shape)
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # jaxlib has no access to complex numbers, bf16 and narrower ones, and resources
         text = op.get_asm()
     start = text.find("dense<")
     if start < 0:
