@@ -334,6 +334,7 @@ LAYERS: dict[str, tuple[Any, Any]] = {
     "adaptive_max_pool2d": (lambda: N.AdaptiveMaxPool2d((3, 4)), IMAGE),
     "batch_norm": (lambda: N.BatchNorm2d(6), IMAGE),
     "batch_norm_plain": (lambda: N.BatchNorm2d(6, affine=False), IMAGE),
+    "batch_norm_untracked": (lambda: N.BatchNorm2d(6, track_running_stats=False), IMAGE),
     "layer_norm": (lambda: N.LayerNorm(8), IMAGE),
     "layer_norm_two": (lambda: N.LayerNorm((9, 8), elementwise_affine=False), IMAGE),
     "rms_norm": (lambda: N.RMSNorm(8), IMAGE),

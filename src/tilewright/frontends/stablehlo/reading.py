@@ -160,8 +160,8 @@ def constant_of(op: Any) -> np.ndarray[Any, Any]:
     type = op.results[0].type
     dtype, shape = dtype_of(type), [d for d in shape_of(type) if d is not None]
     TensorType(dtype, shape)  # refuses what is too large to exist
-    value = op.attributes["value"]
     try:
+        value = op.attributes["value"]
         if value.is_splat:
             return np.broadcast_to(np.asarray(value.get_splat_value().value, dtype.numpy), shape)
         return np.array(value).astype(dtype.numpy).reshape(shape)

@@ -136,12 +136,16 @@ def batch_norm(
     eps: float,
     _: Any = None,
 ) -> Value:
-    if training or mean is None or variance is None:
+    if training and mean is not None:
         raise Unsupported(
             "batch normalization over the batch itself (training mode); call model.eval() before compiling"
         )
     dtype = f32 if x.type.dtype.bits == 16 else x.type.dtype
     shape = (x.type.shape[1],)
+    if mean is None or variance is None:  # none are kept: those of the batch are taken
+        axes, wide = (0, *range(2, x.type.rank)), n.cast(x, dtype)
+        mean = n.emit(g.ReduceMean(wide, axes=axes, keepdims=False))
+        variance = n.emit(g.Variance(wide, axes=axes, keepdims=False))
     weight = n.broadcast(n.constant(1, dtype), shape) if weight is None else weight
     bias = n.broadcast(n.constant(0, dtype), shape) if bias is None else bias
     return n.emit(g.BatchNorm(x, weight, bias, mean, variance, epsilon=eps))  # type: ignore[no-any-return]
