@@ -175,6 +175,64 @@ def test_model_local_functions_are_inlined():
     assert str(multiplications[0].location) == "Scale(a)/Mul(r)"
 
 
+def run(text, *inputs):
+    module = import_onnx(parse(text) if isinstance(text, str) else text)
+    verify(module)
+    return Interpreter(module).run("main", list(inputs))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_attributes_of_a_call_are_seen_in_subgraphs(flag):
+    text = """<ir_version: 10, opset_import: ["": 22, "f": 1]>
+        main (float[N] x, bool c) => (float[N] y) { y = f.Outer<slope=0.5>(x, c) }
+        <domain: "f", opset_import: ["": 13, "f": 1]> Outer <slope> (v, w) => (r) { r = f.Pick<alpha: float = @slope>(v, w) }
+        <domain: "f", opset_import: ["": 22]> Pick <alpha> (v, w) => (r) {
+            r = If (w) <then_branch = t () => (float[N] a) { a = LeakyRelu<alpha: float = @alpha>(v) }, else_branch = e () => (float[N] b) { b = Neg(v) }>
+        }"""
+    (y,) = run(text, np.array([-2, 3], np.float32), np.array(flag))
+    np.testing.assert_array_equal(y, [-1, 3] if flag else [2, -3])
+
+
+def test_inputs_that_a_call_leaves_out():
+    """In the function's own nodes, in what it calls, and in subgraphs."""
+    text = """<ir_version: 10, opset_import: ["": 22, "f": 1]>
+        main (float[N] x, bool c) => (float[N] y, float[N] z) { y = f.Within(x, c)  low = Constant<value_float=0.0>()  z = f.Within(x, c, low) }
+        <domain: "f", opset_import: ["": 22, "f": 1]> Within (v, w, low, high) => (r) { s = f.Clipped(v, low, high)
+            r = If (w) <then_branch = t () => (float[N] a) { a = Clip(s, low, high) }, else_branch = e () => (float[N] b) { b = Neg(s) }>
+        }
+        <domain: "f", opset_import: ["": 22]> Clipped (v, low, high) => (r) { r = Clip(v, low, high) }"""
+    y, z = run(text, np.array([-2, 3], np.float32), np.array(True))
+    np.testing.assert_array_equal(y, [-2, 3])
+    np.testing.assert_array_equal(z, [0, 3])
+
+
+def test_overloads_of_functions():
+    functions, calls = [], []
+    for overload in ("Neg", "Abs"):
+        body = [helper.make_node(overload, ["x"], ["y"])]
+        functions.append(helper.make_function("f", "g", ["x"], ["y"], body, [helper.make_opsetid("", 22)]))
+        calls.append(helper.make_node("g", ["x"], [overload], domain="f"))
+        functions[-1].overload = calls[-1].overload = overload
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "Neg", "Abs")]
+    graph = helper.make_graph(calls, "main", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("f", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
+    y, z = run(model, np.array([-2, 3], np.float32))
+    np.testing.assert_array_equal([y, z], [[2, -3], [2, 3]])
+
+
+def test_sparse_constants():
+    values = numpy_helper.from_array(np.array([5, 7], np.float32), "w")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 4]), "places"), [2, 3])
+    node = helper.make_node("Constant", [], ["c"], sparse_value=sparse)
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    graph = helper.make_graph(
+        [node, helper.make_node("Add", ["c", "w"], ["y"])], "g", [], [value], sparse_initializer=[sparse]
+    )
+    (y,) = run(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]))
+    np.testing.assert_array_equal(y, [[0, 10, 0], [0, 14, 0]])
+
+
 def test_undefined_names_are_reported():
     proto = parse(SIMPLE)
     proto.graph.node[0].input[0] = "ghost"

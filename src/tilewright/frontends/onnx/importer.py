@@ -208,13 +208,28 @@ class Node:
 
 
 class Scope:
-    """Names of one graph or function body; those of the enclosing graph are visible."""
+    """Names of one graph or function body; those of the enclosing graph are visible, and so are the attributes of a function's call."""
 
-    def __init__(self, outer: Scope | None = None, opsets: Mapping[str, int] | None = None, path: str = "") -> None:
+    def __init__(
+        self,
+        outer: Scope | None = None,
+        opsets: Mapping[str, int] | None = None,
+        path: str = "",
+        references: Mapping[str, Any] | None = None,
+    ) -> None:
         self.names: dict[str, Binding] = {}
+        self.left_out: set[str] = set()
+        """Inputs that the call of a function does not give."""
+        self.references: Mapping[str, Any] = references or (outer.references if outer is not None else {})
         self.outer = outer
         self.path: str = path or (outer.path if outer is not None else "")
         self.opsets: Mapping[str, int] = opsets if opsets is not None else outer.opsets if outer is not None else {}
+
+    def gives(self, name: str) -> bool:
+        """Whether a node's input is there: it has a name, which is not that of a function's input without a value."""
+        if not name or name in self.left_out:
+            return False
+        return name in self.names or self.outer is None or self.outer.gives(name)
 
     def find(self, name: str, user: str) -> Binding:
         scope: Scope | None = self
@@ -286,7 +301,7 @@ class Importer:
                 self.examples[x] = (name, np.asarray(example))
                 if self.all_sizes and type.dtype in CONTENT_DTYPES and type.rank <= 1 and (type.max_size or 1) <= SIZES:
                     self.specialize(x)
-        self._nodes(proto.node, scope, {})
+        self._nodes(proto.node, scope)
         outputs = [scope.find(o.name, "outputs of the graph") for o in proto.output]
         if self.problems:
             raise unsupported(
@@ -411,19 +426,19 @@ class Importer:
 
     # -- Nodes -------------------------------------------------------------------------------------------------------------------
 
-    def _nodes(self, nodes: Sequence[Any], scope: Scope, references: Mapping[str, Any]) -> None:
+    def _nodes(self, nodes: Sequence[Any], scope: Scope) -> None:
         for proto in nodes:
             label = proto.name or f"{proto.op_type}({next((o for o in proto.output if o), '')})"
             location = Location(f"{scope.path}{label}")
-            inputs = [scope.find(name, label) if name else None for name in proto.input]
-            if any(name and x is None for name, x in zip(proto.input, inputs, strict=True)):
+            inputs = [scope.find(name, label) if scope.gives(name) else None for name in proto.input]
+            if any(x is None and scope.gives(name) for name, x in zip(proto.input, inputs, strict=True)):
                 # An unsupported node is above. This one cannot be imported either, but it is told if it is unsupported too.
                 results: Sequence[Binding] = [None] * len(proto.output)
                 if not self._is_known(proto, scope):
                     operator = ".".join(part for part in (_domain(proto.domain), proto.op_type) if part)
                     self.problems.setdefault(operator, []).append((str(location), ""))
             else:
-                results = self._node(proto, inputs, scope, _attributes(proto, references), location)
+                results = self._node(proto, inputs, scope, _attributes(proto, scope.references), location)
             for name, result in zip(proto.output, results, strict=False):
                 if name in scope.names:
                     raise CompileError(
@@ -493,13 +508,15 @@ class Importer:
     def _call(self, function: Any, node: Node) -> Sequence[Binding]:
         """Inline a model-local function."""
         opsets = {_domain(e.domain): e.version for e in function.opset_import}
-        scope = Scope(opsets=opsets, path=f"{node.location}/")
-        for name, x in zip(function.input, [*node.inputs, *[None] * len(function.input)], strict=False):
-            scope.names[name] = x
         references = {a.name: _attribute_value(a) for a in function.attribute_proto}
         references.update(node.attributes)
+        scope = Scope(opsets=opsets, path=f"{node.location}/", references=references)
+        for name, x in zip(function.input, [*node.inputs, *[None] * len(function.input)], strict=False):
+            scope.names[name] = x
+            if x is None:
+                scope.left_out.add(name)
         with self._nested(function.node, str(node.location)):
-            self._body(function, scope, references)
+            self._nodes(function.node, scope)
         wanted = zip(function.output, node.outputs, strict=False)
         return [scope.find(name, str(node.location)) if used else None for name, used in wanted]
 
@@ -519,18 +536,6 @@ class Importer:
         finally:
             self.depth -= 1
 
-    def _body(self, function: Any, scope: Scope, references: Mapping[str, Any]) -> None:
-        """The nodes of a function; an input that the call left out reads as an absent optional input."""
-        absent = {name for name in function.input if scope.names.get(name) is None}
-        nodes = function.node
-        if absent:
-            nodes = [type(n).FromString(n.SerializeToString()) for n in nodes]
-            for n in nodes:
-                for k, name in enumerate(n.input):
-                    if name in absent:
-                        n.input[k] = ""
-        self._nodes(nodes, scope, references)
-
     def subgraph(
         self,
         graph: Any,
@@ -547,7 +552,7 @@ class Importer:
         self.steps.extend(steps)
         try:
             with self._nested(graph.node, "of a subgraph"):
-                self._nodes(graph.node, inner, {})
+                self._nodes(graph.node, inner)
         finally:
             self.builder = saved
             del self.steps[len(self.steps) - len(steps) :]
@@ -620,6 +625,8 @@ def _resolved(node: Node) -> Any:
 
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)
+    for k, x in enumerate(node.inputs[: len(proto.input)]):
+        proto.input[k] = proto.input[k] if x is not None else ""
     del proto.attribute[:]
     proto.attribute.extend(
         onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value is not None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 @importer("Constant")
 def _constant(n: Node) -> Any:
+    if n.attr("sparse_value") is not None:
+        return n.importer.data_tensor(n.importer.file.dense(n.attr("sparse_value"), f"node {n.location}"), n.outputs[0])
     if n.attr("value") is not None:
         return n.importer.data_tensor(n.tensor_attr("value"), n.outputs[0])
     for name, dtype in (
