@@ -476,6 +476,14 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if not path.exists():
         raise CompileError(f"{path}: no such file")
     if path.is_dir():
+        from .frontends.stablehlo.saved_model import import_saved_model, is_saved_model
+
+        if is_saved_model(path):
+            if dims:
+                raise CompileError(
+                    f"{path}: TensorFlow makes StableHLO for fixed shapes only: leave 'dims' out, give example inputs"
+                )
+            return import_saved_model(path, args, kwargs)
         raise CompileError(f"{path}: is a folder; give the model file in it (.onnx, .pt2, .mlir or .tw)")
     if path.suffix == ".onnx":
         from .frontends.onnx import import_onnx

@@ -12,7 +12,7 @@ from tilewright.errors import CompileError
 from tilewright.frontends.stablehlo.reading import bindings, constant_of, context
 
 CHECK = re.compile(
-    r"check\.(expect_\w+?)(_const)? (%[\w#]+), (%[\w#]+|dense<.*?>)((?:, \w+ = [\w.+-]+(?: : f64)?)*) ?: (tensor<[^\n]*>)$",
+    r"check\.(expect_\w+?)(_const)? (%[\w#]+),\s*(%[\w#]+|dense<.*?>)((?:, \w+ = [\w.+-]+(?: : f64)?)*) *: *(tensor<[^\n]*>)$",
     re.M | re.S,
 )
 GENERIC = re.compile(

@@ -102,6 +102,20 @@ class ComplexMath:
     def ne(self, a: Complex, b: Complex) -> Value:
         return self._f("or", self._f("ne", a.real, b.real), self._f("ne", a.imaginary, b.imaginary))
 
+    def _later(self, a: Complex, b: Complex) -> Value:
+        """Whether `a` comes behind `b`: by real parts, equal ones by imaginary parts."""
+        f = self._f
+        tie = f("and", f("eq", a.real, b.real), f("gt", a.imaginary, b.imaginary))
+        return f("or", f("gt", a.real, b.real), tie)
+
+    def max(self, a: Complex, b: Complex) -> Complex:
+        later = self._later(a, b)
+        return each(lambda x, y: self._select(later, x, y), a, b)  # type: ignore[no-any-return]
+
+    def min(self, a: Complex, b: Complex) -> Complex:
+        later = self._later(a, b)
+        return each(lambda x, y: self._select(later, y, x), a, b)  # type: ignore[no-any-return]
+
     def abs(self, z: Complex) -> Value:
         """Without overflow on the way; infinite where a part is."""
         f = self._f

@@ -16,6 +16,7 @@ import tilewright as tw  # noqa: E402
 from tilewright.frontends.stablehlo import import_stablehlo  # noqa: E402
 from tilewright.ir.interpreter import Interpreter  # noqa: E402
 from tilewright.ir.verifier import verify  # noqa: E402
+from tilewright.runtime.nested import Nested  # noqa: E402
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
 RANDOM = np.random.default_rng(0)
@@ -316,3 +317,80 @@ def test_not_a_model(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(tw.CompileError, match="not StableHLO"):
             import_stablehlo(path)
+
+
+BATCH_NORM = """
+!x = tensor<4x3x5xf32>
+!c = tensor<3xf32>
+func.func @main(%x: !x, %scale: !c, %shift: !c, %dy: !x) -> (!x, !x, !c, !c, !x) {
+  %0:3 = "stablehlo.batch_norm_training"(%x, %scale, %shift) {epsilon = 1.0e-5 : f32, feature_index = 1 : i64} : (!x, !c, !c) -> (!x, !c, !c)
+  %1:3 = "stablehlo.batch_norm_grad"(%x, %scale, %0#1, %0#2, %dy) {epsilon = 1.0e-5 : f32, feature_index = 1 : i64}
+    : (!x, !c, !c, !c, !x) -> (!x, !c, !c)
+  %2 = "stablehlo.batch_norm_inference"(%x, %scale, %shift, %0#1, %0#2) {epsilon = 1.0e-5 : f32, feature_index = 1 : i64}
+    : (!x, !c, !c, !c, !c) -> !x
+  return %0#0, %1#0, %1#1, %1#2, %2 : !x, !x, !c, !c, !x
+}
+"""
+
+
+def test_batch_normalization(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "norm.mlir").write_text(BATCH_NORM)
+    args = [f(4, 3, 5), f(3), f(3), f(4, 3, 5)]
+    x, scale, shift = (torch.tensor(a, requires_grad=True) for a in args[:3])
+    y = torch.nn.functional.batch_norm(x, None, None, scale, shift, training=True, eps=1e-5)
+    y.backward(torch.tensor(args[3]))
+    wanted = [v.detach().numpy() for v in (y, x.grad, scale.grad, shift.grad, y)]
+    found = Interpreter(import_stablehlo(tmp_path / "norm.mlir")).run("main", args)
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want, 1e-4, 1e-5)
+
+
+PRODUCTS = """
+func.func @main(%v: tensor<5xf32>, %m: tensor<5x4xf32>) -> (tensor<4xf32>, tensor<f32>, tensor<5x5xf32>, tensor<2x5xf32>) {
+  %0 = stablehlo.dot %v, %m : (tensor<5xf32>, tensor<5x4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.dot %v, %v : (tensor<5xf32>, tensor<5xf32>) -> tensor<f32>
+  %2 = stablehlo.einsum %m, %m, config = "ab,cb->ac" : (tensor<5x4xf32>, tensor<5x4xf32>) -> tensor<5x5xf32>
+  %3 = stablehlo.broadcast %v, sizes = [2] : (tensor<5xf32>) -> tensor<2x5xf32>
+  return %0, %1, %2, %3 : tensor<4xf32>, tensor<f32>, tensor<5x5xf32>, tensor<2x5xf32>
+}
+"""
+
+
+def test_products_of_older_programs(tmp_path: Path) -> None:
+    (tmp_path / "products.mlir").write_text(PRODUCTS)
+    v, m = f(5), f(5, 4)
+    same_closely(
+        Interpreter(import_stablehlo(tmp_path / "products.mlir")).run("main", [v, m]),
+        (v @ m, v @ v, m @ m.T, np.stack([v, v])),
+    )
+
+
+REVERSE_SCAN = """
+func.func @main(%x: tensor<2x4xf32>, %start: tensor<2xf32>) -> (tensor<2x4xf32>, tensor<2xf32>) {
+  %0:2 = chlo.scan(%x) inits (%start) dimension=1 attributes {is_reverse = true} {
+  ^bb0(%value: tensor<2xf32>, %sum: tensor<2xf32>):
+    %1 = stablehlo.add %value, %sum : tensor<2xf32>
+    stablehlo.return %1, %1 : tensor<2xf32>, tensor<2xf32>
+  } : (tensor<2x4xf32>, tensor<2xf32>) -> (tensor<2x4xf32>, tensor<2xf32>)
+  return %0#0, %0#1 : tensor<2x4xf32>, tensor<2xf32>
+}
+"""
+
+
+def test_a_scan_with_a_body(tmp_path: Path) -> None:
+    (tmp_path / "scan.mlir").write_text(REVERSE_SCAN)
+    x, start = f(2, 4), f(2)
+    sums = start[:, None] + np.cumsum(x[:, ::-1], 1)[:, ::-1]
+    found = Interpreter(import_stablehlo(tmp_path / "scan.mlir")).run("main", [x, start])
+    same_closely(found, (sums, sums[:, 0]))
+
+
+def test_a_comparator_of_any_form() -> None:
+    x = f(3, 6) + 1j * np.round(f(3, 6))
+    x = x.astype(np.complex64)
+    x.real = np.round(x.real)
+    module = import_stablehlo(exported(lambda x: jnp.sort(x, 1), x))
+    entries = module.symbol("main").attributes["nested"]
+    found = Nested(*entries).unflatten(Interpreter(module).run("main", [x.real.copy(), x.imag.copy()]))
+    np.testing.assert_array_equal(found, np.sort(x, 1))

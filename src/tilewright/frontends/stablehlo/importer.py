@@ -212,14 +212,15 @@ class Importer:
 
     def run(self) -> Module:
         program = self.program
-        results = [_result_name(a, k) for k, a in enumerate(_result_attributes(program.main))]
+        results = list(program.results) or [_result_name(a, k) for k, a in enumerate(_result_attributes(program.main))]
         if len(results) == 1 and results[0] == "output0":
             results = ["output"]
         module = Module()
         func = module.body.append(Func(sym_name="main"))
         self.builder = Builder(func.body)
         arguments = self._arguments(func)
-        outputs = self.block(program.main.regions[0].blocks[0], [arguments[k] for k in program.kept])
+        weights = [self.emit(g.Constant(value=Constant(array))) for array in program.constants]
+        outputs = self.block(program.main.regions[0].blocks[0], [*(arguments[k] for k in program.kept), *weights])
         if self.problems:
             raise unsupported(
                 self.problems, "write an importer for it in a package of your own (docs/adding-an-operator.md)"

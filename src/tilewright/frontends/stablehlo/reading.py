@@ -28,6 +28,10 @@ class Program:
     inputs: list[tuple[str, TensorType, bool]]
     """Name, type (of complex numbers that of their parts), and whether these are complex numbers."""
     kept: Sequence[int]
+    constants: Sequence[Any] = ()
+    """Arrays that `main` takes behind its inputs: a model's variables."""
+    results: Sequence[str] = ()
+    """Names of the results; none where the program tells them."""
 
 
 def bindings() -> Any:
@@ -63,13 +67,10 @@ def context() -> Any:
     return found
 
 
-def read(model: Any, dims: DimsArgument | None) -> Program:
-    """The program of a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
+def _parsed(source: bytes, name: str) -> tuple[Any, dict[str, Any]]:
+    """The MLIR module of a text or a portable artifact, and its functions by name, `main` among them."""
     ir, stablehlo, *_ = bindings()
-    exported = None if isinstance(model, (str, Path)) else model
-    source = exported.mlir_module_serialized if exported is not None else Path(model).read_bytes()
-    name = str(model) if exported is None else f"the exported function {exported.fun_name}"
-    with context() as made:
+    with context() as made, ir.Location.unknown():
         try:
             if source.startswith(MAGIC):
                 module = stablehlo.deserialize_portable_artifact(made, source)
@@ -79,10 +80,35 @@ def read(model: Any, dims: DimsArgument | None) -> Program:
             raise CompileError(f"{name}: {error}") from None
         except Exception as error:
             raise CompileError(f"{name}: not StableHLO that jaxlib reads: {str(error).splitlines()[0]}") from None
+        _expand(module)
     functions = {op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"}
-    main = functions.get("main")
-    if main is None:
+    if "main" not in functions:
         raise CompileError(f"{name}: has no function 'main'")
+    return module, functions
+
+
+def program_of(
+    source: bytes, name: str, labels: Sequence[str], constants: Sequence[Any], results: Sequence[str]
+) -> Program:
+    """A program of fixed shapes whose first arguments are called `labels`; those behind them are `constants`."""
+    module, functions = _parsed(source, name)
+    types = [a.type for a in functions["main"].regions[0].blocks[0].arguments]
+    if len(types) != len(labels) + len(constants) or any(None in shape_of(t) for t in types):
+        raise CompileError(f"{name}: {len(types)} arguments for {len(labels)} inputs and {len(constants)} variables")
+    inputs = [
+        (label, TensorType(dtype_of(t), tuple(d or 0 for d in shape_of(t))), is_complex(t))
+        for label, t in zip(labels, types, strict=False)
+    ]
+    return Program(module, functions["main"], inputs, range(len(inputs)), constants, results)
+
+
+def read(model: Any, dims: DimsArgument | None) -> Program:
+    """The program of a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
+    exported = None if isinstance(model, (str, Path)) else model
+    source = exported.mlir_module_serialized if exported is not None else Path(model).read_bytes()
+    name = str(model) if exported is None else f"the exported function {exported.fun_name}"
+    module, functions = _parsed(source, name)
+    main = functions["main"]
     arguments = list(main.regions[0].blocks[0].arguments)
     if exported is None:
         kept: Sequence[int] = range(len(arguments))
@@ -117,6 +143,26 @@ def _shallow(text: str) -> str:
         if depth > MAX_NESTED:
             raise CompileError(f"brackets are nested more than {MAX_NESTED} deep")
     return text
+
+
+def _expand(module: Any) -> None:
+    """Have jaxlib's own pass take ``chlo.ragged_dot`` apart, and the rest of CHLO with it; without it there are importers for the rest."""
+    ir, stablehlo, *_ = bindings()
+    from jaxlib.mlir.passmanager import PassManager
+
+    names: set[str] = set()
+
+    def note(op: Any) -> Any:
+        names.add(op.name)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    if "chlo.ragged_dot" in names:
+        stablehlo.register_stablehlo_passes()
+        try:
+            PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
+        except ir.MLIRError as error:
+            raise CompileError(f"jaxlib does not take chlo.ragged_dot apart: {error}") from None
 
 
 def element_dtype(text: str) -> DType:

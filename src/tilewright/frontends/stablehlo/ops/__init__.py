@@ -9,6 +9,7 @@ from . import (  # noqa: F401  (each registers its importers)
     fourier,
     index,
     linear_algebra,
+    norm,
     random,
     reduce,
     shape,

@@ -43,6 +43,26 @@ def _dot_general(n: Node) -> Any:
     return bilinear(n, lambda a, b: _dot(n, a, b))
 
 
+@importer("dot", complex="whole")
+def _plain_dot(n: Node) -> Any:
+    """A product of matrices or vectors."""
+
+    def product(a: Value, b: Value) -> Value:
+        rows, columns = a.type.rank == 2, b.type.rank == 2
+        wide = n.reshape(a, (1, *a.type.shape)) if not rows else a
+        high = n.reshape(b, (*b.type.shape, 1)) if not columns else b
+        shape = [*(a.type.shape[:1] if rows else ()), *(b.type.shape[1:] if columns else ())]
+        return n.reshape(n.emit(g.Matmul(wide, high)), shape)  # type: ignore[no-any-return]
+
+    return bilinear(n, product)
+
+
+@importer("einsum", complex="whole")
+def _einsum(n: Node) -> Any:
+    equation = n.attr("einsum_config").value
+    return bilinear(n, lambda a, b: n.emit(g.Einsum([a, b], equation=equation)))
+
+
 def _dot(n: Node, a: Value, b: Value) -> Value:
     from ..reading import bindings
 

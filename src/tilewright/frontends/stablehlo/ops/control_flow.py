@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -333,6 +333,49 @@ def _only_use(value: Any) -> tuple[Any, int] | None:
     """The operation that reads a value, and as which operand, if there is just one."""
     uses = list(value.uses)
     return (getattr(uses[0].owner, "operation", uses[0].owner), uses[0].operand_number) if len(uses) == 1 else None
+
+
+def scan_over(
+    n: Node,
+    carried: Sequence[Value],
+    scanned: Sequence[Value],
+    body: Callable[..., tuple[Sequence[Value], Sequence[Value]]],
+    backward: bool = False,
+) -> list[Value]:
+    """`body` of what is carried on, the slices and the step's number, for each index of the first dimension."""
+    length = scanned[0].type.shape[0]
+    inputs = [*scanned, n.iota((length,))]
+    block = Block([*(v.type for v in carried), *(TensorType(v.type.dtype, v.type.shape[1:]) for v in inputs)])
+    with n.importer.building(Builder(block, location=n.location)) as inside:
+        following, stacked = body(*block.args)
+        inside(Yield([*following, *stacked]))
+    directions = (backward,) * (len(inputs) + len(stacked)) if backward else ()
+    op = n.importer.builder.insert(
+        g.Scan(list(carried), inputs, length=length, backward=directions, regions=[Region([block])])
+    )
+    return list(op.results)
+
+
+@importer("scan", dialect="chlo")
+def _scan_body(n: Node) -> list[Value]:
+    """The body of slices of the inputs and what is carried on; it returns what is stacked, then what is carried on."""
+    dimension, backward = n.number("dimension"), bool(n.number("is_reverse"))
+    count, _ = (int(k) for k in n.attr("operandSegmentSizes"))
+    inputs, initial = n.inputs[:count], n.inputs[count:]
+    stacked = len(n.op.results) - len(initial)
+
+    def body(*values: Value) -> tuple[list[Value], list[Value]]:
+        carried, slices = values[: len(initial)], values[len(initial) : -1]
+        found = _whole(n.importer.block(n.block(), [*slices, *carried]))
+        return found[stacked:], found[:stacked]
+
+    def moved(x: Value, source: int, target: int) -> Value:
+        order = [d for d in range(x.type.rank) if d != source]
+        order.insert(target, source)
+        return n.transpose(x, order)  # type: ignore[no-any-return]
+
+    results = scan_over(n, initial, [moved(x, dimension, 0) for x in inputs], body, backward)
+    return [*(moved(y, 0, dimension) for y in results[len(initial) :]), *results[: len(initial)]]
 
 
 # -- What else decides ---------------------------------------------------------------------------------------------------------------

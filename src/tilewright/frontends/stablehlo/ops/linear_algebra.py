@@ -6,36 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
-from ....dialects.graph.scan import Yield
-from ....ir.builder import Builder
-from ....ir.core import Block, Region, Value
+from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ....ir.types import TensorType, i32, i64
-from .table import CALLS, Unsupported, importer
+from ....ir.types import i32
+from .control_flow import scan_over
+from .table import CALLS, importer
 
 if TYPE_CHECKING:
     from ..importer import Node
-
-
-def scan(
-    n: Node,
-    carried: Sequence[Value],
-    scanned: Sequence[Value],
-    body: Callable[..., tuple[Sequence[Value], Sequence[Value]]],
-    backward: bool = False,
-) -> list[Value]:
-    """`body` of what is carried on, the slices and the step's number, for each index of the first dimension."""
-    length = scanned[0].type.shape[0]
-    inputs = [*scanned, n.iota((length,))]
-    block = Block([*(v.type for v in carried), *(TensorType(v.type.dtype, v.type.shape[1:]) for v in inputs)])
-    with n.importer.building(Builder(block, location=n.location)) as inside:
-        following, stacked = body(*block.args)
-        inside(Yield([*following, *stacked]))
-    directions = (backward,) * (len(inputs) + len(stacked)) if backward else ()
-    op = n.importer.builder.insert(
-        g.Scan(list(carried), inputs, length=length, backward=directions, regions=[Region([block])])
-    )
-    return list(op.results)
 
 
 def _stack(n: Node, x: Value) -> tuple[Value, list[Dim]]:
@@ -70,7 +48,7 @@ def solve_triangular(n: Node, a: Value, b: Value, lower: bool, unit: bool) -> Va
         return [n.select(here, n.reshape(rest, (count, 1, columns)), x)], []
 
     zero = n.broadcast(n.like(0, b), b.type.shape)
-    return scan(n, [zero], [rows, right], step, backward=not lower)[0]
+    return scan_over(n, [zero], [rows, right], step, backward=not lower)[0]
 
 
 def triangular_solve(n: Node, a: Value, b: Value, left: bool, lower: bool, unit: bool, transposed: bool) -> Value:
@@ -100,7 +78,7 @@ def cholesky(n: Node, a: Value) -> Value:
         return [n.select(_at(n, size, k, 3, 2), n.reshape(found, (count, size, 1)), factor)], []
 
     zero = n.broadcast(n.like(0, a), a.type.shape)
-    return scan(n, [zero], [columns], step)[0]
+    return scan_over(n, [zero], [columns], step)[0]
 
 
 def lu(n: Node, a: Value) -> tuple[Value, Value]:
@@ -129,7 +107,7 @@ def lu(n: Node, a: Value) -> tuple[Value, Value]:
         here = n.binary("and", below, _at(n, columns, k, 3, 2))
         return [n.select(here, factors, x)], [n.reshape(pivot, (count,))]
 
-    x, pivots = scan(n, [a], [n.iota((steps,))], step)
+    x, pivots = scan_over(n, [a], [n.iota((steps,))], step)
     return x, n.transpose(pivots, [1, 0])
 
 
@@ -204,6 +182,3 @@ def _getrf(n: Node) -> list[Value]:
     y, pivots = lu(n, a)
     pivots = n.binary("add", n.cast(pivots, i32), 1)
     return [n.reshape(y, (*lead, *y.type.shape[1:])), n.reshape(pivots, (*lead, pivots.type.shape[-1])), _fine(n, lead)]
-
-
-__all__ = ["Unsupported", "cholesky", "i64", "lu", "triangular_solve"]

@@ -45,6 +45,11 @@ def _dynamic_broadcast_in_dim(n: Node) -> Value:
     return broadcast_in_dim(n, n.inputs[0], n.ints("broadcast_dimensions"), result_shape(n, 1))
 
 
+@importer("broadcast", complex="parts")
+def _broadcast(n: Node) -> Value:
+    return n.broadcast(n.inputs[0], [*n.ints("broadcast_sizes"), *n.inputs[0].type.shape])  # type: ignore[no-any-return]
+
+
 @importer("reshape", complex="parts")
 def _reshape(n: Node) -> Value:
     return n.reshape(n.inputs[0], result_shape(n))

@@ -86,6 +86,12 @@ def _conj(n: Node) -> Any:
     return n.math.conj(x) if isinstance(x, Complex) else x
 
 
+@importer("constant_like", dialect="chlo", scalar=True)
+def _constant_like(n: Node) -> Any:
+    x = n.inputs[0]
+    return n.broadcast(n.like(n.attr("value").value, x), x.type.shape)
+
+
 @importer("is_inf", dialect="chlo", scalar=True)
 def _is_inf(n: Node) -> Value:
     return n.unary("isinf", n.inputs[0])

@@ -1,0 +1,79 @@
+"""TensorFlow's SavedModel, through the StableHLO that TensorFlow makes of a signature for given shapes. Its variables become constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import CompileError
+from ...ir.core import Module
+
+SIGNATURE = "serving_default"
+
+
+def is_saved_model(path: Path) -> bool:
+    """Whether a folder holds one."""
+    return (path / "saved_model.pb").is_file()
+
+
+def import_saved_model(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any]) -> Module:
+    """The graph-level module of a SavedModel's signature ``serving_default``, or of its only one.
+
+    Inputs and outputs are in the order of their names. TensorFlow makes StableHLO for fixed shapes only: where the signature leaves a
+    dimension open, `args` (in the order of names) or `kwargs` give arrays whose shapes are taken.
+
+    Raises:
+        CompileError: TensorFlow or jaxlib is not installed, no such signature, or a shape that nothing tells.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise CompileError("a SavedModel is read with TensorFlow: pip install 'tilewright[tensorflow]'") from None
+    from .importer import Importer
+    from .reading import program_of
+
+    model = tf.saved_model.load(str(path))
+    signatures = dict(model.signatures)
+    if SIGNATURE not in signatures and len(signatures) != 1:
+        raise CompileError(f"{path}: has no signature '{SIGNATURE}', but {', '.join(signatures) or 'none'}")
+    signature = signatures.get(SIGNATURE) or next(iter(signatures.values()))
+    described = signature.structured_input_signature[1]
+    names = sorted(described)
+    examples = dict(zip(names, args or (), strict=False)) | kwargs
+    if unknown := sorted(set(examples) - set(names)):
+        raise CompileError(f"{path}: '{unknown[0]}' is no input of the signature; inputs: {', '.join(names)}")
+    specs = []
+    for name in names:
+        shape = described[name].shape
+        if not shape.is_fully_defined():
+            if name not in examples:
+                raise CompileError(
+                    f"{path}: TensorFlow makes StableHLO for fixed shapes only, and input '{name}' is {shape}: "
+                    "give example inputs, tw.compile(path, (array, ...))"
+                )
+            shape = np.shape(examples[name])
+        specs.append(tf.TensorSpec(shape, described[name].dtype, name=name))
+    results = sorted(signature.structured_outputs)
+
+    def call(*inputs: Any) -> Any:
+        found = signature(**dict(zip(names, inputs, strict=True)))
+        return [found[name] for name in results]
+
+    function = tf.function(call, jit_compile=True)
+    concrete = function.get_concrete_function(*specs)
+    source = function.experimental_get_compiler_ir(*specs)(stage="stablehlo")
+    variables = {id(v.handle): v for v in concrete.variables}
+    constants = []
+    for captured in concrete.captured_inputs:
+        value = variables.get(id(captured), None if captured.dtype == tf.resource else captured)
+        if value is None:
+            raise CompileError(f"{path}: the signature uses a resource that is no variable (a table?)")
+        constants.append(np.asarray(value.numpy()))
+    text = source if isinstance(source, bytes) else source.encode()
+    return Importer(program_of(text, str(path), names, constants, results)).run()
+
+
+__all__ = ["import_saved_model", "is_saved_model"]
