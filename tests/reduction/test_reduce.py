@@ -102,6 +102,16 @@ def test_an_import_that_fails(tmp_path: Path) -> None:
     assert node.op_type == "Wave" and check(found) == 1
 
 
+def test_strings_have_to_be_given(tmp_path: Path) -> None:
+    names = [oh.make_tensor_value_info(n, onnx.TensorProto.STRING, [2]) for n in "aby"]
+    graph = oh.make_graph([oh.make_node("StringConcat", ["a", "b"], ["y"])], "g", names[:2], names[2:])
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 21)])
+    with pytest.raises(tw.CompileError, match="inputs have to be given"):
+        tw.reduce(model, output=tmp_path / "small")
+    words = np.array(["x", "longer"], object)
+    assert tw.reduce(model, inputs={"a": words, "b": words}, output=tmp_path / "small") is None
+
+
 def test_what_does_not_fail(tmp_path: Path) -> None:
     assert tw.reduce(network, ARGS, output=tmp_path / "small") is None
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError, TilewrightError
+from ..errors import CompileError, ShapeError, TilewrightError
 from ..ir.constant import Constant
 from ..ir.parser import parse
 from ..ir.printer import print_op
@@ -48,6 +48,8 @@ def _of_graph(job: dict[str, Any]) -> Reduction | None:
     failure, inputs = attempt(module, given, options, search=given is None)
     if failure is None:
         return None
+    if failure.stage == "random inputs":
+        raise CompileError(f"inputs have to be given, as random ones cannot be drawn: {failure.message}")
     case = Case(module, None if failure.stage == "compile" else given if given is not None else inputs)
     attempts = 1
     if not job["check"]:
@@ -69,12 +71,13 @@ def _load_compiler(target: str) -> None:
 
 
 def _typed(module: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays in the order of the inputs; a .npz file keeps the bytes of types that are not NumPy's own, not the types."""
+    """Arrays in the order of the inputs; of types that are not NumPy's own a .npz file keeps the bytes, and strings have a length in it."""
     main = module.symbol("main")
     if set(arrays) != set(main.arg_names):
         raise ShapeError(f"inputs {', '.join(arrays)} are given, the model has {', '.join(main.arg_names)}")
     types = {n: a.type.dtype.numpy for n, a in zip(main.arg_names, main.body.args, strict=True)}
-    return {n: arrays[n].view(t) if arrays[n].dtype.kind == "V" else arrays[n] for n, t in types.items()}
+    found = {n: arrays[n].view(t) if arrays[n].dtype.kind == "V" else arrays[n] for n, t in types.items()}
+    return {n: x.astype(types[n]) if x.dtype.kind == "U" else x for n, x in found.items()}
 
 
 def _of_nodes(job: dict[str, Any]) -> Reduction | None:
@@ -100,7 +103,8 @@ def _written(job: dict[str, Any], case: Case, failure: Failure, attempts: int) -
         note = "".join(f"// {line}\n" for line in f"{found.failure}\n{command}".splitlines())
         path.write_text(note + print_op(case.module, locations=True, resources=True) + "\n")
         if data is not None and case.inputs is not None:
-            np.savez(data, allow_pickle=False, **case.inputs)  # type: ignore[arg-type]
+            arrays = {n: x.astype(str) if x.dtype.kind == "O" else x for n, x in case.inputs.items()}
+            np.savez(data, allow_pickle=False, **arrays)  # type: ignore[arg-type]
     return found
 
 
