@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ....dialects import graph as g
+from ....dialects.scalar import combiner_identity
 from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, ceildiv, smax
@@ -42,12 +43,12 @@ def _window(n: Node, x: Value, kernel: Sequence[int]) -> tuple[tuple[int, ...], 
     return strides, dilations, tuple(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def _static_padding(n: Node, x: Value, padding: Padding) -> tuple[Value, Padding]:
+def _static_padding(n: Node, x: Value, padding: Padding, value: Any = 0) -> tuple[Value, Padding]:
     """Padding that depends on dynamic sizes as an operator of its own."""
     if is_static([p for pair in padding for p in pair]):
         return x, padding
     low, high = zip(*padding, strict=True)
-    x = n.emit(g.Pad(x, low=(0, 0, *low), high=(0, 0, *high)))
+    x = n.emit(g.Pad(x, low=(0, 0, *low), high=(0, 0, *high), value=value))
     return x, ((0, 0),) * len(padding)
 
 
@@ -137,14 +138,32 @@ def pool(n: Node, x: Value) -> Any:
         "dilations": dilations,
         "ceil_mode": bool(n.attr("ceil_mode", 0)),
     }
+    whole = bool(n.attr("count_include_pad", 0))
     if not is_static([p for pair in padding for p in pair]):
-        raise Unsupported("a padding that depends on dynamic sizes")
+        if n.wants(1):
+            raise Unsupported("the second output (places) with a padding that depends on dynamic sizes")
+        if n.op_type == "MaxPool":
+            x, padding = _static_padding(n, x, padding, combiner_identity("max", x.type.dtype))
+        elif whole:
+            x, padding = _static_padding(n, x, padding)
+        else:
+            return _mean_of_real(n, x, padding, options)
     if n.op_type == "MaxPool":
         y = n.emit(g.MaxPool(x, padding=padding, **options))
         if not n.wants(1):
             return y
         return [y, _places_of_maxima(n, x, n.emit(g.MaxPoolIndices(x, padding=padding, **options)))]
-    return n.emit(g.AvgPool(x, padding=padding, count_include_pad=bool(n.attr("count_include_pad", 0)), **options))  # type: ignore[no-any-return]
+    return n.emit(g.AvgPool(x, padding=padding, count_include_pad=whole, **options))  # type: ignore[no-any-return]
+
+
+def _mean_of_real(n: Node, x: Value, padding: Padding, options: dict[str, Any]) -> Value:
+    """The mean of those elements of each window that are no padding."""
+    ones = n.emit(g.BroadcastTo(scalar(n, 1, x), shape=(1, 1, *x.type.shape[2:])))
+    total, number = (
+        n.emit(g.AvgPool(padded, padding=rest, divisor=1, **options))
+        for padded, rest in (_static_padding(n, v, padding) for v in (x, ones))
+    )
+    return n.emit(g.Div(total, number))  # type: ignore[no-any-return]
 
 
 def _places_of_maxima(n: Node, x: Value, places: Value) -> Value:
@@ -219,8 +238,7 @@ def _lp_pool(n: Node) -> Value:
     x, p = n.value(0), n.attr("p", 2)
     kernel = tuple(n.attr("kernel_shape"))
     strides, dilations, padding = _window(n, x, kernel)
-    if not is_static([q for pair in padding for q in pair]):
-        raise Unsupported("a padding that depends on dynamic sizes")
+    x, padding = _static_padding(n, x, padding)
     options = {"kernel": kernel, "strides": strides, "dilations": dilations, "ceil_mode": bool(n.attr("ceil_mode", 0))}
     powers = n.emit(g.Pow(n.emit(g.Abs(x)), scalar(n, p, x)))
     total = n.emit(g.AvgPool(powers, padding=padding, divisor=1, **options))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +12,11 @@ import numpy as np
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
-from ....ir.types import boolean, i64
+from ....ir.symbolic import Dim
+from ....ir.types import boolean, f64, i64
+from .elementwise import cast
+from .run_time import Arithmetic
+from .sample import cubic_taps, linear_taps
 from .shape import broadcast, reshape
 from .table import Unsupported, importer
 
@@ -102,6 +108,58 @@ def _normalized(weights: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any
     return [w / total for w in weights]
 
 
+def _taps_in_run(n: Node, size: Dim, count: Dim, scale: float | None) -> tuple[list[Value], list[Value | None]]:
+    """As `_taps` for sizes that the run knows; a `scale` of None is what makes `size` elements `count`, else it says how many."""
+    a, mode = Arithmetic(n, f64), n.attr("coordinate_transformation_mode", "half_pixel")
+    if scale is not None:
+        ratio = Fraction(scale).limit_denominator(1 << 12)
+        if np.float32(ratio) != np.float32(scale):
+            raise Unsupported(f"a dynamic dimension ({size}) by the factor {scale}, which is no simple fraction")
+        count = size * ratio.numerator // ratio.denominator
+    i, old, new = (cast(n, v, f64) for v in (a.Iota(shape=(count,)), n.dims_value(size), n.dims_value(count)))
+    factor = a.Div(new, old) if scale is None else n.constant(scale, f64)
+    half = a.Sub(a.Div(a.Add(i, 0.5), factor), 0.5)
+    if mode == "half_pixel":
+        x = half
+    elif mode == "pytorch_half_pixel":
+        x = a.Select(a.Gt(new, 1.0), half, 0.0)
+    elif mode == "align_corners":
+        last = a.Sub(a.Mul(factor, old), 1.0)
+        x = a.Select(a.Gt(new, 1.0), a.Div(a.Mul(i, a.Sub(old, 1.0)), last), 0.0)
+    elif mode == "asymmetric":
+        x = a.Div(i, factor)
+    elif mode == "half_pixel_symmetric":
+        x = a.Add(a.Mul(a.Mul(old, 0.5), a.Sub(1.0, a.Div(new, a.Mul(factor, old)))), half)
+    else:
+        raise Unsupported(f"coordinate_transformation_mode '{mode}' along a dynamic dimension ({size})")
+    taps = _around(n, a, x)
+    last = a.Sub(old, 1.0)
+    weights = [w for _, w in taps]
+    if n.attr("exclude_outside", 0):
+        inside = [a.And(a.Ge(p, 0.0), a.Le(p, last)) for p, _ in taps]
+        weights = [a.Select(flag, 1.0 if w is None else w, 0.0) for flag, w in zip(inside, weights, strict=True)]
+        total = reduce(a.Add, weights)
+        weights = [a.Div(w, total) for w in weights]
+    return [cast(n, a.Min(a.Max(p, 0.0), last), i64) for p, _ in taps], weights
+
+
+def _around(n: Node, a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
+    """The places that count for positions `x`, and their weights."""
+    mode = n.attr("mode", "nearest")
+    if mode == "linear":
+        return linear_taps(a, x)
+    if mode == "cubic":
+        return cubic_taps(a, x, n.attr("cubic_coeff_a", -0.75))
+    if mode != "nearest":
+        raise Unsupported(f"mode '{mode}'")
+    rounding = n.attr("nearest_mode", "round_prefer_floor")
+    if rounding == "round_prefer_ceil":
+        return [(a.Floor(a.Add(x, 0.5)), None)]
+    if rounding == "floor":
+        return [(a.Floor(x), None)]
+    return [(a.Ceil(x if rounding == "ceil" else a.Sub(x, 0.5)), None)]
+
+
 def _repeat(n: Node, x: Value, axis: int, times: int) -> Value:
     """Each element along `axis` repeated."""
     shape = x.type.shape
@@ -129,7 +187,7 @@ def _resize(n: Node) -> Value:
     axes = [normalize_axis(a, x.type.rank) for a in n.attr("axes") or range(x.type.rank)]
     by_size = n.has(3)
     scales = None if by_size else n.array(2).reshape(-1).tolist()
-    sizes = n.dims(3) if by_size else None
+    sizes = n.sizes(3, 1) if by_size else None
     policy = n.attr("keep_aspect_ratio_policy", "stretch")
     if by_size and policy != "stretch":
         pick = min if policy == "not_larger" else max
@@ -157,7 +215,10 @@ def _resize(n: Node) -> Value:
             continue
         wanted = 0 if sizes is None else sizes[k]
         if not isinstance(size, int) or not isinstance(wanted, int):
-            raise Unsupported(f"interpolation along a dynamic dimension ({size})")
+            if crops or n.attr("antialias", 0):
+                raise Unsupported(f"crops, or against aliasing, along a dynamic dimension ({size})")
+            x = _interpolate(n, x, axis, *_taps_in_run(n, size, wanted, None if scales is None else scales[k]))
+            continue
         if scales is not None:
             start, end = regions[k]
             scale, count = scales[k], int(np.floor(size * (end - start) * scales[k]))
@@ -176,10 +237,12 @@ def _resize(n: Node) -> Value:
 def _interpolate(n: Node, x: Value, axis: int, places: list[Any], weights: list[Any]) -> Value:
     total: Value | None = None
     for place, weight in zip(places, weights, strict=True):
-        part = n.emit(g.Gather(x, n.constant(place, i64), axis=axis))
+        where = place if isinstance(place, Value) else n.constant(place, i64)
+        part = n.emit(g.Gather(x, where, axis=axis))
         if weight is not None:
-            shape = [-1 if d == axis else 1 for d in range(x.type.rank)]
-            part = n.emit(g.Mul(part, n.constant(weight.reshape(shape), x.type.dtype)))
+            factor = cast(n, weight if isinstance(weight, Value) else n.constant(weight, x.type.dtype), x.type.dtype)
+            shape = tuple(factor.type.size if d == axis else 1 for d in range(x.type.rank))
+            part = n.emit(g.Mul(part, reshape(n, factor, shape)))
         total = part if total is None else n.emit(g.Add(total, part))
     assert total is not None
     return total

@@ -63,17 +63,17 @@ def _corners(n: Node, x: Value, lead: Sequence[Value], axes: Sequence[Sequence[T
         yield a.Select(reduce(a.And, counts), value, 0.0) if counts else value
 
 
-def _linear(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
+def linear_taps(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
+    """The two places around each of `x`, with their weights."""
     low = a.Floor(x)
     t = a.Sub(x, low)
     return [(low, a.Sub(1.0, t)), (a.Add(low, 1.0), t)]
 
 
-def _cubic(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
-    """Cubic convolution (Keys) with the coefficient -0.75."""
+def cubic_taps(a: Arithmetic, x: Value, c: float = -0.75) -> list[tuple[Value, Value | None]]:
+    """The four places around each of `x`, with their weights: cubic convolution (Keys) with the coefficient `c`."""
     low = a.Floor(x)
     t = a.Sub(x, low)
-    c = -0.75
 
     def near(d: Value) -> Any:
         return a.Add(a.Mul(a.Mul(a.Sub(a.Mul(d, c + 2), c + 3), d), d), 1.0)
@@ -88,8 +88,8 @@ def _cubic(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
 
 _MODES: dict[str, Callable[[Arithmetic, Value], list[tuple[Value, Value | None]]]] = {
     "nearest": lambda a, x: [(a.Round(x), None)],
-    "linear": _linear,
-    "cubic": _cubic,
+    "linear": linear_taps,
+    "cubic": cubic_taps,
 }
 
 
@@ -257,7 +257,7 @@ def _deform_conv(n: Node) -> Value:
         )
         u = a.Add(cast(n, grid, dtype), moved)
         last = a.Sub(cast(n, n.dims_value(size), dtype), 1.0)
-        axes.append([Tap(_clamped(a, p, last), weight, _within(a, p, last)) for p, weight in _linear(a, u)])
+        axes.append([Tap(_clamped(a, p, last), weight, _within(a, p, last)) for p, weight in linear_taps(a, u)])
     lead = [_positions(n, 4 + rank, k, d) for k, d in enumerate((batch, parts, channels // parts))]
     columns = reduce(a.Add, _corners(n, reshape(n, x, (batch, parts, channels // parts, *spatial)), lead, axes, dtype))
     if n.has(4):
