@@ -28,6 +28,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree
 
@@ -44,6 +45,16 @@ NOT_EXPORTED = "not exported"
 
 UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 """Operators whose result is memory as it was found: only its shape and element type are compared."""
+
+RANDOM = frozenset(
+    """bernoulli multinomial normal normal.number_mean rand_like randint randint_like randn randn_like
+    cauchy exponential geometric log_normal normal.in_place uniform svd_lowrank pca_lowrank
+    nn.functional.alpha_dropout nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d
+    nn.functional.feature_alpha_dropout.with_train nn.functional.rrelu
+    nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d""".split()
+)
+"""Operators that draw random numbers, which are others than torch's under every seed: compared likewise. What they are distributed like
+`tests/frontends/torch/test_random.py` checks."""
 
 CRASHED, LATE = "crash", "out of time"
 MEMORY = 8 << 30
@@ -108,7 +119,7 @@ def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> I
         for sample in samples_of(name, dtype, samples)[first:]:
             module = Sample(op, (sample.input, tuple(sample.args), dict(sample.kwargs))).eval()
             limits = tolerances(op, getattr(torch, dtype))
-            yield _outcome(module, name in UNSET, limits, native, sample.output_process_fn_grad)
+            yield _outcome(module, name in UNSET or name in RANDOM, limits, native, sample.output_process_fn_grad)
 
 
 def _outcome(
@@ -178,6 +189,8 @@ def _interpreted(program: Any, module: Sample) -> list[Any]:
     imported = import_torch(program)
     verify(imported)
     arrays = [array_of(x, f"input {k}") for k, x in enumerate(module.tensors)]
+    if imported.symbol("main").seed:
+        arrays.append(np.array(0, np.int64))
     return [_tensor(x) for x in Interpreter(imported).run("main", arrays)]
 
 

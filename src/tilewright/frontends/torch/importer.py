@@ -163,6 +163,14 @@ class Importer:
         """The nodes that could not be imported for reasons of their own."""
         self.constants: dict[Any, Constant] = {}
         self.values: dict[Any, Any] = {}
+        self.function: Func
+        self.seed: Value | None = None
+        """The input (i64 scalar) that seeds a run, once something draws."""
+        self.drawn = 0
+
+    def run_seed(self) -> Value | None:
+        """The seed of the run; None where random numbers are drawn elsewhere."""
+        return None
 
     def build(
         self,
@@ -180,7 +188,7 @@ class Importer:
         module = Module()
         names, results = (tuple(entry[0] for entry in entries) for entries in (inputs, outputs))
         func = module.body.append(Func(sym_name="main", arg_names=names, result_names=results))
-        self.builder = Builder(func.body)
+        self.function, self.builder = func, Builder(func.body)
         for name, node, kind in inputs:
             value = func.body.add_arg(kind, name)
             if node is not None:
@@ -190,6 +198,11 @@ class Importer:
             raise unsupported(
                 self.problems, "use torch.compile(model, backend='tilewright'), which leaves it to PyTorch"
             )
+        if self.seed is not None:
+            name = "seed"
+            while name in names:
+                name += "_"
+            func.attributes.update(arg_names=(*names, name), seed=name)
         self.builder.location = Location("outputs")
         self.builder.insert(Return([self._result(node) for _, node in outputs]))
         dce(module)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import CompileError
-from ...ir.core import Module
-from ...ir.types import TensorType
+from ...ir.core import Module, Value
+from ...ir.types import TensorType, i64
 from ..dims import DimsArgument
 from .importer import Importer
 from .symbols import input_shapes
@@ -40,6 +40,11 @@ class ProgramImporter(Importer):
         return self.build(
             self.program.graph_module, self.program.graph, inputs, list(zip(result_names, outputs, strict=True))
         )
+
+    def run_seed(self) -> Value:
+        if self.seed is None:
+            self.seed = self.function.body.add_arg(TensorType(i64, ()), "seed")
+        return self.seed
 
     def _refuse_mutation(self, signature: Any) -> None:
         # One that is assigned its own value (``self.table = self.table.to(device)``) is not changed.

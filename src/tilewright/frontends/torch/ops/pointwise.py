@@ -166,15 +166,6 @@ def copy(n: Node, x: Value, source: Value, *_: Any) -> Value:
     return n.broadcast(n.cast(source, x.type.dtype), x.type.shape)
 
 
-@importer("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")
-def dropout(n: Node, x: Value, p: float, train: bool) -> Value:
-    from ..importer import Unsupported
-
-    if train and p > 0:
-        raise Unsupported("dropout is random in training mode; call model.eval() before compiling")
-    return x
-
-
 # -- Activations -----------------------------------------------------------------------------------------------------------------------
 
 
