@@ -278,8 +278,8 @@ def test_compiled() -> None:
 
 
 def test_what_is_unsupported_is_named() -> None:
-    with pytest.raises(tw.UnsupportedOperatorError, match="lapack_sgesdd_ffi"):
-        import_stablehlo(exported(jnp.linalg.svd, f(3, 3)))
+    with pytest.raises(tw.UnsupportedOperatorError, match="lapack_sgeev_ffi"):
+        import_stablehlo(exported(jnp.linalg.eigvals, f(3, 3)))
     with pytest.raises(tw.UnsupportedOperatorError, match="lapack_cpotrf_ffi"):
         import_stablehlo(exported(lambda x: jax.scipy.linalg.cho_factor(x)[0], f(3, 3).astype(np.complex64)))
 
@@ -394,3 +394,19 @@ def test_a_comparator_of_any_form() -> None:
     entries = module.symbol("main").attributes["nested"]
     found = Nested(*entries).unflatten(Interpreter(module).run("main", [x.real.copy(), x.imag.copy()]))
     np.testing.assert_array_equal(found, np.sort(x, 1))
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5)])
+def test_factorizations(shape: tuple[int, ...]) -> None:
+    """What they are factors of; signs are anybody's."""
+    x = f(*shape)
+
+    def products(x: Any) -> Any:
+        q, r = jnp.linalg.qr(x)
+        u, s, v = jnp.linalg.svd(x, full_matrices=False)
+        values, vectors = jnp.linalg.eigh(x @ x.mT)
+        return q @ r, q.mT @ q, (u * s[..., None, :]) @ v, s, (vectors * values[..., None, :]) @ vectors.mT
+
+    module = import_stablehlo(exported(products, x))
+    for got, want in zip(Interpreter(module).run("main", [x]), products(x), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * max(1, np.abs(want).max()))
