@@ -7,7 +7,7 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import f32
+from ....ir.types import f32, i64
 from ..importer import Node, Unsupported
 from ..registry import importer
 from .contract import _each
@@ -177,3 +177,15 @@ def attention_backward(
     of_k = n.emit(g.Einsum((of_scores, q), equation="bhst,bhsd->bhtd"))
     found = (n.cast(t, n.result_dtype(index)) for index, t in enumerate((of_q, of_k, of_v)))
     return tuple(found)  # type: ignore[return-value]
+
+
+@importer("aten.masked_scatter_backward.default")
+def masked_scatter_backward(n: Node, grad: Value, mask: Value, sizes: Any) -> Value:
+    """The gradients where the mask holds, one after the other, then zeros; what it does not take goes into one element too many."""
+    count: Any = math.prod(sizes)
+    flat = [n.reshape(v, (math.prod(v.type.shape),)) for v in (grad, n.broadcast(mask, grad.type.shape))]
+    held = n.binary("sub", n.emit(g.Cumsum(n.cast(flat[1], i64), axis=0)), n.constant(1, i64))
+    place = n.emit(g.Select(flat[1], held, n.scalar(count, i64)))
+    zeros = n.broadcast(n.constant(0, grad.type.dtype), (count + 1,))
+    y = n.emit(g.ScatterElements(zeros, place, flat[0], axis=0, combiner="sum"))
+    return n.reshape(n.emit(g.Slice(y, starts=(0,), stops=(count,), steps=(1,))), tuple(sizes))

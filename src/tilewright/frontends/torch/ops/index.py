@@ -28,6 +28,8 @@ def index_select(n: Node, x: Value, dim: int, indices: Value) -> Value:
 @importer("aten.unfold.default", "aten.unfold_copy.default")
 def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows of `size` elements every `step`, in a new last dimension."""
+    if not x.type.rank:
+        return sliced(n, n.reshape(x, (1,)), 0, 0, size)
     axis = dim % x.type.rank
     count = n.result_shape()[axis]
     first = n.emit(g.Iota(shape=(count, 1), axis=0, step=step))

@@ -257,8 +257,9 @@ def log_sigmoid(n: Node, x: Value) -> Value:
 
 
 @importer("aten.log_sigmoid_forward.default")
-def log_sigmoid_forward(n: Node, x: Value) -> tuple[Value, None]:
-    return log_sigmoid(n, x), None
+def log_sigmoid_forward(n: Node, x: Value) -> tuple[Value, Value]:
+    """The second result is kept for the gradient."""
+    return log_sigmoid(n, x), n.unary("exp", n.unary("neg", n.unary("abs", x)))
 
 
 @importer("aten.glu.default")
