@@ -290,6 +290,19 @@ def test_complex_numbers_are_torchs(compiled: list[Any]) -> None:
     assert len(compiled) > 4
 
 
+def test_assertions_hold() -> None:
+    def f(x: Any) -> Any:
+        y = x.relu()
+        torch._assert_async(y.sum() > 0, "nothing is positive")
+        return y + 1
+
+    with pytest.warns(torch_backend.FallbackWarning, match="_assert_async"):
+        fast = torch.compile(f, backend=torch_backend.tilewright)
+        close(fast(torch.ones(3)), f(torch.ones(3)))
+    with pytest.raises(RuntimeError, match="nothing is positive"):
+        fast(-torch.ones(3))
+
+
 def test_unknown_option() -> None:
     with pytest.raises(CompileError, match="fast.*known: fallback"):
         torch_backend.tilewright(None, [], options={"fast": True})

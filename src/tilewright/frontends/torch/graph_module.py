@@ -101,8 +101,6 @@ class GraphImporter(Importer):
         for n in self.results:
             if hasattr(n, "meta") and isinstance(n.meta.get("val"), torch.Tensor):
                 self._compute(n)
-        if not self.computed:
-            return None
         for n in self.source.graph.nodes:
             foreign = (
                 {t for x in (n, *n.all_input_nodes) for t in _foreign(x)}
@@ -111,12 +109,16 @@ class GraphImporter(Importer):
             )
             if foreign:
                 self._problem(n, str(n.target), location_of(n), f"no support of elements of type {', '.join(foreign)}")
+            elif n.op == "call_function" and str(n.target).startswith(("aten._assert_async", "aten._print")):
+                self._problem(n, str(n.target), location_of(n), "it has an effect but no result")
             elif str(n.target) in DRAWS:
                 self.draws.append(n)
                 val, key = n.meta["val"], n
                 if isinstance(val, tuple):  # of dropout the noise is drawn
                     val, key = n.args[0].meta["val"], noise_of(n)
                 inputs.append((n.name, key, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+        if not self.computed and not self.refused:
+            return None
         if not inputs:  # what is called with a tensor of torch's gives tensors of torch's
             inputs.append(("nothing", None, TensorType(u8, (0,))))
         return self.build(self.source, self.source.graph, inputs, [(n.name, n) for n in self.computed])
