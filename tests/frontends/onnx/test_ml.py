@@ -65,7 +65,18 @@ CASES: list[tuple[str, np.ndarray[Any, Any], dict[str, Any], int]] = [
             },
             2,
         )
-        for post in ("NONE", "SOFTMAX", "LOGISTIC")
+        for post in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")
+    ),
+    (
+        "LinearClassifier",
+        np.tanh(X),
+        {
+            "coefficients": [0.1, -0.02, 0.03, 0.05, 0.1, 0.1, -0.1, 0.0, 0.0],
+            "intercepts": [0.5, 0.4, 0.6],
+            "classlabels_ints": [4, 8, 6],
+            "post_transform": "PROBIT",
+        },
+        2,
     ),
     *(
         (
@@ -94,13 +105,16 @@ CASES: list[tuple[str, np.ndarray[Any, Any], dict[str, Any], int]] = [
         )
         for how in ("SUM", "AVERAGE", "MIN", "MAX")
     ),
-    (
-        "TreeEnsembleClassifier",
-        X,
-        TREES
-        | leaves("class", [0, 1, 2, 1, 0], [1.0, 0.5, 3.0, 0.75, 0.25])
-        | {"classlabels_int64s": [5, 6, 7], "post_transform": "SOFTMAX"},
-        2,
+    *(
+        (
+            "TreeEnsembleClassifier",
+            X,
+            TREES
+            | leaves("class", [0, 1, 2, 1, 0], [1.0, 0.5, 3.0, 0.75, 0.25])
+            | {"classlabels_int64s": [5, 6, 7], "post_transform": post},
+            2,
+        )
+        for post in ("SOFTMAX", "SOFTMAX_ZERO")
     ),
     (
         "TreeEnsembleClassifier",

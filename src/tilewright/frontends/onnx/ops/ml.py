@@ -29,6 +29,19 @@ def post_transform(n: Node, scores: Value, kind: str) -> Value:
         return n.emit(g.Sigmoid(scores))  # type: ignore[no-any-return]
     if kind == "SOFTMAX":
         return n.emit(g.Softmax(scores, axis=-1))  # type: ignore[no-any-return]
+    a = Arithmetic(n, scores.type.dtype)
+    if kind == "SOFTMAX_ZERO":  # what is 0 stays 0
+        top = a.ReduceMax(scores, axes=(scores.type.rank - 1,), keepdims=True)
+        powers = a.Exp(a.Sub(scores, top))
+        powers = a.Select(a.Gt(a.Abs(scores), 1e-7), powers, a.Mul(scores, a.Exp(a.Neg(top))))
+        total = a.ReduceSum(powers, axes=(scores.type.rank - 1,), keepdims=True)
+        return a.Select(a.Eq(total, 0.0), 0.5, a.Div(powers, total))  # type: ignore[no-any-return]
+    if kind == "PROBIT":  # with Winitzki's approximation of the inverse error function
+        x = a.Sub(a.Mul(scores, 2.0), 1.0)
+        log = a.Log(a.Mul(a.Sub(1.0, x), a.Add(1.0, x)))
+        v = a.Add(a.Mul(log, 0.5), 2.0 / (np.pi * 0.147))
+        size = a.Sqrt(a.Sub(a.Sqrt(a.Sub(a.Mul(v, v), a.Div(log, 0.147))), v))
+        return a.Mul(a.Mul(a.Sign(x), size), 2.0**0.5)  # type: ignore[no-any-return]
     raise Unsupported(f"post_transform {kind}")
 
 
