@@ -150,6 +150,25 @@ def test_sizes_pass_from_part_to_part() -> None:
         assert row.tolist() == [4, 0] and kept.tolist() == [] and ones.tolist() == []
 
 
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("Relu (s)", r"'graph.relu' is not defined for strings \(at Relu\(y\)\)"),
+        ("Unique (s)", "'graph.topk' is not defined for strings"),
+        ("Add (s, s)", "is not defined for string"),
+        ('RegexFullMatch <pattern="("> (s)', "RegexFullMatch.*not in Python's syntax: missing \\)"),
+        ("StringConcat (s, x)", "StringConcat.*needs strings, got"),
+        ("Cast <to=9> (s)", "no string is a bool"),
+    ],
+)
+def test_what_strings_cannot_do_is_refused_when_compiling(node: str, message: str) -> None:
+    text = (
+        f'<ir_version: 10, opset_import: ["" : 22]> agraph (string[n] s, float[n] x) => (string[n] y) {{ y = {node} }}'
+    )
+    with pytest.raises(CompileError, match=message):
+        tw.compile(parser.parse_model(text), cache=False)
+
+
 def test_strings_that_are_bytes_are_refused() -> None:
     tensor = helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])
     tensor.data_type, tensor.raw_data = TensorProto.STRING, b"abcd"

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, Value, operation
 from ..ir.types import TensorType, Type, boolean, i64, string, u8
+from . import graph
 from .graph.base import GraphOp, broadcast_shapes, tensor_type
 
 
@@ -30,6 +31,28 @@ def needs_interpreter(op: Operation) -> bool:
     )
 
 
+MOVE_STRINGS = frozenset(
+    getattr(graph, name)
+    for name in (
+        *(
+            "Constant",
+            "Identity",
+            "Eq",
+            "Ne",
+            "Select",
+            "Reshape",
+            "AssumeShape",
+            "Transpose",
+            "BroadcastTo",
+            "Slice",
+            "Concat",
+        ),
+        *("Tile", "Flip", "Gather", "GatherElements", "GatherNd", "If", "While", "Scan"),
+    )
+)
+"""The graph's own operators that strings may go through."""
+
+
 def is_string(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype is string
 
@@ -41,17 +64,15 @@ def _each(x: Any, function: Callable[[Any], Any], dtype: Any = object) -> Any:
     return result
 
 
-class _OfStrings(Interpreted):
-    """An operator whose operands are all strings."""
-
-    def verify(self) -> None:
-        for v in self.operands:
-            if not is_string(v):
-                raise IRError(f"needs strings, got {v.type}", self)
+def _shape(op: Operation, x: Value) -> Any:
+    """The shape of a tensor that must be of strings."""
+    if not is_string(x):
+        raise IRError(f"needs strings, got {x.type}", op)
+    return tensor_type(x).shape
 
 
 @operation
-class Concat(_OfStrings):
+class Concat(Interpreted):
     """Each string of `a` with one of `b` behind it, with broadcasting."""
 
     name = "strings.concat"
@@ -59,14 +80,14 @@ class Concat(_OfStrings):
     b: Operand
 
     def infer_types(self) -> Sequence[Type]:
-        return (TensorType(string, broadcast_shapes(tensor_type(self.a).shape, tensor_type(self.b).shape, op=self)),)
+        return (TensorType(string, broadcast_shapes(_shape(self, self.a), _shape(self, self.b), op=self)),)
 
     def reference(self, a: Any, b: Any) -> Any:
         return np.asarray(np.add(a, b), object)
 
 
 @operation
-class Lookup(_OfStrings):
+class Lookup(Interpreted):
     """The place (i64) of each string among `keys`, which differ; -1 for one that is not there."""
 
     name = "strings.lookup"
@@ -74,7 +95,7 @@ class Lookup(_OfStrings):
     keys: Attr
 
     def infer_types(self) -> Sequence[Type]:
-        return (TensorType(i64, tensor_type(self.x).shape),)
+        return (TensorType(i64, _shape(self, self.x)),)
 
     def reference(self, x: Any) -> Any:
         places = {key: k for k, key in enumerate(self.keys)}
@@ -82,7 +103,7 @@ class Lookup(_OfStrings):
 
 
 @operation
-class Split(_OfStrings):
+class Split(Interpreted):
     """The pieces of each string between `delimiter`s (empty: runs of white space), cut at most `limit` times (-1: everywhere), and how many they are (i64).
 
     The pieces stand along a new last dimension of the size `count`, that of the string of most pieces; empty strings fill the others up. Defines `count`.
@@ -97,7 +118,7 @@ class Split(_OfStrings):
     limit: Attr = -1
 
     def infer_types(self) -> Sequence[Type]:
-        shape = tensor_type(self.x).shape
+        shape = _shape(self, self.x)
         return (TensorType(string, (*shape, self.count)), TensorType(i64, shape))
 
     def interpret(self, env: Any, x: Any) -> Any:
@@ -111,7 +132,7 @@ class Split(_OfStrings):
 
 
 @operation
-class Normalize(_OfStrings):
+class Normalize(Interpreted):
     """The strings along the last dimension without those among `stop`, then in lower or upper `case` ("" keeps it); one empty string where none is left.
 
     Dimensions before the last are 1. Without `sensitive`, case does not matter for `stop`. Defines `count`, how many strings are left.
@@ -127,7 +148,7 @@ class Normalize(_OfStrings):
     sensitive: Attr = True
 
     def infer_types(self) -> Sequence[Type]:
-        return (TensorType(string, (*tensor_type(self.x).shape[:-1], self.count)),)
+        return (TensorType(string, (*_shape(self, self.x)[:-1], self.count)),)
 
     def interpret(self, env: Any, x: Any) -> Any:
         same: Callable[[str], str] = (lambda s: s) if self.sensitive else str.lower
@@ -139,7 +160,7 @@ class Normalize(_OfStrings):
 
 
 @operation
-class FullMatch(_OfStrings):
+class FullMatch(Interpreted):
     """Whether a regular expression, in Python's syntax, matches the whole of each string; its classes are of ASCII."""
 
     name = "strings.full_match"
@@ -147,14 +168,11 @@ class FullMatch(_OfStrings):
     pattern: Attr
 
     def infer_types(self) -> Sequence[Type]:
-        return (TensorType(boolean, tensor_type(self.x).shape),)
-
-    def verify(self) -> None:
-        super().verify()
         try:
             re.compile(self.pattern, re.ASCII)
         except (re.error, OverflowError, RecursionError) as error:
             raise IRError(f"the pattern {self.pattern[:80]!r} is not in Python's syntax: {error}", self) from None
+        return (TensorType(boolean, _shape(self, self.x)),)
 
     def reference(self, x: Any) -> Any:
         pattern = re.compile(self.pattern, re.ASCII)
@@ -162,7 +180,7 @@ class FullMatch(_OfStrings):
 
 
 @operation
-class Parse(_OfStrings):
+class Parse(Interpreted):
     """The numbers that strings write out ("3.14", "1e-5", "NaN", "-INF"); to integers, what stands behind the point is dropped."""
 
     name = "strings.parse"
@@ -172,7 +190,7 @@ class Parse(_OfStrings):
     def infer_types(self) -> Sequence[Type]:
         if not (self.dtype.is_float or self.dtype.is_integer):
             raise IRError(f"no string is a {self.dtype.label}", self)
-        return (TensorType(self.dtype, tensor_type(self.x).shape),)
+        return (TensorType(self.dtype, _shape(self, self.x)),)
 
     def reference(self, x: Any) -> Any:
         if self.dtype.is_float:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..dialects import graph
 from ..dialects.func import Func, Return
-from ..dialects.interpreted import is_string, needs_interpreter
+from ..dialects.interpreted import MOVE_STRINGS, Interpreted, is_string, needs_interpreter
+from ..errors import CompileError
 from ..ir.builder import Builder
 from ..ir.core import Block, Module, Operation, Value
 from ..ir.run_time_symbols import defined_by, definers_of, definitions, symbols_of
@@ -32,12 +33,20 @@ class Part:
 
 
 def separate(module: Module) -> list[Part] | None:
-    """The parts in the order in which they run; None where everything can be compiled."""
+    """The parts in the order in which they run; None where everything can be compiled.
+
+    Raises:
+        CompileError: an operator that is not for strings is given some; names it and its place.
+    """
     block = module.symbol("main").body
     ops = [op for op in block.ops if not op.terminator]
     interpreted = {op for op in ops if needs_interpreter(op)}
     if not interpreted and not any(is_string(v) for v in (*block.args, *block.terminator.operands)):
         return None
+    for op in (inner for outer in interpreted for inner in outer.walk()):
+        known = isinstance(op, Interpreted) or type(op) in MOVE_STRINGS or op.terminator
+        if not known and any(is_string(v) for v in (*op.operands, *op.results)):
+            raise CompileError(f"'{op.name}' is not defined for strings (at {op.location})")
     level = _levels(block, ops, interpreted)
     return [
         _part(block, [op for op in ops if level.get(op) == k], interpreted=k % 2 == 0)
