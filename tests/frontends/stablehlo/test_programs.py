@@ -410,3 +410,21 @@ def test_factorizations(shape: tuple[int, ...]) -> None:
     module = import_stablehlo(exported(products, x))
     for got, want in zip(Interpreter(module).run("main", [x]), products(x), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5 * max(1, np.abs(want).max()))
+
+
+def test_complex_numbers_in_loops_and_branches() -> None:
+    def run(z: Any, w: Any) -> Any:
+        total, rows = lax.scan(lambda s, row: (s * w + row, s - row), z[0], z)
+        grown = lax.while_loop(lambda s: jnp.abs(s).sum() < 50, lambda s: s * (1.5 + 0.5j) + 1, total)
+        picked = lax.cond(jnp.real(w) > 0, lambda s: s.conj(), lambda s: s * 1j, grown)
+        return (
+            rows,
+            grown,
+            picked,
+            lax.dynamic_slice(z, (jnp.argmax(z[:, 0].real), 1), (2, 2)),
+            z.at[jnp.array([1, 1])].add(w),
+        )
+
+    z, w = (f(4, 3) + 1j * f(4, 3)).astype(np.complex64), np.complex64(0.5 - 0.25j)
+    library = tw.compile(exported(run, z, w))
+    same_closely(library(z, np.asarray(w)), run(jnp.asarray(z), w))

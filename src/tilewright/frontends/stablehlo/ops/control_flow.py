@@ -258,7 +258,9 @@ def _scan(n: Node, body: Any, states: _States, fixed: Sequence[int], number: int
     importer.inner.add(counter)
     block = Block([initial[j].type for j in changing])
     rows: dict[Value, int] = {
-        a: j for j, a in zip(changing, block.args, strict=True) if _updated(importer, body, j) == j
+        a: j
+        for j, a in zip(changing, block.args, strict=True)
+        if _updated(importer, body, states.number[j]) == states.number[j]
     }
     loop = Loop(block, counter, length, {initial[j] for j in fixed}, rows)
     arguments = list(initial)

@@ -9,6 +9,7 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq, prove_le
 from ....ir.types import boolean, i64
+from ...complex import Complex, each
 from ..reading import bindings
 from .control_flow import maker, scanned_slice, stacked_update
 from .reduce import combiner
@@ -223,14 +224,20 @@ def _gather(n: Node) -> Value:
     return n.transpose(y, [places.index(d) for d in range(y.type.rank)])
 
 
-@importer("scatter")
-def _scatter(n: Node) -> list[Value]:
-    _, stablehlo, *_ = bindings()
-    numbers = stablehlo.ScatterDimensionNumbers(n.attr("scatter_dimension_numbers"))
+@importer("scatter", complex="whole")
+def _scatter(n: Node) -> list[Any]:
     if len(n.inputs) != 3:
         raise Unsupported("several tensors at once")
     x, indices, updates = n.inputs
     combine = _replacing(n, x.type.dtype)
+    if isinstance(x, Complex) and combine not in (None, "sum"):
+        raise Unsupported("combining complex numbers other than by their sum")
+    return [each(lambda x, u: _scattered(n, x, indices, u, combine), x, updates)]
+
+
+def _scattered(n: Node, x: Value, indices: Value, updates: Value, combine: str | None) -> Value:
+    _, stablehlo, *_ = bindings()
+    numbers = stablehlo.ScatterDimensionNumbers(n.attr("scatter_dimension_numbers"))
     rank = x.type.rank
     vectors = _vectors(n, indices, numbers.index_vector_dim)
     lead = vectors.type.shape[:-1]
@@ -270,7 +277,7 @@ def _scatter(n: Node) -> list[Value]:
     order = [*axes, *rest]
     moved = n.transpose(x, order)
     y = n.emit(g.ScatterNd(moved, points, updates, combiner=combine))
-    return [n.transpose(y, [order.index(d) for d in range(rank)])]
+    return n.transpose(y, [order.index(d) for d in range(rank)])  # type: ignore[no-any-return]
 
 
 def _replacing(n: Node, dtype: Any) -> str | None:
