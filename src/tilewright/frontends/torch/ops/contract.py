@@ -53,6 +53,29 @@ def outer(n: Node, a: Value, b: Value) -> Value:
     return n.binary("mul", n.reshape(n.cast(a, dtype), (a.type.shape[0], 1)), n.cast(b, dtype))
 
 
+@importer("aten._trilinear.default")
+def trilinear(
+    n: Node,
+    a: Value,
+    b: Value,
+    c: Value,
+    expand_a: Sequence[int],
+    expand_b: Sequence[int],
+    expand_c: Sequence[int],
+    summed: Sequence[int],
+    *_: Any,
+) -> Value:
+    """The product of three tensors with unit dimensions at the places named, summed over dimensions."""
+    factors = []
+    for x, places in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        shape = list(x.type.shape)
+        for place in sorted(places):
+            shape.insert(place, 1)
+        factors.append(n.reshape(x, shape))
+    product = n.binary("mul", n.binary("mul", factors[0], factors[1]), factors[2])
+    return n.emit(g.ReduceSum(product, axes=tuple(summed), keepdims=False))  # type: ignore[no-any-return]
+
+
 @importer("aten.einsum.default")
 def einsum(n: Node, equation: str, operands: Sequence[Value], **_: Any) -> Value:
     """More than two operands are contracted in pairs from the left."""

@@ -166,7 +166,7 @@ def log_softmax(n: Node, x: Value, dim: int, _: Any = None) -> Value:
 def _normalized(n: Node, kind: Any, x: Value, dim: int) -> Value:
     x = n.cast(x, n.result_dtype())
     if not x.type.rank:
-        raise Unsupported("softmax of a tensor without dimensions")
+        return n.reshape(n.emit(kind(n.reshape(x, (1,)), axis=0)), ())
     return n.emit(kind(x, axis=dim % x.type.rank))  # type: ignore[no-any-return]
 
 
