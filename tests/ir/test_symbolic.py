@@ -199,6 +199,8 @@ def test_known_simplifications() -> None:
     assert (4 * N + 3) % 4 == 3
     assert M8 % 8 == 0
     assert 32 * (SEQ // 32) + SEQ % 32 is SEQ
+    assert 64 * (SEQ % 64 // 4) + 16 * (SEQ % 4) is 16 * (SEQ % 64)
+    assert 64 * (SEQ % 62 // 4) + 16 * (SEQ % 4) is not 16 * (SEQ % 62)
     assert I // N == 0
     assert I % N is I
     fine = symbol("fine", 0, 11)  # does not reach what is divided

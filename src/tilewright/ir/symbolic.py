@@ -224,7 +224,7 @@ def _make(terms: dict[Monomial, int]) -> Dim:
 
 
 def _join_division(items: list[tuple[Monomial, int]]) -> Dim | None:
-    """Rewrite ``c*n*(x//n) + c*(x % n)`` to ``c*x``; None when no such pair occurs."""
+    """Rewrite ``c*n*(x//n) + c*(x % n)`` to ``c*x``, and with ``x % (k*n)`` divided by n to ``c*(x % (k*n))``; None when no such pair occurs."""
     for position, (monomial, c) in enumerate(items):
         for k, atom in enumerate(monomial):
             if not isinstance(atom, Mod):
@@ -236,9 +236,28 @@ def _join_division(items: list[tuple[Monomial, int]]) -> Dim | None:
             have = {m: n for m, n in items}
             needed = _terms(wanted)
             if not needed or any(have.get(m, 0) != n for m, n in needed.items()):
+                if (part := _join_part(items, position, rest, atom)) is not None:
+                    return part
                 continue
             left = {m: n for p, (m, n) in enumerate(items) if p != position and m not in needed}
             return _add(_make(left), _mul(_from_monomial(rest, c), atom.a))
+    return None
+
+
+def _join_part(items: list[tuple[Monomial, int]], position: int, rest: Monomial, atom: Mod) -> Dim | None:
+    if not isinstance(atom.b, int):
+        return None
+    _, c = items[position]
+    for p, (monomial, factor) in enumerate(items):
+        for k, other in enumerate(monomial):
+            if not isinstance(other, FloorDiv) or other.b != atom.b or monomial[:k] + monomial[k + 1 :] != rest:
+                continue
+            whole = other.a.atom if isinstance(other.a, Expr) else None
+            if not isinstance(whole, Mod) or whole.a is not atom.a or factor != c * atom.b:
+                continue
+            if isinstance(whole.b, int) and whole.b % atom.b == 0:
+                left = {m: n for q, (m, n) in enumerate(items) if q not in (p, position)}
+                return _add(_make(left), _mul(_from_monomial(rest, c), other.a))
     return None
 
 
