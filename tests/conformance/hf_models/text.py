@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Widths, add, ids, text_input, two_texts
+from .base import Input, Widths, add, ids, ones, text_input, two_texts
+
+
+def masked(w: Widths) -> dict[str, Input]:
+    """Without a mask these cannot be traced."""
+    return {**two_texts(w), "attention_mask": ones("batch", "sequence")}
+
 
 add(
     "text encoder",
@@ -284,7 +290,7 @@ add(
         "switch_transformers": (
             "SwitchTransformersModel",
             lambda w: w.t5(num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, expert_capacity=64),
-            two_texts,
+            masked,
         ),
     },
 )
@@ -301,7 +307,7 @@ add(
             lambda w: w.seq2seq(attention_window=4),
             lambda w: {"input_ids": ids("batch", 16), "decoder_input_ids": ids("batch", 8)},
         ),
-        "longt5": ("LongT5Model", lambda w: w.t5(local_radius=3)),
+        "longt5": ("LongT5Model", lambda w: w.t5(local_radius=3), masked, {"sizes": {"sequence": (12, 12, 20, 128)}}),
         "m2m_100": ("M2M100Model", lambda w: w.seq2seq()),
         "marian": ("MarianModel", lambda w: w.seq2seq(pad_token_id=0, decoder_start_token_id=0)),
         "mbart": ("MBartModel", lambda w: w.seq2seq()),
