@@ -60,31 +60,33 @@ def outcomes(name: str, first: int, samples: int) -> Iterator[str]:
         for k in range(first, min(samples, len(found))):
             sample = found[k * len(found) // min(samples, len(found))]
             arguments = (sample.input, tuple(sample.args), dict(sample.kwargs))
-            yield _outcome(op, arguments, name in UNSET, tolerances(op, torch.float32))
+            determined = sample.output_process_fn_grad  # eigenvectors without their sign, say
+            yield _outcome(op, arguments, determined, name in UNSET, tolerances(op, torch.float32))
 
 
-def _outcome(op: Any, arguments: Any, unset: bool, limits: tuple[float | None, float | None]) -> str:
+def _outcome(op: Any, arguments: Any, determined: Call, unset: bool, limits: tuple[float | None, float | None]) -> str:
     def call(x: Any, args: Any, kwargs: Any) -> Any:
         return op(x, *args, **kwargs)
 
+    results = partial(_results, determined=determined)
     try:
-        wanted = _results(call, arguments)
+        wanted = results(call, arguments)
     except Exception as error:  # a sample that torch itself does not run
         return f"{NOT_EXPORTED}: {type(error).__name__} in eager mode"
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", FallbackWarning)
         try:
-            found = _results(torch.compile(call, backend=tilewright), arguments)
+            found = results(torch.compile(call, backend=tilewright), arguments)
             problem = _compared(found, wanted, unset, limits)
-            if problem and nearer(found, wanted, _results(call, arguments, torch.float64)):
+            if problem and nearer(found, wanted, results(call, arguments, torch.float64)):
                 problem = ""
         except Exception as error:  # the outcome, told in the table
             problem = f"{type(error).__name__}: {first_line(error)}"
     if problem:
         torch._dynamo.reset()
         try:
-            if _compared(_results(torch.compile(call, backend="aot_eager"), arguments), wanted, unset, limits):
+            if _compared(results(torch.compile(call, backend="aot_eager"), arguments), wanted, unset, limits):
                 return f"{NOT_EXPORTED}: other values with aot_eager too"
         except Exception as error:
             return f"{NOT_EXPORTED}: {type(error).__name__} with aot_eager too"
@@ -93,12 +95,12 @@ def _outcome(op: Any, arguments: Any, unset: bool, limits: tuple[float | None, f
     return f"{IN_TORCH}: {', '.join(left)}" if left else "pass"
 
 
-def _results(call: Call, arguments: Any, dtype: Any = torch.float32) -> list[Any]:
+def _results(call: Call, arguments: Any, dtype: Any = torch.float32, *, determined: Call) -> list[Any]:
     """Tensors among the results, then gradients of the arguments that want them (None for one that has no influence); float32 becomes `dtype`."""
     torch.manual_seed(1)
     leaves, structure = _pytree.tree_flatten(arguments)
     leaves = [_copy(x, dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
-    results = _pytree.tree_leaves(call(*_pytree.tree_unflatten(leaves, structure)))
+    results = _pytree.tree_leaves(determined(call(*_pytree.tree_unflatten(leaves, structure))))
     results = [x for x in results if isinstance(x, torch.Tensor)]
     outputs = [x for x in results if x.requires_grad]
     inputs = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
