@@ -153,6 +153,7 @@ SHAPES: dict[str, Any] = {
     "pad_reflect": lambda x: F.pad(x, (2, 1, 1, 3), mode="reflect"),
     "pad_replicate": lambda x: F.pad(x, (2, 1, 1, 3), mode="replicate"),
     "pad_circular": lambda x: F.pad(x, (2, 1, 1, 3), mode="circular"),
+    "pad_circular_crop": lambda x: F.pad(x, (-1, 1, 2, -2), mode="circular"),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x[:, :4], 2),
     "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[:, :, :8], 2),
     "meshgrid": lambda x: sum(torch.meshgrid(x[0, 0, 0], x[0, 0, :, 0], indexing="ij")),

@@ -290,6 +290,12 @@ def pad(n: Node, x: Value, padding: Sequence[Dim], mode: str = "constant", value
     fill: Any = 0 if value is None else value
     if x.type.dtype.is_integer:
         fill = int(fill)
+    if mode == "circular":  # what repeats is what cropping leaves
+        crops = [[p if isinstance(p, int) and p < 0 else 0 for p in side] for side in (low, high)]
+        x = n.emit(g.Pad(x, low=tuple(crops[0]), high=tuple(crops[1])))
+        low, high = (
+            [p - c for p, c in zip(side, crop, strict=True)] for side, crop in zip((low, high), crops, strict=True)
+        )
     return n.emit(g.Pad(x, low=tuple(low), high=tuple(high), mode=_PAD_MODES[mode], value=fill))  # type: ignore[no-any-return]
 
 
