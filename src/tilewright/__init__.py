@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilewright.compiler import compile, load
     from tilewright.errors import ArtifactError, CompileError, ShapeError, TilewrightError, UnsupportedOperatorError
     from tilewright.frontends.trace import Tensor, TraceError, cond, scan, tensor, where, while_loop
-    from tilewright.jit import jit
+    from tilewright.just_in_time import jit
     from tilewright.reduction import reduce
 
 __version__ = "0.1.0"
@@ -53,7 +53,7 @@ _HOME = {
     "ShapeError": "tilewright.errors",
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
-    "jit": "tilewright.jit",
+    "jit": "tilewright.just_in_time",
     "reduce": "tilewright.reduction",
     **dict.fromkeys(
         ("Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"), "tilewright.frontends.trace"

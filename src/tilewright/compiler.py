@@ -463,7 +463,7 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
         return import_stablehlo(model, dims)
     if callable(model):
         from .frontends.trace import import_function
-        from .jit import Jitted
+        from .just_in_time import Jitted
 
         return import_function(model.function if isinstance(model, Jitted) else model, args, dims, kwargs)
     raise CompileError(
