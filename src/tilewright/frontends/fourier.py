@@ -146,6 +146,26 @@ class Fourier:
         y = self._times((self._cut(c[0], length), self._cut(c[1], length)), waves, sign, g.Mul)  # type: ignore[arg-type]
         return self._cut(y[0], count), self._cut(y[1], count)
 
+    def along(self, x: Signal, axis: int, function: Callable[[Signal], Signal]) -> Signal:
+        """`function`, which works on the rows of matrices, along one axis of tensors of any rank."""
+        rank = x[0].type.rank
+        order = [*(d for d in range(rank) if d != axis), axis]
+        back = tuple(order.index(d) for d in range(rank))
+        outer = [x[0].type.shape[d] for d in order[:-1]]
+        size: Dim = 1
+        for d in outer:
+            size = size * d
+
+        def rows(v: Value) -> Value:
+            return self._reshape(self.emit(g.Transpose(v, permutation=tuple(order))), (size, v.type.shape[axis]))
+
+        def whole(v: Value) -> Value:
+            v = self._reshape(v, (*outer, v.type.shape[-1]))
+            return self.emit(g.Transpose(v, permutation=back))  # type: ignore[no-any-return]
+
+        real, imaginary = function((rows(x[0]), None if x[1] is None else rows(x[1])))
+        return whole(real), None if imaginary is None else whole(imaginary)
+
     def real_inverse(self, x: Signal, length: Dim) -> Value:
         """The real signal of `length` samples that has the frequencies ``0 ... length // 2``: each but the first and the middle one stands for two."""
         dtype, count = x[0].type.dtype, length // 2 + 1

@@ -95,7 +95,7 @@ def _is_complex(places: object) -> TypeGuard[tuple[Literal["complex"], int, int]
 
 def _parts(value: Any, name: str) -> tuple[Any, Any]:
     """Real and imaginary part of a NumPy array, a torch tensor, or what NumPy takes."""
-    if not hasattr(value, "imag"):
+    if not hasattr(value, "dtype"):
         value = np.asarray(value)
     if not str(value.dtype).rpartition(".")[2].startswith("complex"):
         raise ShapeError(f"input '{name}': expected complex numbers, got {value.dtype}")

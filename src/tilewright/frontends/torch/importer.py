@@ -23,10 +23,11 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
+from ..complex import Complex
 from ..unsupported import unsupported
-from .registry import importers
+from .registry import complex_importers, importers
 from .symbols import SymbolMap, Untranslatable
-from .tensors import array_of, dtype_of
+from .tensors import array_of, dtype_of, part_dtype_of
 
 IGNORED_KEYWORDS = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator", "requires_grad"}
@@ -59,8 +60,9 @@ class Node:
         return self.importer.symbols.shape(val.shape)
 
     def result_dtype(self, index: int | None = None) -> DType:
+        """Element type of the result, or of one of several; of complex numbers that of their parts."""
         val = self.meta if index is None else self.meta[index]
-        return dtype_of(val.dtype, str(self.location))
+        return part_dtype_of(val.dtype, str(self.location))
 
     # -- Building ----------------------------------------------------------------------------------------------------------------
 
@@ -186,13 +188,14 @@ class Importer:
             UnsupportedOperatorError: lists every operator that has no importer.
         """
         module = Module()
-        names, results = (tuple(entry[0] for entry in entries) for entries in (inputs, outputs))
-        func = module.body.append(Func(sym_name="main", arg_names=names, result_names=results))
+        func = module.body.append(Func(sym_name="main", arg_names=(), result_names=()))
         self.function, self.builder = func, Builder(func.body)
+        arguments = []
         for name, node, kind in inputs:
-            value = func.body.add_arg(kind, name)
+            parts = [func.body.add_arg(kind, part) for part in _parts(name, node)]
+            arguments.append((name, _joined(parts)))
             if node is not None:
-                self.values[node] = value
+                self.values[node] = arguments[-1][1]
         self._graph(owner, graph)
         if self.problems:
             raise unsupported(
@@ -200,11 +203,17 @@ class Importer:
             )
         if self.seed is not None:
             name = "seed"
-            while name in names:
+            while name in {entry[0] for entry in inputs}:
                 name += "_"
-            func.attributes.update(arg_names=(*names, name), seed=name)
+            arguments.append((name, self.seed))
+            func.attributes["seed"] = name
+        results = [(name, self._result(node)) for name, node in outputs]
+        sides = [_places(arguments), _places(results)]
+        func.attributes.update(arg_names=sides[0][1], result_names=sides[1][1])
+        if any(not isinstance(place, int) for entries, _ in sides for _, place in entries):
+            func.attributes["nested"] = (sides[0][0], sides[1][0])
         self.builder.location = Location("outputs")
-        self.builder.insert(Return([self._result(node) for _, node in outputs]))
+        self.builder.insert(Return([part for _, value in results for part in _flat(value)]))
         dce(module)
         return module
 
@@ -262,13 +271,14 @@ class Importer:
         if name == "with_effects":
             self._ordered(node)
             return
-        function = importers().get(name)
+        pairs = _is_complex(node)
+        function = (complex_importers() if pairs else importers()).get(name)
         if function is None:
             subgraph = self._subgraph(node)
             if subgraph is not None:
                 self._inline(node, *subgraph)
                 return
-            self._problem(node, name, location, _hint(name))
+            self._problem(node, name, location, "of complex numbers" if pairs else _hint(name))
             return
         context = Node(self, node, location)
         try:
@@ -382,7 +392,7 @@ class Importer:
         if isinstance(a, (list, tuple)):
             return [self._argument(x) for x in a]
         if isinstance(a, torch.dtype):
-            return dtype_of(a)
+            return part_dtype_of(a)
         return a
 
     def _value(self, node: Any) -> Any:
@@ -394,7 +404,12 @@ class Importer:
             found = self.values[node] = self._constant(*found)
         return found
 
-    def _constant(self, name: str, tensor: Any) -> Value:
+    def _constant(self, name: str, tensor: Any) -> Any:
+        if tensor.is_complex():
+            tensor = tensor.detach().resolve_conj()
+            return Complex(
+                self._constant(f"{name}_real", tensor.real), self._constant(f"{name}_imaginary", tensor.imag)
+            )
         key = (
             (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.storage_offset())
             if tensor.numel()
@@ -415,10 +430,10 @@ class Importer:
         for got, wanted in pairs:
             if got is None or wanted is None:
                 continue
-            dtype = dtype_of(wanted.dtype, name)
-            if got.type.dtype is not dtype:
+            dtype = part_dtype_of(wanted.dtype, name)
+            if got.type.dtype is not dtype or isinstance(got, Complex) != wanted.dtype.is_complex:
                 raise InternalError(
-                    f"importing {name} at {location_of(node)} gave {got.type.dtype.label}, torch gives {dtype.label}"
+                    f"importing {name} at {location_of(node)} gave {got.type.dtype.label}, torch gives {wanted.dtype}"
                 )
             shape = tuple(wanted.shape)
             if len(shape) != got.type.rank or any(
@@ -428,6 +443,43 @@ class Importer:
                     f"importing {name} at {location_of(node)} gave shape {got.type.shape}, torch gives {shape}"
                 )
         return list(result) if isinstance(val, (list, tuple)) else result
+
+
+def _parts(name: str, node: Any) -> list[str]:
+    """Names of the tensors that an input consists of: complex numbers are two."""
+    dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
+    is_complex = dtype is not None and dtype.is_complex
+    return [f"{name}_real", f"{name}_imaginary"] if is_complex else [name]
+
+
+def _joined(parts: Sequence[Value]) -> Value | Complex:
+    return Complex(*parts) if len(parts) == 2 else parts[0]
+
+
+def _flat(value: Value | Complex) -> tuple[Value, ...]:
+    return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)
+
+
+def _places(entries: Sequence[tuple[str, Value | Complex]]) -> tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]:
+    """Where named values lie among the function's tensors, as `runtime.nested` tells it, and the tensors' names."""
+    places: list[tuple[str, Any]] = []
+    names: list[str] = []
+    for name, value in entries:
+        pair = isinstance(value, Complex)
+        places.append((name, ("complex", len(names), len(names) + 1) if pair else len(names)))
+        names += [f"{name}_real", f"{name}_imaginary"] if pair else [name]
+    return tuple(places), tuple(names)
+
+
+def _is_complex(node: Any) -> bool:
+    """Whether a call takes or gives complex numbers."""
+    from torch.utils._pytree import tree_leaves
+
+    values = [n.meta.get("val") for n in node.all_input_nodes] if hasattr(node, "all_input_nodes") else []
+    return any(
+        getattr(v, "dtype", None) is not None and v.dtype.is_complex
+        for v in tree_leaves([node.meta.get("val"), values])
+    )
 
 
 POISON = object()

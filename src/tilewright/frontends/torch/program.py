@@ -12,7 +12,7 @@ from ...ir.types import TensorType, i64
 from ..dims import DimsArgument
 from .importer import Importer
 from .symbols import input_shapes
-from .tensors import dtype_of
+from .tensors import part_dtype_of
 
 
 class ProgramImporter(Importer):
@@ -32,7 +32,7 @@ class ProgramImporter(Importer):
         shaped = [(name, n.meta["val"].shape) for name, n in zip(names, nodes, strict=True)]
         self.symbols, shapes = input_shapes(shaped, self.program.range_constraints, self.dims)
         inputs = [
-            (name, node, TensorType(dtype_of(node.meta["val"].dtype, f"input '{name}'"), shape))
+            (name, node, TensorType(part_dtype_of(node.meta["val"].dtype, f"input '{name}'"), shape))
             for name, node, shape in zip(names, nodes, shapes, strict=True)
         ]
         outputs, result_names = self._outputs(signature)

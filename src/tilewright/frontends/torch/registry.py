@@ -8,6 +8,7 @@ from typing import Any
 
 Importer = Callable[..., Any]
 _IMPORTERS: dict[str, Importer] = {}
+_COMPLEX: dict[str, Importer] = {}
 
 
 def importer(*names: str) -> Callable[[Importer], Importer]:
@@ -26,6 +27,27 @@ def importer(*names: str) -> Callable[[Importer], Importer]:
         return function
 
     return register
+
+
+def complex_importer(*names: str) -> Callable[[Importer], Importer]:
+    """Register an importer, as `importer` does, for calls that take or give complex numbers: `frontends.complex.Complex` pairs."""
+
+    def register(function: Importer) -> Importer:
+        _COMPLEX.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def importers_in(module: str) -> dict[str, Importer]:
+    """The importers that a module has registered."""
+    return {name: function for name, function in _IMPORTERS.items() if function.__module__ == module}
+
+
+def complex_importers() -> dict[str, Importer]:
+    """All importers of calls that take or give complex numbers, by overload name."""
+    importers()
+    return _COMPLEX
 
 
 @cache

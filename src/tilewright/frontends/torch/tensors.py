@@ -47,6 +47,11 @@ def dtype_of(dtype: Any, where: str = "") -> DType:
     return found
 
 
+def part_dtype_of(dtype: Any, where: str = "") -> DType:
+    """As `dtype_of`; for complex numbers the IR dtype of their parts."""
+    return dtype_of(dtype.to_real() if dtype.is_complex else dtype, where)
+
+
 def array_of(tensor: Any, name: str) -> np.ndarray[Any, Any]:
     """The data of a torch tensor, sharing its memory where it lies on the CPU.
 
