@@ -316,17 +316,17 @@ def test_locations() -> None:
 def test_all_unsupported_operators_at_once() -> None:
     class Odd(N.Module):
         def forward(self, x: Any) -> Any:
-            y = torch.linalg.qr(x)[0]
-            return torch.special.bessel_j1(y) + torch.special.bessel_j1(x) + torch.rand_like(x)
+            y = torch.linalg.ldl_factor(x)[0]
+            return torch.special.bessel_j1(y) + torch.special.bessel_j1(x)
 
     with pytest.raises(UnsupportedOperatorError) as caught:
         import_torch(N.Sequential(Odd()), (random(3, 3),))
     by_name = {o.operator: o for o in caught.value.operators}
-    assert set(by_name) == {"aten.linalg_qr.default", "aten.special_bessel_j1.default", "aten.rand_like.default"}
-    # The use of an unsupported result is not a problem of its own: one of the two calls depends on qr.
-    assert by_name["aten.linalg_qr.default"].locations[0].startswith("0/linalg_qr")
-    assert Path(__file__).name in by_name["aten.linalg_qr.default"].locations[0]
-    assert "random" in by_name["aten.rand_like.default"].hint
+    ldl = "aten.linalg_ldl_factor_ex.default"
+    assert set(by_name) == {ldl, "aten.special_bessel_j1.default"}
+    # That ``+`` and ``[0]`` use unsupported results is no problem of its own.
+    assert by_name[ldl].locations[0].startswith("0/linalg_ldl_factor")
+    assert Path(__file__).name in by_name[ldl].locations[0]
 
 
 def _doubled(x: Any) -> Any:
@@ -373,8 +373,8 @@ def test_training_mode() -> None:
         CompileError, match=r"'1.num_batches_tracked', '1.running_mean', '1.running_var'.*model.eval\(\)"
     ):
         import_torch(N.Sequential(N.Linear(4, 3), N.BatchNorm1d(3)), (random(2, 4),))
-    with pytest.raises(UnsupportedOperatorError, match="eval"):
-        import_torch(N.Sequential(N.Dropout(0.5)), (random(2, 4),))
+    module = import_torch(N.Sequential(N.Dropout(0.5)), (random(2, 4),))
+    assert module.symbol("main").seed == "seed", "dropout draws under the run's seed"
 
 
 def test_slices_whose_bounds_are_computed() -> None:
