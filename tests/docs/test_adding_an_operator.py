@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding-an-operator.md"
+from .pages import run_page
 
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
     """The names that the page's code blocks define, run in order as one program."""
-    namespace: dict[str, Any] = {"__name__": "adding_an_operator"}
-    text = PAGE.read_text()
-    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        line = text[: match.start(1)].count("\n")
-        exec(compile("\n" * line + match[1], str(PAGE), "exec"), namespace)
-    return namespace
+    return run_page("adding-an-operator.md")
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32", "webgpu"])
