@@ -212,6 +212,48 @@ def test_doctor_lists_every_unsupported_operator(capsys: pytest.CaptureFixture[s
         assert expected in out
 
 
+OPERATORS = """
+import torch
+from tilewright.frontends.torch.registry import importer
+
+@torch.library.custom_op("tilewright_cli::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+@importer("tilewright_cli.twice.default")
+def _twice(n, x):
+    return n.binary("add", x, x)
+"""
+
+EXPORTED = """
+import sys
+import operators_of_mine, torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.tilewright_cli.twice(x) + 1
+torch.export.save(torch.export.export(Model(), (torch.ones(3),)), sys.argv[1])
+"""
+
+
+def test_operators_of_a_module_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    operators, model = tmp_path / "operators_of_mine.py", tmp_path / "model.pt2"
+    operators.write_text(OPERATORS)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run([sys.executable, "-c", EXPORTED, str(model)], env={**os.environ, "PYTHONPATH": path}, check=True)
+    compile_ = ["compile", str(model), "-o", str(tmp_path / "model.so")]
+    assert run(*compile_) == 1
+    assert "operator tilewright_cli.twice" in (said := capsys.readouterr().err) and "--import" in said
+    assert run(*compile_, "--import", str(tmp_path / "nothing.py")) == 1
+    assert "nothing.py cannot be imported" in capsys.readouterr().err
+    assert run(*compile_, "--import", str(operators)) == 0
+    assert run("doctor", str(model), "--import", str(operators)) == 0, "the file is run once"
+
+
 def test_as_a_process(model: Path) -> None:
     environment = {**os.environ, "NO_COLOR": "1"}
     command = [sys.executable, "-m", "tilewright"]

@@ -58,8 +58,17 @@ class Assignment(click.ParamType):
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that may compile: --target, --dims, --threads, --precision."""
+    """The options of every command that may compile: --target, --dims, --threads, --precision, --import."""
     for decorate in (
+        click.option(
+            "--import",
+            "imports",
+            multiple=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_import,
+            help="A module or file of Python to import first, such as one with operators of your own. May be repeated.",
+        ),
         click.option("--precision", help="Factors of contractions instead of the model's own: bf16, f16."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads to run on (default: all cores)."),
         click.option(
@@ -72,6 +81,25 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = decorate(command)
     return command
+
+
+def _import(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
+    from tilewright.reduction import import_module
+
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:  # whatever it does when it is imported
+            raise click.ClickException(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    context.meta[_IMPORTS] = names
+
+
+_IMPORTS = f"{__name__}.imports"
+
+
+def imported() -> tuple[str, ...]:
+    """What the running command's --import named."""
+    return click.get_current_context().meta.get(_IMPORTS, ())  # type: ignore[no-any-return]
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from .common import compile_options, console, dims_argument, is_artifact, progress_display, require_file
+from .common import compile_options, console, dims_argument, imported, is_artifact, progress_display, require_file
 
 
 @click.command("reduce")
@@ -17,7 +17,6 @@ from .common import compile_options, console, dims_argument, is_artifact, progre
 @compile_options
 @click.option("--inputs", help="The inputs that it fails on, arrays by name in a .npz file (default: random).")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, help="Seconds for each attempt; more is a failure.")  # fmt: skip
-@click.option("--import", "imports", multiple=True, help="A module or file of Python to import first. May be repeated.")
 @click.option("--check", is_flag=True, help="Only say whether and how MODEL fails: exit code 1 if it does.")
 def command(
     model: str,
@@ -28,7 +27,6 @@ def command(
     precision: str | None,
     inputs: str | None,
     timeout: float,
-    imports: tuple[str, ...],
     check: bool,
 ) -> int:
     """Reduce MODEL, which is refused, crashes, hangs, or gives other results than the interpreter, to a few operations."""
@@ -41,7 +39,7 @@ def command(
     with progress_display() as progress:
         found = tw.reduce(
             model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, inputs=given, output=output,
-            timeout=timeout, imports=imports, check=check, progress=progress,
+            timeout=timeout, imports=imported(), check=check, progress=progress,
         )  # fmt: skip
     out = console()
     if found is None:

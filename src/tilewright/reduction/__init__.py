@@ -90,11 +90,14 @@ def reduce(
 
 
 def import_module(name: str) -> Any:
-    """The module of a name, or of a file of Python."""
+    """The module of a name, or of a file of Python; a file is run once."""
     import importlib.util
 
     if not name.endswith(".py"):
         return importlib.import_module(name)
+    known = sys.modules.get(Path(name).stem)
+    if Path(getattr(known, "__file__", None) or "").resolve() == Path(name).resolve():
+        return known
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
     if spec is None or spec.loader is None or not Path(name).is_file():
         raise CompileError(f"{name}: no such file")

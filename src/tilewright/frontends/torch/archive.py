@@ -90,6 +90,15 @@ def load_program(path: Path) -> Any:
                 "its pickled parts hold more than tensors, and unpickling them could run code; save it without, or, if you trust it, "
                 "pass the program that torch.export.load gives"
             )
+        if unknown := re.search(r"Failed deserializing node Node\(target='torch\.ops\.(\w+\.\w+)[.']", first):
+            import torch
+
+            namespace, name = unknown[1].split(".")
+            if not hasattr(getattr(torch.ops, namespace), name):
+                raise CompileError(
+                    f"{path}: calls the operator {unknown[1]}, which nothing that is imported registers; import what does before "
+                    "(on the command line: --import MODULE)"
+                ) from None
         raise CompileError(
             f"{path}: torch cannot read this exported program: {type(error).__name__}: {first[:600]}"
         ) from error
