@@ -84,17 +84,23 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _import(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
-    from tilewright.reduction import import_module
-
     for name in names:
-        try:
-            import_module(name)
-        except Exception as error:  # whatever it does when it is imported
-            raise click.ClickException(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        _python_module(name)
     context.meta[_IMPORTS] = names
 
 
 _IMPORTS = f"{__name__}.imports"
+
+
+def _python_module(name: str) -> Any:
+    """The module of a name, or of a file of Python. Raises CompileError: it cannot be imported; the message says why."""
+    from tilewright.errors import CompileError
+    from tilewright.reduction import import_module
+
+    try:
+        return import_module(name)
+    except Exception as error:  # whatever it does when it is imported
+        raise CompileError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def imported() -> tuple[str, ...]:
@@ -146,15 +152,11 @@ def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
     import inspect
 
     from tilewright.errors import CompileError
-    from tilewright.reduction import import_module
 
     where, colon, name = text.rpartition(":")
     if not colon or Path(text).exists() or not (where.endswith(".py") or where.replace(".", "_").isidentifier()):
         return None
-    try:
-        found = import_module(where)
-    except Exception as error:  # whatever it does when it is imported
-        raise CompileError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    found = _python_module(where)
     if not hasattr(found, name):
         raise CompileError(f"{where} has no {name!r}")
     model = getattr(found, name)

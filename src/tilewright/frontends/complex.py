@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..dialects import graph as g
+from ..dialects.func import Func
 from ..ir.constant import Constant
 from ..ir.core import Operation, Value
 from ..ir.types import TensorType
@@ -33,6 +34,42 @@ def each(function: Callable[..., Any], *values: Any) -> Any:
         return function(*values)
     real = function(*(v.real if isinstance(v, Complex) else v for v in values))
     return Complex(real, function(*(v.imaginary if isinstance(v, Complex) else v for v in values)))
+
+
+def part_names(name: str, is_complex: bool) -> list[str]:
+    """Names of the tensors that a named value of a model consists of."""
+    return [f"{name}_real", f"{name}_imaginary"] if is_complex else [name]
+
+
+def joined(parts: Sequence[Value]) -> Value | Complex:
+    """The value of one tensor, or of the two parts of complex numbers."""
+    return Complex(*parts) if len(parts) == 2 else parts[0]
+
+
+def flat(value: Value | Complex) -> tuple[Value, ...]:
+    """The reverse of `joined`."""
+    return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)
+
+
+def describe_border(
+    func: Func, inputs: Sequence[tuple[str, Value | Complex]], outputs: Sequence[tuple[str, Value | Complex]]
+) -> None:
+    """Name the function's tensors, and note which of them a caller sees as complex numbers (`runtime.nested`)."""
+    (given, arg_names), (made, result_names) = _places(inputs), _places(outputs)
+    func.attributes.update(arg_names=arg_names, result_names=result_names)
+    if any(not isinstance(place, int) for _, place in (*given, *made)):
+        func.attributes["nested"] = (given, made)
+
+
+def _places(entries: Sequence[tuple[str, Value | Complex]]) -> tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]:
+    """Where named values lie among the function's tensors, and the tensors' names."""
+    places: list[tuple[str, Any]] = []
+    names: list[str] = []
+    for name, value in entries:
+        pair = isinstance(value, Complex)
+        places.append((name, ("complex", len(names), len(names) + 1) if pair else len(names)))
+        names += part_names(name, pair)
+    return tuple(places), tuple(names)
 
 
 class ComplexMath:
@@ -240,4 +277,4 @@ class ComplexMath:
         return Complex(y.imaginary, self._f("neg", y.real))
 
 
-__all__ = ["Complex", "ComplexMath", "each"]
+__all__ = ["Complex", "ComplexMath", "describe_border", "each", "flat", "joined", "part_names"]

@@ -212,46 +212,27 @@ for _note, _kernel, _strides, _pad, _dilation, _ceil in [
     ("ceil padded", (3, 3), (2, 2), 1, 1, True),
     ("dilated", (2, 3), (1, 2), 1, 2, False),
 ]:
-    spatial_case(
-        "MaxPool",
-        ("b", 3, "h", "w"),
-        (),
-        lambda layout, x, a=(_kernel, _strides, _pad, _dilation, _ceil): graph.MaxPool(
-            x,
-            kernel=a[0],
-            strides=a[1],
-            padding=((a[2], a[2]),) * 2,
-            dilations=(a[3],) * 2,
-            ceil_mode=a[4],
-            layout=layout,
-        ),
-        lambda x, a=(_kernel, _strides, _pad, _dilation, _ceil): nn.max_pool2d(
-            t(x), a[0], a[1], a[2], a[3], a[4]
-        ).numpy(),
-        _note,
-        IMAGES,
-        bounds={"h": (5, 64), "w": (5, 64)},
-    )
-    spatial_case(
-        "MaxPoolIndices",
-        ("b", 3, "h", "w"),
-        (),
-        lambda layout, x, a=(_kernel, _strides, _pad, _dilation, _ceil): graph.MaxPoolIndices(
-            x,
-            kernel=a[0],
-            strides=a[1],
-            padding=((a[2], a[2]),) * 2,
-            dilations=(a[3],) * 2,
-            ceil_mode=a[4],
-            layout=layout,
-        ),
-        lambda x, a=(_kernel, _strides, _pad, _dilation, _ceil): nn.max_pool2d(
-            t(x), a[0], a[1], a[2], a[3], a[4], return_indices=True
-        )[1].numpy(),
-        _note,
-        IMAGES,
-        bounds={"h": (5, 64), "w": (5, 64)},
-    )
+    for _class in (graph.MaxPool, graph.MaxPoolIndices):
+        spatial_case(
+            _class.__name__,
+            ("b", 3, "h", "w"),
+            (),
+            lambda layout, x, a=(_kernel, _strides, _pad, _dilation, _ceil), pool=_class: pool(
+                x,
+                kernel=a[0],
+                strides=a[1],
+                padding=((a[2], a[2]),) * 2,
+                dilations=(a[3],) * 2,
+                ceil_mode=a[4],
+                layout=layout,
+            ),
+            lambda x, a=(_kernel, _strides, _pad, _dilation, _ceil), which=_class is graph.MaxPoolIndices: (
+                nn.max_pool2d(t(x), a[0], a[1], a[2], a[3], a[4], return_indices=True)[which].numpy()
+            ),
+            _note,
+            IMAGES,
+            bounds={"h": (5, 64), "w": (5, 64)},
+        )
     if _dilation == 1:
         for _count in (False, True):
             for _dtype in (f32, f16):

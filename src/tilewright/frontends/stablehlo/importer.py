@@ -23,7 +23,7 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, i64
-from ..complex import Complex, ComplexMath, each
+from ..complex import Complex, ComplexMath, describe_border, each, flat, joined, part_names
 from ..unsupported import unsupported
 from .ops import COMPLEX, IMPORTERS, SCALAR, Unsupported
 from .ops.table import Poisoned
@@ -225,40 +225,19 @@ class Importer:
             raise unsupported(
                 self.problems, "write an importer for it in a package of your own (docs/adding-an-operator.md)"
             )
-        self._results(func, results, outputs)
+        named = [(name, value) for (name, _, _), value in zip(program.inputs, arguments, strict=True)]
+        describe_border(func, named, list(zip(results, outputs, strict=True)))
+        self.builder.location = Location("outputs")
+        self.builder.insert(Return([part for value in outputs for part in flat(value)]))
         dce(module)
         return module
 
     def _arguments(self, func: Func) -> list[Any]:
         """The function's parameters; a complex one is two."""
-        names: list[str] = []
-        entries: list[tuple[str, Any]] = []
-        found: list[Any] = []
-        for name, type, is_pair in self.program.inputs:
-            parts = [f"{name}_real", f"{name}_imaginary"] if is_pair else [name]
-            entries.append((name, ("complex", len(names), len(names) + 1) if is_pair else len(names)))
-            values = [func.body.add_arg(type, part) for part in parts]
-            found.append(Complex(*values) if is_pair else values[0])
-            names += parts
-        func.attributes["arg_names"] = tuple(names)
-        func.attributes["nested"] = (tuple(entries), ())
-        return found
-
-    def _results(self, func: Func, names: Sequence[str], outputs: Sequence[Any]) -> None:
-        """The end of the function, and how a caller sees complex numbers."""
-        values: list[Value] = []
-        labels: list[str] = []
-        entries: list[tuple[str, Any]] = []
-        for name, value in zip(names, outputs, strict=True):
-            pair = isinstance(value, Complex)
-            entries.append((name, ("complex", len(values), len(values) + 1) if pair else len(values)))
-            values += [value.real, value.imaginary] if pair else [value]
-            labels += [f"{name}_real", f"{name}_imaginary"] if pair else [name]
-        func.attributes["result_names"] = tuple(labels)
-        nested = (func.attributes["nested"][0], tuple(entries))
-        func.attributes["nested"] = nested if any(not isinstance(p, int) for side in nested for _, p in side) else ()
-        self.builder.location = Location("outputs")
-        self.builder.insert(Return(values))
+        return [
+            joined([func.body.add_arg(type, part) for part in part_names(name, is_pair)])
+            for name, type, is_pair in self.program.inputs
+        ]
 
     # -- Values ------------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from ...ir.core import IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
-from ..complex import Complex
+from ..complex import Complex, describe_border, flat, joined, part_names
 from ..unsupported import unsupported
 from .registry import complex_importers, importers
 from .symbols import SymbolMap, Untranslatable
@@ -193,7 +193,7 @@ class Importer:
         arguments = []
         for name, node, kind in inputs:
             parts = [func.body.add_arg(kind, part) for part in _parts(name, node)]
-            arguments.append((name, _joined(parts)))
+            arguments.append((name, joined(parts)))
             if node is not None:
                 self.values[node] = arguments[-1][1]
         self._graph(owner, graph)
@@ -208,12 +208,9 @@ class Importer:
             arguments.append((name, self.seed))
             func.attributes["seed"] = name
         results = [(name, self._result(node)) for name, node in outputs]
-        sides = [_places(arguments), _places(results)]
-        func.attributes.update(arg_names=sides[0][1], result_names=sides[1][1])
-        if any(not isinstance(place, int) for entries, _ in sides for _, place in entries):
-            func.attributes["nested"] = (sides[0][0], sides[1][0])
+        describe_border(func, arguments, results)
         self.builder.location = Location("outputs")
-        self.builder.insert(Return([part for _, value in results for part in _flat(value)]))
+        self.builder.insert(Return([part for _, value in results for part in flat(value)]))
         dce(module)
         return module
 
@@ -448,27 +445,7 @@ class Importer:
 def _parts(name: str, node: Any) -> list[str]:
     """Names of the tensors that an input consists of: complex numbers are two."""
     dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
-    is_complex = dtype is not None and dtype.is_complex
-    return [f"{name}_real", f"{name}_imaginary"] if is_complex else [name]
-
-
-def _joined(parts: Sequence[Value]) -> Value | Complex:
-    return Complex(*parts) if len(parts) == 2 else parts[0]
-
-
-def _flat(value: Value | Complex) -> tuple[Value, ...]:
-    return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)
-
-
-def _places(entries: Sequence[tuple[str, Value | Complex]]) -> tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]:
-    """Where named values lie among the function's tensors, as `runtime.nested` tells it, and the tensors' names."""
-    places: list[tuple[str, Any]] = []
-    names: list[str] = []
-    for name, value in entries:
-        pair = isinstance(value, Complex)
-        places.append((name, ("complex", len(names), len(names) + 1) if pair else len(names)))
-        names += [f"{name}_real", f"{name}_imaginary"] if pair else [name]
-    return tuple(places), tuple(names)
+    return part_names(name, dtype is not None and dtype.is_complex)
 
 
 def _is_complex(node: Any) -> bool:
