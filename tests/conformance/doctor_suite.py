@@ -12,8 +12,7 @@ import datetime
 import json
 import os
 import platform
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ import onnx
 
 from tilewright.support import examine
 
+from ..processes import Limits, in_processes
 from . import onnx_suite
-from .onnx_suite import Case, cases, outcome
+from .onnx_suite import CHUNK, Case, cases, outcome
 
 DATA = Path(__file__).with_suffix(".json")
 
@@ -41,13 +41,14 @@ def compiles(result: str) -> bool:
 def verdict(case: Case, known: dict[str, str]) -> str:
     """right, or in which way not."""
     said = predicted(case)
-    if said != compiles(known.get(f"{case.kind}/{case.name}", "pass")) and said != compiles(outcome(case, native=True)):
+    if said != compiles(known.get(case.full_name, "pass")) and said != compiles(outcome(case, native=True)):
         return "said to compile" if said else "said not to compile"
     return "right"
 
 
-def _numbered(number: int) -> str:
-    return verdict(cases()[number], json.loads(onnx_suite.DATA.read_text())["not_passed"])
+def _verdicts(numbers: Sequence[int], first: int) -> Iterator[str]:
+    known = json.loads(onnx_suite.DATA.read_text())["not_passed"]
+    return (verdict(cases()[number], known) for number in numbers[first:])
 
 
 def main() -> None:
@@ -55,13 +56,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     processes = parser.parse_args().processes
     found: dict[str, str] = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        for case, result in zip(cases(), pool.map(_numbered, range(len(cases())), chunksize=8), strict=True):
-            found[f"{case.kind}/{case.name}"] = result
+    every = range(len(cases()))
+    chunks = [every[k : k + CHUNK] for k in range(0, len(every), CHUNK)]
+    for numbers, results in in_processes(chunks, _verdicts, processes, Limits(60.0)):
+        for case, result in zip((cases()[k] for k in numbers), results, strict=True):
+            found[case.full_name] = result
             if result != "right":
                 print(f"{case.name}: {result}", flush=True)
-            if len(found) % 100 == 0:
-                print(f"{len(found)} cases", flush=True)
+        print(f"{len(found)} cases", flush=True)
     document: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {platform.system()}",

@@ -240,6 +240,11 @@ def measure(name: str, tell: Tell) -> None:
         engines["inductor"] = lambda: inductor(**kwargs)
     except Exception as error:  # Inductor's own limits
         tell({"inductor": f"{type(error).__name__}: {_line(error)}"})
+    tell({engine: round(1e3 * statistics.median(found), 3) for engine, found in take_turns(engines).items()})
+
+
+def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Seconds of every call of each engine, in eight turns of each."""
     times: dict[str, list[float]] = {engine: [] for engine in engines}
     for call in engines.values():
         call()
@@ -252,7 +257,7 @@ def measure(name: str, tell: Tell) -> None:
                 times[engine].append(time.perf_counter() - start)
                 if time.perf_counter() > end:
                     break
-    tell({engine: round(1e3 * statistics.median(found), 3) for engine, found in times.items()})
+    return times
 
 
 # -- Every model in a process -----------------------------------------------------------------------------------------------------------

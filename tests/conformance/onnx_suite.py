@@ -16,11 +16,9 @@ import os
 import platform
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +33,15 @@ from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
 from tilewright.runtime.nested import Nested
 
+from ..processes import Limits, in_processes
 from .onnx_draws import DRAWN, distribution, draws
 
 DATA = Path(__file__).with_suffix(".json")
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 """The suite's "real" models are to be downloaded: their data is not bundled."""
+
+CHUNK = 16
+"""Cases of one process."""
 
 _OTHER, _NUMBERS = _VALUES = ("other values", "numbers differ")
 
@@ -150,8 +152,8 @@ def outcome(case: Case, native: bool) -> str:
     return "pass"
 
 
-def _numbered(number: int, native: bool) -> str:
-    return outcome(cases()[number], native)
+def _outcomes(numbers: Sequence[int], first: int, native: bool) -> Iterator[str]:
+    return (outcome(cases()[number], native) for number in numbers[first:])
 
 
 def _compiled(model: Any, inputs: list[Any]) -> list[Any]:
@@ -204,14 +206,16 @@ def main() -> None:
         help="only cases that the data says do not pass; for the others it stays as it is",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one case")
     options = parser.parse_args()
     known = json.loads(DATA.read_text())["not_passed"] if options.left else {}
     asked = [k for k, case in enumerate(cases()) if options.only in case.name]
     chosen = [k for k in asked if not options.left or cases()[k].full_name in known]
-    run = partial(_numbered, native=not options.interpret)
+    chunks = [chosen[k : k + CHUNK] for k in range(0, len(chosen), CHUNK)]
+    work = partial(_outcomes, native=not options.interpret)
     found = {case.full_name: {"opset": case.opset, "outcome": "pass"} for case in (cases()[k] for k in asked)}
-    with ProcessPoolExecutor(options.processes, mp_context=get_context("fork")) as pool:
-        for number, result in zip(chosen, pool.map(run, chosen, chunksize=4), strict=True):
+    for numbers, results in in_processes(chunks, work, options.processes, Limits(options.seconds)):
+        for number, result in zip(numbers, results, strict=True):
             case = cases()[number]
             found[case.full_name] = {"opset": case.opset, "outcome": result}
             if result != "pass":

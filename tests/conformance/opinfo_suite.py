@@ -16,15 +16,11 @@ import datetime
 import json
 import os
 import platform
-import resource
 import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +34,8 @@ from tilewright.frontends.torch import import_torch
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
+
+from ..processes import Limits, Work, in_processes
 
 DATA = Path(__file__).with_suffix(".json")
 DTYPES = ("float32", "int64", "bool", "bfloat16")
@@ -55,10 +53,6 @@ RANDOM = frozenset(
 )
 """Operators that draw random numbers, which are others than torch's under every seed: compared likewise. What they are distributed like
 `tests/frontends/torch/test_random.py` checks."""
-
-CRASHED, LATE = "crash", "out of time"
-MEMORY = 8 << 30
-"""Bytes that an operator's process may map beyond what it begins with."""
 
 
 class Sample(torch.nn.Module):
@@ -247,61 +241,19 @@ def _error(got: Any, want: Any) -> str:
 # -- Every operator in a process ------------------------------------------------------------------------------------------------------
 
 
-Judge = Callable[[str, int], Iterator[str]]
-"""From an operator's name and the number of its first sample to the outcomes from that sample on."""
-
-
-@dataclass
-class _Run:
-    name: str
-    process: Any
-    deadline: float
-    outcomes: list[str]
-
-
-def run_all(names: Sequence[str], judge: Judge, processes: int, seconds: float) -> Iterator[tuple[str, list[str]]]:
-    """The outcomes that `judge` gives of operators, as they end. After a sample that crashes or takes more than `seconds` comes the next."""
-    context = get_context("fork")
+def run_all(names: Sequence[str], judge: Work[str], processes: int, limits: Limits) -> Iterator[tuple[str, list[str]]]:
+    """The outcomes that `judge` gives of operators, as they end."""
     torch.set_num_threads(1)
     for warm in ("abs", "addr"):  # what is imported late is so once, here, before processes fork
         list(judge(warm, 0))
-    pending: list[tuple[str, list[str]]] = [(name, []) for name in reversed(names)]
-    running: dict[Any, _Run] = {}
-    while pending or running:
-        while pending and len(running) < processes:
-            here, there = context.Pipe(duplex=False)
-            name, known = pending.pop()
-            process = context.Process(target=_send, args=(there, judge, name, len(known)), daemon=True)
-            process.start()
-            there.close()
-            running[here] = _Run(name, process, time.monotonic() + seconds, known)
-        for here in connection.wait(list(running), timeout=1.0):
-            run = running[here]
-            try:
-                run.outcomes.append(here.recv())
-                run.deadline = time.monotonic() + seconds
-            except EOFError:
-                del running[here]
-                run.process.join()
-                if run.process.exitcode:
-                    pending.append((run.name, [*run.outcomes, f"{CRASHED}: exit code {run.process.exitcode}"]))
-                else:
-                    yield run.name, run.outcomes
-        for here, run in list(running.items()):
-            if time.monotonic() > run.deadline:
-                run.process.kill()
-                run.process.join()
-                del running[here]
-                pending.append((run.name, [*run.outcomes, f"{LATE}: more than {seconds:.0f} s"]))
+    return in_processes(names, partial(_judged, judge), processes, limits)
 
 
-def _send(there: Any, judge: Judge, name: str, first: int) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+def _judged(judge: Work[str], name: str, first: int) -> Iterator[str]:
     try:
-        for outcome in judge(name, first):
-            there.send(outcome)
+        yield from judge(name, first)
     except Exception as error:  # of the samples' makers
-        there.send(f"{NOT_EXPORTED}: no samples, {type(error).__name__}")
+        yield f"{NOT_EXPORTED}: no samples, {type(error).__name__}"
 
 
 class Journal:
@@ -331,7 +283,7 @@ def main() -> None:
         "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=60.0, help="for one sample")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one sample")
     parser.add_argument("--journal", type=Path, help="file of outcomes so far; operators in it are not run again")
     parser.add_argument("--fresh", action="store_true", help="forget the outcomes so far")
     options = parser.parse_args()
@@ -340,7 +292,7 @@ def main() -> None:
     journal = Journal(path, options.fresh)
     names = [n for n in operators(options.dtype) if options.only in n and n not in journal.found]
     judge = partial(outcomes, dtype=options.dtype, samples=options.samples, native=not options.interpret)
-    for name, results in run_all(names, judge, options.processes, options.seconds):
+    for name, results in run_all(names, judge, options.processes, Limits(options.seconds)):
         journal.add(name, results)
     row = summary(journal.found)
     print(", ".join(f"{key} {row[key]}" for key in ("operators", "samples", NOT_EXPORTED, "passed", "whole")))

@@ -19,14 +19,15 @@ import platform
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
-from tests.conformance.processes import each_in_a_process
 from tests.conformance.stablehlo_cases import Case, cases_of, files
+from tests.processes import Limits, in_processes
 from tilewright.errors import CompileError, UnsupportedOperatorError
 from tilewright.frontends.stablehlo import import_stablehlo
 from tilewright.ir.interpreter import Interpreter
@@ -129,9 +130,9 @@ def _ulps(a: Any, b: Any) -> int:
     return int(np.abs(places(a) - places(b)).max())
 
 
-def run(path: Path, name: str, native: bool) -> Iterator[tuple[str, str]]:
-    """The outcomes of a file's cases, by name."""
-    for case in cases_of(path, name):
+def run(path: Path, name: str, native: bool, first: int = 0) -> Iterator[tuple[str, str]]:
+    """The outcomes of a file's cases, by name, from the `first` on."""
+    for case in islice(cases_of(path, name), first, None):
         yield (case.name, outcome(case, native)) if isinstance(case, Case) else case
 
 
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="files whose name contains this; the data is left alone")
     parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=120.0, help="for one file")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the processor, for one case")
     parser.add_argument(
         "--results", type=Path, help="where outcomes are kept as they come; without --only, beside the data"
     )
@@ -153,9 +154,9 @@ def main() -> None:
         found = dict(json.loads(line) for line in log.read_text().splitlines())
     outcome(WARM, not options.interpret)  # what is imported late is so once, before processes fork
     left = [n for n in chosen if n not in found]
-    work = lambda name: run(chosen[name], name, not options.interpret)  # noqa: E731
-    for name, rows in each_in_a_process(left, work, options.processes, options.seconds):
-        found[name] = dict((name, r) if isinstance(r, str) else r for r in rows)
+    work = lambda name, first: run(chosen[name], name, not options.interpret, first)  # noqa: E731
+    for name, rows in in_processes(left, work, options.processes, Limits(options.seconds)):
+        found[name] = dict((f"{name} {k}", r) if isinstance(r, str) else r for k, r in enumerate(rows))
         for case, result in found[name].items():
             if result != "pass":
                 print(f"{case}: {result}", flush=True)

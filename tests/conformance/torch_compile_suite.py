@@ -28,6 +28,7 @@ from torch.utils import _pytree
 
 from tilewright.torch_backend import FallbackWarning, tilewright
 
+from ..processes import Limits
 from .opinfo_suite import (
     NOT_EXPORTED,
     UNSET,
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="operators whose name contains this; the data is left alone")
     parser.add_argument("--samples", type=int, default=2, help="of each operator")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=60.0, help="for one sample")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one sample")
     parser.add_argument("--anew", action="store_true", help="run again what the data has already")
     options = parser.parse_args()
     found: dict[str, dict[str, int]] = {}
@@ -166,7 +167,7 @@ def main() -> None:
     names = [n for n in operators("float32") if options.only in n and n not in found]
     random.Random(0).shuffle(names)  # so that what an interrupted run has seen is a sample of all
     judge = partial(outcomes, samples=options.samples)
-    for name, results in run_all(names, judge, options.processes, options.seconds):
+    for name, results in run_all(names, judge, options.processes, Limits(options.seconds)):
         found[name] = dict(Counter(results))
         for outcome, count in found[name].items():
             if outcome != "pass":

@@ -14,66 +14,43 @@ import datetime
 import json
 import os
 import platform
-import resource
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
 from tilewright.ir.types import DType
 
+from ..processes import CRASHED, LATE, Limits, in_processes
 from .check import LACKING, LEVELS, check, check_every_operator, compiled_for
 from .every_operator import cases
 
 DATA = Path(__file__).with_name("random_programs.json")
 BATCH = 25
 """Seeds of one process."""
-SECONDS = 120
-"""Of the processor, for one program."""
+LIMITS = Limits(seconds=120)
 Check = Callable[[int], Any]
 
 
 def results(check: Check, seeds: range, processes: int) -> Iterator[tuple[int, str]]:
     """What is wrong with the program of each seed ("" if nothing), in no order."""
-    context = get_context("fork")
-    pending = [seeds[k : k + BATCH] for k in range(0, len(seeds), BATCH)][::-1]
-    running: dict[Any, tuple[Any, list[int]]] = {}
-    while pending or running:
-        while pending and len(running) < processes:
-            here, there = context.Pipe(duplex=False)
-            batch = pending.pop()
-            process = context.Process(target=_work, args=(there, check, batch), daemon=True)
-            process.start()
-            there.close()
-            running[here] = process, list(batch)
-        for here in connection.wait(list(running)):
-            process, left = running[here]
-            try:
-                reason = here.recv()
-            except EOFError:
-                del running[here]
-                process.join()
-                if not left:
-                    continue
-                reason = f"seed {left[0]}: the process ended with {process.exitcode}"
-                pending += [range(left[1], left[-1] + 1)] if left[1:] else []
-            yield left.pop(0), reason
+    batches = [seeds[k : k + BATCH] for k in range(0, len(seeds), BATCH)]
+    for batch, found in in_processes(batches, partial(_reasons, check), processes, LIMITS):
+        for seed, reason in zip(batch, found, strict=True):
+            yield seed, f"seed {seed}: {reason}" if reason.startswith((CRASHED, LATE)) else reason
 
 
-def _work(there: Any, check: Check, batch: range) -> None:
+def _reasons(check: Check, batch: range, first: int) -> Iterator[str]:
     warnings.simplefilter("ignore")
-    for seed in batch:
-        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + SECONDS, -1))
+    for seed in batch[first:]:
         try:
             failure = check(seed)
         except Exception as error:  # of the generator
             failure = f"seed {seed}: {type(error).__name__}: {error}"
-        there.send(str(failure) if failure is not None else "")
+        yield str(failure) if failure is not None else ""
 
 
 def record(check: Check, first: int, count: int, processes: int, path: Path) -> int:

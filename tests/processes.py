@@ -1,0 +1,105 @@
+"""Work in processes of their own: what crashes, hangs or takes too much memory costs its own outcome alone."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+Task = TypeVar("Task")
+Work = Callable[[Task, int], Iterator[Any]]
+"""From a task and a number to the task's outcomes from that number on."""
+
+CRASHED, LATE = "crash", "out of time"
+PATIENCE = 50
+"""Bad ends of a task after which it is given up: it may be no single outcome's fault."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one outcome may take: `seconds` of the processor, and four times as many in all, as machines are shared; `memory` bytes of data beyond
+    what the process begins with."""
+
+    seconds: float
+    memory: int = 8 << 30
+
+
+@dataclass
+class _Run(Generic[Task]):
+    """A task, its outcomes so far, and the process that is at the next one."""
+
+    task: Task
+    outcomes: list[Any]
+    bad_ends: int = 0
+    process: Any = None
+    deadline: float = 0.0
+
+
+def in_processes(
+    tasks: Iterable[Task], work: Work[Task], processes: int, limits: Limits
+) -> Iterator[tuple[Task, list[Any]]]:
+    """The outcomes of each task, as tasks end, at most `processes` at once.
+
+    Where a process crashes or goes beyond its limits, the text that says so stands as the outcome, and another process goes on with the next one."""
+    context = get_context("fork")
+    pending = [_Run(task, []) for task in tasks][::-1]
+    running: dict[Any, _Run[Task]] = {}
+    while pending or running:
+        while pending and len(running) < processes:
+            run = pending.pop()
+            here, there = context.Pipe(duplex=False)
+            run.process = context.Process(target=_work, args=(there, work, run.task, len(run.outcomes), limits))
+            run.process.start()
+            there.close()
+            run.deadline = time.monotonic() + 4 * limits.seconds
+            running[here] = run
+        for here in connection.wait(list(running), timeout=1.0):
+            run = running[here]
+            try:
+                run.outcomes.append(here.recv())  # type: ignore[attr-defined]
+                run.deadline = time.monotonic() + 4 * limits.seconds
+            except EOFError:
+                run.process.join()
+                run.deadline = -1.0
+        for here, run in list(running.items()):
+            if time.monotonic() < run.deadline:
+                continue
+            late = run.process.is_alive()
+            run.process.kill()
+            run.process.join()
+            del running[here]
+            code = run.process.exitcode
+            if code == 0:
+                yield run.task, run.outcomes
+                continue
+            late |= code == -signal.SIGXCPU
+            run.outcomes.append(f"{LATE}: more than {limits.seconds:g} s" if late else f"{CRASHED}: exit code {code}")
+            run.bad_ends += 1
+            if run.bad_ends < PATIENCE:
+                pending.append(run)
+            else:
+                yield run.task, run.outcomes
+
+
+def _work(there: Any, work: Work[Task], task: Task, first: int, limits: Limits) -> None:
+    most = _bytes_of_data() + limits.memory
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    _allow(limits.seconds)
+    for outcome in work(task, first):
+        there.send(outcome)
+        _allow(limits.seconds)
+
+
+def _allow(seconds: float) -> None:
+    most = int(time.process_time() + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _bytes_of_data() -> int:
+    """What the limit on data counts already."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
