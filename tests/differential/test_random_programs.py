@@ -109,7 +109,7 @@ def test_a_crash_is_told_and_the_others_go_on() -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
 
     found = dict(results(crashing, range(6), 1))
-    assert found == {0: "", 1: "", 2: "", 3: "seed 3: the process ended with -11", 4: "", 5: ""}
+    assert found == {0: "", 1: "", 2: "", 3: "seed 3: crash: exit code -11", 4: "", 5: ""}
 
 
 def test_generation_is_deterministic() -> None:
