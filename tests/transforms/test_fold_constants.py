@@ -88,3 +88,14 @@ def test_symbols_are_not_constants() -> None:
 
     module = build({"x": (SEQ,)}, body)
     assert run(module, fold_constants) == {"Slice": 1, "Symbolic": 1, "Iota": 1}
+
+
+def test_products_of_weights_are_folded_as_far_as_they_are_quick() -> None:
+    """DeBERTa's projections of its position embeddings; NumPy has no fast product of integers."""
+
+    def body(dtype: Any) -> Any:
+        left, right = (Constant(np.ones(s, dtype)) for s in ((1024, 768), (768, 512)))
+        return lambda b, x: b(g.Matmul(b(g.Constant(value=left)), b(g.Constant(value=right))))
+
+    assert run(build({"x": (BATCH,)}, body(np.float32)), fold_constants) == {}
+    assert run(build({"x": (BATCH,)}, body(np.int32)), fold_constants) == {"Matmul": 1}

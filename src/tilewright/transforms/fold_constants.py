@@ -26,7 +26,9 @@ GROWTH = 4
 """Larger results may have so many times the bytes of their operands."""
 MOVEMENTS = (graph.Reshape, graph.Transpose, graph.BroadcastTo, graph.Slice, graph.Tile, graph.Flip)
 MAX_PRODUCTS = 1 << 28
-"""Contractions of more multiplications than this stay for run time."""
+"""Contractions of more multiplications than this stay for run time,"""
+MAX_MATMUL = 1 << 31
+"""matrix products in float32 and float64, which NumPy hands to BLAS, of more than this (some 50 ms)."""
 
 
 def fold_constants(module: Module) -> int:
@@ -138,5 +140,7 @@ def _affordable(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> bool:
         and len(arrays) > 1
     ):
         inner = max(x.size for x in arrays[1:])
-        return int(op.result.type.size) * max(inner // max(op.result.type.shape[-1], 1), 1) <= MAX_PRODUCTS
+        fast = isinstance(op, graph.Matmul) and op.result.type.dtype.name in ("f32", "f64")
+        products = int(op.result.type.size) * max(inner // max(op.result.type.shape[-1], 1), 1)
+        return products <= (MAX_MATMUL if fast else MAX_PRODUCTS)
     return True
