@@ -27,6 +27,8 @@ from ..complex import Complex, ComplexMath, describe_border, each, flat, joined,
 from ..unsupported import unsupported
 from .ops import COMPLEX, IMPORTERS, SCALAR, Unsupported
 from .ops.table import Poisoned
+from .quantized import imported as quantized
+from .quantized import is_quantized, quantization
 from .reading import Program, bindings, dtype_of, is_complex, shape_of
 from .sizes import FOLLOWED, MAX_FOLLOWED, Content, follow
 
@@ -36,6 +38,9 @@ _RETURNS = ("func.return", "stablehlo.return")
 
 class Node:
     """One operation as an importer sees it: operands, attributes, and building of graph operators."""
+
+    real = False
+    """Whether quantized numbers are given, and wanted, as the real numbers that they stand for."""
 
     def __init__(self, importer: Importer, op: Any, inputs: list[Any], location: Location) -> None:
         self.importer = importer
@@ -78,7 +83,8 @@ class Node:
 
     def dtype(self, k: int = 0) -> DType:
         """The element type of a result; of complex numbers that of their parts."""
-        return dtype_of(self.op.results[k].type)
+        type = self.op.results[k].type
+        return quantization(type).expressed if self.real and is_quantized(type) else dtype_of(type)
 
     def is_complex(self, k: int = 0) -> bool:
         """Whether a result is of complex numbers."""
@@ -328,6 +334,10 @@ class Importer:
                 if name in _INLINED:
                     return self._call(op.attributes[_INLINED[name]].value, inputs)
                 node = Node(self, op, [v for v in inputs if v is not None], location)
+                if any(is_quantized(v.type) for v in (*op.operands, *op.results)):
+                    results = quantized(node, self._imported)
+                    self._check(Node(self, op, [], location), results)
+                    return results
                 found = follow(node)
                 if found is not None and not any(map(self.is_inner, found.reshape(-1))):
                     return [self.known(found, node.dtype())]
@@ -352,7 +362,9 @@ class Importer:
             raise Unsupported("of complex numbers")
 
         def run(*inputs: Any) -> list[Any]:
-            results = IMPORTERS[node.name](Node(self, node.op, list(inputs), node.location))
+            part = Node(self, node.op, list(inputs), node.location)
+            part.real = node.real
+            results = IMPORTERS[node.name](part)
             return [results] if isinstance(results, (Value, Complex)) else list(results)
 
         if not pairs or mode == "whole":

@@ -52,12 +52,19 @@ def context() -> Any:
     """An MLIR context that knows what JAX writes."""
     ir, stablehlo, chlo, _ = bindings()
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.passmanager import PassManager
 
     found, registry = ir.Context(), ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)  # func among them
     found.append_dialect_registry(registry)
     stablehlo.register_dialect(found)
     chlo.register_dialect(found)
+    stablehlo.register_stablehlo_passes()
+    with (
+        found,
+        ir.Location.unknown(),
+    ):  # a pass that loads what it depends on: the dialect of quantized types, which has no binding
+        PassManager.parse("builtin.module(vhlo-legalize-to-stablehlo)").run(ir.Module.create().operation)
     try:  # what tells how tensors are spread over devices
         from jaxlib.mlir.dialects import sdy
 
@@ -79,7 +86,8 @@ def _parsed(source: bytes, name: str) -> tuple[Any, dict[str, Any]]:
         except CompileError as error:
             raise CompileError(f"{name}: {error}") from None
         except Exception as error:
-            raise CompileError(f"{name}: not StableHLO that jaxlib reads: {str(error).splitlines()[0]}") from None
+            reason = next((m[1] for m in re.finditer(r'error: (?:"-":)?(.*)', str(error))), str(error).splitlines()[0])
+            raise CompileError(f"{name}: not StableHLO that jaxlib reads: {reason}") from None
         _expand(module)
     functions = {op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"}
     if "main" not in functions:
@@ -171,7 +179,7 @@ def element_dtype(text: str) -> DType:
     """The data type that MLIR calls `text`.
 
     Raises:
-        CompileError: complex, quantized and other types without counterpart.
+        CompileError: complex and other types without counterpart.
     """
     try:
         return DType.named(text)
@@ -180,11 +188,14 @@ def element_dtype(text: str) -> DType:
 
 
 def dtype_of(type: Any) -> DType:
-    """The element type of an MLIR tensor type; of complex numbers that of their parts."""
+    """The element type of an MLIR tensor type; of complex numbers that of their parts, of quantized ones that of what is stored."""
     ir, *_ = bindings()
     if not isinstance(type, ir.RankedTensorType):
         raise CompileError(f"values of type {type} are not supported, only tensors")
-    return element_dtype(str(type.element_type).removeprefix("complex<").removesuffix(">"))
+    text = str(type.element_type)
+    if text.startswith("!quant."):
+        return element_dtype(re.sub(r"!quant\.\w+<(u?)(i?\d+).*", lambda m: f"{m[1]}i{m[2].strip('i')}", text))
+    return element_dtype(text.removeprefix("complex<").removesuffix(">"))
 
 
 def is_complex(type: Any) -> bool:

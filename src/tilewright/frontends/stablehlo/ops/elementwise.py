@@ -172,6 +172,12 @@ def _barrier(n: Node) -> list[Value]:
     return n.inputs
 
 
+@importer("uniform_quantize", "uniform_dequantize")
+def _same_number(n: Node) -> Value:
+    """`quantized.imported` hands over the real number, and stores what is returned."""
+    return n.inputs[0]
+
+
 @importer("map", complex="whole")
 def _map(n: Node) -> list[Any]:
     return n.apply(n.block(), n.inputs)
