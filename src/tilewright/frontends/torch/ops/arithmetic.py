@@ -7,7 +7,7 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import DType, boolean
+from ....ir.types import DType, boolean, i16, i32, i64
 from ..importer import Node
 from ..registry import importer
 
@@ -127,6 +127,27 @@ def copysign(n: Node, a: Any, b: Any) -> Value:
     x, y = both(n, a, b, n.result_dtype())
     size = n.unary("abs", x)
     return n.emit(g.Select(signbit(n, y), n.unary("neg", size), size))  # type: ignore[no-any-return]
+
+
+_BITS = {16: i16, 32: i32, 64: i64}
+
+
+@importer("aten.nextafter.default")
+def nextafter(n: Node, a: Value, b: Value) -> Value:
+    """The magnitude's bits, as an integer, are one more away from 0 and one less towards it."""
+    x, y = both(n, a, b, n.result_dtype())
+    dtype, bits = x.type.dtype, _BITS[x.type.dtype.bits]
+    zero = n.constant(0, dtype)
+    one = n.constant(1, bits)
+    still = n.binary("eq", x, zero)
+    away = n.binary("eq", n.binary("gt", x, zero), n.binary("gt", y, x))
+    whole = n.emit(g.Bitcast(x, dtype=bits))
+    moved = n.emit(g.Select(away, n.binary("add", whole, one), n.binary("sub", whole, one)))
+    smallest = copysign(n, n.emit(g.Bitcast(n.broadcast(one, y.type.shape), dtype=dtype)), y)
+    found = n.emit(g.Select(still, smallest, n.emit(g.Bitcast(moved, dtype=dtype))))
+    found = n.emit(g.Select(n.binary("eq", x, y), y, found))
+    missing = n.binary("or", n.unary("isnan", x), n.unary("isnan", y))
+    return n.emit(g.Select(missing, n.constant(math.nan, dtype), found))  # type: ignore[no-any-return]
 
 
 @importer("aten.angle.default")

@@ -91,14 +91,35 @@ def _indexed(n: Node, indices: Sequence[Value | None], size: Any = 0) -> tuple[l
     return dims, given
 
 
-def _unbacked(n: Node) -> Any:
+def unbacked(n: Node) -> Any:
     """The size of the result that this operator computes in the run, as torch calls it; 0 if it has none."""
     return next(iter(n.fx.meta.get("unbacked_bindings") or ()), 0)
 
 
 @importer("aten.nonzero.default")
 def nonzero(n: Node, x: Value) -> Value:
+    if isinstance(n.meta.shape[0], int):
+        return nonzero_static(n, x, size=n.meta.shape[0])
     return n.emit(g.NonZero(x, count=n.run_time_size(n.meta.shape[0])))  # type: ignore[no-any-return]
+
+
+@importer("aten.nonzero_static.default")
+def nonzero_static(n: Node, x: Value, *, size: Dim, fill_value: int = -1) -> Value:
+    """The first `size` elements that are not 0; where there are fewer, `fill_value` follows."""
+    shape, count = x.type.shape, x.type.size
+    held = n.cast(n.cast(n.reshape(x, (count,)), boolean), i64)
+    none = n.scalar(size, i64)  # a place that lies outside, where nothing is written
+    found = n.emit(g.Cumsum(held, axis=0, exclusive=True))
+    found = n.emit(g.Select(n.cast(held, boolean), found, none))
+    empty = n.broadcast(n.constant(-1, i64), (size,))
+    flat = n.emit(g.ScatterElements(empty, found, n.emit(g.Iota(shape=(count,))), axis=0))
+    flat = n.reshape(flat, (size, 1))
+    strides: list[Dim] = [1]
+    for d in shape[:0:-1]:
+        strides.insert(0, strides[0] * d)
+    steps, sizes = (n.emit(g.Symbolic(values=tuple(v), shape=(len(shape),))) for v in (strides[: len(shape)], shape))
+    places = n.binary("mod", n.binary("floordiv", flat, steps), sizes)
+    return n.emit(g.Select(n.binary("lt", flat, n.constant(0, i64)), n.constant(fill_value, i64), places))  # type: ignore[no-any-return]
 
 
 @importer("aten.masked_select.default")
@@ -120,7 +141,7 @@ def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
 @importer("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
     """NumPy's advanced indexing: index tensors broadcast; their dimensions stand at the first one's place if adjacent, else in front."""
-    dims, given = _indexed(n, indices, _unbacked(n))
+    dims, given = _indexed(n, indices, unbacked(n))
     if not dims:
         return x
     if len(dims) == 1:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import i32, i64
-from ..importer import Node, Unsupported
+from ..importer import Node
 from ..registry import importer
-from .index import places
+from .index import places, unbacked
 from .shape import sliced
 
 
@@ -216,17 +219,20 @@ def searchsorted(
 # -- Distinct elements and repetition ----------------------------------------------------------------------------------------------------
 
 
-def _distinct(n: Node, values: Value, order: Value | None) -> tuple[Value, Value, Value]:
-    """Of a line in which equal elements stand together: one of each, the number of each element's kind, and how many there are of each.
+def _distinct(n: Node, values: Value, order: Value | None, number: Any) -> tuple[Value, Value, Value]:
+    """Of slices (first dimension) of which equal ones stand together: one of each, the number of each slice's kind, and how many there are of each.
 
-    The line is that of the model under the permutation `order`.
+    The slices are the model's under the permutation `order`; `number` is what torch calls the number of kinds.
     """
-    (size,) = values.type.shape
+    size, *rest = values.type.shape
     place = n.emit(g.Iota(shape=(size,)))
     zero, one = n.constant(0, i64), n.constant(1, i64)
     before = n.emit(g.Gather(values, n.binary("max", n.binary("sub", place, one), zero), axis=0))
-    fresh = n.binary("or", n.binary("ne", values, before), n.binary("eq", place, zero))
-    (heads,) = places(n, fresh, n.meta[0].shape[0])
+    other = n.binary("ne", values, before)
+    if rest:
+        other = n.emit(g.ReduceAny(other, axes=tuple(range(1, 1 + len(rest)))))
+    fresh = n.binary("or", other, n.binary("eq", place, zero))
+    (heads,) = places(n, fresh, number)
     group = n.binary("sub", n.emit(g.Cumsum(n.cast(fresh, i64), axis=0)), one)
     counts = n.emit(
         g.ScatterElements(n.broadcast(zero, heads.type.shape), group, n.broadcast(one, (size,)), axis=0, combiner="sum")
@@ -236,27 +242,70 @@ def _distinct(n: Node, values: Value, order: Value | None) -> tuple[Value, Value
     return n.emit(g.Gather(values, heads, axis=0)), group, counts
 
 
-def _results(n: Node, x: Value, found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> tuple[Any, ...]:
-    return found[0], n.reshape(found[1], x.type.shape) if inverse else None, found[2] if counts else None
+def _lexicographic(n: Node, rows: Value) -> Value:
+    """The permutation that sorts rows, equal ones staying in order: a row's place is how many come before it."""
+    size, width = rows.type.shape
+    own, other = n.reshape(rows, (size, 1, width)), n.reshape(rows, (1, size, width))
+    less = n.binary("lt", other, own)
+    decides = n.binary("or", less, n.binary("gt", other, own))
+    first = n.emit(g.Argmax(n.cast(decides, i64), axis=2, keepdims=True))
+    sooner = n.reshape(n.emit(g.GatherElements(less, first, axis=2)), (size, size))
+    same = n.unary("not", n.emit(g.ReduceAny(decides, axes=(2,))))
+    place, others = (n.emit(g.Iota(shape=(size, size), axis=a)) for a in (0, 1))
+    comes = n.binary("or", sooner, n.binary("and", same, n.binary("lt", others, place)))
+    where = n.emit(g.ReduceSum(n.cast(comes, i64), axes=(1,)))
+    place = n.emit(g.Iota(shape=(size,)))
+    return n.emit(g.ScatterElements(place, where, place, axis=0))  # type: ignore[no-any-return]
+
+
+def _results(
+    n: Node, x: Value, dim: int | None, inverse: bool, counts: bool, order: Callable[[Value], Value] | None
+) -> tuple[Any, ...]:
+    """The results of a ``unique``, of elements or of slices along `dim`, sorted by the permutation that `order` finds."""
+    number = unbacked(n)
+    if dim is None or not x.type.rank:
+        axes, lines = [0], n.reshape(x, (x.type.size,))
+    else:
+        axes = [dim % x.type.rank, *(k for k in range(x.type.rank) if k != dim % x.type.rank)]
+        lines = n.transpose(x, axes)
+    permutation = order(lines) if order else None
+    if permutation is not None:
+        lines = n.emit(g.Gather(lines, permutation, axis=0))
+    values, group, repeated = _distinct(n, lines, permutation, number)
+    group = n.reshape(group, x.type.shape) if dim is None else group
+    values = n.transpose(values, [axes.index(k) for k in range(len(axes))])
+    return values, group if inverse else None, repeated if counts else None
+
+
+def _order_of(n: Node, lines: Value) -> Value:
+    """The permutation that sorts numbers, or slices by their first elements that differ."""
+    size, *rest = lines.type.shape
+    if rest:
+        return _lexicographic(n, n.reshape(lines, (size, math.prod(rest))))
+    return n.emit(g.Topk(lines, k=size, axis=0, largest=False))[1]  # type: ignore[no-any-return]
 
 
 @importer("aten._unique2.default")
 def unique(
     n: Node, x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Any, ...]:
-    line = n.reshape(x, (x.type.size,))
-    values, order = n.emit(g.Topk(line, k=x.type.size, axis=0, largest=False))
-    return _results(n, x, _distinct(n, values, order), return_inverse, return_counts)
+    return _results(n, x, None, return_inverse, return_counts, partial(_order_of, n))
+
+
+@importer("aten.unique_dim.default")
+def unique_dim(
+    n: Node, x: Value, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Any, ...]:
+    return _results(n, x, dim, return_inverse, return_counts, partial(_order_of, n))
 
 
 @importer("aten.unique_consecutive.default")
 def unique_consecutive(
     n: Node, x: Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Any, ...]:
-    if dim is not None and x.type.rank != 1:
-        raise Unsupported("unique_consecutive of slices; use it without dim")
-    found = _distinct(n, n.reshape(x, (x.type.size,)), None)
-    return _results(n, x, found, return_inverse, return_counts)
+    if dim is not None and dim < 0:
+        n.fx.meta["val"] = (None, *n.meta[1:])  # torch infers a wrong shape from a negative dim
+    return _results(n, x, dim, return_inverse, return_counts, None)
 
 
 @importer("aten.repeat_interleave.Tensor")

@@ -8,8 +8,8 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Expr
-from ....ir.types import boolean
-from ..importer import Node
+from ....ir.types import DType, boolean
+from ..importer import Node, Unsupported
 from ..registry import importer
 
 UNARY = {
@@ -159,6 +159,13 @@ def nan_to_num(
 )
 def convert(n: Node, x: Value, *_: Any, **__: Any) -> Value:
     return n.cast(x, n.result_dtype())
+
+
+@importer("aten.view.dtype")
+def reinterpreted(n: Node, x: Value, dtype: DType) -> Value:
+    if x.type.dtype.bits != dtype.bits:
+        raise Unsupported(f"a view of {x.type.dtype.label} as {dtype.label}, of another width")
+    return n.emit(g.Bitcast(x, dtype=dtype))  # type: ignore[no-any-return]
 
 
 @importer("aten.copy.default")

@@ -1,0 +1,80 @@
+"""Elements and slices by what they are: where they are not 0, which are distinct, what runs of them add up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+
+from .checks import check, random  # noqa: E402
+
+T = torch.tensor
+X = random(3, 4)
+TWICE = T([[2, 0, 1], [1, 5, 0], [1, 5, 0], [1, 0, 7], [2, 0, 1], [1, 5, 0]])
+ROWS, BAGS = T([0, 4, 2, 2, 1, 1]), T([0, 3, 3, 4])
+
+CASES: dict[str, tuple[Any, ...]] = {
+    "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=20), X),
+    "nonzero_static_few": (lambda x: torch.nonzero_static(x > 0, size=2, fill_value=7), X),
+    "unique_rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), TWICE),
+    "unique_columns": (lambda x: torch.unique(x, dim=1, return_inverse=True, return_counts=True), TWICE.T),
+    "unique_of_runs": (lambda x: torch.unique_consecutive(x, dim=-2, return_counts=True), TWICE),
+    **{
+        f"bags_{mode}": (
+            lambda x, y, z, mode=mode: F.embedding_bag(y, x, z, mode=mode, padding_idx=2),
+            random(5, 4),
+            ROWS,
+            BAGS,
+        )
+        for mode in ("sum", "mean", "max")
+    },
+    "bags_weighted": (
+        lambda x, y, z: F.embedding_bag(y, x, T([0, 2, 5]), mode="sum", per_sample_weights=z, include_last_offset=True),
+        random(5, 4),
+        ROWS,
+        random(6),
+    ),
+    **{
+        f"segments_{how}": (
+            lambda x, y, how=how: torch.segment_reduce(x, how, lengths=y, axis=0),
+            random(6, 3),
+            T([2, 0, 3, 1]),
+        )
+        for how in ("sum", "mean", "max", "min", "prod")
+    },
+    "segments_by_ends": (
+        lambda x, y: torch.segment_reduce(x, "mean", offsets=y, axis=1, initial=2.0),
+        random(2, 5),
+        T([[0, 2, 5], [0, 5, 5]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_eager(name: str) -> None:
+    function, *inputs = CASES[name]
+    check(function, *inputs)
+
+
+def test_the_next_number() -> None:
+    """Bit by bit, from and to zeros, subnormals, infinities and NaN."""
+    edges = T([0.0, -0.0, 1e-45, 1.0, -2.0, 1.1754944e-38, 3.4028235e38, float("inf"), float("-inf"), float("nan")])
+    for dtype, bits in ((torch.float32, torch.int32), (torch.bfloat16, torch.int16)):
+        x = edges.to(dtype)
+        check(lambda x, y, bits=bits: torch.nextafter(x, y).view(bits), x[:, None], x[None, :])
+
+
+@pytest.mark.parametrize("mode", ("bilinear", "bicubic"))
+@pytest.mark.parametrize("size", ((4, 13), (20, 2)))
+def test_antialiased_resizing(mode: str, size: tuple[int, int]) -> None:
+    """Of images of any size; each dimension shrinks once and grows once."""
+    check(
+        lambda x: F.interpolate(x, size=size, mode=mode, antialias=True, align_corners=mode == "bicubic"),
+        random(2, 3, 9, 8),
+        dims={"x": {2: "height", 3: "width"}},
+        others=[(random(2, 3, 31, 6),)],
+    )
