@@ -51,7 +51,7 @@ class Softmax(SameType):
     def reference(self, x: Any) -> Any:
         wide = x.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            e = np.exp(wide - wide.max(axis=self.axis, keepdims=True))
+            e = np.exp(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
         return (e / e.sum(axis=self.axis, keepdims=True)).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:
@@ -73,7 +73,7 @@ class LogSoftmax(SameType):
 
     def reference(self, x: Any) -> Any:
         wide = x.astype(np.float64)
-        shifted = wide - wide.max(axis=self.axis, keepdims=True)
+        shifted = wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf)
         return (shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:
