@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.dialects import graph as g
 from tilewright.ir.constant import Constant
+from tilewright.ir.types import f32
 from tilewright.transforms.fold_constants import fold_constants
 
 from .graphs import BATCH, SEQ, build, literal, outputs, run, weight
@@ -99,3 +100,17 @@ def test_products_of_weights_are_folded_as_far_as_they_are_quick() -> None:
 
     assert run(build({"x": (BATCH,)}, body(np.float32)), fold_constants) == {}
     assert run(build({"x": (BATCH,)}, body(np.int32)), fold_constants) == {"Matmul": 1}
+
+
+def test_a_product_takes_what_follows_from_constants_with_it() -> None:
+    """Sinusoidal positions alone are quicker computed than read; projected ones are not."""
+
+    def body(b: Any, x: Any) -> Any:
+        places = b(g.Reshape(b(g.Cast(b(g.Iota(shape=(300,))), dtype=f32)), shape=(300, 1)))
+        waves = b(g.Sin(b(g.Mul(places, weight(b, 1, 100)))))
+        return [b(g.Matmul(waves, weight(b, 100, 100))), b(g.Matmul(b(g.Reshape(x, shape=(1, 300))), waves))]
+
+    module = build({"x": (300,)}, body)
+    assert "Sin" in run(module, fold_constants)
+    product, other = (v.defining_op for v in outputs(module))
+    assert isinstance(product, g.Constant) and not isinstance(other, g.Constant)

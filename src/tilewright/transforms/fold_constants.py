@@ -24,16 +24,20 @@ ALWAYS = 1 << 16
 """Results of up to so many bytes are folded whatever their operands are."""
 GROWTH = 4
 """Larger results may have so many times the bytes of their operands."""
+MAX_STEPS, MAX_STEP = 32, 1 << 24
+"""Operators before a product that are computed with it, and bytes of each one's results."""
 MOVEMENTS = (graph.Reshape, graph.Transpose, graph.BroadcastTo, graph.Slice, graph.Tile, graph.Flip)
 MAX_PRODUCTS = 1 << 28
 """Contractions of more multiplications than this stay for run time,"""
 MAX_MATMUL = 1 << 31
-"""matrix products in float32 and float64, which NumPy hands to BLAS, of more than this (some 50 ms)."""
+"""products of matrices of floats, which NumPy hands to BLAS, of more than this (some 50 ms)."""
 
 
 def fold_constants(module: Module) -> int:
     """Fold every operator on constants; returns how many rewrites were made."""
-    return apply_patterns(module, [without_elements, fold_constant_operands, known_branch, known_check], fold=False)
+    return apply_patterns(
+        module, [without_elements, fold_constant_operands, fold_product, known_branch, known_check], fold=False
+    )
 
 
 @pattern(GraphOp)
@@ -78,6 +82,48 @@ def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
     name = next((n for n in names if n), "")
     rewriter.replace(op, [builder(graph.Constant(value=Constant(x, name))) for x in found])
     return True
+
+
+@pattern(graph.Matmul, graph.Einsum)
+def fold_product(op: GraphOp, rewriter: Rewriter) -> bool:
+    """A product of values that follow from constants, though they are too large to be constants themselves -> a constant: the projection of
+    sinusoidal positions, say."""
+    steps = _steps_from_constants(op)
+    if steps is None:
+        return False
+    leaves = {
+        v: v.defining_op.value.array for s in steps for v in s.operands if isinstance(v.defining_op, graph.Constant)
+    }
+    if _bytes(op) > max(ALWAYS, GROWTH * sum(x.nbytes for x in leaves.values())):
+        return False
+    known: dict[Value, np.ndarray[Any, Any]] = dict(leaves)
+    for step in steps:
+        arrays = [known[v] for v in step.operands]
+        found = run_on_constants(step, arrays) if step is not op or _affordable(op, arrays) else None
+        if found is None:
+            return False
+        known.update(zip(step.results, found, strict=True))
+    rewriter.replace(op, [rewriter.builder(graph.Constant(value=Constant(known[op.result])))])
+    return True
+
+
+def _steps_from_constants(op: GraphOp) -> list[GraphOp] | None:
+    """What computes an operator from constants, in order and with itself last; None where it takes something else too, or many or large steps."""
+    steps: list[GraphOp] = []
+
+    def visit(step: Any) -> bool:
+        if isinstance(step, graph.Constant) or step in steps:
+            return True
+        simple = isinstance(step, GraphOp) and step.effects == Effect.PURE and not step.regions
+        static = simple and all(isinstance(r.type, TensorType) and r.type.is_static for r in step.results)
+        if not static or len(steps) > MAX_STEPS or _bytes(step) > MAX_STEP:
+            return False
+        if not all(visit(v.defining_op) for v in step.operands):
+            return False
+        steps.append(step)
+        return True
+
+    return steps if visit(op) else None
 
 
 @pattern(graph.If)
@@ -130,17 +176,27 @@ def _affordable(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> bool:
         return True
     if isinstance(op, MOVEMENTS) and op.operands[0].defining_op.value.is_splat:  # type: ignore[union-attr]
         return True
-    size = sum(r.type.size * r.type.dtype.itemsize for r in op.results)
+    size = _bytes(op)
     # A broadcast array counts as what it would take in memory only up to its distinct elements.
     given = sum(0 if 0 in x.strides and x.ndim else x.nbytes for x in arrays)
     if size > max(ALWAYS, GROWTH * given):
         return False
-    if (
-        isinstance(op, (graph.Matmul, graph.Einsum, graph.Conv, graph.ConvTranspose, graph.Attention))
-        and len(arrays) > 1
-    ):
-        inner = max(x.size for x in arrays[1:])
-        fast = isinstance(op, graph.Matmul) and op.result.type.dtype.name in ("f32", "f64")
-        products = int(op.result.type.size) * max(inner // max(op.result.type.shape[-1], 1), 1)
-        return products <= (MAX_MATMUL if fast else MAX_PRODUCTS)
+    if isinstance(op, (graph.Matmul, graph.Einsum)) and op.result.type.dtype.is_float:
+        return _products(op) <= MAX_MATMUL
+    if isinstance(op, (graph.Matmul, graph.Einsum, graph.Conv, graph.ConvTranspose, graph.Attention)):
+        return _products(op) <= MAX_PRODUCTS
     return True
+
+
+def _products(op: Any) -> int:
+    """Multiplications of a contraction (of convolutions and attention, at least)."""
+    if isinstance(op, graph.Einsum):
+        return int(op.products())
+    size, operands = int(op.result.type.size), [v.type for v in op.operands]
+    if isinstance(op, graph.Matmul):
+        return size * int(operands[0].shape[-1])
+    return size * max(int(x.size) // max(x.shape[0], 1) for x in operands[1:])
+
+
+def _bytes(op: GraphOp) -> int:
+    return sum(int(r.type.size) * r.type.dtype.itemsize for r in op.results)

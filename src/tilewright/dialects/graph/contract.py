@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,7 +142,12 @@ class Einsum(GraphOp):
 
     def reference(self, *inputs: Any) -> Any:
         wide = inputs[0].dtype.kind not in "iub"
-        return np.einsum(self.equation, *(x.astype(np.float64) if wide else x for x in inputs)).astype(inputs[0].dtype)
+        operands = [x.astype(np.float64) if wide else x for x in inputs]
+        return np.einsum(self.equation, *operands, optimize=True).astype(inputs[0].dtype)
+
+    def products(self) -> Dim:
+        """How many products it sums up in all."""
+        return math.prod(self._parse()[2].values())
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         terms, output, sizes = self._parse()
