@@ -99,7 +99,7 @@ def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) ->
     results = {m.result for m in members}
     for read in op.reads:
         if read.source in results:
-            if len(read.indices) <= d + 1 or read.indices[d] is not outer or read.indices[d + 1] is not inner:
+            if len(read.indices) <= d + 1 or not (_is(read.indices[d], outer) and _is(read.indices[d + 1], inner)):
                 return False
             others = (*read.indices[:d], *read.indices[d + 2 :])
             if symbols_of(others) & {outer, inner}:
@@ -109,7 +109,13 @@ def _can_merge(op: tensor.Compute, d: int, members: Sequence[tensor.Compute]) ->
     return True
 
 
+def _is(index: Dim, axis: Expr) -> bool:
+    return index is axis or (extent(axis) == 1 and index == 0)
+
+
 def _walks_as_one(read: tensor.Read, outer: Expr, inner: Expr) -> bool:
+    if extent(outer) == 1 or extent(inner) == 1:
+        return True  # one of them is 0 always, whether the address has it or not
     address = flatten_index(read.indices, read.source.type.shape)
     first = linear_in(address, outer)
     if first is None:
