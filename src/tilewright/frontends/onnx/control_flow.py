@@ -22,7 +22,8 @@ MAX_UNROLLED = 1024
 """Iterations of a loop over sequences, each of which becomes operators of its own."""
 
 if TYPE_CHECKING:
-    from .importer import Binding, Importer, Node, Scope
+    from .importer import Binding, Importer, Scope
+    from .node import Node
 
 
 def _scan(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:

@@ -18,7 +18,7 @@ from .ops import IMPORTERS
 from .ops.table import Unsupported
 
 if TYPE_CHECKING:
-    from .importer import Node
+    from .node import Node
 
 Rule = Callable[["Node"], Any]
 

@@ -19,7 +19,7 @@ from ...ir.types import DType, boolean, i32, i64
 from .values import CONTENT_DTYPES, MAX_CONTENT, Content, to_content
 
 if TYPE_CHECKING:
-    from .importer import Node
+    from .node import Node
 
 RULES: dict[str, Callable[[Any], Any]] = {}
 

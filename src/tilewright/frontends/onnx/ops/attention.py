@@ -12,7 +12,7 @@ from .shape import reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def split_heads(n: Node, x: Value, heads: int) -> Value:

@@ -19,7 +19,7 @@ from .shape import is_static, product, reshape
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 Padding = tuple[tuple[Dim, Dim], ...]
 

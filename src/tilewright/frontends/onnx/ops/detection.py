@@ -17,7 +17,7 @@ from .shape import broadcast, reshape, slice_
 from .table import importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("NonMaxSuppression")

@@ -12,7 +12,7 @@ from ....ir.types import DType, f32, i32, string
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 _UNARY = {
     "Abs": g.Abs,

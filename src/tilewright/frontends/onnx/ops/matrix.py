@@ -13,7 +13,7 @@ from .shape import broadcast, product, reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("MatMul")

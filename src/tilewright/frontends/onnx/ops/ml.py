@@ -16,7 +16,7 @@ from .strings import choose, lookup
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 _ML = "ai.onnx.ml"
 

@@ -17,7 +17,7 @@ from .strings import lookup
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("TfIdfVectorizer")

@@ -13,7 +13,7 @@ from .shape import slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("Softmax", "LogSoftmax")

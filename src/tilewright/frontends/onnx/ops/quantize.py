@@ -14,7 +14,7 @@ from .shape import broadcast, reshape
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def _along(n: Node, parameter: Value, x: Value) -> Value:

@@ -16,7 +16,7 @@ from .shape import reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 StepOf = Callable[[int, Weights, Sequence[Function], Function | None], Step]
 

@@ -11,7 +11,7 @@ from ....ir.types import boolean
 from .table import importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def _axes(n: Node) -> tuple[int, ...] | None:

@@ -21,7 +21,7 @@ from .shape import broadcast, reshape
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 Region = tuple[float, float]

@@ -15,7 +15,7 @@ from ....ir.types import DType, boolean, i64
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 class Arithmetic:

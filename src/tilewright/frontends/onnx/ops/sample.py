@@ -20,7 +20,7 @@ from .shape import product, reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 class Tap(NamedTuple):

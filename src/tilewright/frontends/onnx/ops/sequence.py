@@ -15,7 +15,7 @@ from .shape import reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("SequenceEmpty")

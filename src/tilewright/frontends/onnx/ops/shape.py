@@ -14,7 +14,7 @@ from .run_time import expand_in_run, reshape_in_run, slice_in_run
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:

@@ -18,7 +18,7 @@ from .shape import product, reshape, slice_
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def _parts(n: Node, x: Value) -> list[Value]:

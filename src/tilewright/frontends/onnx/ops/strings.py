@@ -15,7 +15,7 @@ from .run_time import Arithmetic
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("StringConcat")

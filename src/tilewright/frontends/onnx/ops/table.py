@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
     Importer = Callable[[Node], Any]
 

@@ -13,7 +13,7 @@ from .shape import reshape
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 _TRAINING = "ai.onnx.preview.training"
 

@@ -22,7 +22,7 @@ from .shape import broadcast
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 Array = np.ndarray[Any, Any]
 
