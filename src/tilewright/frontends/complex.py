@@ -164,6 +164,11 @@ class ComplexMath:
         infinite = f("or", f("isinf", x), f("isinf", y))
         return self._select(infinite, float("inf"), length)
 
+    def atan2(self, a: Complex, b: Complex) -> Complex:
+        """``-i log((b + i a) / sqrt(a^2 + b^2))``."""
+        length = self.sqrt(self.add(self.mul(a, a), self.mul(b, b)))
+        return self._turned(self.neg(self.log(self.div(self.add(b, self._turned(a)), length))))
+
     def angle(self, z: Complex) -> Value:
         return self._f("atan2", z.imaginary, z.real)
 

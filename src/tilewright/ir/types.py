@@ -53,7 +53,7 @@ class DType(Type):
 
     @property
     def is_sub_byte(self) -> bool:
-        """Whether it is a number of 4 or 2 bits. Such integers are stored, moved, compared and converted, not calculated with."""
+        """Whether it is a number of fewer than 8 bits. Such integers are stored, moved, compared and converted, not calculated with."""
         return self.bits < 8 and self.kind != "bool"
 
     @property
@@ -141,7 +141,11 @@ f16, f32, f64 = (DType(f"f{n}", "float", n) for n in (16, 32, 64))
 bf16 = DType("bf16", "float", 16)
 i2, i4 = (DType(f"i{n}", "int", n) for n in (2, 4))
 u2, u4 = (DType(f"ui{n}", "uint", n) for n in (2, 4))
-FLOAT8 = tuple(DType(f"f8{n}", "float", 8) for n in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU"))
+FLOAT8 = tuple(
+    DType(f"f8{n}", "float", 8)
+    for n in ("E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU")
+)
+FLOAT6 = tuple(DType(f"f6{n}", "float", 6) for n in ("E2M3FN", "E3M2FN"))
 string = DType("string", "string", 64)
 f4 = DType("f4E2M1FN", "float", 4)
 

@@ -7,6 +7,7 @@ Nothing is copied that is contiguous.
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -23,11 +24,16 @@ DTYPES: dict[np.dtype, tuple[int, int]] = {
     np.dtype(ml_dtypes.bfloat16): (4, 16),
     **{np.dtype(f"complex{bits}"): (5, bits) for bits in (64, 128)},
     np.dtype(np.bool_): (6, 8),
+    np.dtype(ml_dtypes.float8_e3m4): (7, 8),
+    np.dtype(ml_dtypes.float8_e4m3): (8, 8),
+    np.dtype(ml_dtypes.float8_e4m3b11fnuz): (9, 8),
     np.dtype(ml_dtypes.float8_e4m3fn): (10, 8),
     np.dtype(ml_dtypes.float8_e4m3fnuz): (11, 8),
     np.dtype(ml_dtypes.float8_e5m2): (12, 8),
     np.dtype(ml_dtypes.float8_e5m2fnuz): (13, 8),
     np.dtype(ml_dtypes.float8_e8m0fnu): (14, 8),
+    np.dtype(ml_dtypes.float6_e2m3fn): (15, 6),
+    np.dtype(ml_dtypes.float6_e3m2fn): (16, 6),
     np.dtype(ml_dtypes.float4_e2m1fn): (17, 4),
     **{np.dtype(getattr(ml_dtypes, f"int{bits}")): (0, bits) for bits in (2, 4)},
     **{np.dtype(getattr(ml_dtypes, f"uint{bits}")): (1, bits) for bits in (2, 4)},
@@ -109,10 +115,11 @@ def _from_torch(tensor: Any, name: str) -> np.ndarray:
         raise ShapeError(f"input '{name}': this torch tensor cannot be read: {error}") from error
 
 
-_TORCH_BY_BITS = ("bfloat16", *(d.name for d in DTYPES if d.name.startswith("float8")))
+_NARROW = [d.name for d in DTYPES if re.match(r"float[468]_", d.name)]
+_TORCH_BY_BITS = ("bfloat16", *(f"float8_{n}" for n in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")))
 """torch data types that NumPy does not know: they cross as integers of their size."""
 _TORCH_WITHOUT: dict[str, np.dtype] = {
-    np.dtype(ml_dtypes.float4_e2m1fn).name: np.dtype(np.float32),
+    **{name: np.dtype(np.float32) for name in _NARROW if name not in _TORCH_BY_BITS},
     **{f"int{bits}": np.dtype(np.int8) for bits in (2, 4)},
     **{f"uint{bits}": np.dtype(np.uint8) for bits in (2, 4)},
 }

@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits and integers of 4 and 2 bits in kernels: all codes, and many numbers, as `ml_dtypes` converts them."""
+"""Floats of 8, 6 and 4 bits and integers of 4 and 2 bits in kernels: all codes, and many numbers, as `ml_dtypes` converts them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.dialects.scalar import cast_array
 from tilewright.ir.core import IRError
-from tilewright.ir.types import FLOAT8, DType, bf16, boolean, f4, f16, f32, f64, i2, i4, i8, i32, i64, u2, u4, u8
+from tilewright.ir.types import FLOAT6, FLOAT8, DType, bf16, boolean, f4, f16, f32, f64, i2, i4, i8, i32, i64, u2, u4, u8
 from tilewright.targets.cpu.isa import X86_64_V4
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.kernel import print_kernel
@@ -19,7 +19,7 @@ from .jit import ISAS, WIDE
 from .kernels import run_kernel
 from .test_conversions import kernel_of
 
-FLOATS = pytest.mark.parametrize("dtype", [*FLOAT8, f4], ids=str)
+FLOATS = pytest.mark.parametrize("dtype", [*FLOAT8, *FLOAT6, f4], ids=str)
 INTEGERS = pytest.mark.parametrize("dtype", [i4, u4, i2, u2], ids=str)
 
 
@@ -57,7 +57,7 @@ def test_rounding_is_that_of_ml_dtypes(isa: Isa, dtype: DType) -> None:
         want = x.astype(dtype.numpy)
     is_number = ~np.isnan(x)
     np.testing.assert_array_equal(got[is_number].view(np.uint8), want[is_number].view(np.uint8))
-    if dtype is f4:  # has no NaN: `ml_dtypes` makes it a zero
+    if dtype.bits < 8:  # has no NaN: `ml_dtypes` makes it a zero
         assert (got[~is_number].astype(np.float32) == 0).all()
     else:
         assert np.isnan(got[~is_number].astype(np.float32)).all()

@@ -29,7 +29,7 @@ from .ops import COMPLEX, IMPORTERS, SCALAR, Unsupported
 from .ops.table import Poisoned
 from .quantized import imported as quantized
 from .quantized import is_quantized, quantization
-from .reading import Program, bindings, dtype_of, is_complex, shape_of
+from .reading import Program, bindings, dtype_of, is_complex, is_tuple, shape_of
 from .sizes import FOLLOWED, MAX_FOLLOWED, Content, follow
 
 _INLINED = {"func.call": "callee", "stablehlo.composite": "decomposition"}
@@ -231,6 +231,8 @@ class Importer:
             raise unsupported(
                 self.problems, "write an importer for it in a package of your own (docs/adding-an-operator.md)"
             )
+        if any(isinstance(value, tuple) for value in outputs):
+            raise CompileError("the program returns a tuple; have it return the tuple's elements")
         named = [(name, value) for (name, _, _), value in zip(program.inputs, arguments, strict=True)]
         describe_border(func, named, list(zip(results, outputs, strict=True)))
         self.builder.location = Location("outputs")
@@ -324,6 +326,10 @@ class Importer:
         name, location = op.name, location_of(op)
         nothing = [None] * len(op.results)
         inputs = [self.values[v] for v in op.operands]
+        if name == "stablehlo.tuple":
+            return [tuple(inputs)]
+        if name == "stablehlo.get_tuple_element":
+            return [inputs[0] and inputs[0][op.attributes["index"].value]]
         if name not in IMPORTERS and name not in _INLINED:
             self._problem(name, location, "")
             return nothing
@@ -333,6 +339,8 @@ class Importer:
             with self.builder.at(location):
                 if name in _INLINED:
                     return self._call(op.attributes[_INLINED[name]].value, inputs)
+                if any(is_tuple(v.type) for v in (*op.operands, *op.results)):
+                    raise Unsupported("of tuples")
                 node = Node(self, op, [v for v in inputs if v is not None], location)
                 if any(is_quantized(v.type) for v in (*op.operands, *op.results)):
                     results = quantized(node, self._imported)

@@ -85,15 +85,10 @@ def stored(n: Node, x: Value, how: Quantization) -> Value:
     scaled = n.binary("div", x, n.constant(how.scales, how.expressed))
     if how.zero_points.any():
         scaled = n.binary("add", scaled, n.constant(how.zero_points, how.expressed))
-    low, high = (_within(limit, how) for limit in how.limits)
-    whole = n.unary("round", n.emit(g.Clamp(scaled, minimum=low, maximum=high)))
-    return n.cast(n.select(n.unary("isnan", whole), n.like(0, whole), whole), how.storage)  # type: ignore[no-any-return]
-
-
-def _within(limit: int, how: Quantization) -> float:
-    """The number of the expressed type that is nearest to a limit and not beyond it."""
-    value = np.asarray(limit).astype(how.expressed.numpy)
-    return float(np.nextafter(value, value.dtype.type(0)) if abs(int(value)) > abs(limit) else value)
+    if how.limits != how.storage.limits:  # by which the cast is limited itself
+        low, high = map(float, how.limits)
+        scaled = n.emit(g.Clamp(scaled, minimum=low, maximum=high))
+    return n.cast(n.unary("round", scaled), how.storage)  # type: ignore[no-any-return]
 
 
 def imported(n: Node, run: Callable[[Node], Sequence[Any]]) -> Sequence[Any]:

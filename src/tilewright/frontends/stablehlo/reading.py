@@ -203,6 +203,11 @@ def is_complex(type: Any) -> bool:
     return str(getattr(type, "element_type", "")).startswith("complex<")
 
 
+def is_tuple(type: Any) -> bool:
+    """Whether an MLIR type is a tuple of types."""
+    return str(type).startswith("tuple<")
+
+
 def scalar_type(type: Any) -> Any:
     """The type of one element of an MLIR tensor type, as a tensor."""
     ir, *_ = bindings()
@@ -302,6 +307,7 @@ __all__ = [
     "dtype_of",
     "element_dtype",
     "is_complex",
+    "is_tuple",
     "read",
     "scalar_type",
     "shape_of",

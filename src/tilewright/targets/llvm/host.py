@@ -33,11 +33,16 @@ _MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, pt
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
 _CODES = {
     "bf16": 4,
+    "f8E3M4": 7,
+    "f8E4M3": 8,
+    "f8E4M3B11FNUZ": 9,
     "f8E4M3FN": 10,
     "f8E4M3FNUZ": 11,
     "f8E5M2": 12,
     "f8E5M2FNUZ": 13,
     "f8E8M0FNU": 14,
+    "f6E2M3FN": 15,
+    "f6E3M2FN": 16,
     "f4E2M1FN": 17,
 }
 

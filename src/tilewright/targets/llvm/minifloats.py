@@ -1,8 +1,8 @@
-"""Floats of 8 and 4 bits in memory, float32 in registers: from the one to the other by integer arithmetic, in vectors.
+"""Floats of 8, 6 and 4 bits in memory, float32 in registers: from the one to the other by integer arithmetic, in vectors.
 
 A format is what its name says, in MLIR's terms: ``E4M3`` are bits of exponent and mantissa; ``FN`` has no infinities, ``UZ`` no negative zero
-(its code is NaN), ``U`` no sign. Rounding is to nearest, ties to even; numbers too large become what `ml_dtypes` makes of them: infinity, NaN
-where there is none, and in float4, which has neither, the largest number (and a NaN becomes zero). Powers of two (``E8M0``) are a format of their own.
+(its code is NaN), ``U`` no sign, ``B11`` that bias. Rounding is to nearest, ties to even; numbers too large become what `ml_dtypes` makes of them:
+infinity, NaN where there is none, and in float6 and float4, which have neither, the largest number (and a NaN becomes zero). Powers of two (``E8M0``) are a format of their own.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Format:
 
 @cache
 def format_of(dtype: DType) -> Format:
-    """The format of a signed float of 8 or 4 bits."""
-    found = re.fullmatch(r"f(\d)E(\d)M(\d)(FN)?(UZ)?", dtype.name)
+    """The format of a signed float of 8, 6 or 4 bits."""
+    found = re.fullmatch(r"f(\d)E(\d)M(\d)(?:B(\d+))?(FN)?(UZ)?", dtype.name)
     assert found is not None
     bits, exponent, mantissa = (int(found[k]) for k in (1, 2, 3))
-    unsigned_zero = found[5] is not None
-    bias = (1 << (exponent - 1)) - 1 + unsigned_zero
+    unsigned_zero = found[6] is not None
+    bias = int(found[4]) if found[4] else (1 << (exponent - 1)) - 1 + unsigned_zero
     top = (1 << (bits - 1)) - 1
     if unsigned_zero:
         codes = top, top + 1, top + 1
-    elif found[4] is None:
+    elif found[5] is None:
         infinity = top >> mantissa << mantissa
         codes = infinity - 1, infinity, infinity | 1 << (mantissa - 1)
     elif bits == 8:

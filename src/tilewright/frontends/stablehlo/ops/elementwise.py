@@ -210,9 +210,11 @@ def _round_away(n: Node) -> Value:
     return n.select(n.binary("ge", rest, 0.5), away, whole)
 
 
-@importer("cbrt", scalar=True)
-def _cbrt(n: Node) -> Value:
+@importer("cbrt", scalar=True, complex="whole")
+def _cbrt(n: Node) -> Any:
     x = n.inputs[0]
+    if isinstance(x, Complex):
+        return n.binary("pow", x, n.math.number(1.0 / 3.0, x))
     root = n.binary("pow", n.unary("abs", x), 1.0 / 3.0)
     return n.binary("mul", n.unary("sign", x), root)
 

@@ -9,6 +9,7 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import f32, i32
+from ...complex import Complex, each
 from ..reading import bindings
 from .table import CALLS, Unsupported, importer
 
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
     from ..importer import Node
 
 
-def _turned(n: Node, x: Value) -> Value:
+def _turned(n: Node, x: Any) -> Any:
     """The transposed matrices."""
     rank = x.type.rank
-    return n.transpose(x, [*range(rank - 2), rank - 1, rank - 2])  # type: ignore[no-any-return]
+    return n.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _adjoint(n: Node, x: Any) -> Any:
+    """The transposed matrices, conjugate where they are complex."""
+    return _turned(n, n.math.conj(x) if isinstance(x, Complex) else x)
 
 
 def _wide(n: Node, x: Value) -> Value:
@@ -27,32 +33,82 @@ def _wide(n: Node, x: Value) -> Value:
     return n.cast(x, f32) if x.type.dtype.bits == 16 else x  # type: ignore[no-any-return]
 
 
-def triangular_solve(n: Node, a: Value, b: Value, left: bool, lower: bool, unit: bool, transposed: bool) -> Value:
-    """``op(a) x = b`` or, not `left`, ``x op(a) = b``."""
-    if transposed == left:  # x a = b is a^T x^T = b^T
+def triangular_solve(n: Node, a: Any, b: Any, left: bool, lower: bool, unit: bool, form: str) -> Any:
+    """``op(a) x = b`` or, not `left`, ``x op(a) = b``; `form` is LAPACK's letter of ``op``: N, T for the transposed, C for its conjugate."""
+    if form == "C" and isinstance(a, Complex):
+        a = n.math.conj(a)
+    if (form != "N") == left:  # x a = b is a^T x^T = b^T
         a, lower = _turned(n, a), not lower
     b = b if left else _turned(n, b)
-    x = n.emit(g.TriangularSolve(_wide(n, a), _wide(n, b), upper=not lower, unit_diagonal=unit))
-    return n.cast(x if left else _turned(n, x), a.type.dtype)  # type: ignore[no-any-return]
+    if isinstance(a, Complex):
+        x = _complex_solve(n, a, b, lower, unit)
+    else:
+        x = n.emit(g.TriangularSolve(_wide(n, a), _wide(n, b), upper=not lower, unit_diagonal=unit))
+    return n.cast(x if left else _turned(n, x), a.type.dtype)
 
 
-def cholesky(n: Node, a: Value, lower: bool) -> Value:
+def cholesky(n: Node, a: Any, lower: bool) -> Any:
     """The triangular factor of matrices, of which the same triangle is read; NaN where there is none."""
-    y = n.emit(g.Cholesky(_wide(n, a if lower else _turned(n, a))))
-    return n.cast(y if lower else _turned(n, y), a.type.dtype)  # type: ignore[no-any-return]
+    a = a if lower else _adjoint(n, a)
+    if isinstance(a, Complex):
+        whole = n.emit(g.Cholesky(_blocks(n, a)))
+        rank, shape = whole.type.rank, whole.type.shape
+        y = _rows(n, n.slice(whole, [0] * rank, shape, [*[1] * (rank - 1), 2]))
+    else:
+        y = n.emit(g.Cholesky(_wide(n, a)))
+    return n.cast(y if lower else _adjoint(n, y), a.type.dtype)
 
 
-@importer("triangular_solve")
-def _triangular_solve(n: Node) -> Value:
+@importer("triangular_solve", complex="whole")
+def _triangular_solve(n: Node) -> Any:
     a, b = n.inputs
-    transposed = n.word("transpose_a") != "NO_TRANSPOSE"
     left, lower, unit = (bool(n.number(name)) for name in ("left_side", "lower", "unit_diagonal"))
-    return triangular_solve(n, a, b, left, lower, unit, transposed)
+    form = {"NO_TRANSPOSE": "N", "TRANSPOSE": "T", "ADJOINT": "C"}[n.word("transpose_a")]
+    return triangular_solve(n, a, b, left, lower, unit, form)
 
 
-@importer("cholesky")
-def _cholesky(n: Node) -> Value:
+@importer("cholesky", complex="whole")
+def _cholesky(n: Node) -> Any:
     return cholesky(n, n.inputs[0], bool(n.number("lower")))
+
+
+# -- Complex matrices as real ones of twice the size: x + iy is the block [[x, -y], [y, x]]. Triangular ones with a real diagonal stay so. ----
+
+
+def _columns(n: Node, a: Complex) -> Value:
+    """The first columns of the blocks: (2 rows, columns)."""
+    *lead, rows, columns = a.type.shape
+    parts = [n.reshape(part, (*lead, rows, 1, columns)) for part in (a.real, a.imaginary)]
+    return n.reshape(n.concat(parts, len(lead) + 1), (*lead, 2 * rows, columns))  # type: ignore[no-any-return]
+
+
+def _rows(n: Node, x: Value) -> Complex:
+    """The reverse of `_columns`."""
+    *lead, rows, columns = x.type.shape
+    steps = [*[1] * len(lead), 2, 1]
+    return Complex(*(n.slice(x, [*[0] * len(lead), k, 0], [*lead, rows, columns], steps) for k in (0, 1)))
+
+
+def _blocks(n: Node, a: Complex) -> Value:
+    *lead, rows, columns = a.type.shape
+    turned = Complex(n.unary("neg", a.imaginary), a.real)
+    parts = [n.reshape(_columns(n, part), (*lead, 2 * rows, columns, 1)) for part in (a, turned)]
+    return n.reshape(n.concat(parts, len(lead) + 2), (*lead, 2 * rows, 2 * columns))  # type: ignore[no-any-return]
+
+
+def _complex_solve(n: Node, a: Complex, b: Complex, lower: bool, unit: bool) -> Complex:
+    """With rows of `a`, and those of `b`, divided by the diagonal, which becomes 1."""
+    if not unit:
+        size, axis = a.type.shape[-1], a.type.rank - 1
+        here = n.binary("eq", n.iota((size, 1)), n.iota((1, size), axis=1))
+
+        def diagonal(part: Value) -> Value:
+            kept = n.select(here, part, n.like(0, part))
+            return n.emit(g.ReduceSum(kept, axes=(axis,), keepdims=True))  # type: ignore[no-any-return]
+
+        scale = each(diagonal, a)
+        a, b = n.binary("div", a, scale), n.binary("div", b, scale)
+    return _rows(n, n.emit(g.TriangularSolve(_blocks(n, a), _columns(n, b), upper=not lower, unit_diagonal=True)))
 
 
 # -- LAPACK ------------------------------------------------------------------------------------------------------------------------
@@ -65,11 +121,11 @@ def _letter(n: Node, name: str) -> str:
     return chr(ir.IntegerAttr(options[name]).value & 0xFF)
 
 
-def _lapack(name: str) -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
-    """Register a function of LAPACK, for float32 and float64."""
+def _lapack(name: str, letters: str = "sd") -> Callable[[Callable[[Node], Any]], Callable[[Node], Any]]:
+    """Register a function of LAPACK: for float32 and float64; for complex numbers too with `letters` "sdcz"."""
 
     def register(function: Callable[[Node], Any]) -> Callable[[Node], Any]:
-        for letter in "sd":
+        for letter in letters:
             CALLS[f"lapack_{letter}{name}_ffi"] = function
         return function
 
@@ -81,20 +137,21 @@ def _fine(n: Node, lead: Sequence[Dim]) -> Value:
     return n.broadcast(n.constant(0, i32), lead)  # type: ignore[no-any-return]
 
 
-@_lapack("potrf")
-def _potrf(n: Node) -> list[Value]:
+@_lapack("potrf", "sdcz")
+def _potrf(n: Node) -> list[Any]:
     a = n.inputs[0]
     y = cholesky(n, a, _letter(n, "uplo") == "L")
     rank = a.type.rank
-    failed = n.emit(g.ReduceAny(n.unary("isnan", y), axes=(rank - 2, rank - 1), keepdims=False))
+    broken = n.unary("isnan", y.real if isinstance(y, Complex) else y)
+    failed = n.emit(g.ReduceAny(broken, axes=(rank - 2, rank - 1), keepdims=False))
     return [y, n.cast(failed, i32)]
 
 
-@_lapack("trsm")
-def _trsm(n: Node) -> Value:
+@_lapack("trsm", "sdcz")
+def _trsm(n: Node) -> Any:
     a, b, *_ = n.inputs
     left, lower, unit = (_letter(n, name) == letter for name, letter in (("side", "L"), ("uplo", "L"), ("diag", "U")))
-    return triangular_solve(n, a, b, left, lower, unit, _letter(n, "trans_x") != "N")
+    return triangular_solve(n, a, b, left, lower, unit, _letter(n, "trans_x"))
 
 
 @_lapack("getrf")

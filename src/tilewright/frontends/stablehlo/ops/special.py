@@ -9,8 +9,8 @@ import numpy as np
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import f32
-from ...complex import Complex
+from ....ir.types import DType, boolean, f32
+from ...complex import Complex, each
 from ..reading import bindings, scalar_type
 from .elementwise import UNSIGNED, total_order
 from .table import Unsupported, importer
@@ -137,27 +137,55 @@ def _top_k(n: Node) -> Sequence[Value]:
 
 @importer("bitcast_convert", scalar=True, complex="whole")
 def _bitcast_convert(n: Node) -> Any:
-    """Between widths the last dimension counts the narrow elements of a wide one, the lowest bits first."""
-    x, dtype = n.inputs[0], n.dtype()
-    if isinstance(x, Complex) and n.is_complex() and x.type.dtype is dtype:
-        return x
-    if isinstance(x, Complex) or n.is_complex():
-        raise Unsupported("of complex numbers as others")
+    """Between widths the last dimension counts the narrow elements of a wide one, the lowest bits first; so do the parts of complex numbers."""
+    x, dtype, shape = n.inputs[0], n.dtype(), n.inputs[0].type.shape
+    given, pair = isinstance(x, Complex), n.is_complex()
     old, new = x.type.dtype.bits, dtype.bits
-    if old == new:
-        return n.emit(g.Bitcast(x, dtype=dtype))  # type: ignore[no-any-return]
-    if min(old, new) < 8 or n.importer.scalar:
-        raise Unsupported(f"between {x.type.dtype.label} and {dtype.label}")
-    wide = UNSIGNED[max(old, new)]
-    shape = x.type.shape
+    if old == new and pair == given:
+        return each(lambda x: n.emit(g.Bitcast(x, dtype=dtype)), x)
+    if n.importer.scalar:
+        raise Unsupported(f"between {x.type.dtype.label} and {dtype.label} in a body for scalars")
+    if isinstance(x, Complex):
+        x = n.concat([n.reshape(part, (*shape, 1)) for part in (x.real, x.imaginary)], len(shape))
+    whole, wanted = old << given, new << pair
+    shape = (*shape, whole // wanted) if whole > wanted else shape if whole == wanted else shape[:-1]
+    rows = (*shape, 2) if pair else shape
     if old > new:
-        words = n.reshape(n.emit(g.Bitcast(x, dtype=wide)), (*shape, 1))
-        shifts = n.constant(np.arange(old // new) * new, wide)
-        parts = n.cast(n.binary("shr", words, shifts), UNSIGNED[new])
-        return n.emit(g.Bitcast(parts, dtype=dtype))  # type: ignore[no-any-return]
-    words = n.cast(n.emit(g.Bitcast(x, dtype=UNSIGNED[old])), wide)
-    places = [n.slice(words, (*[0] * (len(shape) - 1), k), (*shape[:-1], k + 1)) for k in range(new // old)]
-    total = places[0]
-    for k, part in enumerate(places[1:], 1):
-        total = n.binary("or", total, n.binary("shl", part, k * old))
+        x = _narrowed(n, x, dtype)
+    elif old < new:
+        x = _widened(n, n.reshape(x, (*rows, new // old)), dtype)
+    else:
+        x = n.emit(g.Bitcast(x, dtype=dtype))
+    x = n.reshape(x, rows)
+    if not pair:
+        return x
+    parts = [n.slice(x, [*[0] * len(shape), k], [*shape, k + 1]) for k in (0, 1)]
+    return Complex(*(n.reshape(part, shape) for part in parts))
+
+
+def _narrowed(n: Node, x: Value, dtype: DType) -> Value:
+    """The parts of each element, in a dimension of their own."""
+    old, new = x.type.dtype.bits, dtype.bits
+    wide = UNSIGNED[old]
+    words = n.reshape(n.emit(g.Bitcast(x, dtype=wide)), (*x.type.shape, 1))
+    parts = n.binary("shr", words, n.constant(np.arange(old // new) * new, wide))
+    if dtype is boolean:
+        return n.cast(n.binary("and", parts, 1), boolean)  # type: ignore[no-any-return]
+    if new < 8:
+        raise Unsupported(f"between {x.type.dtype.label} and {dtype.label}")
+    return n.emit(g.Bitcast(n.cast(parts, UNSIGNED[new]), dtype=dtype))  # type: ignore[no-any-return]
+
+
+def _widened(n: Node, x: Value, dtype: DType) -> Value:
+    """One element of those along the last dimension."""
+    source, shape = x.type.dtype, x.type.shape
+    if source.bits < 8 and source is not boolean:
+        raise Unsupported(f"between {source.label} and {dtype.label}")
+    wide = UNSIGNED[dtype.bits]
+    words = n.cast(x if source is boolean else n.emit(g.Bitcast(x, dtype=UNSIGNED[source.bits])), wide)
+    total = None
+    for k in range(dtype.bits // source.bits):
+        part = n.slice(words, (*[0] * (len(shape) - 1), k), (*shape[:-1], k + 1))
+        part = n.binary("shl", part, k * source.bits) if k else part
+        total = part if total is None else n.binary("or", total, part)
     return n.emit(g.Bitcast(n.reshape(total, shape[:-1]), dtype=dtype))  # type: ignore[no-any-return]
