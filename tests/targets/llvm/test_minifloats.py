@@ -9,7 +9,25 @@ import pytest
 
 from tilewright.dialects.scalar import cast_array
 from tilewright.ir.core import IRError
-from tilewright.ir.types import FLOAT6, FLOAT8, DType, bf16, boolean, f4, f16, f32, f64, i2, i4, i8, i32, i64, u2, u4, u8
+from tilewright.ir.types import (
+    FLOAT6,
+    FLOAT8,
+    DType,
+    bf16,
+    boolean,
+    f4,
+    f16,
+    f32,
+    f64,
+    i2,
+    i4,
+    i8,
+    i32,
+    i64,
+    u2,
+    u4,
+    u8,
+)
 from tilewright.targets.cpu.isa import X86_64_V4
 from tilewright.targets.llvm.isa import Isa
 from tilewright.targets.llvm.kernel import print_kernel

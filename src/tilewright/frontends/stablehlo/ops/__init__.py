@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401  (each registers its importers)
+    broadcast,
     contract,
     control_flow,
+    devices,
     elementwise,
     fourier,
     index,

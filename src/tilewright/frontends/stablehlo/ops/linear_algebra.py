@@ -98,16 +98,17 @@ def _blocks(n: Node, a: Complex) -> Value:
 
 def _complex_solve(n: Node, a: Complex, b: Complex, lower: bool, unit: bool) -> Complex:
     """With rows of `a`, and those of `b`, divided by the diagonal, which becomes 1."""
+    size, axis = a.type.shape[-1], a.type.rank - 1
+    here = n.binary("eq", n.iota((size, 1)), n.iota((1, size), axis=1))
+
+    def diagonal(part: Value) -> Value:
+        kept = n.select(here, part, n.like(0, part))
+        return n.emit(g.ReduceSum(kept, axes=(axis,), keepdims=True))  # type: ignore[no-any-return]
+
     if not unit:
-        size, axis = a.type.shape[-1], a.type.rank - 1
-        here = n.binary("eq", n.iota((size, 1)), n.iota((1, size), axis=1))
-
-        def diagonal(part: Value) -> Value:
-            kept = n.select(here, part, n.like(0, part))
-            return n.emit(g.ReduceSum(kept, axes=(axis,), keepdims=True))  # type: ignore[no-any-return]
-
         scale = each(diagonal, a)
         a, b = n.binary("div", a, scale), n.binary("div", b, scale)
+    a = Complex(a.real, n.select(here, n.like(0, a.imaginary), a.imaginary))
     return _rows(n, n.emit(g.TriangularSolve(_blocks(n, a), _columns(n, b), upper=not lower, unit_diagonal=True)))
 
 

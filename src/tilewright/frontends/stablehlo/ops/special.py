@@ -137,25 +137,19 @@ def _top_k(n: Node) -> Sequence[Value]:
 
 @importer("bitcast_convert", scalar=True, complex="whole")
 def _bitcast_convert(n: Node) -> Any:
-    """Between widths the last dimension counts the narrow elements of a wide one, the lowest bits first; so do the parts of complex numbers."""
+    """Between widths the last dimension counts the narrow elements of a wide one, the lowest bits first, of complex numbers the real part first."""
     x, dtype, shape = n.inputs[0], n.dtype(), n.inputs[0].type.shape
-    given, pair = isinstance(x, Complex), n.is_complex()
     old, new = x.type.dtype.bits, dtype.bits
-    if old == new and pair == given:
+    if old == new:
         return each(lambda x: n.emit(g.Bitcast(x, dtype=dtype)), x)
     if n.importer.scalar:
         raise Unsupported(f"between {x.type.dtype.label} and {dtype.label} in a body for scalars")
-    if isinstance(x, Complex):
+    pair = isinstance(x, Complex)
+    if pair:
         x = n.concat([n.reshape(part, (*shape, 1)) for part in (x.real, x.imaginary)], len(shape))
-    whole, wanted = old << given, new << pair
-    shape = (*shape, whole // wanted) if whole > wanted else shape if whole == wanted else shape[:-1]
+    shape = (*shape, old // new) if old > new else shape[:-1]
     rows = (*shape, 2) if pair else shape
-    if old > new:
-        x = _narrowed(n, x, dtype)
-    elif old < new:
-        x = _widened(n, n.reshape(x, (*rows, new // old)), dtype)
-    else:
-        x = n.emit(g.Bitcast(x, dtype=dtype))
+    x = _narrowed(n, x, dtype) if old > new else _widened(n, n.reshape(x, (*rows, new // old)), dtype)
     x = n.reshape(x, rows)
     if not pair:
         return x
