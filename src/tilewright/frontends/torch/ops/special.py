@@ -82,12 +82,12 @@ class Real:
 Formula = Callable[..., Real]
 
 
-def _special(*names: str) -> Callable[[Formula], Formula]:
+def special(*names: str) -> Callable[[Formula], Formula]:
     """Register a function of float64 tensors under ATen's names."""
 
     def register(formula: Formula) -> Formula:
         @importer(*names)
-        def special(n: Node, *operands: Any) -> Value:
+        def imported(n: Node, *operands: Any) -> Value:
             reals = [Real(n, n.as_tensor(x, f64)) for x in operands]
             y = formula(*reals).value
             return n.broadcast(n.cast(y, n.result_dtype()), n.result_shape())
@@ -141,7 +141,7 @@ def _odd(x: Real) -> Real:
     return (half - half("floor")) * 2.0
 
 
-@_special("aten.lgamma.default")
+@special("aten.lgamma.default")
 def lgamma(x: Real) -> Real:
     """By reflection below one half; infinite in 0, -1, -2, ..."""
     low = x < 0.5
@@ -150,7 +150,7 @@ def lgamma(x: Real) -> Real:
     return x("isinf").select(math.inf, low.select(reflected, y))
 
 
-@_special("aten.digamma.default")
+@special("aten.digamma.default")
 def digamma(x: Real) -> Real:
     """By reflection below 0, then by the recurrence up to where the asymptotic series has 15 digits (Abramowitz & Stegun 6.3.18)."""
     low = x < 0.0
@@ -171,7 +171,7 @@ def digamma(x: Real) -> Real:
 # -- The error function ----------------------------------------------------------------------------------------------------------------
 
 
-@_special("aten.erfinv.default")
+@special("aten.erfinv.default")
 def erfinv(x: Real) -> Real:
     """Winitzki's approximation (2008), then Newton's method, which doubles its three digits at each of three steps."""
     inside = x("abs") < 1.0
@@ -186,7 +186,7 @@ def erfinv(x: Real) -> Real:
     return inside.select(y, edge)
 
 
-@_special("aten.special_erfcx.default")
+@special("aten.special_erfcx.default")
 def erfcx(x: Real) -> Real:
     """``exp(x^2) erfc(x)``: directly where that cancels nothing, by a continued fraction beyond (Abramowitz & Stegun 7.1.14)."""
     small = x.min(2.0)
@@ -198,7 +198,7 @@ def erfcx(x: Real) -> Real:
     return (x > 2.0).select((1.0 / math.sqrt(math.pi)) / (big + fraction), near)
 
 
-@_special("aten.special_log_ndtr.default")
+@special("aten.special_log_ndtr.default")
 def log_ndtr(x: Real) -> Real:
     """The logarithm of the normal distribution's integral."""
     t = x * math.sqrt(0.5)
@@ -206,53 +206,10 @@ def log_ndtr(x: Real) -> Real:
     return (x < -1.0).select(tail, (0.5 + 0.5 * t("erf"))("log"))
 
 
-@_special("aten.special_ndtri.default")
+@special("aten.special_ndtri.default")
 def ndtri(x: Real) -> Real:
     """The inverse of the normal distribution's integral."""
     return erfinv(2.0 * x - 1.0) * math.sqrt(2.0)
-
-
-# -- Bessel functions ----------------------------------------------------------------------------------------------------------------------
-
-_TERMS = 60
-
-
-def _bessel(x: Real, order: int) -> Real:
-    """``exp(-|x|) I_order(|x|)``: the power series up to 20, the asymptotic one beyond (Abramowitz & Stegun 9.6.10, 9.7.1)."""
-    a = x("abs")
-    small = a.min(20.0)
-    q = small * small * 0.25
-    # Horner's rule from the last term: each is the one before times q / (k (k + order)).
-    total = q * 0.0 + 1.0
-    for k in range(_TERMS, 0, -1):
-        total = q * total * (1.0 / (k * (k + order))) + 1.0
-    near = total * (-small)("exp") * (small * 0.5 if order else 1.0)
-    big = 1.0 / a.max(20.0)
-    terms = [1.0]
-    for k in range(1, 16):
-        terms.append(-terms[-1] * (4 * order * order - (2 * k - 1) ** 2) / (8 * k))
-    far = polynomial(big, terms[::-1]) * (big * (1 / (2 * math.pi)))("sqrt")
-    return (a > 20.0).select(far, near)
-
-
-@_special("aten.i0.default", "aten.special_i0.default", "aten.special_modified_bessel_i0.default")
-def i0(x: Real) -> Real:
-    return _bessel(x, 0) * x("abs")("exp")
-
-
-@_special("aten.special_i0e.default")
-def i0e(x: Real) -> Real:
-    return _bessel(x, 0)
-
-
-@_special("aten.special_i1.default", "aten.special_modified_bessel_i1.default")
-def i1(x: Real) -> Real:
-    return _bessel(x, 1) * x("abs")("exp") * x("sign")
-
-
-@_special("aten.special_i1e.default")
-def i1e(x: Real) -> Real:
-    return _bessel(x, 1) * x("sign")
 
 
 # -- Products with logarithms ------------------------------------------------------------------------------------------------------------
@@ -263,17 +220,17 @@ def _times_log(x: Real, y: Real, function: str) -> Real:
     return (x.equals(0.0) & (y.equals(y))).select(0.0, x * y(function))
 
 
-@_special("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
+@special("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
 def xlogy(x: Real, y: Real) -> Real:
     return _times_log(x, y, "log")
 
 
-@_special("aten.special_xlog1py.default", "aten.special_xlog1py.self_scalar", "aten.special_xlog1py.other_scalar")
+@special("aten.special_xlog1py.default", "aten.special_xlog1py.self_scalar", "aten.special_xlog1py.other_scalar")
 def xlog1py(x: Real, y: Real) -> Real:
     return _times_log(x, y, "log1p")
 
 
-@_special("aten.special_entr.default")
+@special("aten.special_entr.default")
 def entr(x: Real) -> Real:
     """``-x log(x)``, minus infinity below 0."""
     return (x < 0.0).select(-math.inf, x.equals(0.0).select(0.0, -(x * x("log"))))

@@ -1,0 +1,76 @@
+"""Special functions over ranges in which every formula has its turn: against torch's in float64, or mpmath where those have seven digits only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tilewright.frontends.torch import import_torch  # noqa: E402
+
+from .checks import Lambda, random, run  # noqa: E402
+
+ALL = torch.cat([torch.linspace(-30, 30, 1201), torch.tensor([0.0, -0.0, 1e-30, 1e30, float("inf"), float("nan")])])
+FINITE = ALL[:-3]
+RANGES: dict[str, Any] = {
+    **dict.fromkeys(("modified_bessel_i0", "modified_bessel_i1", "i0e", "i1e", "spherical_bessel_j0"), FINITE),
+    **dict.fromkeys(("modified_bessel_k0", "modified_bessel_k1"), ALL),
+    **dict.fromkeys(("scaled_modified_bessel_k0", "scaled_modified_bessel_k1"), ALL),
+}
+POLYNOMIALS = [
+    *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+]
+
+
+def agree(function: Any, wanted: Any, *inputs: Any) -> None:
+    """Within a few units in the last place of the result, or of its neighbourhood where waves cross zero."""
+    (got,) = run(import_torch(Lambda(function), inputs), inputs)
+    assert got.dtype == np.float32
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(got, np.asarray(wanted).astype(np.float32), rtol=4e-7, atol=2e-8)
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_functions(name: str) -> None:
+    function, x = getattr(torch.special, name), RANGES[name]
+    agree(function, function(x.double()), x)
+
+
+@pytest.mark.parametrize("kind", "jy")
+@pytest.mark.parametrize("order", (0, 1))
+def test_bessel_functions(kind: str, order: int) -> None:
+    import mpmath
+
+    x = FINITE[(FINITE >= 0) & (FINITE < 100)][::3]
+    exact = [float(getattr(mpmath, f"bessel{kind}")(order, v)) if v or kind == "j" else -np.inf for v in x.tolist()]
+    agree(getattr(torch.special, f"bessel_{kind}{order}"), exact, x)
+
+
+def test_airy_function() -> None:
+    import mpmath
+
+    x = FINITE[FINITE.abs() < 100][::3]
+    agree(torch.special.airy_ai, [float(mpmath.airyai(v)) for v in x.tolist()], x)
+
+
+def test_edges() -> None:
+    x = torch.tensor([0.0, -1.0, -20.0, float("inf"), float("nan")])
+    for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"):
+        function = getattr(torch.special, name)
+        agree(function, function(x.double()), x)
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials(name: str) -> None:
+    """Of every degree from below zero on, and of what is no degree."""
+    degrees = torch.tensor([-2.0, 0.0, 0.9, 1.0, 2.0, 5.5, 9.0, 20.0, float("nan"), float("-inf")])[:, None]
+    x = torch.cat([random(20) * 0.5, torch.tensor([-1.0, 0.0, 0.5, 1.0, 1.5])])
+    function = getattr(torch.special, name)
+    agree(function, function(x.double(), degrees.double()), x, degrees)
