@@ -113,7 +113,8 @@ def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> I
         for sample in samples_of(name, dtype, samples)[first:]:
             module = Sample(op, (sample.input, tuple(sample.args), dict(sample.kwargs))).eval()
             limits = tolerances(op, getattr(torch, dtype))
-            yield _outcome(module, name in UNSET or name in RANDOM, limits, native, sample.output_process_fn_grad)
+            unset = name in UNSET or name in RANDOM or sample.kwargs.get("dropout_p", 0) > 0
+            yield _outcome(module, unset, limits, native, sample.output_process_fn_grad)
 
 
 def _outcome(

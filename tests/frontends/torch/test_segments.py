@@ -20,6 +20,9 @@ ROWS, BAGS = T([0, 4, 2, 2, 1, 1]), T([0, 3, 3, 4])
 CASES: dict[str, tuple[Any, ...]] = {
     "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=20), X),
     "nonzero_static_few": (lambda x: torch.nonzero_static(x > 0, size=2, fill_value=7), X),
+    "slices_apart": (lambda x, y: x.slice_scatter(y, 1, 1, 9, 3), random(3, 10), random(3, 3)),
+    "resized": (lambda x: torch.ops.aten.resize(x, [2, 3]), X),
+    "taken": (lambda x, y: torch.take_along_dim(x, y), X, T([[11, 1], [0, 3]])),
     "unique_rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), TWICE),
     "unique_columns": (lambda x: torch.unique(x, dim=1, return_inverse=True, return_counts=True), TWICE.T),
     "unique_of_runs": (lambda x: torch.unique_consecutive(x, dim=-2, return_counts=True), TWICE),

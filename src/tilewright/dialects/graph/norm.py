@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,7 +164,7 @@ class GroupNorm(SameType):
 
     def reference(self, x: Any, *rest: Any) -> Any:
         n, c, *spatial = x.shape
-        wide = x.astype(np.float64).reshape(n, self.groups, -1)
+        wide = x.astype(np.float64).reshape(n, self.groups, c // self.groups * math.prod(spatial))
         y = (wide - wide.mean(2, keepdims=True)) / np.sqrt(wide.var(2, keepdims=True) + self.epsilon)
         y = y.reshape(x.shape)
         shape = (c, *[1] * len(spatial))

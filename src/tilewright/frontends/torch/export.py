@@ -73,9 +73,19 @@ def _needs_decomposition(node: Any) -> bool:
     ):
         return False
     schema = getattr(node.target, "_schema", None)
+    if _updates_statistics(node):
+        return True
     if schema is not None and str(node.target) in importers():
         return False
     return bool(node.users) or schema is None or schema.is_mutable
+
+
+def _updates_statistics(node: Any) -> bool:
+    """Whether a call is a batch normalization in training mode, of which torch does not tell that it changes its running statistics."""
+    if str(node.target) != "aten.batch_norm.default":
+        return False
+    mean, training = node.args[3], node.args[5]
+    return training and mean is not None
 
 
 @contextmanager

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ....dialects import graph as g
+from ....dialects.graph.base import broadcast_shapes
 from ....ir.core import Value
 from ....ir.symbolic import Dim
+from ....ir.types import boolean
 from ..importer import Node, Unsupported
 from ..registry import importer
+from .random import dropout
+from .reduce import safe_softmax
 
 
 @importer("aten.scaled_dot_product_attention.default")
@@ -24,14 +29,50 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    if dropout_p > 0:
-        raise Unsupported("attention with dropout (training mode); call model.eval() before compiling")
     shape = n.result_shape()
+    if not enable_gqa and len({tuple(x.type.shape[:-2]) for x in (q, k, v)}) > 1:
+        lead = broadcast_shapes(*(x.type.shape[:-2] for x in (q, k, v)))
+        q, k, v = (n.broadcast(x, (*lead, *x.type.shape[-2:])) for x in (q, k, v))
     q, k, v = (_rank_four(n, x) for x in (q, k, v))
     if mask is not None:
         mask = _mask(n, mask, q.type.shape[:2], len(shape))
-    y = n.emit(g.Attention(q, k, v, mask, scale=scale, causal=bool(is_causal)))
+    if dropout_p > 0:
+        y = _with_dropout(n, q, k, v, mask, dropout_p, is_causal, scale)
+    else:
+        y = n.emit(g.Attention(q, k, v, mask, scale=scale, causal=bool(is_causal)))
     return n.reshape(y, shape)
+
+
+def _with_dropout(
+    n: Node, q: Value, k: Value, v: Value, mask: Value | None, p: float, causal: bool, scale: float | None
+) -> Value:
+    """Attention of which a random share is dropped, written out."""
+    heads, rows, width = q.type.shape[1:]
+    dtype = q.type.dtype
+    k, v = (_repeated(n, x, heads) for x in (k, v))
+    if scale is None:
+        factor = n.unary("rsqrt", n.scalar(width, dtype))
+    else:
+        factor = n.constant(scale, dtype)
+    scores = n.binary("mul", n.emit(g.Matmul(q, n.transpose(k, (0, 1, 3, 2)))), factor)
+    least = n.constant(-math.inf, dtype)
+    if causal:
+        row, column = (n.emit(g.Iota(shape=(rows, k.type.shape[2]), axis=a)) for a in (0, 1))
+        scores = n.emit(g.Select(n.binary("le", column, row), scores, least))
+    if mask is not None and mask.type.dtype is boolean:
+        scores = n.emit(g.Select(mask, scores, least))
+    elif mask is not None:
+        scores = n.binary("add", scores, n.cast(mask, dtype))
+    return n.emit(g.Matmul(dropout(n, safe_softmax(n, scores, -1), p, True), v))  # type: ignore[no-any-return]
+
+
+def _repeated(n: Node, x: Value, heads: Dim) -> Value:
+    """Keys or values of which several heads of the query have one."""
+    batch, own, rows, width = x.type.shape
+    if own == heads:
+        return x
+    wide = n.broadcast(n.reshape(x, (batch, own, 1, rows, width)), (batch, own, heads // own, rows, width))
+    return n.reshape(wide, (batch, heads, rows, width))
 
 
 def _rank_four(n: Node, x: Value) -> Value:

@@ -10,7 +10,7 @@ from ....dialects.graph.base import broadcast_shapes
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import boolean, i64, u8
-from ..importer import Node, Unsupported
+from ..importer import Node
 from ..registry import importer
 from .shape import sliced
 
@@ -38,8 +38,15 @@ def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
     return n.transpose(y, [k for k in range(y.type.rank) if k != axis + 1] + [axis + 1])
 
 
+@importer("aten.take.default")
+def take(n: Node, x: Value, indices: Value) -> Value:
+    return n.emit(g.Gather(n.reshape(x, (x.type.size,)), indices, axis=0))  # type: ignore[no-any-return]
+
+
 @importer("aten.take_along_dim.default")
-def take_along_dim(n: Node, x: Value, indices: Value, dim: int) -> Value:
+def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None = None) -> Value:
+    if dim is None:
+        return take(n, x, n.reshape(indices, (indices.type.size,)))
     axis = dim % x.type.rank
     shape = broadcast_shapes(*([*v.type.shape[:axis], 1, *v.type.shape[axis + 1 :]] for v in (x, indices)))
     x = n.broadcast(x, (*shape[:axis], x.type.shape[axis], *shape[axis + 1 :]))
@@ -205,12 +212,23 @@ def slice_scatter(
 ) -> Value:
     from .shape import position
 
-    if step != 1:
-        raise Unsupported("slice_scatter with a step other than 1")
     axis = dim % x.type.rank
-    begin = position(0 if start is None else start, x.type.shape[axis])
+    size = x.type.shape[axis]
+    begin = position(0 if start is None else start, size)
     source = n.cast(source, x.type.dtype)
-    return _replaced(n, x, source, axis, begin, source.type.shape[axis])
+    length = source.type.shape[axis]
+    if step == 1:
+        return _replaced(n, x, source, axis, begin, length)
+    # Each place takes the element of the source that it is a whole number of steps away for.
+    rest = [1] * (x.type.rank - axis - 1)
+    here = n.binary("sub", n.emit(g.Iota(shape=(size,))), n.scalar(begin, i64))
+    step_ = n.constant(step, i64)
+    which = n.binary("floordiv", here, step_)
+    hit = n.binary("eq", n.binary("mod", here, step_), n.constant(0, i64))
+    hit = n.binary("and", hit, n.binary("ge", here, n.constant(0, i64)))
+    hit = n.binary("and", hit, n.binary("lt", which, n.scalar(length, i64)))
+    values = n.emit(g.Gather(source, n.binary("max", which, n.constant(0, i64)), axis=axis))
+    return n.emit(g.Select(n.reshape(hit, (size, *rest)), values, x))  # type: ignore[no-any-return]
 
 
 def _replaced(n: Node, x: Value, middle: Value, axis: int, start: Dim, length: Dim) -> Value:

@@ -7,9 +7,10 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import f32
+from ....ir.types import boolean, f32
 from ..importer import Node, Unsupported
 from ..registry import importer
+from .reduce import vector_norm
 
 
 def _axes(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -140,6 +141,8 @@ def batch_norm(
         raise Unsupported(
             "batch normalization over the batch itself (training mode); call model.eval() before compiling"
         )
+    if x.type.rank == 1:  # torch lets a tensor of no elements pass
+        return x
     dtype = f32 if x.type.dtype.bits == 16 else x.type.dtype
     shape = (x.type.shape[1],)
     if mean is None or variance is None:  # none are kept: those of the batch are taken
@@ -162,4 +165,20 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Any, ...]:
-    return batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps), None, None
+    y = batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps)
+    unused = (n.broadcast(n.constant(0, n.result_dtype(k)), n.result_shape(k)) for k in (1, 2))
+    return y, *unused  # what training keeps for the gradient is empty here
+
+
+@importer("aten.embedding_renorm.default")
+def embedding_renorm(n: Node, table: Value, indices: Value, limit: float, order: float) -> Value:
+    """The table with the rows that `indices` name shortened to a norm of `limit` where theirs is greater."""
+    rows, dtype = table.type.shape[0], table.type.dtype
+    size = vector_norm(n, table, order, 1, True)
+    most = n.constant(limit, dtype)
+    factor = n.binary("div", most, n.binary("add", size, n.constant(1e-7, dtype)))
+    flat = n.reshape(indices, (indices.type.size,))
+    yes, no = (n.constant(v, boolean) for v in (True, False))
+    named = n.emit(g.ScatterElements(n.broadcast(no, (rows,)), flat, n.broadcast(yes, flat.type.shape), axis=0))
+    long = n.binary("and", n.reshape(named, (rows, 1)), n.binary("gt", size, most))
+    return n.emit(g.Select(long, n.binary("mul", table, factor), table))  # type: ignore[no-any-return]

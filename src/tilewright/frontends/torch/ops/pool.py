@@ -15,6 +15,7 @@ from ....ir.types import DType, i64
 from ..importer import Node
 from ..registry import importer
 from .contract import _batched, _each
+from .shape import sliced
 
 
 def _pooled(
@@ -145,3 +146,50 @@ def _adaptive_maxima(n: Node, x: Value, wanted: Sequence[Dim]) -> tuple[Value, V
 
 def _lowest(dtype: DType) -> float | int:
     return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
+
+
+def _fractional(rank: int) -> None:
+    @importer(f"aten.fractional_max_pool{rank}d.default")
+    def fractional_max_pool(n: Node, x: Value, kernel: Any, size: Sequence[Dim], samples: Value) -> tuple[Value, Value]:
+        """Maxima of windows that begin at places drawn for each plane, and where in the flattened plane they lie (Graham, 2014)."""
+        x, _ = _batched(n, x, rank)
+        batch, channels, *have = x.type.shape
+        taps = _each(kernel, rank)
+        place: Any = n.constant(0, i64)
+        for k in range(rank):
+            column = rank - 1 - k if rank == 2 else k  # of two dimensions the last has the first sample
+            sample = n.reshape(sliced(n, samples, 2, column, 1), (batch, channels, 1))
+            first = _beginnings(n, sample, have[k], size[k], taps[k])
+            wide: list[Dim] = [1] * (2 * rank)
+            wide[k], wide[rank + k] = size[k], 1
+            first = n.reshape(first, (batch, channels, *wide))
+            wide[k], wide[rank + k] = 1, taps[k]
+            here = n.binary("add", first, n.reshape(n.emit(g.Iota(shape=(taps[k],))), wide))
+            place = n.binary("add", n.binary("mul", place, n.scalar(have[k], i64)), here)
+        flat = n.reshape(x, (batch, channels, math.prod(have)))
+        lead = (batch, channels, math.prod(size))
+        place = n.reshape(place, (batch, channels, math.prod(size) * math.prod(taps)))
+        windows = n.reshape(n.emit(g.GatherElements(flat, place, axis=2)), (*lead, math.prod(taps)))
+        best = n.emit(g.Argmax(windows, axis=3, keepdims=True))
+        where = n.emit(g.GatherElements(n.reshape(place, (*lead, math.prod(taps))), best, axis=3))
+        return (
+            n.reshape(n.emit(g.ReduceMax(windows, axes=(3,))), n.result_shape(0)),
+            n.reshape(where, n.result_shape(1)),
+        )
+
+
+for _rank in (2, 3):
+    _fractional(_rank)
+
+
+def _beginnings(n: Node, sample: Value, have: Dim, count: Dim, taps: int) -> Value:
+    """Where `count` windows of a dimension begin: about evenly, shifted by a sample, the last at the end."""
+    dtype = sample.type.dtype
+    last = n.scalar(have - taps, i64)
+    if count == 1:
+        return n.broadcast(last, (*sample.type.shape[:-1], 1))
+    step = n.binary("div", n.scalar(have - taps, dtype), n.scalar(count - 1, dtype))
+    number = n.emit(g.Iota(shape=(count,)))
+    shifted = n.binary("mul", n.binary("add", n.cast(number, dtype), sample), step)
+    first = n.binary("sub", n.cast(shifted, i64), n.cast(n.binary("mul", sample, step), i64))
+    return n.emit(g.Select(n.binary("eq", number, n.scalar(count - 1, i64)), last, first))  # type: ignore[no-any-return]

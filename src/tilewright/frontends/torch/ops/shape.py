@@ -114,6 +114,20 @@ def _sliced_in_the_run(n: Node, x: Value, axis: int, start: Any, stop: Any, step
     return sliced(n, x, axis, n.computed_size(first), n.computed_size(count, n.meta.shape[axis]), step)
 
 
+@importer("aten.resize.default")
+def resize(n: Node, x: Value, size: Sequence[Dim]) -> Value:
+    """The elements in order under another shape; what is beyond them is unspecified, here 0."""
+    have = x.type.size
+    wanted: Dim = 1
+    for d in size:
+        wanted = wanted * d
+    flat = n.reshape(x, (have,))
+    more = smax(wanted - have, 0)
+    if more != 0:
+        flat = n.emit(g.Pad(flat, low=(0,), high=(more,)))
+    return n.reshape(sliced(n, flat, 0, 0, wanted), n.result_shape())
+
+
 @importer("aten.narrow.default")
 def narrow(n: Node, x: Value, dim: int, start: Dim, length: Dim) -> Value:
     axis = dim % x.type.rank
