@@ -161,27 +161,40 @@ def _in_matrix_registers(factor: DType, machine: Machine) -> bool:
 def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:
     """Take a sum too long for the second-level cache in blocks: a panel's block stays there while the rows of the tile pass, and
     the rows' block while the panels do."""
-    k = loop_of(s, main, len(main.axes) + roles.k[0]) if len(roles.k) == 1 else None
+    k = loop_of(s, main, len(main.axes) + roles.k[0])
     if k is None or not isinstance(s.loop(k).extent, int):
         return
-    depth, most = upper_limit(s.loop(k).extent), deepest(machine, factor_type(main))
-    if _few_rows(main, roles):
-        if not _lies_wide(main, roles):
-            return
-        most = NEAR
-    fewest = -(-depth // most)
-    block = next((depth // n for n in range(fewest, 2 * fewest) if depth % (n * DEPTH) == 0), None)
-    if block is None:
-        block = (
-            depth if roles.group > 1 else -(-depth // fewest // DEPTH) * DEPTH
-        )  # groups are filled up at the end only
-    if block >= depth:
+    block = _depth_of_window(s.loop(k).extent, main, roles, machine) if len(roles.k) > 1 else None
+    if len(roles.k) == 1:
+        block = _depth_of_rows(s.loop(k).extent, main, roles, machine)
+    if block is None or block >= s.loop(k).extent:
         return
     outer, inner = s.split(k, block)
     around = enclosing_loops(main)
     s.reorder(outer, *(f.iv.name for f in around[_start(around) :] if f.iv.name not in (outer, inner)), inner)
     init = s.decompose_reduction(main.sym_name, outer)
     s.vectorize(enclosing_loops(s.block(init))[-1].iv.name)
+
+
+def _depth_of_rows(depth: int, main: loop.Block, roles: Roles, machine: Machine) -> int | None:
+    """Terms of a block of a matrix product's sum."""
+    most = deepest(machine, factor_type(main))
+    if _few_rows(main, roles):
+        if not _lies_wide(main, roles):
+            return None
+        most = NEAR
+    fewest = -(-depth // most)
+    block = next((depth // n for n in range(fewest, 2 * fewest) if depth % (n * DEPTH) == 0), None)
+    if block is None:  # groups are filled up at the end only
+        block = depth if roles.group > 1 else -(-depth // fewest // DEPTH) * DEPTH
+    return block
+
+
+def _depth_of_window(height: int, main: loop.Block, roles: Roles, machine: Machine) -> int | None:
+    """Rows of a convolution's window of `height` in a block of its sum; None where a panel of the weights stays in the cache as a whole."""
+    inner = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) // height
+    row = inner * COLUMNS * factor_type(main).itemsize
+    return None if height * row <= machine.l2 * 3 // 4 else max(1, machine.l2 // 2 // row)
 
 
 def _few_rows(main: loop.Block, roles: Roles) -> bool:
