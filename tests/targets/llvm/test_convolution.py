@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -137,3 +138,18 @@ def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> N
         wanted = block(x).numpy()
     tolerance = 1e-5 if precision is None else 2e-2
     np.testing.assert_allclose(library(x.numpy()), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "relu"])
+@pytest.mark.parametrize("channels,blocks", [(200, 1), (700, 3)])
+def test_long_windows_are_taken_row_by_row(channels: int, blocks: int, epilogue: bool) -> None:
+    """A panel of the weights that does not stay in the second-level cache (512 KiB here) is read once for each piece of a row, else."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(channels, 70, 3, padding=1, bias=False)
+    model = nn.Sequential(conv, nn.ReLU()) if epilogue else conv
+    x = torch.randn(1, channels, 20, 24)
+    library = tw.compile(model.eval(), (x,), target="cpu:x86-64-v3", threads=2)
+    found = re.findall(r"r0\w*_o in 0\.\.(\d+) ", library.ir("loop"))
+    assert found == ([str(blocks - 1)] if blocks > 1 else [])
+    with torch.no_grad():
+        torch.testing.assert_close(library(x), model(x), rtol=1e-4, atol=1e-5)

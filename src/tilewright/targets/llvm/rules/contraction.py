@@ -162,12 +162,11 @@ def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) 
     """Take a sum too long for the second-level cache in blocks: a panel's block stays there while the rows of the tile pass, and
     the rows' block while the panels do."""
     k = loop_of(s, main, len(main.axes) + roles.k[0])
-    if k is None or not isinstance(s.loop(k).extent, int):
+    extent = s.loop(k).extent if k is not None else None
+    if k is None or not isinstance(extent, int):
         return
-    block = _depth_of_window(s.loop(k).extent, main, roles, machine) if len(roles.k) > 1 else None
-    if len(roles.k) == 1:
-        block = _depth_of_rows(s.loop(k).extent, main, roles, machine)
-    if block is None or block >= s.loop(k).extent:
+    block = (_depth_of_rows if len(roles.k) == 1 else _depth_of_window)(extent, main, roles, machine)
+    if block is None or block >= extent:
         return
     outer, inner = s.split(k, block)
     around = enclosing_loops(main)
@@ -193,7 +192,7 @@ def _depth_of_rows(depth: int, main: loop.Block, roles: Roles, machine: Machine)
 def _depth_of_window(height: int, main: loop.Block, roles: Roles, machine: Machine) -> int | None:
     """Rows of a convolution's window of `height` in a block of its sum; None where a panel of the weights stays in the cache as a whole."""
     inner = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) // height
-    row = inner * COLUMNS * factor_type(main).itemsize
+    row = inner * roles.nr * factor_type(main).itemsize
     return None if height * row <= machine.l2 * 3 // 4 else max(1, machine.l2 // 2 // row)
 
 
