@@ -321,12 +321,12 @@ def cast_array(x: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def combiner_identity(combiner: str, dtype: DType) -> Any:
-    """The neutral element of ``sum``, ``prod``, ``max``, ``min``, ``and`` or ``or`` in `dtype`.
+    """The neutral element of ``sum``, ``prod``, ``max``, ``min``, ``and``, ``or`` or ``xor`` in `dtype`.
 
     Raises:
         ValueError: unknown combiner.
     """
-    if combiner in ("sum", "or"):
+    if combiner in ("sum", "or", "xor"):
         return False if dtype is boolean else 0.0 if dtype.is_float else 0
     if combiner in ("prod", "and"):
         return True if dtype is boolean else 1.0 if dtype.is_float else (1 if combiner == "prod" else -1)
@@ -336,8 +336,8 @@ def combiner_identity(combiner: str, dtype: DType) -> Any:
         if dtype.is_float:
             return float("-inf") if combiner == "max" else float("inf")
         return dtype.limits[0 if combiner == "max" else 1]
-    raise ValueError(f"unknown combiner {combiner!r}; known: sum, prod, max, min, and, or")
+    raise ValueError(f"unknown combiner {combiner!r}; known: sum, prod, max, min, and, or, xor")
 
 
-COMBINER_OP = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+COMBINER_OP = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor"}
 """The scalar operation that joins two partial results of a combiner."""

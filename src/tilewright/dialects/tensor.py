@@ -243,6 +243,7 @@ def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
         "min": np.minimum,
         "and": np.bitwise_and,
         "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
     }[combiner]
     # NumPy's maximum and minimum know no neutral element, which nothing to combine needs.
     empty = {} if x.size else {"initial": combiner_identity(combiner, DType.of(x))}

@@ -27,6 +27,7 @@ for _name, _function, _dtypes, _fill in [
     ("ReduceProd", np.prod, (f32, f64, i64, i32), integers(-2, 3)),
     ("ReduceMax", np.max, (f32, f16, i64, i32), normal),
     ("ReduceMin", np.min, (f32, f16, i64, i32), normal),
+    ("ReduceXor", np.bitwise_xor.reduce, (i64, i32), integers(-9, 9)),
     ("ReduceAll", np.all, (boolean,), bools),
     ("ReduceAny", np.any, (boolean,), bools),
 ]:

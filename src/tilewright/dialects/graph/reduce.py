@@ -89,6 +89,18 @@ ReduceMax = _reduction("ReduceMax", "max")
 ReduceMin = _reduction("ReduceMin", "min")
 
 
+@operation
+class ReduceXor(Reduction):
+    """Reduction of integers or booleans by exclusive or of their bits."""
+
+    name = "graph.reduce_xor"
+    combiner = "xor"
+
+    def infer_types(self) -> Sequence[Type]:
+        scalar.check_operand(self, scalar.BINARY["xor"], tensor_type(self.x).dtype)
+        return super().infer_types()
+
+
 class BoolReduction(Reduction):
     def infer_types(self) -> Sequence[Type]:
         if tensor_type(self.x).dtype is not boolean:

@@ -73,6 +73,9 @@ class Term:
     def __rtruediv__(self, other: Any) -> Term:
         return self._binary("div", other, self)
 
+    def __floordiv__(self, other: Any) -> Term:
+        return self._binary("floordiv", self, other)
+
     def __mod__(self, other: Any) -> Term:
         return self._binary("mod", self, other)
 

@@ -1,4 +1,4 @@
-"""What mixtures of experts are made of: counting the tokens of each expert, and a product for each group of rows."""
+"""What mixtures of experts are made of: a product for each group of rows."""
 
 from __future__ import annotations
 
@@ -11,27 +11,6 @@ from ....ir.types import i64
 from ..importer import Node, Unsupported
 from ..registry import importer
 from .shape import sliced
-
-
-@importer("aten.histc.default")
-def histc(n: Node, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:
-    """How many elements fall into each of `bins` equal parts of [min, max]; without a range into those of the elements' own."""
-    dtype = x.type.dtype
-    x = n.reshape(x, (x.type.size,))
-    low, high = n.scalar(min, dtype), n.scalar(max, dtype)
-    if min == max:
-        if not isinstance(x.type.size, int) or not x.type.size:
-            raise Unsupported("histc over the elements' own range needs a known number of elements; pass min and max")
-        low, high = (n.emit(kind(x, axes=(0,), keepdims=False)) for kind in (g.ReduceMin, g.ReduceMax))
-        equal, one = n.binary("eq", low, high), n.scalar(1, dtype)
-        low, high = (n.emit(g.Select(equal, n.binary(op, v, one), v)) for op, v in (("sub", low), ("add", high)))
-    share = n.binary("mul", n.binary("sub", x, low), n.scalar(bins, dtype))
-    part = n.cast(n.binary("div" if dtype.is_float else "floordiv", share, n.binary("sub", high, low)), i64)
-    part = n.binary("min", part, n.scalar(bins - 1, i64))  # the upper end belongs to the last
-    inside = n.binary("and", n.binary("ge", x, low), n.binary("le", x, high))
-    part = n.emit(g.Select(inside, part, n.scalar(bins, i64)))  # what lies outside is written nowhere
-    ones = n.broadcast(n.scalar(1, dtype), x.type.shape)
-    return n.emit(g.ScatterElements(n.broadcast(n.scalar(0, dtype), (bins,)), part, ones, axis=0, combiner="sum"))  # type: ignore[no-any-return]
 
 
 @importer("transformers.grouped_mm_fallback.default")
