@@ -24,7 +24,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree
 
@@ -34,6 +33,7 @@ from tilewright.frontends.torch import import_torch
 from tilewright.frontends.torch.tensors import array_of
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
+from tilewright.runtime.nested import Nested
 
 from ..processes import Limits, Work, in_processes
 
@@ -183,10 +183,12 @@ def _compiled(program: Any, module: Sample) -> list[Any]:
 def _interpreted(program: Any, module: Sample) -> list[Any]:
     imported = import_torch(program)
     verify(imported)
-    arrays = [array_of(x, f"input {k}") for k, x in enumerate(module.tensors)]
-    if imported.symbol("main").seed:
-        arrays.append(np.array(0, np.int64))
-    return [_tensor(x) for x in Interpreter(imported).run("main", arrays)]
+    main = imported.symbol("main")
+    given = [*module.tensors, *([torch.tensor(0)] if main.seed else [])]
+    border = Nested(*main.nested) if main.nested else None
+    parts = given if border is None else border.flatten(given, {})
+    found = [_tensor(y) for y in Interpreter(imported).run("main", [array_of(x, "an input") for x in parts])]
+    return found if border is None else _pytree.tree_leaves(border.unflatten(found))
 
 
 def _tensor(x: Any) -> Any:

@@ -44,9 +44,7 @@ def _counted(place: Term, counts: Term, bins: int, weight: Term) -> Term:
     """The sum of the weights of each `place` (i64) below `bins`, those left out that do not count: all vectors (N,)."""
     place = counts.select(place, bins)  # written nowhere
     empty = weight.number(0).broadcast((bins,))
-    return place.of(
-        place.b(g.ScatterElements(empty.value, place.value, weight.value, axis=0, combiner="sum"))
-    )
+    return place.of(place.b(g.ScatterElements(empty.value, place.value, weight.value, axis=0, combiner="sum")))
 
 
 def _linear(x: Term, bins: int, span: Sequence[float] | None) -> Term:

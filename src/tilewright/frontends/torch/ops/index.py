@@ -23,7 +23,9 @@ def embedding(n: Node, table: Value, indices: Value, *_: Any) -> Value:
 
 @importer("aten.index_select.default")
 def index_select(n: Node, x: Value, dim: int, indices: Value) -> Value:
-    return n.reshape(n.emit(g.Gather(x, indices, axis=dim % x.type.rank)), n.result_shape())
+    axis = dim % max(x.type.rank, 1)
+    line = x if x.type.rank else n.reshape(x, (1,))
+    return n.reshape(n.emit(g.Gather(line, indices, axis=axis)), n.result_shape())
 
 
 @importer("aten.unfold.default", "aten.unfold_copy.default")
@@ -57,8 +59,11 @@ def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None = None) ->
 
 @importer("aten.gather.default")
 def gather(n: Node, x: Value, dim: int, indices: Value, **_: Any) -> Value:
-    if not x.type.rank:
-        return x
+    if n.result_shape() and 0 in n.result_shape():  # torch then asks no more of the sizes
+        return n.broadcast(n.scalar(0, x.type.dtype), n.result_shape())
+    if not (x.type.rank and indices.type.rank):  # one of them counts as a vector of one element
+        line, where = (n.reshape(v, (v.type.size,)) for v in (x, indices))
+        return n.reshape(n.emit(g.Gather(line, where, axis=0)), n.result_shape())
     return n.emit(g.GatherElements(x, indices, axis=dim % x.type.rank))  # type: ignore[no-any-return]
 
 

@@ -143,10 +143,12 @@ def diff(
     from .shape import sliced
 
     axis = dim % x.type.rank
-    parts = [v for v in (prepend, x, append) if v is not None]
+    parts = [v for v in (prepend, x, append) if v is not None] if order else [x]
     if len(parts) > 1:
         x = n.emit(g.Concat([n.cast(v, x.type.dtype) for v in parts], axis=axis))
     for _ in range(order):
+        if x.type.shape[axis] == 0:
+            break
         length = x.type.shape[axis] - 1
         later, earlier = sliced(n, x, axis, 1, length), sliced(n, x, axis, 0, length)
         x = n.binary("xor" if x.type.dtype is boolean else "sub", later, earlier)

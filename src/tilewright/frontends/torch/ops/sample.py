@@ -59,7 +59,9 @@ def _clamped(u: Term, last: Any) -> Term:
     return (u < last).select(u, last)
 
 
-def _taps(u: Term, size: Dim, mode: int, padding: int, align_corners: bool) -> list[tuple[Term, Term | None, Term | None]]:
+def _taps(
+    u: Term, size: Dim, mode: int, padding: int, align_corners: bool
+) -> list[tuple[Term, Term | None, Term | None]]:
     """For coordinates along one axis the elements that count: their places, weights (None is 1) and whether they are inside (None: they are)."""
     length = u.number(size)
     last = length - 1
