@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
