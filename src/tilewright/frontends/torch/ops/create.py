@@ -64,6 +64,8 @@ def iota(n: Node, start: Any, step: Any) -> Value:
         if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
             return n.cast(n.emit(g.Iota(shape=shape, start=start, step=step)), dtype)
         start, step = float(start), float(step)
+    else:
+        start, step = (x if isinstance(x, Expr) else int(x) for x in (start, step))
     return n.emit(g.Iota(shape=shape, start=start, step=step, dtype=dtype))  # type: ignore[no-any-return]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....dialects.graph.term import Term
 from ....ir.core import Value
+from ....ir.symbolic import Dim
 from ....ir.types import boolean, i64
 from ..importer import Node, Unsupported
 from ..registry import importer
@@ -34,15 +35,28 @@ def histc(n: Node, x: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Val
     return _counted(part, inside, bins, given.number(1).broadcast(given.shape)).value
 
 
+@importer("aten.bincount.default")
+def bincount(n: Node, x: Value, weights: Value | None = None, minlength: int = 0) -> Value:
+    """How often each number from 0 to the largest of `x` occurs, or the sum of its weights."""
+    given = term(n, x).cast(i64)
+    low, high = _extremes(given) if x.type.size != 0 else (given.number(0), given.number(-1))
+    n.importer.builder.insert(g.Check((low >= 0).value, message=f"{n.location}: bincount of a negative number"))
+    count = high + 1
+    bins = n.computed_size((count > minlength).select(count, minlength).value, n.meta.shape[0])
+    one = given.number(1) if weights is None else term(n, weights)
+    weight = one.cast(n.result_dtype()).broadcast(given.shape)
+    return _counted(given, given >= 0, bins, weight).value
+
+
 def _extremes(x: Term) -> tuple[Term, Term]:
     """The smallest and the largest element of a vector."""
     low, high = (x.b(kind(x.value, axes=(0,), keepdims=False)) for kind in (g.ReduceMin, g.ReduceMax))
     return x.of(low), x.of(high)
 
 
-def _counted(place: Term, counts: Term, bins: int, weight: Term) -> Term:
+def _counted(place: Term, counts: Term, bins: Dim, weight: Term) -> Term:
     """The sum of the weights of each `place` (i64) below `bins`, those left out that do not count: all vectors (N,)."""
-    place = counts.select(place, bins)  # written nowhere
+    place = counts.select(place, place.number(bins))  # written nowhere
     empty = weight.number(0).broadcast((bins,))
     return place.of(place.b(g.ScatterElements(empty.value, place.value, weight.value, axis=0, combiner="sum")))
 
