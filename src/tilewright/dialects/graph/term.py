@@ -10,9 +10,10 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.constant import Constant as ConstantData
 from ...ir.core import Block, Region, Value
-from ...ir.symbolic import Dim
+from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType, i64
 from .base import tensor_type
+from .control_flow import While
 from .elementwise import BINARY, UNARY, Cast, Constant, Select, Symbolic
 from .index import Gather, GatherElements
 from .reduce import ReduceMax, ReduceSum
@@ -173,4 +174,17 @@ def loop(b: Builder, steps: Term, carried: Sequence[Term], body: Body) -> tuple[
     return found[: len(carried)], found[len(carried) :]
 
 
-__all__ = ["Term", "loop"]
+def repeat(
+    b: Builder, count: Expr, carried: Sequence[Term], holds: Callable[..., Term], body: Callable[..., Sequence[Term]]
+) -> list[Term]:
+    """``carried = body(*carried)`` as long as ``holds(*carried)``, a bool scalar; what is carried at last. `count` is a new symbol: how often."""
+    block = Block([TensorType(i64, ()), *(x.value.type for x in carried)])
+    inside = Builder(block, location=b.location)
+    after = body(*(Term(inside, a) for a in block.args[1:]))
+    inside(Yield([holds(*after).value, *(x.value for x in after)]))
+    first = holds(*carried).value
+    op = b.insert(While(first, None, [x.value for x in carried], count=count, regions=[Region([block])]))
+    return [Term(b, r) for r in op.results]
+
+
+__all__ = ["Term", "loop", "repeat"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ....dialects import graph as g
+from ....dialects.graph.term import Term, repeat
 from ....ir.core import Value
 from ....ir.types import DType, boolean, i16, i32, i64
 from ..importer import Node
@@ -176,6 +178,43 @@ def hypot(n: Node, a: Value, b: Value) -> Value:
     ratio = n.binary("div", small, n.emit(g.Select(empty, one, large)))
     y = n.binary("mul", large, n.unary("sqrt", n.binary("add", one, n.binary("mul", ratio, ratio))))
     return n.emit(g.Select(n.unary("isinf", large), large, y))  # type: ignore[no-any-return]
+
+
+# -- Whole numbers ---------------------------------------------------------------------------------------------------------------------
+
+
+def _common(n: Node, a: Value, b: Value) -> Value:
+    """The greatest common divisor by Euclid's steps, as many as the pair that takes longest needs."""
+    shape, dtype = n.result_shape(), n.result_dtype()
+    pair = [Term(n.importer.builder, n.broadcast(x, shape)) for x in both(n, a, b, dtype)]
+
+    def unfinished(_: Term, y: Term) -> Term:
+        left = y.equals(0).unary("not")
+        return left.of(left.b(g.ReduceAny(left.value, axes=tuple(range(len(shape)))))) if shape else left
+
+    def step(x: Term, y: Term) -> Sequence[Term]:
+        done = y.equals(0)
+        rest = x.of(x.b(g.elementwise.BINARY["rem"](x.value, done.select(1, y).value)))
+        return done.select(x, y), done.select(y, rest)
+
+    if dtype.is_signed:
+        pair = [x.abs() for x in pair]
+    return repeat(n.importer.builder, n.run_time_size(0), pair, unfinished, step)[0].value
+
+
+@importer("aten.gcd.default")
+def gcd(n: Node, a: Value, b: Value) -> Value:
+    return _common(n, a, b)
+
+
+@importer("aten.lcm.default")
+def lcm(n: Node, a: Value, b: Value) -> Value:
+    dtype = n.result_dtype()
+    common = _common(n, a, b)
+    none = n.binary("eq", common, n.constant(0, dtype))
+    share = n.binary("div", n.as_tensor(a, dtype), n.emit(g.Select(none, n.constant(1, dtype), common)))
+    found = n.binary("mul", share, n.as_tensor(b, dtype))
+    return n.unary("abs", found) if dtype.is_signed else found
 
 
 # -- Bits and logic ------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
+from ....ir.types import boolean
 from ..importer import Node, Unsupported
 from ..registry import importer
 
@@ -50,7 +51,8 @@ def addbmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: An
 @importer("aten.outer.default")
 def outer(n: Node, a: Value, b: Value) -> Value:
     dtype = n.result_dtype()
-    return n.binary("mul", n.reshape(n.cast(a, dtype), (a.type.shape[0], 1)), n.cast(b, dtype))
+    times = "and" if dtype is boolean else "mul"
+    return n.binary(times, n.reshape(n.cast(a, dtype), (a.type.shape[0], 1)), n.cast(b, dtype))
 
 
 @importer("aten._trilinear.default")
