@@ -1,14 +1,11 @@
-"""Values between the elements of images and volumes: sampling at points that are data, and resizing with a kernel against aliasing."""
+"""Values between the elements of volumes, at points that are data."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ....dialects import graph as g
 from ....dialects.graph.term import Term
 from ....ir.core import Value
 from ....ir.symbolic import Dim
@@ -90,59 +87,3 @@ def _reflected(u: Term, low: float, span: Term) -> Term:
     rest = distance - turns * span
     back = turns - (turns * 0.5).unary("floor") * 2
     return empty.select(0, (back > 0).select(span - rest, rest) + low)
-
-
-# -- Resizing --------------------------------------------------------------------------------------------------------------------------
-
-
-def _triangle(d: np.ndarray[Any, Any]) -> Any:
-    return np.maximum(1 - np.abs(d), 0)
-
-
-def _cubic(d: np.ndarray[Any, Any], a: float = -0.5) -> Any:
-    d = np.abs(d)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d < 1, near, np.where(d < 2, far, 0))
-
-
-def _shares(size: int, count: int, align_corners: bool, scale: float | None, kernel: Any, reach: int) -> Any:
-    """The matrix (count, size) that resizes an axis: a kernel stretched over as many elements as become one."""
-    if align_corners:
-        step = (size - 1) / (count - 1) if count > 1 else 0.0
-    else:
-        step = 1 / scale if scale else size / count
-    stretch = max(step, 1.0)
-    center = step * (np.arange(count)[:, None] + 0.5)
-    first, end = (np.trunc(center + side * reach * stretch + 0.5).clip(0, size) for side in (-1, 1))
-    place = np.arange(size)
-    weights = np.where((place >= first) & (place < end), kernel((place - center + 0.5) / stretch), 0)
-    return weights / weights.sum(1, keepdims=True)
-
-
-def _resized(n: Node, x: Value, align_corners: bool, scales: Sequence[float | None], kernel: Any, reach: int) -> Value:
-    if not x.type.dtype.is_float:
-        raise Unsupported(f"antialiased resizing of {x.type.dtype.label}; convert it to floating point first")
-    sizes, counts = x.type.shape[2:], n.result_shape()[2:]
-    if not all(isinstance(d, int) for d in (*sizes, *counts)):
-        raise Unsupported("antialiased resizing between dynamic sizes")
-    rows, columns = (
-        n.constant(_shares(int(s), int(c), align_corners, scale, kernel, reach), x.type.dtype)
-        for s, c, scale in zip(sizes, counts, scales, strict=True)
-    )
-    y = n.emit(g.Matmul(x, n.transpose(columns, (1, 0))))
-    return n.emit(g.Matmul(rows, y))  # type: ignore[no-any-return]
-
-
-def _antialiased(name: str, kernel: Any, reach: int) -> None:
-    @importer(f"aten.{name}.default")
-    def by_size(n: Node, x: Value, _: Any, corners: bool, rows: Any = None, columns: Any = None) -> Value:
-        return _resized(n, x, corners, (rows, columns), kernel, reach)
-
-    @importer(f"aten.{name}.vec")
-    def by_factor(n: Node, x: Value, _: Any, corners: bool, factors: Any = None) -> Value:
-        return _resized(n, x, corners, factors or (None, None), kernel, reach)
-
-
-_antialiased("_upsample_bilinear2d_aa", _triangle, 1)
-_antialiased("_upsample_bicubic2d_aa", _cubic, 2)

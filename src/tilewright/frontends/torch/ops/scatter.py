@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ....dialects import graph as g
-from ....dialects.graph.term import Term
 from ....dialects.scalar import combiner_identity
 from ....ir.core import Value
 from ....ir.types import i64
-from ..importer import Node, Unsupported
+from ..importer import Node
 from ..registry import importer
-from .linalg import term
 from .shape import sliced
 
 _COMBINERS = {
@@ -23,8 +21,6 @@ _COMBINERS = {
     "amax": "max",
     "amin": "min",
 }
-_SEGMENTS = {"max": "amax", "min": "amin"}
-"""Names of combinations that segments have under others."""
 
 
 def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combiner: str | None) -> Value:
@@ -105,56 +101,3 @@ def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
     places = n.emit(g.Cumsum(held, axis=0, exclusive=True))
     values = n.emit(g.Gather(n.reshape(source, (source.type.size,)), places, axis=0))
     return n.emit(g.Select(mask, n.reshape(values, shape), x))  # type: ignore[no-any-return]
-
-
-@importer("aten.segment_reduce.default")
-def segment_reduce(
-    n: Node,
-    x: Value,
-    reduce: str,
-    *,
-    lengths: Value | None = None,
-    indices: Value | None = None,
-    offsets: Value | None = None,
-    axis: int = 0,
-    unsafe: bool = False,
-    initial: Any = None,
-) -> Value:
-    """Of `x` (..., N, ...) the combination of each segment along `axis`, as many as there are `lengths` (..., S), or `offsets` but one.
-
-    An element's segment is the number of segments that begin up to it; segments are combined by a scatter.
-    """
-    given = lengths if lengths is not None else offsets
-    if given is None or indices is not None:
-        raise Unsupported("segments told other than by lengths or by offsets")
-    marks = term(n, given).cast(i64)
-    if lengths is not None:
-        ends = marks.of(n.emit(g.Cumsum(marks.value, axis=axis)))
-        starts, sizes = ends - marks, marks
-    else:
-        count = marks.shape[-1] - 1
-        starts, ends = (marks.at(marks.iota(count, k), -1) for k in range(2))
-        sizes = ends - starts
-    size, segments = x.type.shape[axis], starts.shape[-1]
-    line = (*x.type.shape[:axis], size)
-    begun = marks.number(0).broadcast(line)
-    ones = marks.number(1).broadcast(starts.shape)
-    begun = marks.of(n.emit(g.ScatterElements(begun.value, starts.value, ones.value, axis=axis, combiner="sum")))
-    segment = marks.of(n.emit(g.Cumsum(begun.value, axis=axis))) - 1
-    last = ends.at(ends.number(segments - 1), -1).unsqueeze(-1)
-    inside = (segment >= 0) & (marks.iota(size) < last)
-    segment = inside.select(segment, segments)  # written nowhere
-
-    def along(v: Term) -> Term:
-        """With the dimensions after the segments'."""
-        return v.reshape((*v.shape, *[1] * (x.type.rank - axis - 1)))
-
-    combiner, dtype = _COMBINERS[_SEGMENTS.get(reduce, reduce)], x.type.dtype
-    neutral = n.scalar(combiner_identity(combiner, dtype) if initial is None else initial, dtype)
-    wide = along(segment).broadcast(x.type.shape)
-    start = n.broadcast(neutral, n.result_shape())
-    total = n.emit(g.ScatterElements(start, wide.value, x, axis=axis, combiner=combiner))
-    if reduce != "mean":
-        return total  # type: ignore[no-any-return]
-    divisor = sizes if initial is None else (sizes > 0).select(sizes, 1)  # 0 / 0 is what torch gives too
-    return (term(n, total) / along(divisor).cast(dtype)).value
