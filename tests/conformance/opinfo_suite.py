@@ -55,6 +55,11 @@ RANDOM = frozenset(
 `tests/frontends/torch/test_random.py` checks."""
 
 
+PLACES = {"argsort": 0, "sort": 0, "kthvalue": 1, "topk": 1, "mode": 0, "median": 0, "nanmedian": 0}
+"""Operators that tell places of elements along a dimension, and the position of that dimension among the arguments after the input: of equal
+elements any place will do, unless the sample asks for a stable order."""
+
+
 class Sample(torch.nn.Module):
     """A call of an operator: the tensors among its arguments are inputs, the rest is fixed."""
 
@@ -114,7 +119,22 @@ def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> I
             module = Sample(op, (sample.input, tuple(sample.args), dict(sample.kwargs))).eval()
             limits = tolerances(op, getattr(torch, dtype))
             unset = name in UNSET or name in RANDOM or sample.kwargs.get("dropout_p", 0) > 0
-            yield _outcome(module, unset, limits, native, sample.output_process_fn_grad)
+            unique = sample.output_process_fn_grad
+            if name in PLACES and not sample.kwargs.get("stable"):
+                unique = partial(elements_at, sample, PLACES[name])
+            yield _outcome(module, unset, limits, native, unique)
+
+
+def elements_at(sample: Any, position: int, result: Any) -> Any:
+    """A result whose last tensor tells places along a dimension, with the elements found there instead, and with the places in order where
+    they are all there are."""
+    *values, places = result if isinstance(result, (tuple, list)) else (result,)
+    if not sample.input.ndim or not values and places.shape != sample.input.shape:  # a lone median
+        return result
+    dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
+    places = places if places.ndim == sample.input.ndim else places.unsqueeze(dim)
+    every = [places.sort(dim)[0]] if places.shape == sample.input.shape else []
+    return (*values, sample.input.gather(dim, places), *every)
 
 
 def _outcome(

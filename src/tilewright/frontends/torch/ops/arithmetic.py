@@ -9,7 +9,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....dialects.graph.term import Term, repeat
 from ....ir.core import Value
-from ....ir.types import DType, boolean, i16, i32, i64
+from ....ir.types import DType, boolean, f32, i16, i32, i64
 from ..importer import Node
 from ..registry import importer
 
@@ -290,23 +290,41 @@ def masked_fill(n: Node, x: Value, mask: Value, value: Any) -> Value:
     return n.broadcast(n.emit(g.Select(mask, n.as_tensor(value, x.type.dtype), x)), n.result_shape())
 
 
+def widened(n: Node, x: Value) -> Value:
+    """Floats of 16 bits in float32: what is computed of several operations is rounded once."""
+    return n.cast(x, f32) if x.type.dtype.is_float and x.type.dtype.bits <= 16 else x
+
+
+def _mixed(n: Node, *operands: Any) -> list[Value]:
+    """Tensors or numbers in the element type that a formula of the result's type is computed in."""
+    return [widened(n, n.as_tensor(x, n.result_dtype())) for x in operands]
+
+
 @importer("aten.lerp.Scalar", "aten.lerp.Tensor")
 def lerp(n: Node, a: Value, b: Value, weight: Any) -> Value:
-    return n.binary("add", a, n.binary("mul", n.as_tensor(weight, a.type.dtype), n.binary("sub", b, a)))
+    """From the end that is nearer."""
+    x, y, w = _mixed(n, a, b, weight)
+    difference = n.binary("sub", y, x)
+    one, half = (n.constant(c, x.type.dtype) for c in (1, 0.5))
+    low = n.binary("add", x, n.binary("mul", w, difference))
+    high = n.binary("sub", y, n.binary("mul", difference, n.binary("sub", one, w)))
+    return n.cast(n.emit(g.Select(n.binary("lt", n.unary("abs", w), half), low, high)), n.result_dtype())
 
 
 @importer("aten.addcmul.default")
 def addcmul(n: Node, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
-    dtype = n.result_dtype()
-    product = n.binary("mul", *both(n, a, b, dtype))
-    return n.binary("add", n.cast(x, dtype), _scaled(n, product, value, dtype))
+    return _added(n, "mul", x, a, b, value)
 
 
 @importer("aten.addcdiv.default")
 def addcdiv(n: Node, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
-    dtype = n.result_dtype()
-    quotient = n.binary("div", *both(n, a, b, dtype))
-    return n.binary("add", n.cast(x, dtype), _scaled(n, quotient, value, dtype))
+    return _added(n, "div", x, a, b, value)
+
+
+def _added(n: Node, function: str, x: Value, a: Value, b: Value, value: Any) -> Value:
+    x, a, b = _mixed(n, x, a, b)
+    term = n.binary(function, a, b)
+    return n.cast(n.binary("add", x, _scaled(n, term, value, term.type.dtype)), n.result_dtype())
 
 
 @importer("prims.fma.default")

@@ -10,6 +10,7 @@ from ....ir.core import Value
 from ....ir.types import boolean
 from ..importer import Node, Unsupported
 from ..registry import importer
+from .arithmetic import widened
 
 
 def _product(n: Node, a: Value, b: Value) -> Value:
@@ -38,14 +39,22 @@ def _scaled(n: Node, x: Value, factor: Any) -> Value:
 
 @importer("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
-    y = _scaled(n, _product(n, a, b), alpha)
-    return y if beta == 0 else n.binary("add", y, _scaled(n, bias, beta))
+    if bias.type.rank == 1 and (beta, alpha) == (1, 1):  # a layer, whose product is the one of its element type
+        return n.binary("add", _product(n, a, b), bias)
+    bias, a, b = (widened(n, x) for x in (bias, a, b))
+    return _sum(n, bias, _product(n, a, b), beta, alpha)
 
 
 @importer("aten.addbmm.default")
 def addbmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
-    total = n.emit(g.ReduceSum(_product(n, a, b), axes=(0,)))
-    return n.binary("add", _scaled(n, total, alpha), _scaled(n, bias, beta))
+    bias, a, b = (widened(n, x) for x in (bias, a, b))
+    return _sum(n, bias, n.emit(g.ReduceSum(_product(n, a, b), axes=(0,))), beta, alpha)
+
+
+def _sum(n: Node, bias: Value, product: Value, beta: Any, alpha: Any) -> Value:
+    y = _scaled(n, product, alpha)
+    y = n.broadcast(y, n.result_shape()) if beta == 0 else n.binary("add", y, _scaled(n, bias, beta))
+    return n.cast(y, n.result_dtype())
 
 
 @importer("aten.outer.default")

@@ -9,7 +9,7 @@ import math
 from fractions import Fraction
 from functools import cache
 
-from .special import Real, _special, erfcx, lgamma, polynomial
+from .special import Real, erfcx, lgamma, polynomial, special
 
 _LARGE = 20.0
 """From this `a` on the expansion is taken where x / a is in (_LEAST, _MOST)."""
@@ -85,11 +85,11 @@ def _edges(a: Real, x: Real, found: Real, upper: bool) -> Real:
     return bad.select(math.nan, found)
 
 
-@_special("aten.igamma.default")
+@special("aten.igamma.default")
 def igamma(a: Real, x: Real) -> Real:
     return _edges(a, x, _incomplete(a, x, upper=False), upper=False)
 
 
-@_special("aten.igammac.default")
+@special("aten.igammac.default")
 def igammac(a: Real, x: Real) -> Real:
     return _edges(a, x, _incomplete(a, x, upper=True), upper=True)
