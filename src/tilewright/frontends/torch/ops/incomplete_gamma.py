@@ -77,11 +77,11 @@ def _incomplete(a: Real, x: Real, upper: bool) -> Real:
 def _edges(a: Real, x: Real, found: Real, upper: bool) -> Real:
     """Where the formulas say nothing: at 0 and at infinity."""
     nothing, everything = (0.0, 1.0) if upper else (1.0, 0.0)
-    found = a.equals(0.0).select(nothing, found)
-    found = x.equals(0.0).select(a.equals(0.0).select(math.nan, everything), found)
     found = x.equals(math.inf).select(nothing, found)
     found = a.equals(math.inf).select(x.equals(math.inf).select(math.nan, everything), found)
-    bad = (a < 0.0)._with("or", (x < 0.0))._with("or", (a + x)("isnan"))
+    found = x.equals(0.0).select(everything, found)
+    found = a.equals(0.0).select((x > 0.0).select(nothing, math.nan), found)
+    bad = (a < 0.0)._with("or", (x < 0.0))
     return bad.select(math.nan, found)
 
 
