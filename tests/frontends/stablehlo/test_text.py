@@ -160,3 +160,44 @@ def test_one_device_gets_what_it_sends(tmp_path: Path) -> None:
     body = COLLECTIVE.replace("GROUPS", "[[0, 1]]").replace("SIZE", "1x2").replace("RESULT", "4")
     with pytest.raises(UnsupportedOperatorError, match="several devices"):
         run(tmp_path, "%x: tensor<2xf32>", body, "tensor<4xf32>", x)
+
+
+SCATTER = """%r:2 = "stablehlo.scatter"(%x, %z, %i, %u, %v) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({
+^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<f32>, %d: tensor<f32>):
+  %s = stablehlo.multiply %a, %d : tensor<f32>
+  %t = stablehlo.subtract %s, %c : tensor<f32>
+  %m = stablehlo.maximum %b, %s : tensor<f32>
+  stablehlo.return %t, %m : tensor<f32>, tensor<f32>
+}) : (tensor<4x3xf32>, tensor<4x3xf32>, tensor<5xi32>, tensor<5x3xf32>, tensor<5x3xf32>) -> (tensor<4x3xf32>, tensor<4x3xf32>)
+%y = stablehlo.add %r#0, %r#1 : tensor<4x3xf32>"""
+
+
+def test_windows_are_scattered_in_turn(tmp_path: Path) -> None:
+    """By a body of several tensors, where the order of equal places matters; windows outside are left out."""
+    x, z, u, v = (RANDOM.standard_normal(s).astype(np.float32) for s in ((4, 3), (4, 3), (5, 3), (5, 3)))
+    places = np.int32([2, -1, 2, 4, 0])
+    arguments = "%x: tensor<4x3xf32>, %z: tensor<4x3xf32>, %i: tensor<5xi32>, %u: tensor<5x3xf32>, %v: tensor<5x3xf32>"
+    found = run(tmp_path, arguments, SCATTER, "tensor<4x3xf32>", x, z, places, u, v)
+    for k, place in enumerate(places):
+        if 0 <= place < 4:
+            product = x[place] * v[k]
+            x[place], z[place] = product - u[k], np.maximum(z[place], product)
+    np.testing.assert_allclose(found, x + z, rtol=1e-6)
+
+
+REDUCE = """%zero = stablehlo.constant dense<0.5> : tensor<f32>
+%r:2 = stablehlo.reduce(%x init: %zero), (%x init: %zero) across dimensions = [0, 2] : (tensor<?x3x?x2xf32>, tensor<?x3x?x2xf32>, tensor<f32>, tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>)
+  reducer(%a: tensor<f32>, %c: tensor<f32>) (%b: tensor<f32>, %d: tensor<f32>) {
+    %s = stablehlo.add %a, %c : tensor<f32>
+    %m = stablehlo.maximum %b, %d : tensor<f32>
+    stablehlo.return %s, %m : tensor<f32>, tensor<f32>
+  }
+%y = stablehlo.subtract %r#0, %r#1 : tensor<3x2xf32>"""
+
+
+@pytest.mark.parametrize("sizes", [(4, 5), (1, 3)])
+def test_reduction_of_several_tensors_over_dynamic_dimensions(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    x = RANDOM.standard_normal((sizes[0], 3, sizes[1], 2)).astype(np.float32)
+    found = run(tmp_path, "%x: tensor<?x3x?x2xf32>", REDUCE, "tensor<3x2xf32>", x)
+    wanted = x.sum((0, 2)) + 0.5 - x.max((0, 2), initial=0.5)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq, prove_le
-from ....ir.types import boolean, i64
+from ....ir.types import TensorType, boolean, i64, u8
 from ...complex import Complex, each
 from ..reading import bindings
-from .control_flow import maker, scanned_slice, stacked_update
+from .control_flow import maker, scan_over, scanned_slice, stacked_update
 from .reduce import combiner
 from .shape import strided
 from .table import Unsupported, importer
@@ -226,22 +227,60 @@ def _gather(n: Node) -> Value:
 
 @importer("scatter", complex="whole")
 def _scatter(n: Node) -> list[Any]:
-    if len(n.inputs) != 3:
-        raise Unsupported("several tensors at once")
-    x, indices, updates = n.inputs
-    combine = _replacing(n, x.type.dtype)
-    if isinstance(x, Complex) and combine not in (None, "sum"):
-        raise Unsupported("combining complex numbers other than by their sum")
-    return [each(lambda x, u: _scattered(n, x, indices, u, combine), x, updates)]
+    count = len(n.inputs) // 2
+    xs, indices, updates = n.inputs[:count], n.inputs[count], n.inputs[count + 1 :]
+    combine = _combiner(n, xs[0].type.dtype) if count == 1 else "body"
+    if combine == "body" or (isinstance(xs[0], Complex) and combine not in (None, "sum")):
+        if any(isinstance(x, Complex) for x in (*xs, *updates)):
+            raise Unsupported("combining complex numbers other than by their sum")
+        return _in_turn(n, xs, indices, updates)
+    return [each(lambda x, u: _scattered(n, x, indices, u, combine), xs[0], updates[0])]
 
 
-def _scattered(n: Node, x: Value, indices: Value, updates: Value, combine: str | None) -> Value:
+def _combiner(n: Node, dtype: Any) -> str | None:
+    """How an update joins what is there; None: it takes its place; ``body``: as the body computes."""
+    block = n.block()
+    name = combiner(block, dtype)
+    if name is not None:
+        return name
+    ops = list(block.operations)
+    return None if len(ops) == 1 and ops[0].operation.operands[0] == block.arguments[1] else "body"
+
+
+@dataclass
+class Windows:
+    """Where updates of a tensor of a `shape` go, and how they are arranged for it."""
+
+    shape: Sequence[Dim]
+    sizes: list[Dim]
+    """The size of a window in each dimension."""
+    kept: list[int]
+    """The dimensions that updates have."""
+    starts: dict[int, Value]
+    """The first place along the dimensions that are indexed, for each window."""
+    batching: dict[int, int]
+    """Which dimension of the windows' numbers goes with a dimension."""
+    lead: tuple[Dim, ...]
+    """How many windows there are."""
+    order: list[int]
+    """The dimensions of the updates in the order windows' numbers, `kept`."""
+
+    @property
+    def indexed(self) -> list[int]:
+        """The dimensions along which windows have several places and lie anywhere."""
+        return [
+            d
+            for d in self.kept
+            if not (d in self.starts and self.sizes[d] == 1)
+            and not (d not in self.starts and prove_eq(self.sizes[d], self.shape[d]))
+        ]
+
+
+def _windows(n: Node, shape: Sequence[Dim], indices: Value, updates: TensorType) -> Windows:
     _, stablehlo, *_ = bindings()
     numbers = stablehlo.ScatterDimensionNumbers(n.attr("scatter_dimension_numbers"))
-    rank = x.type.rank
+    rank = len(shape)
     vectors = _vectors(n, indices, numbers.index_vector_dim)
-    lead = vectors.type.shape[:-1]
-    mapped = list(numbers.scattered_dims_to_operand_dims)
     pairs = zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     batching = {d: k - (k > numbers.index_vector_dim) for d, k in pairs}
     inserted = list(numbers.inserted_window_dims)
@@ -249,50 +288,84 @@ def _scattered(n: Node, x: Value, indices: Value, updates: Value, combine: str |
     window_dims = list(numbers.update_window_dims)
     sizes: list[Dim] = [1] * rank
     for d, k in zip(kept, window_dims, strict=True):
-        sizes[d] = updates.type.shape[k]
-    others = [k for k in range(updates.type.rank) if k not in window_dims]
-    updates = n.transpose(updates, [*others, *window_dims])
-    # A window that does not lie inside as a whole is left out: all of its places are moved outside.
+        sizes[d] = updates.shape[k]
+    others = [k for k in range(updates.rank) if k not in window_dims]
+    starts = {d: _column(n, vectors, k) for k, d in enumerate(numbers.scattered_dims_to_operand_dims)}
+    return Windows(shape, sizes, kept, starts, batching, vectors.type.shape[:-1], [*others, *window_dims])
+
+
+def _inside(n: Node, w: Windows) -> Value | None:
+    """Whether a window lies inside as a whole; None: all do."""
     inside: Value | None = None
-    starts = {d: _column(n, vectors, k) for k, d in enumerate(mapped)}
-    for d, start in starts.items():
-        ok = n.binary("and", n.binary("ge", start, 0), n.binary("le", start, n.like(x.type.shape[d] - sizes[d], start)))
+    for d, start in w.starts.items():
+        ok = n.binary("and", n.binary("ge", start, 0), n.binary("le", start, n.like(w.shape[d] - w.sizes[d], start)))
         inside = ok if inside is None else n.binary("and", inside, ok)
-    for d, start in starts.items():
-        assert inside is not None
-        starts[d] = n.select(inside, start, n.like(x.type.shape[d], start))
-    windows = [
-        d
-        for d in kept
-        if not (d in mapped and sizes[d] == 1) and not (d not in mapped and prove_eq(sizes[d], x.type.shape[d]))
-    ]
-    axes, points = _points(n, starts, batching, windows, sizes, lead) if starts or batching or windows else ([], None)
-    if points is None:  # nothing is indexed: one window over everything for each place
+    return inside
+
+
+def _scattered(n: Node, x: Value, indices: Value, updates: Value, combine: str | None) -> Value:
+    """All updates at once, with one of `graph.scatter_nd`'s own ways to combine."""
+    w = _windows(n, x.type.shape, indices, updates.type)
+    updates = n.transpose(updates, w.order)
+    if x.type.dtype is boolean and combine is not None:  # `combine` is "or" or "and"
+        x, updates = n.cast(x, u8), n.cast(updates, u8)
+        y = _placed(n, w, x, updates, "max" if combine == "or" else "min")
+        return n.cast(y, boolean)  # type: ignore[no-any-return]
+    return _placed(n, w, x, updates, combine)
+
+
+def _placed(n: Node, w: Windows, x: Value, updates: Value, combine: str | None) -> Value:
+    # A window that does not lie inside as a whole is left out: all of its places are moved outside.
+    inside = _inside(n, w)
+    starts = dict(w.starts)
+    if inside is not None:
+        starts = {d: n.select(inside, start, n.like(w.shape[d], start)) for d, start in starts.items()}
+    windows = w.indexed
+    if not (starts or w.batching or windows):  # nothing is indexed: one window over everything for each place
         raise Unsupported("no indexed dimension")
-    rest = [d for d in range(rank) if d not in axes]
+    axes, points = _points(n, starts, w.batching, windows, w.sizes, w.lead)
+    rest = [d for d in range(len(w.shape)) if d not in axes]
     # Updates are (lead..., kept...); ScatterNd wants (lead..., windows..., rest...).
-    updates = n.reshape(updates, (*lead, *(sizes[d] for d in kept if d in windows or d in rest)))
-    shown = [d for d in kept if d in windows or d in rest]
-    updates = n.transpose(updates, [*range(len(lead)), *(len(lead) + shown.index(d) for d in (*windows, *rest))])
+    shown = [d for d in w.kept if d in windows or d in rest]
+    updates = n.reshape(updates, (*w.lead, *(w.sizes[d] for d in shown)))
+    count = len(w.lead)
+    updates = n.transpose(updates, [*range(count), *(count + shown.index(d) for d in (*windows, *rest))])
     order = [*axes, *rest]
-    moved = n.transpose(x, order)
-    y = n.emit(g.ScatterNd(moved, points, updates, combiner=combine))
-    return n.transpose(y, [order.index(d) for d in range(rank)])  # type: ignore[no-any-return]
+    y = n.emit(g.ScatterNd(n.transpose(x, order), points, updates, combiner=combine))
+    return n.transpose(y, [order.index(d) for d in range(len(order))])  # type: ignore[no-any-return]
 
 
-def _replacing(n: Node, dtype: Any) -> str | None:
-    """How an update joins what is there; None: it takes its place.
+def _in_turn(n: Node, xs: Sequence[Value], indices: Value, updates: Sequence[Value]) -> list[Value]:
+    """Window after window, joined by the body with what is there, of several tensors at once."""
+    w = _windows(n, xs[0].type.shape, indices, updates[0].type)
+    count: Dim = 1
+    for size in w.lead:
+        count = count * size
+    starts = dict(w.starts)
+    for d, k in w.batching.items():
+        starts[d] = n.broadcast(_along(n, w.lead[k], k, len(w.lead)), w.lead)
+    rows = [n.reshape(start, (count,)) for start in starts.values()]
+    arranged = [n.transpose(u, w.order) for u in updates]
+    arranged = [n.reshape(u, (count, *(w.sizes[d] for d in w.kept))) for u in arranged]
+    window = [w.sizes[d] for d in range(len(w.shape))]
 
-    Raises:
-        Unsupported: the body is neither.
-    """
-    block = n.block()
-    name = combiner(block, dtype)
-    if name is not None:
-        if dtype is boolean:
-            raise Unsupported("combining booleans")
-        return name
-    ops = list(block.operations)
-    if len(ops) == 1 and ops[0].operation.operands[0] == block.arguments[1]:
-        return None
-    raise Unsupported("a body other than one of add, multiply, maximum, minimum, or the update itself")
+    def body(*values: Value) -> tuple[list[Value], list[Value]]:
+        states, places, news = (
+            values[: len(xs)],
+            values[len(xs) : len(xs) + len(rows)],
+            values[len(xs) + len(rows) : -1],
+        )
+        here = dict(zip(starts, places, strict=True))
+        one = Windows(w.shape, w.sizes, list(range(len(w.shape))), here, {}, (), [])
+        inside = _inside(n, one)
+        firsts = [n.reshape(here[d], ()) if d in here else n.constant(0, i64) for d in range(len(w.shape))]
+        old = [_window(n, x, window, [None] * len(window), lambda axis: firsts[axis]) for x in states]
+        given = [n.broadcast(n.reshape(u, window), window) for u in news]
+        found = n.apply(n.block(), [*old, *given])
+        if inside is not None:
+            found = [n.select(inside, y, o) for y, o in zip(found, old, strict=True)]
+            # Where `old` comes from when the window is not inside, it goes back to.
+            one.starts = {d: _clamped(n, s, w.shape[d] - w.sizes[d]) for d, s in here.items()}
+        return [_placed(n, one, x, y, None) if one.starts else y for x, y in zip(states, found, strict=True)], []
+
+    return scan_over(n, xs, [*rows, *arranged], body)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.symbolic import Dim
+from ....ir.symbolic import Dim, prove_le
 from ....ir.types import f32, i32
 from ...complex import Complex, each
 from ..reading import bindings
+from .control_flow import scan_over
 from .table import CALLS, Unsupported, importer
 
 if TYPE_CHECKING:
@@ -112,6 +113,44 @@ def _complex_solve(n: Node, a: Complex, b: Complex, lower: bool, unit: bool) -> 
     return _rows(n, n.emit(g.TriangularSolve(_blocks(n, a), _columns(n, b), upper=not lower, unit_diagonal=True)))
 
 
+def _complex_lu(n: Node, a: Complex) -> tuple[Complex, Value]:
+    """As `graph.lu`: column after column, of which the largest element (by the sum of its parts' magnitudes) changes places with the first."""
+    *lead, rows, columns = a.type.shape
+    rank = a.type.rank
+    count = rows if prove_le(rows, columns) else columns
+    down, right = n.iota((rows, 1)), n.iota((1, columns), axis=1)
+
+    def body(real: Value, imaginary: Value, j: Value) -> tuple[list[Value], list[Value]]:
+        def chosen(where: Value, x: Complex, axis: int) -> Complex:
+            def one(part: Value) -> Value:
+                kept = n.select(where, part, n.like(0, part))
+                return n.emit(g.ReduceSum(kept, axes=(axis,), keepdims=True))  # type: ignore[no-any-return]
+
+            return each(one, x)  # type: ignore[no-any-return]
+
+        at_row, at_column = n.binary("eq", down, j), n.binary("eq", right, j)
+        x = Complex(real, imaginary)
+        column = chosen(at_column, x, rank - 1)
+        size = n.binary("add", n.unary("abs", column.real), n.unary("abs", column.imaginary))
+        size = n.select(n.binary("lt", down, j), n.like(-1, size), size)
+        pivot = n.emit(g.Argmax(size, axis=rank - 2, keepdims=True))
+        order = n.select(at_row, pivot, n.select(n.binary("eq", down, pivot), j, down))
+        order = n.broadcast(order, (*lead, rows, columns))
+        x = each(lambda part: n.emit(g.GatherElements(part, order, axis=rank - 2)), x)
+        row, column = chosen(at_row, x, rank - 2), chosen(at_column, x, rank - 1)
+        divisor = chosen(at_column, row, rank - 1)
+        whole = n.binary("ne", divisor, n.math.number(0, divisor))
+        column = n.binary("div", column, n.select(whole, divisor, n.math.number(1, divisor)))
+        below, behind = n.binary("gt", down, j), n.binary("gt", right, j)
+        column, row = (n.select(w, y, n.math.number(0, y)) for w, y in ((below, column), (behind, row)))
+        rest = n.binary("sub", x, n.binary("mul", column, row))
+        y = n.select(n.binary("and", at_column, below), column, rest)
+        return [y.real, y.imaginary], [n.reshape(pivot, lead)]
+
+    real, imaginary, pivots = scan_over(n, [a.real, a.imaginary], [n.iota((count,))], lambda *v: body(*v[:3]))
+    return Complex(real, imaginary), n.transpose(pivots, [*range(1, pivots.type.rank), 0])
+
+
 # -- LAPACK ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -155,10 +194,10 @@ def _trsm(n: Node) -> Any:
     return triangular_solve(n, a, b, left, lower, unit, _letter(n, "trans_x"))
 
 
-@_lapack("getrf")
-def _getrf(n: Node) -> list[Value]:
+@_lapack("getrf", "sdcz")
+def _getrf(n: Node) -> list[Any]:
     a = n.inputs[0]
-    y, pivots = n.emit(g.Lu(a))
+    y, pivots = _complex_lu(n, a) if isinstance(a, Complex) else n.emit(g.Lu(a))
     return [y, n.binary("add", n.cast(pivots, i32), 1), _fine(n, a.type.shape[:-2])]
 
 
@@ -187,11 +226,23 @@ def _syevd(n: Node) -> list[Value]:
     return [vectors, values, _fine(n, a.type.shape[:-2])]
 
 
-@_lapack("gesdd")
-def _gesdd(n: Node) -> list[Value]:
+@_lapack("gesdd", "sdcz")
+def _gesdd(n: Node) -> list[Any]:
     """What is left of the operand, the singular values, u, v^T, info."""
     a, mode = n.inputs[0], _letter(n, "mode")
-    if mode not in "AS":
-        raise Unsupported(f"of LAPACK's gesdd the mode '{mode}'")
+    info = _fine(n, a.type.shape[:-2])
+    if mode == "N":  # nobody reads u and v
+        values = n.emit(g.Svd(_blocks(n, a) if isinstance(a, Complex) else a, full=False))[1]
+        shapes = [[d or 0 for d in n.shape(k)] for k in (2, 3)]
+        nothing = [each(lambda part: n.broadcast(n.like(0, part), shape), a) for shape in shapes]  # noqa: B023
+        return [a, _each_second(n, values) if isinstance(a, Complex) else values, *nothing, info]
+    if mode not in "AS" or isinstance(a, Complex):
+        raise Unsupported(f"of LAPACK's gesdd the mode '{mode}'{' of complex numbers' * isinstance(a, Complex)}")
     u, s, v = n.emit(g.Svd(a, full=mode == "A"))
-    return [a, s, u, v, _fine(n, a.type.shape[:-2])]
+    return [a, s, u, v, info]
+
+
+def _each_second(n: Node, values: Value) -> Value:
+    """Values of a matrix of blocks, where each comes twice."""
+    *lead, _ = shape = values.type.shape
+    return n.slice(values, [0] * len(shape), shape, [*[1] * len(lead), 2])  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import DType, boolean
 from ...complex import Complex, each
+from .control_flow import scan_over
 from .shape import strided
 from .table import Unsupported, importer
 
@@ -135,14 +136,14 @@ def _as_written(block: Any) -> bool:
 
 
 def _tree(n: Node, xs: Sequence[Any], initial: Sequence[Any], axes: Sequence[int]) -> list[Any]:
-    """Neighbours are combined until one is left along each axis; the order of elements stays."""
+    """Neighbours are combined until one is left along each axis; the order of elements stays. Along dynamic axes one is added after the other."""
     combine = body_of(n)
     parts = list(xs)
+    shape = parts[0].type.shape
+    open_axes = [axis for axis in axes if not isinstance(shape[axis], int)]
     for axis in axes:
-        count = parts[0].type.shape[axis]
-        if not isinstance(count, int):
-            raise Unsupported("a body of several operations over a dynamic dimension; fix that dimension")
-        while count > 1:
+        count = shape[axis]
+        while isinstance(count, int) and count > 1:
             half = count // 2
             even = [strided(n, x, axis, 0, half, 2) for x in parts]
             odd = [strided(n, x, axis, 1, half, 2) for x in parts]
@@ -151,8 +152,19 @@ def _tree(n: Node, xs: Sequence[Any], initial: Sequence[Any], axes: Sequence[int
                 rest = [strided(n, x, axis, count - 1, 1) for x in parts]
                 joined = [n.concat([y, r], axis) for y, r in zip(joined, rest, strict=True)]
             parts, count = joined, half + count % 2
-    shape: list[Dim] = [s for d, s in enumerate(parts[0].type.shape) if d not in axes]
-    start = [n.broadcast(i, shape) for i in initial]
-    if any(parts[0].type.shape[a] == 0 for a in axes):
+    left: list[Dim] = [s for d, s in enumerate(shape) if d not in axes]
+    start = [n.broadcast(i, left) for i in initial]
+    if any(shape[a] == 0 for a in axes):
         return start
-    return combine(start, [n.reshape(x, shape) for x in parts])
+    if not open_axes:
+        return combine(start, [n.reshape(x, left) for x in parts])
+    if any(isinstance(x, Complex) for x in parts):
+        raise Unsupported(
+            "a body of several operations on complex numbers over a dynamic dimension; fix that dimension"
+        )
+    steps: Dim = 1
+    for axis in open_axes:
+        steps = steps * shape[axis]
+    order = [*open_axes, *(d for d in range(len(shape)) if d not in open_axes)]
+    rows = [n.reshape(n.transpose(x, order), (steps, *left)) for x in parts]
+    return scan_over(n, start, rows, lambda *v: (combine(v[: len(rows)], v[len(rows) : -1]), []))
