@@ -349,6 +349,14 @@ def _counted(x: Any) -> Any:
     return torch.arange(count) * count, torch.ones(count, 2)
 
 
+def _placed(x: Any) -> Any:
+    chosen = x > 0
+    found = torch.zeros(2, x.numel())
+    for row, values in enumerate((x[chosen], (x * 2)[chosen])):  # torch knows that there are as many of both
+        found[row, : values.shape[0]] = values
+    return found
+
+
 @pytest.mark.parametrize(
     "function",
     (
@@ -359,6 +367,7 @@ def _counted(x: Any) -> Any:
         lambda x: x * x.sum().item(),
         _doubled,
         _counted,
+        _placed,
     ),
 )
 def test_sizes_that_the_run_computes(function: Any) -> None:

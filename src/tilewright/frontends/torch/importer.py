@@ -93,6 +93,7 @@ class Node:
         return x if x.type.shape == tuple(shape) else self.emit(g.Reshape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
 
     def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
+        x = self.fitting(x, shape)
         return x if x.type.shape == tuple(shape) else self.emit(g.BroadcastTo(x, shape=tuple(shape)))  # type: ignore[no-any-return]
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
@@ -104,15 +105,15 @@ class Node:
         return self.emit(g.elementwise.UNARY[name](x))  # type: ignore[no-any-return]
 
     def binary(self, name: str, a: Value, b: Value) -> Value:
-        a = self._fitting(a, b)
-        return self.emit(g.elementwise.BINARY[name](a, self._fitting(b, a)))  # type: ignore[no-any-return]
+        a = self.fitting(a, b.type.shape)
+        return self.emit(g.elementwise.BINARY[name](a, self.fitting(b, a.type.shape)))  # type: ignore[no-any-return]
 
-    def _fitting(self, x: Value, other: Value) -> Value:
-        """`x` under the sizes of `other`, for which only the run can tell that they are its own, as torch does."""
+    def fitting(self, x: Value, other: Sequence[Dim]) -> Value:
+        """`x` under sizes (or ones that it is broadcast with), for which only the run can tell that they are its own, as torch does."""
         known, shape = self.importer.symbols.run_time, list(x.type.shape)
         if not known:
             return x
-        for k, (d, wanted) in enumerate(zip(shape[::-1], other.type.shape[::-1], strict=False), 1):
+        for k, (d, wanted) in enumerate(zip(shape[::-1], other[::-1], strict=False), 1):
             if (
                 isinstance(d, Expr)
                 and wanted != 1
@@ -287,7 +288,8 @@ class Importer:
                 self.values[node] = POISON
             return
         try:
-            self.values[node] = self._checked(function(context, *args, **kwargs), node, name)
+            found = self._checked(function(context, *args, **kwargs), node, name)
+            self.values[node] = self._named(context, found, context.meta) if self.symbols.run_time else found
         except (Unsupported, Untranslatable) as error:
             self._problem(node, name, location, str(error))
         except IRError as error:
@@ -417,6 +419,17 @@ class Importer:
             data = self.constants[key] = Constant(array_of(tensor, name), name)
         with self.builder.at(Location(name)):
             return self.builder(g.Constant(value=data))  # type: ignore[no-any-return]
+
+    def _named(self, n: Node, found: Any, wanted: Any) -> Any:
+        """Results under the sizes that torch knows them by: what one mask chooses of two tensors is two counts here and one there."""
+        if isinstance(found, list):
+            return [self._named(n, x, w) for x, w in zip(found, wanted, strict=True)]
+        if not isinstance(found, Value) or wanted is None:
+            return found
+        try:
+            return n.fitting(found, self.symbols.shape(wanted.shape))
+        except Untranslatable:  # a size that nothing here has defined
+            return found
 
     def _checked(self, result: Any, node: Any, name: str) -> Any:
         """What an importer returned, compared with what torch knows of dtype and shape."""
