@@ -22,7 +22,8 @@ def section(found: dict[str, Any]) -> Iterator[str]:
     yield f"## Hugging Face: {sum(r['outcome'] == 'right' for r in exported)} of {len(exported)} that torch exports"
     yield ""
     yield f"Architectures of transformers {found['transformers']} with random weights, torch {found['torch']}, {found['date']};"
-    yield "each is told in [Hugging Face models](hugging-face.md)."
+    others = sum(r["outcome"] == "right" for r in rows.values()) - sum(r["outcome"] == "right" for r in exported)
+    yield f"each is told in [Hugging Face models](hugging-face.md). {others} more, which torch does not export, are right through `torch.compile`."
     yield ""
     yield "| family | architectures | exported | with all sizes dynamic | right |"
     yield "|---|---|---|---|---|"
@@ -42,7 +43,8 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"Models of transformers {found['transformers']} made from their configurations with random weights, by `python -m tests.conformance.hf_sweep`"
     yield f"(torch {found['torch']}, {found['date']}, {found['machine']}). Small ones are compared with eager torch in float32 at two sizes; the error is relative to"
-    yield "an output's largest magnitude. Exported: with all sizes dynamic, with some, for one size (static), or not at all, which is torch's doing."
+    yield "an output's largest magnitude. Exported: with all sizes dynamic, with some, for one size (static), or not at all, which is torch's doing;"
+    yield 'then `torch.compile(backend="tilewright")` is tried, which may break a model into several graphs and leave operators to torch.'
     yield "Milliseconds are those of the same architecture at real widths and few layers, two threads, engines taking turns (`--time`)."
     if times:
         yield ""
@@ -62,7 +64,7 @@ def page(found: dict[str, Any]) -> Iterator[str]:
             yield "|---|---|---|---|---|---|---|---|"
         time = row.get("time", {})
         errors = [e for e in row.get("errors", {}).values() if isinstance(e, float)]
-        cells = [name, row["class"], row.get("exported", ""), row["outcome"], f"{max(errors):.0e}" if errors else ""]
+        cells = [name, row["class"], row.get("exported", ""), _outcome(row), f"{max(errors):.0e}" if errors else ""]
         for engine in ("tilewright", "eager", "inductor"):
             cells.append(f"{time[engine]:.2f}" if isinstance(time.get(engine), float) else "")
         yield f"| {' | '.join(str(c).replace('|', '/') for c in cells)} |"
@@ -73,6 +75,13 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     for why, _ in whys.most_common():
         names = [n for n, r in rows.items() if "why" in r and _short(r["why"]) == why]
         yield f"| {why.replace('|', '/')} | {', '.join(names)} |"
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if "through" not in row:
+        return str(row["outcome"])
+    left = f", {', '.join(row['in torch'])} in torch" if "in torch" in row else ""
+    return f"{row['outcome']} by {row['through']} ({row['graphs']} graphs{left})"
 
 
 def _short(why: str) -> str:

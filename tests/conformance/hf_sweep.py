@@ -2,6 +2,7 @@
 
     python -m tests.conformance.hf_sweep                 # what hf_sweep.json lacks: small models, results compared at two sizes
     python -m tests.conformance.hf_sweep --again         # also what did not come out right; with --only NAME ... just those
+    python -m tests.conformance.hf_sweep --interpret     # the graph on the interpreter: what is not imported, or imported wrongly, in a tenth of the time
     python -m tests.conformance.hf_sweep --time          # real widths, two threads: milliseconds beside eager and Inductor
 
 Batch and sequence are dynamic where `torch.export` allows it, else each of two sizes is exported. Where torch refuses to export at all, that is told as
@@ -22,16 +23,21 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree
 
 import tilewright as tw
 from tilewright.errors import CompileError, UnsupportedOperatorError
+from tilewright.frontends.torch import import_torch
 from tilewright.frontends.torch.export import export_program
+from tilewright.ir.interpreter import Interpreter
+from tilewright.torch_backend import FallbackWarning, tilewright
 
 from .hf_models import ARCHITECTURES, FAMILIES, REAL, SIZES, TINY, Architecture, Widths
 
@@ -51,19 +57,35 @@ Tell = Callable[[Row], None]
 
 
 def model_of(architecture: Architecture, widths: Widths) -> Any:
-    """The model in evaluation mode. What starts as zeros or ones is disturbed, lest a mistake cancel."""
+    """The model in evaluation mode, with weights by which every part of it tells in the results."""
     import transformers
 
     torch.manual_seed(0)
     kind: Any = getattr(transformers, architecture.model)
     model = kind(kind.config_class(**architecture.config(widths))).eval()
     with torch.no_grad():
-        for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if not value.is_floating_point() or value.numel() < 2 or "running_mean" not in name and value.std() > 0:
-                continue
-            noise = torch.rand_like(value) * 0.1
-            value.copy_(value + (noise if "running_var" in name else noise - 0.05))
+        for name, value in model.named_parameters():
+            _disturb(name, value)
+            if value.ndim > 1 or name.endswith("weight"):
+                _enlarge(name, value)
+        for name, value in model.named_buffers():
+            _disturb(name, value)
     return model
+
+
+def _disturb(name: str, value: Any) -> None:
+    """What starts as zeros or ones no longer does, lest a mistake cancel."""
+    if value.is_floating_point() and value.numel() > 1 and ("running_mean" in name or value.std() == 0):
+        noise = torch.rand_like(value) * 0.1
+        value.add_(noise if "running_var" in name else noise - 0.05)
+
+
+def _enlarge(name: str, value: Any) -> None:
+    """A matrix, convolution or normalization hands on what comes in at about its size: as models are made to be trained, biases drown small ones' inputs,
+    and attention is the same to all."""
+    many = value[0].numel() if name.endswith("weight") else value.shape[-1]
+    size = value.square().mean().sqrt().item()
+    value.mul_(max(1.0, many**-0.5 / size))
 
 
 def inputs_of(architecture: Architecture, widths: Widths, which: int, seed: int = 0) -> dict[str, Any]:
@@ -117,12 +139,15 @@ def leaves(value: Any) -> list[Any]:
 # -- Right or wrong ---------------------------------------------------------------------------------------------------------------------
 
 
-def check(name: str, tell: Tell) -> None:
+def check(name: str, tell: Tell, native: bool = True) -> None:
     """Tell what becomes of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by sizes, ``outcome``."""
     architecture = ARCHITECTURES[name]
     model = model_of(architecture, TINY)
     examples = [inputs_of(architecture, TINY, which) for which in range(3)]
     wanted = [leaves(model(**kwargs)) for kwargs in examples]
+    if not any(x.is_floating_point() and x.std() > 0 for x in wanted[1]):
+        tell({"outcome": "every result is the same number: nothing to compare"})
+        return
     try:
         exported, why, program = _exported(model, examples[0], dims_of(architecture, TINY))
     except CompileError as error:
@@ -141,22 +166,59 @@ def check(name: str, tell: Tell) -> None:
     for program, kwargs, want in zip(programs, examples[1:], wanted[1:], strict=True):
         if program is not made:
             start = time.perf_counter()
-            library, made = tw.compile(program, cache=False), program
+            library, made = tw.compile(program, cache=False) if native else _interpreted(program), program
             seconds += time.perf_counter() - start
         errors[_described(kwargs)] = _error(leaves(library(**kwargs)), want)
-        tell({"seconds": round(seconds, 1), "errors": errors, "kernels": library.report.kernels_after})
+        tell(
+            {"seconds": round(seconds, 1), "errors": errors}
+            | ({"kernels": library.report.kernels_after} if native else {})
+        )
     tell({"outcome": _judged(errors)})
 
 
+def _interpreted(program: Any) -> Callable[..., list[Any]]:
+    """What the graph means: quick to have, and right unless its importing is wrong."""
+    interpreter = Interpreter(import_torch(program))
+    return lambda **kwargs: [
+        torch.from_numpy(np.array(x)) for x in interpreter.run("main", [x.numpy() for x in kwargs.values()])
+    ]
+
+
 def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tell) -> None:
-    if "tilewright" not in torch._dynamo.list_backends():
-        tell({"outcome": "not exported"})
-        return
-    compiled = torch.compile(model, backend="tilewright")
+    """What Dynamo cannot trace, and what nobody imports, runs in torch between compiled parts: `graphs` counts the former's pieces, `in torch` names
+    the latter."""
+    graphs = 0
+
+    def backend(module: Any, inputs: Any) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return tilewright(module, inputs)
+
     errors: dict[str, Any] = {}
-    for kwargs, want in zip(examples[1:], wanted[1:], strict=True):
-        errors[_described(kwargs)] = _error(leaves(compiled(**kwargs)), want)
-    tell({"through": "torch.compile", "errors": errors, "outcome": _judged(errors)})
+    compiled = torch.compile(model, backend=backend)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", FallbackWarning)
+        try:
+            for kwargs, want in zip(examples[1:], wanted[1:], strict=True):
+                errors[_described(kwargs)] = _error(leaves(compiled(**kwargs)), want)
+        except Exception:
+            if _is_traced(model, examples[1]):
+                raise
+            tell({"outcome": "not exported, nor traced by torch.compile"})
+            return
+    left = sorted({name for w in told if isinstance(w.message, FallbackWarning) for name in w.message.operators})
+    tell({"through": "torch.compile", "errors": errors, "graphs": graphs} | ({"in torch": left} if left else {}))
+    tell({"outcome": _judged(errors)})
+
+
+def _is_traced(model: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether torch itself compiles a model for its own eager operators."""
+    torch._dynamo.reset()
+    try:
+        torch.compile(model, backend="aot_eager")(**kwargs)
+    except Exception:
+        return False
+    return True
 
 
 def _exported(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]]) -> tuple[str, str, Any]:
@@ -322,6 +384,9 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also what the data has, if it did not come out right")
     parser.add_argument("--time", action="store_true", help="measure those that came out right")
     parser.add_argument("--seconds", type=float, help="for one model (default: 240, with --time 900)")
+    parser.add_argument(
+        "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
+    )
     parser.add_argument("--results", type=Path, default=DATA)
     options = parser.parse_args()
     import transformers
@@ -329,8 +394,12 @@ def main() -> None:
     torch.set_num_threads(1)
     path = options.results
     document: Row = json.loads(path.read_text()) if path.exists() else {"models": {}}
+    work = measure if options.time else partial(check, native=not options.interpret)
     for name in list(_pending(document, options)):
-        found = run(name, measure if options.time else check, options.seconds or (900 if options.time else 240))
+        found = run(name, work, options.seconds or (900 if options.time else 240))
+        if options.interpret:
+            print(name, json.dumps(found), flush=True)
+            continue
         # Another process may have written meanwhile.
         document = json.loads(path.read_text()) if path.exists() else {"models": {}}
         rows = document["models"]
