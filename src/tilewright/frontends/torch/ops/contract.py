@@ -7,10 +7,9 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import boolean
 from ..importer import Node, Unsupported
 from ..registry import importer
-from .arithmetic import widened
+from .arithmetic import mul, widened
 
 
 def _product(n: Node, a: Value, b: Value) -> Value:
@@ -59,9 +58,7 @@ def _sum(n: Node, bias: Value, product: Value, beta: Any, alpha: Any) -> Value:
 
 @importer("aten.outer.default")
 def outer(n: Node, a: Value, b: Value) -> Value:
-    dtype = n.result_dtype()
-    times = "and" if dtype is boolean else "mul"
-    return n.binary(times, n.reshape(n.cast(a, dtype), (a.type.shape[0], 1)), n.cast(b, dtype))
+    return mul(n, n.reshape(a, (a.type.shape[0], 1)), b)
 
 
 @importer("aten._trilinear.default")
@@ -77,14 +74,15 @@ def trilinear(
     *_: Any,
 ) -> Value:
     """The product of three tensors with unit dimensions at the places named, summed over dimensions."""
+    dtype = a.type.dtype
     factors = []
     for x, places in ((a, expand_a), (b, expand_b), (c, expand_c)):
         shape = list(x.type.shape)
         for place in sorted(places):
             shape.insert(place, 1)
-        factors.append(n.reshape(x, shape))
+        factors.append(n.reshape(widened(n, x), shape))
     product = n.binary("mul", n.binary("mul", factors[0], factors[1]), factors[2])
-    return n.emit(g.ReduceSum(product, axes=tuple(summed), keepdims=False))  # type: ignore[no-any-return]
+    return n.cast(n.emit(g.ReduceSum(product, axes=tuple(summed), keepdims=False)), dtype)
 
 
 @importer("aten.einsum.default")

@@ -119,6 +119,22 @@ def triu(n: Node, x: Value, diagonal: Dim = 0) -> Value:
     return n.emit(g.Triangular(x, upper=True, diagonal=diagonal))  # type: ignore[no-any-return]
 
 
+@importer("aten.tril_indices.default")
+def tril_indices(n: Node, rows: int, columns: int, offset: int = 0, **_: Any) -> Value:
+    """Row and column of each element on and below a diagonal, in row-major order."""
+    import numpy as np
+
+    return n.constant(np.stack(np.tril_indices(rows, offset, columns)), n.result_dtype())
+
+
+@importer("aten.triu_indices.default")
+def triu_indices(n: Node, rows: int, columns: int, offset: int = 0, **_: Any) -> Value:
+    """Row and column of each element on and above a diagonal, in row-major order."""
+    import numpy as np
+
+    return n.constant(np.stack(np.triu_indices(rows, offset, columns)), n.result_dtype())
+
+
 @importer("aten.one_hot.default")
 def one_hot(n: Node, x: Value, num_classes: int = -1) -> Value:
     return n.emit(g.OneHot(x, depth=n.result_shape()[-1], dtype=n.result_dtype()))  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from ....ir.symbolic import Dim, prove_le, smax
 from ....ir.types import f64, i32, i64
 from ..importer import Node, Unsupported
 from ..registry import importer
+from .arithmetic import widened
 
 
 def term(n: Node, x: Value) -> Term:
@@ -363,7 +364,7 @@ def pinv(n: Node, a: Value, *, atol: Value | None = None, rtol: Value | None = N
 @importer("aten.linalg_matrix_exp.default")
 def matrix_exp(n: Node, a: Value) -> Value:
     """Taylor's series of the matrix divided by a power of two that makes it small; the result is squared as often."""
-    x = term(n, a)
+    x = term(n, widened(n, a))
     if any(d == 0 for d in x.shape):
         return a
     degree, squarings = (24, 40) if x.dtype is f64 else (18, 24)
@@ -381,4 +382,4 @@ def matrix_exp(n: Node, a: Value) -> Value:
         return [(left.unsqueeze(-1, -2)).select(_matmul(y, y), y)], []
 
     (found,), _ = loop(x.b, x.iota(squarings), [total], step)
-    return found.value
+    return n.cast(found.value, a.type.dtype)

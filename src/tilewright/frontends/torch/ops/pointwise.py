@@ -99,6 +99,7 @@ def erfc(n: Node, x: Value) -> Value:
 
 @importer("aten.square.default")
 def square(n: Node, x: Value) -> Value:
+    x = n.cast(x, n.result_dtype())
     return n.binary("mul", x, x)
 
 
