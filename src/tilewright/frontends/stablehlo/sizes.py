@@ -34,8 +34,12 @@ def follow(node: Node) -> Content | None:
     if node.dtype() not in FOLLOWED or None in shape or int(np.prod([d or 0 for d in shape])) > MAX_FOLLOWED:
         return None
     operands = [node.content(k) for k in range(len(node.inputs))]
-    if any(c is None for c in operands) and node.name != "stablehlo.get_dimension_size":
-        return None
+    if any(c is None for c in operands):
+        known = _PARTLY[node.name](node, *operands) if node.name in _PARTLY else None
+        if known is not None:
+            return np.broadcast_to(known, [d or 0 for d in shape])
+        if node.name != "stablehlo.get_dimension_size":
+            return None
     try:
         found = rule(node, *operands)
     except _Unknown:
@@ -95,6 +99,31 @@ def _logic(numbers: Callable[[Any, Any], Any], flags: Callable[[Any, Any], Any])
     return rule
 
 
+def _decided(by: bool) -> Callable[..., Content | None]:
+    """Of flags, where the one that is known settles it: False an ``and``, True an ``or``."""
+
+    def rule(n: Node, *operands: Content | None) -> Content | None:
+        flags = [c for c in operands if c is not None and n.dtype() is boolean]
+        return next((c for c in flags if all(e is by for e in c.reshape(-1))), None)
+
+    return rule
+
+
+def _chosen(n: Node, c: Content | None, a: Content | None, b: Content | None) -> Content | None:
+    """Of a selection whose condition is known, though what is not chosen is not."""
+    if c is None or not c.size:
+        return None
+    first = c.reshape(-1)[0]
+    return (a if first else b) if all(e is first for e in c.reshape(-1)) else None
+
+
+def _sign(a: Any) -> int:
+    signs = (prove_lt(a, 0), prove_eq(a, 0), prove_lt(0, a))
+    if not any(signs):
+        raise _Unknown
+    return signs.index(True) - 1
+
+
 def _select(n: Node, c: Content, a: Content, b: Content) -> Any:
     return _each(lambda c, x, y: x if c else y, c, a, b)
 
@@ -129,6 +158,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "maximum": lambda n, a, b: _each(smax, a, b),
     "minimum": lambda n, a, b: _each(smin, a, b),
     "clamp": lambda n, low, x, high: _each(lambda l, e, h: smin(smax(e, l), h), low, x, high),
+    "sign": lambda n, a: _each(_sign, a),
     "negate": lambda n, a: _each(lambda x: -x, a),
     "compare": lambda n, a, b: _each(COMPARISONS[n.word("comparison_direction")], a, b),
     "and": _logic(lambda a, b: a & b, lambda a, b: a and b),
@@ -142,6 +172,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     "slice": _slice,
     "get_dimension_size": lambda n, _: n.inputs[0].type.shape[n.number("dimension")],
 }
+_PARTLY: dict[str, Callable[..., Content | None]] = {
+    "stablehlo.and": _decided(False),
+    "stablehlo.or": _decided(True),
+    "stablehlo.select": _chosen,
+}
+"""Rules that hold though not every operand is known (None)."""
 _RULES = {f"stablehlo.{name}": rule for name, rule in _RULES.items()}
 
 __all__ = ["COMPARISONS", "FOLLOWED", "MAX_FOLLOWED", "Content", "follow"]

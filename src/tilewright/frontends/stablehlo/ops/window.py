@@ -11,9 +11,10 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import boolean, i32
 from ...complex import Complex
+from .control_flow import scan_over
 from .reduce import body_of, combiner, is_neutral
 from .shape import pad, positions, strided
-from .table import Unsupported, importer
+from .table import CALLS, Unsupported, importer
 
 if TYPE_CHECKING:
     from ..importer import Node
@@ -122,6 +123,42 @@ def _pool(
     y = n.transpose(x, order)
     y = n.emit(g.MaxPool(y, **attributes) if name == "max" else g.AvgPool(y, divisor=1, **attributes))
     return n.transpose(y, [order.index(d) for d in range(x.type.rank)])
+
+
+def _dynamic(n: Node) -> list[Value]:
+    """Of one tensor, with a geometry of operands; the body is a function. A window whose size only the run knows must be that of a running reduction."""
+    x, initial = n.inputs[:2]
+    rank = x.type.rank
+    sizes, strides, apart, dilations, flat = (n.sizes(k) for k in range(2, 7))
+    name = n.attr("called_computations")[0].value
+    block = n.importer.functions[name].regions[0].blocks[0]
+    axes = [d for d in range(rank) if not prove_eq(sizes[d], 1)]
+    if len(axes) != 1 or any(not prove_eq(s, 1) for s in (*strides, *apart, *dilations)):
+        raise Unsupported("windows of sizes that only the run knows, other than those of running sums and the like")
+    axis = axes[0]
+    size, before, behind = sizes[axis], *flat[2 * axis : 2 * axis + 2]
+    others = [p for k, p in enumerate(flat) if k // 2 != axis]
+    forward = prove_eq(before, size - 1) and prove_eq(behind, 0)
+    backward = prove_eq(before, 0) and prove_eq(behind, size - 1)
+    if not prove_eq(size, x.type.shape[axis]) or not (forward or backward) or any(not prove_eq(p, 0) for p in others):
+        raise Unsupported("windows of sizes that only the run knows, other than those of running sums and the like")
+    kind = combiner(block, x.type.dtype)
+    if kind in ("sum", "prod") and is_neutral(initial, kind):
+        return [n.emit((g.Cumsum if kind == "sum" else g.Cumprod)(x, axis=axis, reverse=not forward))]
+
+    def step(state: Value, row: Value, _: Value) -> tuple[list[Value], list[Value]]:
+        both = [state, row] if forward else [row, state]
+        after = n.apply(block, both)
+        return after, after
+
+    order = [axis, *(d for d in range(rank) if d != axis)]
+    rows = n.transpose(x, order)
+    start = n.broadcast(initial, rows.type.shape[1:])
+    _, stacked = scan_over(n, [start], [rows], step, not forward)
+    return [n.transpose(stacked, [order.index(d) for d in range(rank)])]
+
+
+CALLS["stablehlo.dynamic_reduce_window"] = _dynamic
 
 
 @importer("select_and_scatter")
