@@ -41,6 +41,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "eigvalsh": lambda x: torch.linalg.eigvalsh(_positive(x)),
     "ldl_factor": lambda x: torch.linalg.ldl_factor_ex(x + x.mT),
     "ldl_solve": lambda x: torch.linalg.ldl_solve(*torch.linalg.ldl_factor(x + x.mT), x[..., :2]),
+    "ldl_of_nothing": lambda x: torch.linalg.ldl_factor_ex(x[:, :0, :0]),
     "svdvals": torch.linalg.svdvals,
     "pinv": lambda x: torch.linalg.pinv(x[..., :3]),
     "matrix_exp": lambda x: torch.linalg.matrix_exp(x / 2),

@@ -43,6 +43,9 @@ def ldl_factor(n: Node, a: Value, *, hermitian: bool = False, check_errors: bool
     """The factors in one matrix, `L` without its unit diagonal; each column's exchange, which is negative in blocks of two; LAPACK's info."""
     given = term(n, a)
     size, lead = given.shape[-1], given.shape[:-2]
+    if 0 in given.shape:
+        zero = n.scalar(0, i32)
+        return a, n.broadcast(zero, n.result_shape(1)), n.broadcast(zero, n.result_shape(2))
     low = _triangle(given, upper=False)
     start = low + _triangle(given, upper=False, diagonal=-1).transpose()
 
@@ -111,6 +114,8 @@ def ldl_factor(n: Node, a: Value, *, hermitian: bool = False, check_errors: bool
 def ldl_solve(n: Node, factors: Value, pivots: Value, b: Value, *, hermitian: bool = False) -> Value:
     """Solves for the matrices whose factors are given; `b` is (…, n, m), leading dimensions broadcast."""
     right = term(n, b)
+    if 0 in n.result_shape():
+        return n.broadcast(b, n.result_shape())
     packed = term(n, factors)
     lead, (size, columns) = broadcast_shapes(right.shape[:-2], packed.shape[:-2]), right.shape[-2:]
     right, packed = right.broadcast((*lead, size, columns)), packed.broadcast((*lead, size, size))

@@ -11,7 +11,7 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le, smax
 from ....ir.types import f64, i32, i64
 from ..importer import Node, Unsupported
-from ..registry import importer
+from ..registry import complex_importer, importer
 from .arithmetic import widened
 
 
@@ -329,6 +329,11 @@ def eigh(n: Node, a: Value, uplo: str = "L", compute_v: bool = True) -> tuple[Va
     x = term(n, a)
     values, vectors = n.emit(g.Eigh((x if uplo.upper() == "L" else x.transpose()).value))
     return values, vectors if compute_v else n.broadcast(n.constant(0, x.dtype), n.result_shape(1))
+
+
+@complex_importer("aten.linalg_eig.default")
+def eig(*_: Any) -> Value:
+    raise Unsupported("eigenvalues of matrices that are not symmetric; of symmetric ones take torch.linalg.eigh")
 
 
 @importer("aten._linalg_svd.default")
