@@ -64,9 +64,11 @@ def _hash_file(path: Path) -> str:
 def hash_module(module: Module) -> str:
     """A hash of an imported model: its text and the contents of its weights."""
     from .dialects import graph
+    from .dialects.func import Func
     from .ir.printer import print_op
 
     digests = [op.value.digest() for op in module.walk() if isinstance(op, graph.Constant)]
+    digests += [first.digest() for func in module.functions(Func) for _, first in func.states]
     return disk_cache.digest(print_op(module), *digests)
 
 

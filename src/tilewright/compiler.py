@@ -415,10 +415,17 @@ def _interface(main: Func) -> dict[str, Any]:
     """What the metadata says of a function's arguments and results."""
     from .lowering.interface import interface
 
+    types = {n: v.type for n, v in zip(main.arg_names, main.body.args, strict=True)}
+    states = dict(main.states)
     found = interface(
-        [(n, v.type) for n, v in zip(main.arg_names, main.inputs, strict=True)],
+        [(n, t) for n, t in types.items() if n not in states],
         [(n, v.type) for n, v in zip(main.result_names, main.outputs, strict=True)],
     )
+    for entry in found["inputs"]:
+        if entry["name"] in main.updates:
+            entry["updated"] = True
+    if states:
+        found["states"] = [{"name": n, "dtype": types[n].dtype.label, "shape": list(types[n].shape)} for n in states]
     if main.nested:
         found["nested"] = dict(zip(("inputs", "outputs"), main.nested, strict=True))
     return found | ({"seed": main.seed} if main.seed else {})

@@ -115,13 +115,16 @@ def verify(
     rtol = ROUNDED.get(precision, RTOL) if rtol is None else rtol
     atol = ROUNDED.get(precision, ATOL) if atol is None else atol
     report = Report(name, rtol, atol)
+    changed = [entry["name"] for entry in library.metadata["inputs"] if entry.get("updated")]
+    library.state.reset()
     chosen = list(sizes) if sizes is not None else sample_sizes(library.metadata, seed=seed)
     for index, assignment in enumerate(chosen):
         if progress is not None:
             progress("verifying", index, len(chosen))
         inputs = random_inputs(library.metadata, assignment, seed + index)
+        own = {k: x.copy() for k, x in inputs.items()} if changed else inputs
         try:
-            expected = run(inputs)
+            expected = run(own)
         except Exception as error:
             where = ", ".join(f"{k}={v}" for k, v in assignment.items())
             raise CompileError(f"{name} cannot run the model itself ({where}): {error}") from error
@@ -129,9 +132,10 @@ def verify(
         actual = actual if isinstance(actual, tuple) else (actual,)
         if len(actual) != len(expected):
             raise TilewrightError(f"the library has {len(actual)} outputs, {name} gives {len(expected)}")
-        for spec, a, e in zip(library.outputs, actual, expected, strict=True):
+        pairs = [(spec.name, a, e) for spec, a, e in zip(library.outputs, actual, expected, strict=True)]
+        for found, a, e in (*pairs, *((f"{k} (updated)", inputs[k], own[k]) for k in changed)):
             a, e = np.asarray(a), np.asarray(e)
-            report.rows.append(OutputComparison(spec.name, dict(assignment), a.shape, *compare(a, e, rtol, atol)))
+            report.rows.append(OutputComparison(found, dict(assignment), a.shape, *compare(a, e, rtol, atol)))
     return report
 
 

@@ -27,6 +27,10 @@ METADATA: dict[str, Any] = {
     "symbols": {"batch": [1, 4096]},
     "kernels": ["scale", "shift"],
 }
+STATES = [
+    {"name": "calls", "dtype": "int32", "shape": []},
+    {"name": "last", "dtype": "float32", "shape": [2, 4]},
+]
 W = np.arange(1, 9, dtype=np.float32) * 0.5
 B = np.arange(1, 9, dtype=np.float32) * 10
 WEIGHTS = np.concatenate([W, B]).view(np.uint8)
@@ -47,12 +51,16 @@ def blobs_source(weights: np.ndarray, embed: bool, text: bytes) -> str:
     return "\n".join(lines)
 
 
-def build(path: Path, *, embed: bool = True, wasm: bool = False, defines: tuple[str, ...] = ()) -> Path:
-    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it."""
+def build(
+    path: Path, *, embed: bool = True, wasm: bool = False, defines: tuple[str, ...] = (), states: bool = False
+) -> Path:
+    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it; its metadata tell of its states or do not."""
     import json
 
     blobs = path.with_suffix(".blobs.c")
-    blobs.write_text(blobs_source(WEIGHTS, embed, json.dumps(METADATA).encode()))
+    blobs.write_text(
+        blobs_source(WEIGHTS, embed, json.dumps({**METADATA, **({"states": STATES} if states else {})}).encode())
+    )
     sources = [SOURCES / "affine_module.c", blobs, *runtime_sources()]
     common = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{INCLUDE_DIR}"]
     zig = [sys.executable, "-m", "ziglang", "cc"]

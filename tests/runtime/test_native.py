@@ -43,7 +43,9 @@ def run(driver: Path, *arguments: str, data: bytes = b"") -> str:
 
 
 @needs_cc
-@pytest.mark.parametrize("check", ["values", "errors", "allocation", "threads", "busy", "forked", "bound", "profile"])
+@pytest.mark.parametrize(
+    "check", ["values", "errors", "allocation", "threads", "busy", "forked", "bound", "profile", "states"]
+)
 def test_checks_in_c(driver: Path, check: str) -> None:
     run(driver, check)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 """TW_ABI_VERSION of tilewright.h."""
 
 INCLUDE_DIR = Path(__file__).parent.parent / "runtime" / "c"
@@ -19,6 +19,8 @@ EXPORTS = (
     "tw_binding_size",
     "tw_bind",
     "tw_run_bound",
+    "tw_state",
+    "tw_reset",
     "tw_metadata",
     "tw_last_error",
     "tw_profile_enable",

@@ -162,7 +162,8 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
     _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
     _say("ok", f"target {target}: {found.kernels} different kernels")
     for name, value in zip(main.arg_names, main.body.args, strict=True):
-        _say("ok", f"input {name}: {value.type.dtype.label}{shape_text(value.type.shape)}")
+        kind = "state" if name in dict(main.states) else "updated input" if name in main.updates else "input"
+        _say("ok", f"{kind} {name}: {value.type.dtype.label}{shape_text(value.type.shape)}")
     for symbol in sorted({s for v in main.body.args for d in v.type.shape for s in free_symbols(d)}, key=str):
         _say("ok", f"dynamic dimension: {_bounds_text(symbol)}")
     return found

@@ -45,9 +45,11 @@ def command(
 def _show(metadata: dict[str, Any], library: Any) -> None:
     out = console()
     table = Table("", "name", "dtype", "shape", box=None)
-    for kind, specs in (("in", library.inputs), ("out", library.outputs)):
-        for spec in specs:
-            add_row(table, kind, spec.name, spec.dtype, shape_text(spec.shape))
+    kinds = {"inputs": "in", "states": "state", "outputs": "out"}
+    for side, kind in kinds.items():
+        for entry in metadata.get(side, ()):
+            label = "updated in" if entry.get("updated") else kind
+            add_row(table, label, entry["name"], entry["dtype"], shape_text(tuple(entry["shape"])))
     out.print(table)
     for name, (low, high) in symbol_bounds(metadata).items():
         out.print(f"{low} <= {name}{'' if high is None else f' <= {high}'}", highlight=False)

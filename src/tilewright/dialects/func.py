@@ -16,6 +16,10 @@ class Func(Operation):
     `nested` (argument and result entries: name, and one place, several, None, or "complex" and two) says which of them a caller sees as
     lists, as absent, or as one tensor of complex numbers; empty where each is a value of its own. `seed` is the name of the argument (an i64 scalar), if any, that a caller may leave out: each
     run then draws other random numbers.
+
+    `updates`: names of arguments that a run changes. Their new values are the last results, behind the outputs; they are written to where the
+    arguments lie. `states` are those of them that no caller passes, since they are kept from run to run: pairs of a name and the value (a `Constant`)
+    that the first run finds.
     """
 
     name = "func.func"
@@ -26,6 +30,8 @@ class Func(Operation):
     result_names: Attr = ()
     nested: Attr = ()
     seed: Attr = ""
+    updates: Attr = ()
+    states: Attr = ()
 
     def infer_types(self) -> Sequence[Type]:
         return ()
@@ -33,14 +39,35 @@ class Func(Operation):
     def verify(self) -> None:
         if len(self.arg_names) != len(self.body.args):
             raise IRError(f"{len(self.arg_names)} names for {len(self.body.args)} arguments", self)
+        if unknown := {*self.updates} - {*self.arg_names} or {n for n, _ in self.states} - {*self.updates}:
+            raise IRError(f"'{min(unknown)}' is no argument, or a state that is not updated", self)
+        for arg, value in self.updated if self.body.terminator.operands else ():
+            if arg.type is not value.type:
+                raise IRError(f"an argument of {arg.type} is updated by {value.type}", self)
 
     @property
     def inputs(self) -> list[Value]:
-        return list(self.body.args)
+        """The arguments that a caller passes."""
+        kept = {n for n, _ in self.states}
+        return [a for n, a in zip(self.arg_names, self.body.args, strict=False) if n not in kept]
 
     @property
     def outputs(self) -> list[Value]:
-        return list(self.body.terminator.operands)
+        """The results that a caller gets."""
+        results = self.body.terminator.operands
+        return list(results[: len(results) - len(self.updates)])
+
+    @property
+    def updated(self) -> list[tuple[Value, Value]]:
+        """Arguments that a run changes, with their new values."""
+        places = dict(zip(self.arg_names, self.body.args, strict=False))
+        results = self.body.terminator.operands
+        return [(places[n], v) for n, v in zip(self.updates, results[len(results) - len(self.updates) :], strict=True)]
+
+    def expose_updates(self) -> None:
+        """Make a function that keeps and changes nothing: states are inputs, new values outputs."""
+        self.result_names = (*self.result_names, *(f"{name}_updated" for name in self.updates))
+        self.updates = self.states = ()
 
     def interpret(self, env: Any, *args: Any) -> Any:
         return env.run_block(self.body, args)

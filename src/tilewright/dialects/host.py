@@ -1,6 +1,7 @@
 """The host dialect: the program that runs between kernels, on buffers of known place.
 
-A host function takes the model's input buffers, then its output buffers, and returns nothing. Its `host.alloc`s lie in one
+A host function takes the model's input buffers (states among them), then its output buffers, and returns nothing; inputs that it `updates` it
+writes. Its `host.alloc`s lie in one
 arena and its `host.constant`s in one block of weights, at the `offset`s (bytes) that memory planning gives them.
 """
 
@@ -20,6 +21,9 @@ from .tensor import bind_size, check, run_while
 
 ARENA_SIZE = "tw.arena_size"
 """Attribute of a planned host function: bytes of the arena, over the function's shape symbols."""
+
+STATES = "tw.state_offsets"
+"""Attribute of a planned host function: where in the block of weights the first value of each of its states lies; -1: zeros."""
 
 SLOTS = "tw.slots"
 """Attribute of a planned host function: how many blocks the runtime keeps for buffers whose size is computed in the run."""

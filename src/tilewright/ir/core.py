@@ -519,9 +519,12 @@ class Block:
         for i, t in enumerate(arg_types):
             self.add_arg(t, hints[i] if i < len(hints) else None)
 
-    def add_arg(self, type: Type, hint: str | None = None) -> BlockArgument:
+    def add_arg(self, type: Type, hint: str | None = None, index: int | None = None) -> BlockArgument:
+        """A new argument, the last or the one of number `index`."""
         arg = BlockArgument(type, self, len(self.args), hint)
-        self.args.append(arg)
+        self.args.insert(len(self.args) if index is None else index, arg)
+        for i, a in enumerate(self.args):
+            a.index = i
         return arg
 
     def erase_arg(self, arg: BlockArgument) -> None:

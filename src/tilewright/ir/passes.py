@@ -321,7 +321,8 @@ def _is_host(types: Sequence[Any]) -> bool:
 
 
 def _result_names(module: Module, function: str, count: int) -> list[str]:
-    names = list(module.symbol(function).attributes.get("result_names") or ())
+    attributes = module.symbol(function).attributes
+    names = [*attributes.get("result_names", ()), *attributes.get("updates", ())]
     return names if len(names) == count else [f"output{k}" for k in range(count)]
 
 
@@ -342,7 +343,8 @@ def run_function(module: Module, function: str, inputs: Mapping[str, Any]) -> Ar
     dims: dict[str, Any] = dict(solver.solve({n: x.shape for n, x in inputs.items()}))
     results = [np.zeros(tuple(int(evaluate(d, dims)) for d in t.shape), t.dtype.numpy) for t in outputs]
     Interpreter(module).run(function, [*arrays, *results], dims)
-    return results
+    changed = dict(zip(inputs, arrays, strict=True))
+    return [*results, *(changed[name] for name in func.attributes.get("updates", ()))]
 
 
 __all__ = ["CheckOptions", "Pass", "Pipeline", "pass_name", "random_inputs", "run_function", "timing_report"]

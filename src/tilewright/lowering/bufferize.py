@@ -15,6 +15,7 @@ from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.types import BufferType, TensorType
+from .in_place import computed, updates_in_place
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,17 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     """
     old = module.symbol("main")
     assert isinstance(old, func.Func)
-    results = list(old.body.terminator.operands)
+    results = old.outputs
     names = tuple(old.result_names) or tuple(f"output{k}" for k in range(len(results)))
     inputs = tuple(old.arg_names) or tuple(f"input{k}" for k in range(len(old.body.args)))
-    new = func.Func(sym_name="main", arg_names=(*inputs, *names), result_names=names, location=old.location)
+    new = func.Func(
+        sym_name="main",
+        arg_names=(*inputs, *names),
+        result_names=names,
+        updates=old.updates,
+        states=old.states,
+        location=old.location,
+    )
     for key, value in old.attributes.items():
         new.attributes.setdefault(key, value)
     symbols = defined_inside(old)
@@ -52,6 +60,11 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     targets = [new.body.add_arg(_buffer(v.type), name) for v, name in zip(results, names, strict=True)]
 
     builder = Builder(new.body, location=old.location)
+    moved = []
+    for argument, value in old.updated:
+        memory = [buffers[argument]] if argument in updates_in_place(old) else []
+        if not memory or _place_results(builder, old.body, [value], memory, buffers):
+            moved.append((value, buffers[argument]))
     # Where an output goes whose size is computed in the run is known at its end only.
     late = [k for k, v in enumerate(results) if mentions(v.type.shape, symbols)]
     early = [k for k in range(len(results)) if k not in late]
@@ -59,11 +72,31 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     _Bufferizer(module, kernels_of, buffers).block(builder, old.body)
     for index in (*(early[k] for k in copied), *late):
         builder(host.Copy(buffers[results[index]], targets[index]))
+    _move(builder, [(buffers[value], memory) for value, memory in moved])
     builder(func.Return(()))
     module.body.insert_before(old, new)
     old.drop_all()
     old.detach()
     host.check_launches(module)
+
+
+def _move(builder: Builder, pairs: Sequence[tuple[Value, Value]]) -> None:
+    """Copy from the first to the second of each pair, all at once: what is overwritten before it is read is put aside."""
+    pairs = [(source, target) for source, target in pairs if source is not target]
+    targets = {target for _, target in pairs}
+    aside: dict[Value, Value] = {}
+    for source, target in pairs:
+        if (memory := _memory(source)) in targets and memory is not target and source not in aside:
+            aside[source] = builder(host.Alloc(buffer=source.type))
+            builder(host.Copy(source, aside[source]))
+    for source, target in pairs:
+        builder(host.Copy(aside.get(source, source), target))
+
+
+def _memory(value: Value) -> Value:
+    while isinstance(op := value.defining_op, host.View):
+        value = op.source
+    return value
 
 
 def _buffer(type_: TensorType) -> BufferType:
@@ -84,26 +117,13 @@ def _view(builder: Builder, buffer: Value, type_: TensorType, checked: bool = Fa
     return view
 
 
-def _computed(value: Value, block: Block) -> list[Value] | None:
-    """A value that operations of `block` compute in memory of their own choice, after the views of it that lead there; None for
-    one that lies somewhere already."""
-    chain = [value]
-    while isinstance(op := chain[-1].defining_op, tensor.Reshape):
-        chain.append(op.x)
-    if isinstance(op, tensor.Scan):
-        chosen = chain[-1] in op.results[len(op.initial) :]
-    else:
-        chosen = isinstance(op, (tensor.Group, tensor.Join, tensor.If))
-    return chain if chosen and op is not None and op.parent is block else None
-
-
 def _place_results(
     builder: Builder, block: Block, results: list[Value], targets: Sequence[Value], buffers: dict[Value, Value]
 ) -> list[int]:
     """Give values that `block` computes, and ends with, the memory they are wanted in; returns the numbers of those left to copy."""
     copied = []
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
-        chain = _computed(value, block)
+        chain = computed(value, block)
         if chain is not None and chain[-1] not in buffers:
             for step in chain:
                 buffers.setdefault(step, _view(builder, target, step.type))
@@ -193,7 +213,7 @@ class _Bufferizer:
         for result in stacked:
             if result not in buffers:
                 buffers[result] = builder(host.Alloc(buffer=_buffer(result.type)))
-        alternating = [k for k, v in enumerate(carried) if v not in slices or _computed(v, scan.body) is None]
+        alternating = [k for k, v in enumerate(carried) if v not in slices or computed(v, scan.body) is None]
         first = [_view(builder, buffers[x], x.type) for x in scan.initial]
         spare = {k: [builder(host.Alloc(buffer=first[k].type)) for _ in range(2)] for k in alternating}
         begin = [*first, *(b for pair in spare.values() for b in pair)]

@@ -11,11 +11,12 @@ from ..dialects.tensor import extent
 from ..ir.cleanup import operation_key
 from ..ir.core import Block, BlockArgument, Module, Operation, Value
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim, Expr, prove_eq, smax, smin, substitute
+from ..ir.symbolic import Dim, smax, smin, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
-from ..transforms.index_maps import flatten_index, product, substitute_all
+from ..transforms.index_maps import product
 from ..transforms.pack_operands import CONTRACTION
+from .in_place import OVERWRITES, in_place_pairs
 from .memory_plan import IN_PLACE
 from .tensor_to_loop import kernel_of_group
 
@@ -75,54 +76,8 @@ def group_key(group: tensor.Group) -> Any:
             numbering[result] = len(numbering)
     places = [tensor.place_of(r) for r in group.results]
     slices = tuple(p and (p.offset, p.run, p.full) for p in places)
-    return group.kind, group.attributes.get("tw.rows"), tuple(a.type for a in group.body.args), tuple(body), slices
-
-
-def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
-    """(output, input) numbers that may be the same memory: the input is last read exactly where, and when, the output is written.
-
-    The members of a contraction's group have no row in common: nobody but the epilogue may read what it overwrites.
-    """
-    if group.kind not in ("rows", "contraction"):
-        return ()
-    members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
-    rows = int(group.attributes["tw.rows"]) if group.kind == "rows" else None
-    pairs = []
-    for k, value in enumerate(group.body.terminator.operands):
-        if tensor.place_of(group.results[k]) is not None:
-            continue  # it lies in the midst of others
-        writer = next(k for k, m in enumerate(members) if m.result is value)
-        for n, arg in enumerate(group.body.args):
-            if (
-                arg.type.dtype is value.type.dtype
-                and prove_eq(arg.type.size, value.type.size)
-                and _may_overwrite(members, writer, arg, rows)
-            ):
-                pairs.append((k, n))
-    return tuple(pairs)
-
-
-def _may_overwrite(members: list[tensor.Compute], writer: int, arg: Value, rows: int | None) -> bool:
-    for position, m in enumerate(members):
-        reads = _reads_of(m, arg)
-        if not reads:
-            continue
-        if position > writer or any(r.guard or r.dynamic for r in reads):
-            return False
-        still: dict[Expr, Dim] = {axis: 0 for axis in m.axes if prove_eq(axis.upper, 0)}  # may be written as 0
-        for r in reads:
-            if position == writer:
-                address = flatten_index(substitute_all(r.indices, still), arg.type.shape)
-                own = flatten_index(substitute_all(m.axes, still), m.result.type.shape)
-                if not prove_eq(address, own):
-                    return False
-            elif (
-                rows is None
-                or tuple(r.indices[:rows]) != tuple(m.axes[:rows])
-                or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]
-            ):
-                return False
-    return True
+    notes = group.attributes.get("tw.rows"), group.attributes.get(OVERWRITES)
+    return group.kind, *notes, tuple(a.type for a in group.body.args), tuple(body), slices
 
 
 def _origins(group: tensor.Group) -> tuple[str, ...]:
@@ -172,7 +127,11 @@ def group_bytes(group: tensor.Group) -> Dim:
     """Bytes a group moves to and from memory: each input read and each output written once; of a table that is looked up in,
     only as many elements as there are lookups; of what a loop around it reads from outside, one step's share."""
     total = _bytes(list(group.results))
-    for arg, value in zip(group.body.args, group.operands, strict=True):
+    for number, (arg, value) in enumerate(zip(group.body.args, group.operands, strict=True)):
+        if number == group.attributes.get(OVERWRITES):  # all of it stays but what is scattered
+            points = product(extent(a) for m in _computations(group) for a in m.axes)
+            total = points * value.type.dtype.itemsize
+            continue
         touched = _touched(arg, [(m, r) for m in _computations(group) for r in _reads_of(m, arg)])
         total = total + touched // _steps(group, value)
     return total

@@ -16,6 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..dialects import func, host, loop
 from ..ir.constant import Constant
 from ..ir.core import BlockArgument, IRError, Module, Operation, OpResult, Value
@@ -158,14 +160,23 @@ def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], i
     """Offsets of all constants, equal ones sharing theirs; returns them and the size of the whole."""
     seen: dict[Constant, int] = {}
     end = 0
+
+    def place(value: Constant) -> int:
+        nonlocal end
+        if value not in seen:
+            seen[value] = end
+            end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+        return seen[value]
+
     for op in main.walk():
-        if not isinstance(op, host.Constant):
-            continue
-        if op.value not in seen:
-            seen[op.value] = end
-            end += -(-op.value.nbytes // ALIGNMENT) * ALIGNMENT
-        op.offset = seen[op.value]
+        if isinstance(op, host.Constant):
+            op.offset = place(op.value)
+    main.attributes[host.STATES] = tuple(-1 if _is_zero(first) else place(first) for _, first in main.states)
     return tuple((offset, value) for value, offset in seen.items()), end
+
+
+def _is_zero(value: Constant) -> bool:
+    return value.is_splat and not value.array.reshape(-1)[:1].view(np.uint8).any()
 
 
 # -- Liveness ----------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ..transforms.widen_depth import widen_depth
 from .bufferize import bufferize
 from .graph_to_tensor import lower_to_tensor
 from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, moved_bytes
+from .in_place import write_in_place
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def lower(
         if step is lower_to_tensor:
             unfused = _moved(module)
     fused, contractions = _moved(module), _contractions(module)
+    run_pass(write_in_place, module)
     names, kernels = groups_to_kernels(module, options.rule)
     bufferize(module, lambda group: [names[group]])
     return Lowered(module, kernels, unfused, fused, contractions)

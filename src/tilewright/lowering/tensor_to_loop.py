@@ -13,6 +13,7 @@ from ..ir.types import BufferType, TensorType, i32, u32, u64
 from ..schedule.tree import substitute_tree
 from ..transforms.index_maps import flatten_index, product
 from ..transforms.prefix import Prefix, match_prefix
+from .in_place import OVERWRITES
 
 
 def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
@@ -26,6 +27,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
     buffers: dict[Value, Value] = {}
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
+    overwritten = group.attributes.get(OVERWRITES)
     found = {value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=True)}
     places = {value: place for value, place in found.items() if place is not None}
     for k, value in enumerate(outputs):
@@ -49,7 +51,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
         elif isinstance(op, tensor.Compute):
             _lower_compute(builder, op, buffers, _unique(op, names))
         elif isinstance(op, tensor.Scatter):
-            _lower_scatter(builder, op, buffers, _unique(op, names))
+            _lower_scatter(builder, op, buffers, _unique(op, names), copied=overwritten is None)
         elif isinstance(op, tensor.Order):
             _lower_order(builder, op, buffers, _unique(op, names))
         elif not op.terminator:
@@ -191,13 +193,15 @@ def _lower_prefix(builder: Builder, op: tensor.Compute, run: Prefix, buffers: di
         block.parent.insert_after(block, copy)
 
 
-def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Value], name: str) -> None:
+def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Value], name: str, copied: bool) -> None:
+    """`copied`: the elements that stay as they are are brought to where the result lies, which is elsewhere."""
     with builder.at(op.location):
         target = buffers[op.result]
-        axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(op.dest.type.shape))
-        copy = _nest(builder, f"{name}_copy", axes, ())
-        body = Builder(copy.body, location=op.location)
-        body(loop.Store(body(loop.Load(buffers[op.dest], (), None, indices=axes)), target, (), indices=axes))
+        if copied:
+            axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(op.dest.type.shape))
+            copy = _nest(builder, f"{name}_copy", axes, ())
+            body = Builder(copy.body, location=op.location)
+            body(loop.Store(body(loop.Load(buffers[op.dest], (), None, indices=axes)), target, (), indices=axes))
         block = _nest(builder, name, op.axes, ())
         block.attributes["tw.in_place"] = True
         body = Builder(block.body, location=op.location)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dialects.func import Func
 from ..errors import CompileError, ShapeError, TilewrightError
 from ..ir.constant import Constant
 from ..ir.parser import parse
@@ -43,7 +44,11 @@ def _of_graph(job: dict[str, Any]) -> Reduction | None:
     _load_compiler(job["target"])
     module = parse(job["text"], {key: Constant(array, name) for key, (array, name) in job["constants"].items()})
     options = Options(job["target"], job["precision"], job["threads"], job["timeout"])
-    given = job["inputs"] and _typed(module, job["inputs"])
+    main = module.symbol("main")
+    assert isinstance(main, Func)
+    first = {name: value.array for name, value in main.states}
+    main.expose_updates()  # what is kept is one input more
+    given = job["inputs"] and _typed(module, {**first, **job["inputs"]})
     _say("trying the whole model")
     failure, inputs = attempt(module, given, options, search=given is None)
     if failure is None:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -106,11 +107,26 @@ class _Context:
         self.destroy = weakref.finalize(self, self.native.tw_destroy, ctypes.c_void_p(handle.value))
         self.num_inputs = len(library.inputs)
         self.late = library._late
-        self.plain = not self.late and all(DTYPES[dtype][1] >= 8 for dtype in self.out_dtypes)
+        self.plain = not self.late and not library._updated and all(DTYPES[dtype][1] >= 8 for dtype in self.out_dtypes)
         """Whether results may be written into tensors of the caller's library: torch has no elements of fewer than 8 bits."""
         self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
         """By the shapes of inputs that were of the model's data types and accepted."""
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
+
+    def _state(self, index: int, size: int) -> np.ndarray:
+        described = ctypes.create_string_buffer(_TENSOR.size)
+        self.check(self.native.tw_state(self.handle, index, ctypes.addressof(described)))
+        address = _TENSOR.unpack(described)[0]
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def read_state(self, index: int, size: int) -> np.ndarray:
+        return self._state(index, size).copy()
+
+    def write_state(self, index: int, data: np.ndarray) -> None:
+        self._state(index, data.size)[...] = data
+
+    def reset_states(self) -> None:
+        self.check(self.native.tw_reset(self.handle))
 
     def check(self, status: int) -> None:
         if status:
@@ -216,6 +232,8 @@ class Library(CompiledModel):
         self._lock = threading.Lock()
         self._contexts: weakref.WeakSet[_Context] = weakref.WeakSet()
         self._local = threading.local()
+        self._shared = SimpleNamespace()
+        """Of all threads, in place of `_local`, where the context keeps states."""
         if verify:
             verify_file(self.path)
         self._native = _open(self.path)
@@ -233,20 +251,49 @@ class Library(CompiledModel):
         self._context()  # refuses missing CPU features now, not at the first call
 
     def _context(self) -> _Context:
-        context = getattr(self._local, "context", None)
+        kept: Any = self._shared if self._keeps else self._local
+        context = getattr(kept, "context", None)
         if context is None or self._closed:
             with self._lock:
                 if self._closed:
                     self._refuse()
-                context = self._local.context = _Context(self)
-                self._contexts.add(context)
+                context = getattr(kept, "context", None) if self._keeps else None
+                if context is None:
+                    context = _Context(self)
+                    kept.context = context
+                    self._contexts.add(context)
         return context
+
+    def _state_memory(self) -> _Context:
+        return self._context()
+
+    def session(self) -> Library:
+        """The same code and weights with states of their own, for independent calls: another conversation, say."""
+        library = Library(
+            self.path,
+            weights=self._weights,
+            num_threads=self.num_threads,
+            pin_threads=self.pin_threads,
+            verify=False,
+        )
+        library._parent = self
+        library.report, library.origin = self.report, self.origin
+        return library
+
+    _parent: Library | None = None
+    """Whose session this is, which owns the file."""
 
     def _refuse(self) -> NoReturn:
         raise ArtifactError(f"{self.path}: this library has been closed")
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """As `CompiledModel`; what was called before with such tensors is called without looking at it all again."""
+        if self._keeps:
+            with self._turn:
+                return self._call(args, out, kwargs)
+        return self._call(args, out, kwargs)
+
+    def _call(self, args: tuple[Any, ...], out: Any, kwargs: dict[str, Any]) -> Any:
         if not kwargs and self._nested is None:
             results = self._context().run_known(args, out)
             if results is not None:
@@ -286,6 +333,8 @@ class Library(CompiledModel):
         from tilewright.artifact.package import copy_whole
         from tilewright.artifact.sources import HEADER
 
+        if self._parent is not None:
+            return self._parent.save(path)
         path = Path(path)
         copy_whole(self.path, path)
         copy_whole(HEADER, path.with_name(HEADER.name))
@@ -322,6 +371,8 @@ def _open(path: Path) -> ctypes.CDLL:
         "tw_bind": (ctypes.c_int, [void, void, count, void, count, void]),
         "tw_run": (ctypes.c_int, [void, void, count, void, count]),
         "tw_run_bound": (ctypes.c_int, [void]),
+        "tw_state": (ctypes.c_int, [void, count, void]),
+        "tw_reset": (ctypes.c_int, [void]),
         "tw_metadata": (ctypes.c_char_p, []),
         "tw_last_error": (ctypes.c_char_p, []),
         "tw_profile_enable": (ctypes.c_int, [void, ctypes.c_int]),

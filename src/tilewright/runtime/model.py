@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from tilewright.errors import ArtifactError, InternalError, ShapeError, Tilewrig
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
 from tilewright.runtime.nested import Nested
+from tilewright.runtime.state import Memory, State
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
+from tilewright.runtime.updates import prepare_updates
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class CompiledModel(ABC):
     tuple when the model has several outputs. Where the model's own inputs or outputs are lists of tensors or optional (``metadata["nested"]``), calls
     take and return lists and None; `inputs`, `outputs`, `out` and `bind` are of the single tensors. A model that draws random numbers has an
     input more, the last (``metadata["seed"]`` names it): the run's seed. A call may leave it out and then draws anew.
+
+    What a model keeps from call to call is in `state`. Inputs that it changes (``updated`` in the metadata) are changed in the tensors given, which
+    must be writable and share no memory with any other argument. Outputs are always memory of their own.
     """
 
     metadata: dict[str, Any]
@@ -100,6 +106,17 @@ class CompiledModel(ABC):
         self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
         self._nested = Nested.of(metadata)
         self._seed: str | None = metadata.get("seed")
+        self._updated = tuple(k for k, t in enumerate(metadata["inputs"]) if t.get("updated", False))
+        self._turn = threading.RLock()
+        """Held during calls of a model that keeps states, and while these are looked at."""
+        self._keeps = bool(metadata.get("states"))
+        self.state = State(metadata.get("states", ()), self._state_memory, self._turn)
+
+    state: State
+    """The tensors that calls read and write and the next call finds, by name: to be read, replaced and reset."""
+
+    def _state_memory(self) -> Memory:
+        raise InternalError("this kind of library keeps no state")
 
     origin: Any = None
     """What compiled the model in this process, with ``ir(level, library)``; None for a loaded artifact."""
@@ -183,13 +200,15 @@ class CompiledModel(ABC):
             args, kwargs = self._nested.flatten(args, kwargs), {}
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
+        finish = prepare_updates(values, arrays, self._updated, self._names) if self._updated else None
         for array, spec in zip(arrays, self.inputs, strict=True):
             if array.dtype not in DTYPES and spec.dtype != "string":
                 raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
+        results = self._execute(arrays, None if out is None else self._targets(out))
+        if finish is not None:
+            finish()
         if out is not None:
-            self._execute(arrays, self._targets(out))
             return out
-        results = self._execute(arrays, None)
         if values and type(values[0]) is not np.ndarray:
             results = [r if r.dtype.kind == "O" else like(r, values[0]) for r in results]
         if self._nested is not None:
@@ -211,6 +230,8 @@ class CompiledModel(ABC):
                 raise ShapeError(
                     f"input '{spec.name}': only a contiguous tensor of {spec.dtype} in memory can be bound"
                 )
+        if self._updated:
+            prepare_updates(values, arrays, self._updated, self._names)
         has_run = out is None
         if has_run:
             out = tuple(self._execute(arrays, None)) if self._nested is not None else self(*values)

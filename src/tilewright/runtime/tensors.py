@@ -115,6 +115,19 @@ def _from_torch(tensor: Any, name: str) -> np.ndarray:
         raise ShapeError(f"input '{name}': this torch tensor cannot be read: {error}") from error
 
 
+def strided_view(value: Any) -> np.ndarray:
+    """A NumPy array of the memory of a NumPy array or torch tensor of any strides; of equal element size, not always of equal type."""
+    if not is_torch(value):
+        return np.asarray(value)
+    value = value.detach()
+    if str(value.dtype).removeprefix("torch.") in _TORCH_BY_BITS:
+        import torch
+
+        value = value.view(torch.int16 if value.element_size() == 2 else torch.int8)
+    array: np.ndarray = value.numpy()
+    return array
+
+
 _NARROW = [d.name for d in DTYPES if re.match(r"float[468]_", d.name)]
 _TORCH_BY_BITS = ("bfloat16", *(f"float8_{n}" for n in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")))
 """torch data types that NumPy does not know: they cross as integers of their size."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ class WasmLibrary(CompiledModel):
         self.path = Path(path)
         self.num_threads = 1
         verify_file(self.path)
-        self._lock = threading.Lock()
         self._store: Any = wasmtime.Store()
         try:
             module = wasmtime.Module.from_file(self._store.engine, str(self.path))
@@ -103,7 +101,7 @@ class WasmLibrary(CompiledModel):
         return context
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
-        with self._lock:
+        with self._turn:
             if not self._context:
                 raise ArtifactError(f"{self.path}: this library has been closed")
             held: list[int] = []
@@ -137,11 +135,36 @@ class WasmLibrary(CompiledModel):
                     raise exception_for(2, f"output '{spec.name}': expected {dtype.name}{list(sizes)}, got {got}")
                 out[index][...] = result
             results.append(result)
+        for index in self._updated:
+            arrays[index][...] = (
+                self._view(held[2 * index], arrays[index].nbytes).view(arrays[index].dtype).reshape(arrays[index].shape)
+            )
         return results
+
+    def _state_memory(self) -> WasmLibrary:
+        return self
+
+    def _state(self, index: int, size: int) -> np.ndarray:
+        if not self._context:
+            raise ArtifactError(f"{self.path}: this library has been closed")
+        described = self._place(bytes(_TENSOR.size))
+        self._checked("tw_state", self._context, index, described)
+        data = _TENSOR.unpack(self._view(described, _TENSOR.size).tobytes())[0]
+        self._call("tw_free", described)
+        return self._view(data, size)
+
+    def read_state(self, index: int, size: int) -> np.ndarray:
+        return self._state(index, size).copy()
+
+    def write_state(self, index: int, data: np.ndarray) -> None:
+        self._state(index, data.size)[...] = data
+
+    def reset_states(self) -> None:
+        self._checked("tw_reset", self._context)
 
     def close(self) -> None:
         """Free the context; the instance goes with this object."""
-        with self._lock:
+        with self._turn:
             if self._context:
                 self._call("tw_destroy", self._context)
             self._context = 0

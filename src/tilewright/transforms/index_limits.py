@@ -32,7 +32,7 @@ def index_limits(module: Module) -> dict[str, int]:
     main = module.symbol("main")
     assert isinstance(main, func.Func)
     limits = {}
-    for name, arg in zip(main.arg_names, main.inputs, strict=True):
+    for name, arg in zip(main.arg_names, main.body.args, strict=True):
         if arg.type.dtype.is_integer:
             found = _sizes_indexed(arg, set())
             if found:
@@ -50,6 +50,8 @@ def _sizes_indexed(value: Value, seen: set[Value]) -> list[int]:
             assert isinstance(op, graph.Gather | graph.GatherElements | graph.ScatterElements)
             lower, _ = bounds(op.operands[0].type.shape[op.axis])
             sizes.append(lower or 1)
+        elif isinstance(op, graph.ScatterNd) and operand == 1:
+            sizes += [bounds(op.x.type.shape[d])[0] or 1 for d in op.addressed]
         elif op.name in _KEEPS_VALUES and op.results[0].type.dtype.is_integer:
             sizes += _sizes_indexed(op.results[0], seen)
     return sizes

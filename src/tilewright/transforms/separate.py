@@ -43,6 +43,13 @@ def separate(module: Module) -> list[Part] | None:
     interpreted = {op for op in ops if needs_interpreter(op)}
     if not interpreted and not any(is_string(v) for v in (*block.args, *block.terminator.operands)):
         return None
+    main = module.symbol("main")
+    assert isinstance(main, Func)
+    if main.updates:
+        raise CompileError(
+            f"the model changes '{main.updates[0]}' and has operators for strings, which run in Python: such a model keeps and changes nothing; return "
+            "the new value as an output"
+        )
     for op in (inner for outer in interpreted for inner in outer.walk()):
         known = isinstance(op, Interpreted) or type(op) in MOVE_STRINGS or op.terminator
         if not known and any(is_string(v) for v in (*op.operands, *op.results)):

@@ -413,3 +413,11 @@ case(
     "max",
     ({"b": 2},),
 )
+case(
+    "ScatterNd",
+    [F("b", 5, 3), F(2, 1, dtype=i64, fill=lambda rng, shape: rng.permutation(5)[:2].reshape(2, 1)), F(2, "b", 3)],
+    lambda b, d, x, i, u: b(graph.ScatterNd(x, i, u, axes=(1,))),
+    lambda d, x, i, u: _scatter_nd(x.swapaxes(0, 1), i, u).swapaxes(0, 1),
+    "middle axis",
+    ({"b": 2}, {"b": 1}),
+)

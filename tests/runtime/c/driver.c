@@ -335,6 +335,29 @@ static void profile(void) {
   free(c);
 }
 
+static void states(void) {
+  tw_context* contexts[] = {create(1), create(1)};
+  call* c = new_call(1);
+  DLTensor calls, last;
+  for (int run = 0; run < 3; ++run) CHECK(tw_run(contexts[0], c->in, 2, c->out, 2) == TW_OK);
+  for (int k = 0; k < 2; ++k) { /* each context keeps its own */
+    CHECK(tw_state(contexts[k], 0, &calls) == TW_OK && tw_state(contexts[k], 1, &last) == TW_OK);
+    CHECK(calls.ndim == 0 && *(int32_t*)calls.data == (k ? 0 : 3));
+    CHECK(last.ndim == 2 && last.shape[0] == 2 && last.shape[1] == 4 && last.dtype.bits == 32);
+    CHECK(*(float*)last.data == (k ? 0.5f : c->y[0]));
+  }
+  tw_state(contexts[0], 0, &calls);
+  *(int32_t*)calls.data = 41;
+  CHECK(tw_run(contexts[0], c->in, 2, c->out, 2) == TW_OK && *(int32_t*)calls.data == 42);
+  CHECK(tw_reset(contexts[0]) == TW_OK && *(int32_t*)calls.data == 0);
+  CHECK(tw_state(contexts[0], 2, &calls) == TW_ERROR_ARGUMENT);
+  CHECK(strcmp(tw_last_error(), "the model has 2 states, asked for number 2") == 0);
+  CHECK(tw_state(NULL, 0, &calls) == TW_ERROR_ARGUMENT && tw_reset(NULL) == TW_ERROR_ARGUMENT);
+  tw_destroy(contexts[0]);
+  tw_destroy(contexts[1]);
+  free(c);
+}
+
 int main(int argc, char** argv) {
   const char* name = argc > 1 ? argv[1] : "";
   if (!strcmp(name, "values")) values();
@@ -345,6 +368,7 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "forked")) forked();
   else if (!strcmp(name, "bound")) bound();
   else if (!strcmp(name, "profile")) profile();
+  else if (!strcmp(name, "states")) states();
   else if (!strcmp(name, "refused")) refused(argv[2]);
   else if (!strcmp(name, "hash")) {
     static uint8_t text[4096];

@@ -200,13 +200,25 @@ class ScatterElements(GraphOp):
 
 @operation
 class ScatterNd(GraphOp):
-    """A copy of `x` with slices at the index vectors in the last dimension of `indices` replaced by (or combined with) `updates`."""
+    """A copy of `x` with slices at the index vectors in the last dimension of `indices` replaced by (or combined with) `updates`.
+
+    The vectors address the dimensions `axes`, the first ones unless given; the others are the last of `updates`.
+    """
 
     name = "graph.scatter_nd"
     x: Operand
     indices: Operand
     updates: Operand
     combiner: Attr = None
+    axes: Attr = ()
+
+    @property
+    def addressed(self) -> tuple[int, ...]:
+        """The dimensions of `x` that an index vector tells the places in."""
+        return tuple(self.axes) or tuple(range(self.indices.type.shape[-1]))
+
+    def _order(self) -> list[int]:
+        return [*self.addressed, *(d for d in range(self.x.type.rank) if d not in self.addressed)]
 
     def infer_types(self) -> Sequence[Type]:
         x, indices, updates = (tensor_type(v) for v in self.operands)
@@ -215,11 +227,16 @@ class ScatterNd(GraphOp):
             raise IRError(f"updates are {updates.dtype.label}, the data {x.dtype.label}", self)
         if not isinstance(indices.shape[-1], int) or indices.shape[-1] > x.rank:
             raise IRError(f"index vectors of length {indices.shape[-1]} do not fit rank {x.rank}", self)
+        if self.axes and (len(self.axes) != indices.shape[-1] or not {*self.axes} <= {*range(x.rank)}):
+            raise IRError(
+                f"index vectors of length {indices.shape[-1]} address dimensions {self.axes} of {x.rank}", self
+            )
         return (self.x.type,)
 
     def reference(self, x: Any, indices: Any, updates: Any) -> Any:
-        result = np.array(x)
-        depth = indices.shape[-1]
+        whole = np.array(x)
+        result = whole.transpose(self._order())
+        x, depth = result, indices.shape[-1]
         raw = indices.reshape(-1, depth).astype(np.int64)
         raw = np.where(raw < 0, raw + np.array(x.shape[:depth]), raw)
         values = updates.reshape(len(raw), *x.shape[depth:])
@@ -227,19 +244,20 @@ class ScatterNd(GraphOp):
             if all(0 <= p < n for p, n in zip(point, x.shape, strict=False)):
                 where = tuple(point)
                 result[where] = value if self.combiner is None else _UFUNC[self.combiner](result[where], value)
-        return result
+        return whole
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         x, indices, updates = operands
         lead = indices.rank - 1
         depth = indices.shape[-1]
         assert isinstance(depth, int)
+        order = self._order()
 
         def point(*i: Any) -> tuple[Scalar, ...]:
-            where = []
-            for k in range(depth):
+            where = {d: t.index(k) for d, k in zip(order[depth:], i[lead:], strict=True)}
+            for k, d in enumerate(order[:depth]):
                 raw = indices[(*i[:lead], k)].cast(i64)
-                where.append((raw < 0).select(raw + x.shape[k], raw))
-            return (updates[i], *where, *(t.index(k) for k in i[lead:]))
+                where[d] = (raw < 0).select(raw + x.shape[d], raw)
+            return (updates[i], *(where[d] for d in range(x.rank)))
 
         return t.scatter(x, updates.shape, point, self.combiner)

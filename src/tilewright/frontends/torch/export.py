@@ -50,23 +50,40 @@ def _functional(program: Any) -> Any:
     """
     from .registry import decomposition_table
 
-    if not any(_needs_decomposition(n) for n in program.graph.nodes if n.op == "call_function"):
+    if not _needs_decomposition(program.graph_module):
         return program
     try:
         with _quiet():
             return program.run_decompositions(decomposition_table())
     except Exception as error:
+        tied = _tied(program)
+        hint = f" (Buffers share memory: {tied}. Give each a memory of its own by clone().)" if tied else ""
         raise CompileError(
-            f"torch cannot bring the exported program into functional form: {_first_lines(error)}"
+            f"torch cannot bring the exported program into functional form: {_first_lines(error)}{hint}"
         ) from error
 
 
-def _needs_decomposition(node: Any) -> bool:
-    """Whether a call mutates something, or its result is used and no importer makes it."""
+def _tied(program: Any) -> str:
+    """Buffers that are parts of one another, which torch does not make functional."""
+    places: dict[int, list[str]] = {}
+    for name, buffer in program.named_buffers():
+        places.setdefault(buffer.untyped_storage().data_ptr(), []).append(f"'{name}'")
+    return "; ".join(" and ".join(names) for at, names in places.items() if at and len(names) > 1)
+
+
+def _needs_decomposition(module: Any) -> bool:
+    """Whether a call in a graph module, or in a function that one of its calls takes, mutates something, or its result is used and no importer makes it."""
+    return any(_is_foreign(n, module) for n in module.graph.nodes if n.op == "call_function")
+
+
+def _is_foreign(node: Any, module: Any) -> bool:
     import torch
 
     from .registry import importers
 
+    functions = [getattr(module, x.target, None) for x in node.all_input_nodes if x.op == "get_attr"]
+    if functions := [f for f in functions if isinstance(f, torch.fx.GraphModule)]:
+        return str(node.target) not in importers() or any(map(_needs_decomposition, functions))
     if (
         isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
         or node.target is operator.getitem

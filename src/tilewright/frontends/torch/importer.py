@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from ...errors import InternalError
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
 from ...ir.constant import Constant
-from ...ir.core import IRError, Module, Operation, Value
+from ...ir.core import Block, IRError, Module, Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
@@ -170,6 +172,10 @@ class Importer:
         self.seed: Value | None = None
         """The input (i64 scalar) that seeds a run, once something draws."""
         self.drawn = 0
+        self.steps: list[Callable[[], Value]] = []
+        """Of the loops around what is imported, from the outermost: the number of the step (i64 scalar)."""
+        self.given = 0
+        """How many arguments of the function callers pass, the seed not counted."""
 
     def run_seed(self) -> Value | None:
         """The seed of the run; None where random numbers are drawn elsewhere."""
@@ -181,9 +187,12 @@ class Importer:
         graph: Any,
         inputs: Sequence[tuple[str, Any, TensorType]],
         outputs: Sequence[tuple[str, Any]],
+        states: Sequence[StateInput] = (),
+        updates: Mapping[Any, Any] | None = None,
     ) -> Module:
         """The module of an FX graph whose attributes `owner` holds, with a function ``main`` of named inputs (with their nodes, None for one
-        that only brings a size, and types) and outputs (with their nodes). Further placeholders have their values in `self.values`.
+        that only brings a size, and types) and outputs (with their nodes). `updates`: nodes of the new values of inputs and states, by their nodes.
+        Further placeholders have their values in `self.values`.
 
         Raises:
             UnsupportedOperatorError: lists every operator that has no importer.
@@ -197,23 +206,37 @@ class Importer:
             arguments.append((name, joined(parts)))
             if node is not None:
                 self.values[node] = arguments[-1][1]
+        self.given = len(func.body.args)
+        kept: list[tuple[str, Constant]] = []
+        for name, node, first in states:
+            named = list(zip(part_names(_unused(name, inputs), len(first) == 2), first, strict=True))
+            self.values[node] = joined([func.body.add_arg(c.type, part) for part, c in named])
+            kept += named
         self._graph(owner, graph)
         if self.problems:
             raise unsupported(
                 self.problems, "use torch.compile(model, backend='tilewright'), which leaves it to PyTorch"
             )
         if self.seed is not None:
-            name = "seed"
-            while name in {entry[0] for entry in inputs}:
-                name += "_"
+            name = _unused("seed", inputs)
             arguments.append((name, self.seed))
             func.attributes["seed"] = name
         results = [(name, self._result(node)) for name, node in outputs]
         describe_border(func, arguments, results)
         self.builder.location = Location("outputs")
-        self.builder.insert(Return([part for _, value in results for part in flat(value)]))
+        changed = [pair for old, new in (updates or {}).items() for pair in self._update(old, new)]
+        func.attributes["arg_names"] = (*func.arg_names, *(name for name, _ in kept))
+        func.updates, func.states = tuple(str(a.hint) for a, _ in changed), tuple(kept)
+        results_of = [part for _, value in results for part in flat(value)]
+        self.builder.insert(Return([*results_of, *(value for _, value in changed)]))
         dce(module)
         return module
+
+    def _update(self, old: Any, new: Any) -> Iterator[tuple[Value, Value]]:
+        """Arguments and their new values."""
+        for argument, value in zip(flat(self.values[old]), flat(self._result(new)), strict=True):
+            same = argument.type is value.type
+            yield argument, value if same else self.emit(g.AssumeShape(value, shape=argument.type.shape))
 
     def _result(self, node: Any) -> Value:
         """What the function returns for an output's node."""
@@ -260,6 +283,10 @@ class Importer:
         if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
             if name in ("aten._local_scalar_dense.default", "aten.item.default"):
                 self._number(node, val)
+            elif name == "<built-in function getitem>" and isinstance(self.values.get(node.args[0]), (list, tuple)):
+                self.values[node] = found = self._item(node)
+                if isinstance(found, Value) and isinstance(val, torch.SymInt) and val.node.expr.is_Symbol:
+                    self._bind(found, val)
             return
         if name == "<built-in function getitem>":
             self.values[node] = self._item(node)
@@ -272,10 +299,6 @@ class Importer:
         pairs = _is_complex(node)
         function = (complex_importers() if pairs else importers()).get(name)
         if function is None:
-            subgraph = self._subgraph(node)
-            if subgraph is not None:
-                self._inline(node, *subgraph)
-                return
             self._problem(node, name, location, "of complex numbers" if pairs else _hint(name))
             return
         context = Node(self, node, location)
@@ -319,8 +342,7 @@ class Importer:
         self.builder.location = location_of(node)
         x = self.emit(g.Reshape(x, shape=())) if x.type.rank else x
         if isinstance(val, torch.SymInt) and val.node.expr.is_Symbol:
-            wide = self.emit(g.Cast(x, dtype=i64))
-            self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(val, self.ranges)))
+            self._bind(x, val)
         else:
             self.values[node] = x
 
@@ -341,27 +363,47 @@ class Importer:
             return POISON
         return found[index]
 
-    def _subgraph(self, node: Any) -> tuple[Any, tuple[Any, ...]] | None:
-        """The graph module and its inputs that a wrapper such as ``no_grad`` or ``autocast`` around a part of the model calls."""
-        name = str(node.target)
-        if "wrap_with_set_grad_enabled" in name:
-            return self.values[node.args[1]], node.args[2:]
-        if "wrap_with_autocast" in name:
-            return self.values[node.args[4]], node.args[5:]
-        return None
+    # -- Functions that operators take -------------------------------------------------------------------------------------------
 
-    def _inline(self, node: Any, module: Any, inputs: tuple[Any, ...]) -> None:
-        for placeholder, given in zip((n for n in module.graph.nodes if n.op == "placeholder"), inputs, strict=True):
-            if given in self.values:
-                self.values[placeholder] = self.values[given]
+    @contextmanager
+    def building(self, block: Block, step: Callable[[], Value] | None = None) -> Iterator[None]:
+        """Import into a block; `step` tells the number of the step, where it is the body of a loop."""
+        around, self.builder = self.builder, Builder(block, location=self.builder.location)
+        self.steps += [step] if step is not None else []
+        try:
+            yield
+        finally:
+            self.builder = around
+            if step is not None:
+                self.steps.pop()
+
+    def subgraph(self, module: Any, given: Sequence[Any]) -> list[Any]:
+        """What a graph module gives for values, or numbers; imported anew each time."""
+        for n in module.graph.nodes:
+            self.values.pop(n, None)
+        for placeholder, value in zip((n for n in module.graph.nodes if n.op == "placeholder"), given, strict=True):
+            self.values[placeholder] = value
+            e = getattr(getattr(placeholder.meta.get("val"), "node", None), "expr", None)
+            if e is not None and e.is_Symbol and (isinstance(value, Value) or e not in self.symbols.symbols):
+                self.symbols.forget(e)
+                if isinstance(value, Value):
+                    self._bind(value, placeholder.meta["val"])
+                else:
+                    self.symbols.symbols[e] = value
         results = self._graph(module, module.graph)
-        self.values[node] = tuple(self.values[r] for r in results)
+        return [self._argument(r) for r in (results if isinstance(results, (list, tuple)) else [results])]
+
+    def _bind(self, value: Value, size: Any) -> None:
+        """Let torch's symbol `size` stand for the number in a scalar tensor."""
+        wide = self.emit(g.Cast(value, dtype=i64))
+        self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(size, self.ranges)))
 
     def _arguments(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
         """Arguments in schema order with nodes replaced by values, and keyword-only arguments."""
         args = list(node.args)
         kwargs = dict(node.kwargs)
-        known: list[Any] = [a for a in node.target._schema.arguments if not a.kwarg_only]
+        schema = getattr(node.target, "_schema", None)
+        known: list[Any] = [a for a in schema.arguments if not a.kwarg_only] if schema is not None else []
         for position in range(len(args), len(known)):
             if not any(a.name in kwargs for a in known[position:]):
                 break
@@ -380,10 +422,12 @@ class Importer:
                 return self._value(a)
             if isinstance(val, torch.SymInt):
                 return self.symbols.dim(val)
-            if isinstance(val, (int, float, bool)):
+            if isinstance(val, (int, float, bool, type(None))) and a.op != "get_attr":
                 return val
             if isinstance(val, (torch.SymFloat, torch.SymBool)):
                 expression = val.node.expr
+                if isinstance(val, torch.SymBool):
+                    return self._truth(expression)
                 if expression.is_number:
                     return float(expression)
                 raise Untranslatable(f"the number {expression} is computed from sizes in floating point")
@@ -393,6 +437,23 @@ class Importer:
         if isinstance(a, torch.dtype):
             return part_dtype_of(a)
         return a
+
+    def _truth(self, e: Any) -> Any:
+        """What a sympy formula over sizes says: True, False, or a bool scalar."""
+        kind = type(e).__name__
+        if kind in _RELATIONS:
+            a, b = (self.symbols.translate(x) for x in e.args)
+            sides = [self.emit(g.Symbolic(values=(x,))) for x in (a, b)]
+            return self.emit(g.elementwise.BINARY[_RELATIONS[kind]](*sides))
+        if kind in ("And", "Or", "Not"):
+            parts = [self._truth(x) for x in e.args]
+            parts = [self.emit(g.Constant(value=Constant(np.bool_(p)))) if isinstance(p, bool) else p for p in parts]
+            if kind == "Not":
+                return self.emit(g.elementwise.UNARY["not"](*parts))
+            return reduce(lambda x, y: self.emit(g.elementwise.BINARY[kind.lower()](x, y)), parts)
+        if e in (True, False):
+            return bool(e)
+        raise Untranslatable(f"the condition {e} is not understood")
 
     def _value(self, node: Any) -> Any:
         """The SSA value of a tensor node."""
@@ -438,7 +499,7 @@ class Importer:
             zip(result, val, strict=False) if isinstance(val, (list, tuple)) else iter([(result, val)])
         )
         for got, wanted in pairs:
-            if got is None or wanted is None:
+            if got is None or not hasattr(wanted, "dtype"):
                 continue
             dtype = part_dtype_of(wanted.dtype, name)
             if got.type.dtype is not dtype or isinstance(got, Complex) != wanted.dtype.is_complex:
@@ -453,6 +514,20 @@ class Importer:
                     f"importing {name} at {location_of(node)} gave shape {got.type.shape}, torch gives {shape}"
                 )
         return list(result) if isinstance(val, (list, tuple)) else result
+
+
+class StateInput(NamedTuple):
+    """A placeholder whose value is kept between runs, and what it is at first (the real and the imaginary parts of complex numbers)."""
+
+    name: str
+    node: Any
+    first: Sequence[Constant]
+
+
+def _unused(name: str, inputs: Sequence[tuple[str, Any, TensorType]]) -> str:
+    while name in {entry[0] for entry in inputs}:
+        name += "_"
+    return name
 
 
 def _parts(name: str, node: Any) -> list[str]:
@@ -471,6 +546,15 @@ def _is_complex(node: Any) -> bool:
         for v in tree_leaves([node.meta.get("val"), values])
     )
 
+
+_RELATIONS = {
+    "StrictLessThan": "lt",
+    "LessThan": "le",
+    "StrictGreaterThan": "gt",
+    "GreaterThan": "ge",
+    "Equality": "eq",
+    "Unequality": "ne",
+}
 
 POISON = object()
 """Stands for the value of a node that could not be imported; its users are passed over, so that each cause is told once."""
@@ -528,4 +612,4 @@ def _hint(name: str) -> str:
     return ""
 
 
-__all__ = ["Importer", "Node", "Unsupported"]
+__all__ = ["Importer", "Node", "StateInput", "Unsupported"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...errors import CompileError
+from ...ir.constant import Constant
 from ...ir.core import Module, Value
 from ...ir.types import TensorType, i64
 from ..dims import DimsArgument
-from .importer import Importer
+from .importer import Importer, StateInput
 from .symbols import input_shapes
-from .tensors import part_dtype_of
+from .tensors import array_of, part_dtype_of
 
 
 class ProgramImporter(Importer):
@@ -26,7 +29,6 @@ class ProgramImporter(Importer):
 
     def run(self) -> Module:
         signature = self.program.graph_signature
-        self._refuse_mutation(signature)
         placeholders = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
         names, nodes = self._inputs(signature, placeholders)
         shaped = [(name, n.meta["val"].shape) for name, n in zip(names, nodes, strict=True)]
@@ -36,33 +38,69 @@ class ProgramImporter(Importer):
             for name, node, shape in zip(names, nodes, shapes, strict=True)
         ]
         outputs, result_names = self._outputs(signature)
-        self._parameters(signature, placeholders)
+        updates = self._updates(signature)
+        held = self._held(signature)
+        states = self._states(held, placeholders, updates)
+        # Parameters become an operator at their first use, equal storages one.
+        self.values.update({placeholders[name]: pair for name, pair in held.items() if name not in updates})
         return self.build(
-            self.program.graph_module, self.program.graph, inputs, list(zip(result_names, outputs, strict=True))
+            self.program.graph_module,
+            self.program.graph,
+            inputs,
+            list(zip(result_names, outputs, strict=True)),
+            states,
+            {placeholders[name]: node for name, node in updates.items()},
         )
 
     def run_seed(self) -> Value:
         if self.seed is None:
-            self.seed = self.function.body.add_arg(TensorType(i64, ()), "seed")
+            self.seed = self.function.body.add_arg(TensorType(i64, ()), "seed", self.given)
         return self.seed
 
-    def _refuse_mutation(self, signature: Any) -> None:
-        # One that is assigned its own value (``self.table = self.table.to(device)``) is not changed.
-        own = signature.inputs_to_buffers
-        buffers = {k: name for k, name in signature.buffers_to_mutate.items() if own.get(k) != name}
-        inputs = dict(signature.user_inputs_to_mutate)
-        parameters = dict(getattr(signature, "parameters_to_mutate", {}) or {})
-        if not (buffers or inputs or parameters):
-            return
-        kind, changed = ("buffer", buffers) if buffers else ("input", inputs) if inputs else ("parameter", parameters)
-        listing = ", ".join(f"'{t}'" for t in sorted(changed.values()))
-        hint = ""
-        if any(t.endswith(("running_mean", "running_var", "num_batches_tracked")) for t in changed.values()):
-            hint = " Batch normalization does so in training mode: call model.eval() first."
-        raise CompileError(
-            f"the model changes the {kind}{'s' if len(changed) > 1 else ''} {listing} while it runs; a compiled model keeps no state between calls.{hint}"
-            " Return the new value as an output and pass it in again."
-        )
+    def _updates(self, signature: Any) -> dict[str, Any]:
+        """What the program changes, inputs, buffers and parameters: the names of their nodes, with the nodes of their new values.
+
+        One that is assigned its own value (``self.table = self.table.to(device)``) is not changed.
+        """
+        found = {}
+        output = next(n for n in self.program.graph.nodes if n.op == "output")
+        places = {spec.target: spec.arg.name for spec in signature.input_specs if spec.kind.name != "USER_INPUT"}
+        for spec, node in zip(signature.output_specs, output.args[0], strict=True):
+            if not spec.kind.name.endswith("_MUTATION"):
+                continue
+            is_input = spec.kind.name == "USER_INPUT_MUTATION"
+            name = spec.target if is_input else places[spec.target]
+            if is_input and node.meta["val"].dtype.is_complex:
+                raise CompileError(
+                    f"the model changes input '{name}', of complex numbers, in place; return the new value as an output"
+                )
+            if name != node.name:
+                found[name] = node
+        return found
+
+    def _states(
+        self, held: Mapping[str, tuple[str, Any]], placeholders: dict[str, Any], updates: Mapping[str, Any]
+    ) -> list[StateInput]:
+        """Buffers and parameters that the program changes: they are kept between runs."""
+        found = []
+        for name, (target, tensor) in held.items():
+            if name not in updates:
+                continue
+            for other, (its, memory) in held.items():
+                if other != name and (other in updates or placeholders[other].users) and _share(tensor, memory):
+                    raise CompileError(
+                        f"the model changes '{target}', which shares memory with '{its}': give one of them memory of its own (clone()), or use "
+                        "one name for both"
+                    )
+            found.append(StateInput(target, placeholders[name], first_values(target, tensor)))
+        return found
+
+    def _held(self, signature: Any) -> dict[str, tuple[str, Any]]:
+        """Parameters, buffers and lifted constants, by the names of their nodes."""
+        state, constants = self.program.state_dict, self.program.constants
+        kinds = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
+        specs = [(spec.arg.name, spec.target) for spec in signature.input_specs if spec.kind.name in kinds]
+        return {name: (target, state[target] if target in state else constants[target]) for name, target in specs}
 
     def _inputs(self, signature: Any, placeholders: dict[str, Any]) -> tuple[list[str], list[Any]]:
         """Names and nodes of the tensor inputs, in order; other inputs are fixed values that torch has put into the graph."""
@@ -79,14 +117,6 @@ class ProgramImporter(Importer):
                     f"input '{spec.arg.name}' is a {kind.removesuffix('Argument')}, not a tensor; pass a number, which is then fixed, or a tensor"
                 )
         return names, nodes
-
-    def _parameters(self, signature: Any, placeholders: dict[str, Any]) -> None:
-        """Note parameters, buffers and lifted constants; each becomes an operator at its first use, equal storages one."""
-        state, constants = self.program.state_dict, self.program.constants
-        for spec in signature.input_specs:
-            if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-                tensor = state[spec.target] if spec.target in state else constants[spec.target]
-                self.values[placeholders[spec.arg.name]] = (spec.target, tensor)
 
     def _outputs(self, signature: Any) -> tuple[list[Any], list[str]]:
         """Nodes of the tensor outputs and their names."""
@@ -125,6 +155,32 @@ class ProgramImporter(Importer):
         single = len(nodes) == 1
         names = [n if n and not n.isdigit() else "output" if single else f"output{n or k}" for k, n in enumerate(names)]
         return nodes, [n if names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(names)]
+
+
+def first_values(name: str, tensor: Any) -> list[Constant]:
+    """What a state holds at first, of complex numbers both parts; later changes of the tensor are not seen."""
+    tensor = tensor.detach().clone()
+    parts = [tensor.real, tensor.imag] if tensor.is_complex() else [tensor]
+    found = []
+    for part in parts:
+        array = array_of(part.contiguous(), name)
+        if not array.reshape(-1).view(np.uint8).any():
+            array = np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        found.append(Constant(array, name))
+    return found
+
+
+def _share(a: Any, b: Any) -> bool:
+    """Whether two tensors lie in one storage, in ranges that meet."""
+    if not (a.numel() and b.numel()) or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    (first, last), (begin, end) = (_range(t) for t in (a, b))
+    return bool(first < end and begin < last)
+
+
+def _range(t: Any) -> tuple[int, int]:
+    reach = sum(stride * (size - 1) for stride, size in zip(t.stride(), t.shape, strict=True))
+    return t.data_ptr(), t.data_ptr() + (reach + 1) * t.element_size()
 
 
 def _output_name(path: Sequence[Any]) -> str:

@@ -54,9 +54,13 @@ def keep_recurrent_layers() -> Any:
     """A context in which torch's recurrent functions call `operators`."""
     from torch.overrides import TorchFunctionMode
 
+    known = (
+        operators()
+    )  # now: Dynamo, which traces bodies of loops and branches in this mode, refuses to look into their making
+
     class Mode(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            own = operators().get(func)
+            own = known.get(func)
             # The form for packed sequences has the batch sizes in front of the states.
             if own is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):
                 return own(*args)

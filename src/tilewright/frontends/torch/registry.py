@@ -87,6 +87,8 @@ def _decomposition_table(_: int) -> Any:
         ):
             table[operator] = function
     for name in importers():
+        if name.count(".") != 2:  # one that takes functions has no overloads
+            continue
         namespace, packet, overload = name.split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
         if found is not None:

@@ -63,6 +63,11 @@ class SymbolMap:
             self.symbols[e] = found
         return found
 
+    def forget(self, e: Any) -> None:
+        """Take back what a symbol of torch stands for: in a function that is imported again it is another number."""
+        if self.symbols.pop(e, None) is not None:
+            self._memo = {}
+
     def _translate(self, e: Any) -> Dim:
         import sympy
 

@@ -27,6 +27,7 @@ struct tw_context {
   void** output_data;           /* [num_outputs] */
   block* outputs;               /* [num_outputs], memory owned by the context */
   block* blocks;                /* [num_blocks] */
+  void** states;                /* [num_states] */
   uint64_t* nanoseconds;        /* [num_kernels] */
   uint64_t* calls;              /* [num_kernels] */
 };
@@ -117,11 +118,36 @@ static size_t lay_out(uint8_t* base, tw_context* context) {
   context->output_data = cut(base, &at, m->num_outputs, sizeof(void*));
   context->outputs = cut(base, &at, m->num_outputs, sizeof(block));
   context->blocks = cut(base, &at, m->num_blocks, sizeof(block));
+  context->states = cut(base, &at, m->num_states, sizeof(void*));
   context->nanoseconds = cut(base, &at, m->num_kernels, sizeof(uint64_t));
   context->calls = cut(base, &at, m->num_kernels, sizeof(uint64_t));
   int64_t* shapes = cut(base, &at, dims, sizeof(int64_t));
   for (int32_t i = 0; base && i < m->num_outputs; shapes += m->outputs[i++].ndim) context->output_shapes[i] = shapes;
   return at;
+}
+
+static size_t state_bytes(int32_t i) {
+  const tw_state_desc* state = &tw_module.states[i];
+  return (size_t)tw_tensor_bytes(state->shape, state->tensor.ndim, state->tensor.dtype_bits);
+}
+
+static void set_first_values(tw_context* context) {
+  for (int32_t i = 0; i < tw_module.num_states; ++i) {
+    int64_t first = tw_module.states[i].first;
+    if (first < 0) __builtin_memset(context->states[i], 0, state_bytes(i));
+    else __builtin_memcpy(context->states[i], context->weights + first, state_bytes(i));
+  }
+}
+
+static int make_states(tw_context* context) {
+  for (int32_t i = 0; i < tw_module.num_states; ++i) {
+    context->states[i] = tw_memory_take(state_bytes(i) + 1);
+    if (!context->states[i])
+      return tw_fail(TW_ERROR_MEMORY, "no memory for state '%s': %d bytes", tw_module.states[i].tensor.name,
+                     (int64_t)state_bytes(i));
+  }
+  set_first_values(context);
+  return TW_OK;
 }
 
 int tw_create(const tw_options* options, tw_context** result) {
@@ -157,8 +183,10 @@ int tw_create(const tw_options* options, tw_context** result) {
     tw_destroy(context);
     return tw_fail(TW_ERROR_MEMORY, "no memory for %d threads", (int64_t)context->num_threads);
   }
-  *result = context;
-  return TW_OK;
+  status = make_states(context);
+  if (status) tw_destroy(context);
+  else *result = context;
+  return status;
 }
 
 void tw_destroy(tw_context* context) {
@@ -168,6 +196,7 @@ void tw_destroy(tw_context* context) {
   tw_memory_release(context->scratch.data);
   for (int32_t i = 0; i < tw_module.num_outputs; ++i) tw_memory_release(context->outputs[i].data);
   for (int32_t i = 0; i < tw_module.num_blocks; ++i) tw_memory_release(context->blocks[i].data);
+  for (int32_t i = 0; i < tw_module.num_states; ++i) tw_memory_release(context->states[i]);
   tw_memory_release(context);
 }
 
@@ -267,7 +296,8 @@ static int prepare_memory(tw_context* context, const int64_t* symbols) {
 
 static int run_program(tw_context* context, int64_t* symbols, void** inputs, void** outputs) {
   context->raised = 0;
-  int32_t failed = tw_module.main(context, symbols, inputs, outputs, context->arena.data, context->weights);
+  int32_t failed =
+      tw_module.main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
   if (failed && !context->raised)
     return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
   return failed ? context->raised : TW_OK;
@@ -375,6 +405,29 @@ int tw_run_bound(tw_binding* binding) {
     status = run_program(context, binding->symbols, binding->data, binding->data + tw_module.num_inputs);
   atomic_flag_clear(&context->busy);
   return status;
+}
+
+int tw_state(tw_context* context, int32_t index, DLTensor* state) {
+  tw_clear_error();
+  if (!context || !state) return tw_fail(TW_ERROR_ARGUMENT, "tw_state: a pointer is null");
+  if (index < 0 || index >= tw_module.num_states)
+    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d states, asked for number %d", (int64_t)tw_module.num_states,
+                   (int64_t)index);
+  const tw_state_desc* found = &tw_module.states[index];
+  *state = (DLTensor){.data = context->states[index], .device = {kDLCPU, 0}, .ndim = found->tensor.ndim};
+  state->dtype = (DLDataType){(uint8_t)found->tensor.dtype_code, (uint8_t)found->tensor.dtype_bits, 1};
+  state->shape = found->shape;
+  return TW_OK;
+}
+
+int tw_reset(tw_context* context) {
+  tw_clear_error();
+  if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
+  int status = begin(context);
+  if (status) return status;
+  set_first_values(context);
+  atomic_flag_clear(&context->busy);
+  return TW_OK;
 }
 
 int tw_profile_enable(tw_context* context, int on) {

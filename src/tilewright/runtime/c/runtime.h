@@ -26,6 +26,13 @@ typedef struct {
   int64_t upper;
 } tw_symbol_desc;
 
+/* { ptr, i32, i32, i32, i32, ptr, i64 } */
+typedef struct {
+  tw_tensor_desc tensor;
+  int64_t* shape;
+  int64_t first; /* where in the weights its first value lies; -1: zeros */
+} tw_state_desc;
+
 /* What `solve` found wrong. The runtime turns it into a sentence with names. */
 enum {
   TW_SHAPE_FIXED = 1,    /* the dimension is `actual`, must be `expected` (a constant or a formula's value) */
@@ -51,7 +58,7 @@ typedef struct {
  * 64-byte aligned, contents undefined. */
 typedef void (*tw_kernel)(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch);
 
-/* { i32 x 6, i64, ptr x 10 }. Strings end in a zero byte; arrays of length 0 may be null. */
+/* { i32 x 8, i64, ptr x 11 }. Strings end in a zero byte; arrays of length 0 may be null. */
 typedef struct {
   int32_t abi_version; /* TW_ABI_VERSION */
   int32_t num_inputs;
@@ -59,12 +66,15 @@ typedef struct {
   int32_t num_symbols;
   int32_t num_kernels;
   int32_t num_blocks; /* of memory whose size is computed in the run */
+  int32_t num_states;
+  int32_t reserved;
 
   int64_t weights_size; /* bytes that `main` reads; 0: the model has none */
 
   const tw_tensor_desc* inputs;
   const tw_tensor_desc* outputs;
   const tw_symbol_desc* symbols;
+  const tw_state_desc* states;
   const char* const* kernel_names;
   const char* cpu_features; /* LLVM's names, separated by commas: "avx2,fma,avx512f"; may be null */
 
@@ -79,8 +89,9 @@ typedef struct {
   int64_t (*arena_size)(const int64_t* symbols);
   int64_t (*scratch_size)(const int64_t* symbols);
   /* The host program: launches the kernels in order. `arena` and `weights` are 64-byte aligned; inputs and outputs
-   * are aligned to their elements only. Writes the symbols that it computes. Returns 0, or what a function below returned. */
-  int32_t (*main)(tw_context* context, int64_t* symbols, void** inputs, void** outputs, uint8_t* arena,
+   * are aligned to their elements only. Writes the symbols that it computes, the states, and the inputs that the model updates. Returns 0,
+   * or what a function below returned. */
+  int32_t (*main)(tw_context* context, int64_t* symbols, void** inputs, void** outputs, void** states, uint8_t* arena,
                   const uint8_t* weights);
 } tw_module_desc;
 

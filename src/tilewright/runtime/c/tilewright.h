@@ -8,7 +8,7 @@
  *     if (tw_run(model, inputs, num_inputs, outputs, num_outputs)) puts(tw_last_error());
  *     tw_destroy(model);
  *
- * A context owns the model's working memory and its threads, and serves one call at a time; threads that run
+ * A context owns the model's working memory, its states (a cache, say) and its threads, and serves one call at a time; threads that run
  * the model at the same time use one context each. Functions that return `int` return TW_OK or a `tw_status`,
  * and leave a one-line explanation in tw_last_error(). */
 #ifndef TILEWRIGHT_H_
@@ -55,7 +55,7 @@ typedef struct {
 } DLTensor;
 #endif
 
-#define TW_ABI_VERSION 1
+#define TW_ABI_VERSION 2
 
 typedef enum {
   TW_OK = 0,
@@ -92,7 +92,8 @@ TW_API int tw_create(const tw_options* options, tw_context** context);
 /* Frees a context, its threads and the outputs it owns. NULL is allowed. */
 TW_API void tw_destroy(tw_context* context);
 
-/* Runs the model once. `inputs` come in the metadata's order, compact and row-major, aligned to their element.
+/* Runs the model once. `inputs` come in the metadata's order, compact and row-major, aligned to their element; those it calls
+ * "updated" are written, too, and must not overlap any other tensor.
  * An output whose `data` is NULL is filled in whole: data, shape and dtype belong to the context and stay valid
  * until its next run. Any other output is the caller's memory of exactly the right shape, apart from the inputs. An output whose
  * size depends on the data is always the context's. */
@@ -124,7 +125,14 @@ TW_API int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inpu
 /* Runs the model on what the binding holds: tw_run without its checks. */
 TW_API int tw_run_bound(tw_binding* binding);
 
-/* A JSON object: names, data types and symbolic shapes of inputs and outputs, bounds, target, kernels, memory. */
+/* Describes state `index` in the metadata's order of "states": a tensor that runs read and write, and the next run of this context finds as the
+ * last one left it. Its memory may be read and written between runs; it stays where it is as long as the context. */
+TW_API int tw_state(tw_context* context, int32_t index, DLTensor* state);
+
+/* Gives all states the values they had when the context was made. */
+TW_API int tw_reset(tw_context* context);
+
+/* A JSON object: names, data types and symbolic shapes of inputs, outputs and states, bounds, target, kernels, memory. */
 TW_API const char* tw_metadata(void);
 
 /* Why the last call made by this thread failed; "" if none did. Never NULL. */

@@ -6,7 +6,7 @@
 //
 // Tensors are { data: typed array, shape: array of numbers }. Results are copies and stay valid.
 
-const ABI_VERSION = 1;
+const ABI_VERSION = 2;
 const TENSOR = 40; // bytes of a DLTensor: data, device (2), ndim, dtype, shape, strides, padding, byte_offset
 const OPTIONS = 32; // abi_version, num_threads, weights, padding, weights_size, flags, padding
 const CPU = 1;
@@ -58,7 +58,8 @@ export class Model {
     exports.tw_free(options);
   }
 
-  /** Runs the model once. `inputs`: an object from input name to tensor; returns one from output name to tensor. */
+  /** Runs the model once. `inputs`: an object from input name to tensor; returns one from output name to tensor. Inputs that the metadata calls
+   * "updated" are changed in place. */
   run(inputs) {
     if (!this.#context) throw new TilewrightError("this model has been closed");
     const { inputs: wanted, outputs } = this.metadata;
@@ -71,9 +72,44 @@ export class Model {
       wanted.forEach((spec, i) => this.#write(tensors + i * TENSOR, spec, inputs[spec.name], held));
       const results = tensors + wanted.length * TENSOR;
       this.#check(this.#exports.tw_run(this.#context, tensors, wanted.length, results, outputs.length));
+      wanted.forEach((spec, i) => {
+        if (spec.updated) inputs[spec.name].data.set(this.#read(tensors + i * TENSOR, spec).data);
+      });
       return Object.fromEntries(outputs.map((spec, i) => [spec.name, this.#read(results + i * TENSOR, spec)]));
     } finally {
       for (const pointer of held) this.#exports.tw_free(pointer);
+    }
+  }
+
+  /** A copy of what the model keeps between runs under a name. */
+  state(name) {
+    return this.#state(name, (at, spec) => this.#read(at, spec));
+  }
+
+  /** Replaces what is kept under a name. `data`: a typed array of as many elements. */
+  setState(name, data) {
+    this.#state(name, (at, { dtype }) => {
+      const { data: old } = this.#read(at, { dtype });
+      if (data.constructor !== old.constructor || data.length !== old.length)
+        throw new TilewrightError(`state '${name}': expected ${old.constructor.name} of ${old.length} elements`);
+      new DTYPES[dtype][2](this.#exports.memory.buffer, this.#view().getUint32(at, true), old.length).set(data);
+    });
+  }
+
+  /** Gives all states their first values. */
+  reset() {
+    this.#check(this.#exports.tw_reset(this.#context));
+  }
+
+  #state(name, use) {
+    const index = (this.metadata.states ?? []).findIndex((spec) => spec.name === name);
+    if (index < 0) throw new TilewrightError(`the model has no state '${name}'`);
+    const at = this.#alloc(TENSOR);
+    try {
+      this.#check(this.#exports.tw_state(this.#context, index, at));
+      return use(at, this.metadata.states[index]);
+    } finally {
+      this.#exports.tw_free(at);
     }
   }
 

@@ -23,13 +23,14 @@ from .isa import Isa
 if TYPE_CHECKING:
     from .kernel import KernelCode
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 _UNBOUNDED = (1 << 63) - 1
 _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
 _ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
 _TENSOR = "{ ptr, i32, i32, i32, i32 }"
 _SYMBOL = "{ ptr, i64, i64 }"
-_MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
+_STATE = "{ ptr, i32, i32, i32, i32, ptr, i64 }"
+_MODULE = "{ i32, i32, i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
 _CODES = {
     "bf16": 4,
@@ -48,9 +49,14 @@ _CODES = {
 
 
 def host_inputs(main: func.Func) -> list[tuple[str, BufferType]]:
-    """Names and types of a host function's inputs."""
+    """Names and types of a host function's inputs that callers pass."""
+    return [(n, a.type) for n, a in _arguments(main) if n not in dict(main.states)]
+
+
+def _arguments(main: func.Func) -> list[tuple[str, Value]]:
+    """Inputs and states of a host function."""
     count = len(main.body.args) - len(main.result_names)
-    return [(n, a.type) for n, a in zip(main.arg_names[:count], main.body.args[:count], strict=True)]
+    return list(zip(main.arg_names[:count], main.body.args[:count], strict=True))
 
 
 def host_outputs(main: func.Func) -> list[tuple[str, BufferType]]:
@@ -96,7 +102,7 @@ class _Printer:
         self.computed = sorted(defined_inside(main), key=str)
         """What `main` itself writes into the table of symbols, behind those solved."""
         self.symbols = [*self.solved, *self.computed]
-        count = len(host_inputs(main))
+        count = len(_arguments(main))
         self.late = {
             arg: number for number, arg in enumerate(main.body.args[count:]) if mentions(arg.type.shape, self.computed)
         }
@@ -119,6 +125,7 @@ class _Printer:
             f"ptr {self._array('inputs', _TENSOR, [self._tensor(n, t) for n, t in inputs])}",
             f"ptr {self._array('outputs', _TENSOR, [self._tensor(n, t) for n, t in outputs])}",
             f"ptr {self._array('symbols', _SYMBOL, bounded)}",
+            f"ptr {self._array('states', _STATE, self._states())}",
             f"ptr {self._array('kernel_names', 'ptr', names)}",
             f"ptr {self._string(','.join(features)) if features else 'null'}",
             *(f"ptr @tw.{n}" for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")),
@@ -147,7 +154,7 @@ class _Printer:
 
     def _counts(self) -> tuple[int, ...]:
         sizes = (len(host_inputs(self.main)), len(host_outputs(self.main)), len(self.symbols), len(self.order))
-        return (ABI_VERSION, *sizes, self.main.attributes.get(host.SLOTS, 0))
+        return (ABI_VERSION, *sizes, self.main.attributes.get(host.SLOTS, 0), len(self.main.states), 0)
 
     # -- Tables ----------------------------------------------------------------------------------------------------------------
 
@@ -170,6 +177,15 @@ class _Printer:
         code, bits = dlpack_type(type_.dtype)
         late = int(mentions(type_.shape, self.computed))
         return f"{_TENSOR} {{ ptr {self._string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank}, i32 {late} }}"
+
+    def _states(self) -> list[str]:
+        arguments = dict(_arguments(self.main))
+        rows: list[str] = []
+        for (name, _), offset in zip(self.main.states, self.main.attributes[host.STATES], strict=True):
+            type_ = arguments[name].type
+            shape = self._array(f"state{len(rows)}", "i64", [f"i64 {d}" for d in type_.shape])
+            rows.append(f"{_STATE} {{ {self._tensor(name, type_)[len(_TENSOR) + 2 : -2]}, ptr {shape}, i64 {offset} }}")
+        return rows
 
     # -- Functions over the symbols ------------------------------------------------------------------------------------------
 
@@ -315,17 +331,24 @@ class _Printer:
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
         program = _Program(self, emit, index, buffers, self._dims_arrays(emit, index), self._argument_places(emit))
         program.block(self.main.body)
-        signature = "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %arena, ptr %weights"
+        signature = "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %states, ptr %arena, ptr %weights"
         return _function(f"i32 @tw.main({signature})", emit, "i32 0")
 
     def _argument_places(self, emit: Emitter) -> dict[Value, str]:
-        places: dict[Value, str] = {}
-        inputs = len(host_inputs(self.main))
-        for index, arg in enumerate(self.main.body.args):
-            if arg.has_uses:
-                array, slot = ("%inputs", index) if index < inputs else ("%outputs", index - inputs)
-                places[arg] = emit.op(f"load ptr, ptr {self._slot(emit, array, slot)}")
-        return places
+        states = [n for n, _ in self.main.states]
+        given = [a for n, a in _arguments(self.main) if n not in states]
+        kept = dict(_arguments(self.main))
+        groups: dict[str, Sequence[Value]] = {
+            "%inputs": given,
+            "%states": [kept[n] for n in states],
+            "%outputs": self.main.body.args[len(given) + len(states) :],
+        }
+        return {
+            arg: emit.op(f"load ptr, ptr {self._slot(emit, array, slot)}")
+            for array, args in groups.items()
+            for slot, arg in enumerate(args)
+            if arg.has_uses
+        }
 
     def _dims_arrays(self, emit: Emitter, index: IndexCode) -> dict[tuple[str, ...], str]:
         """Arrays of the values of symbols, by their names; kernels that need the same share one. Steps of loops are stored by the loops."""

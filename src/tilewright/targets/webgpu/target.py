@@ -39,6 +39,8 @@ class WebgpuTarget(Target):
         for op in lowered.module.symbol("main").body.ops:
             if isinstance(op, RUN_TIME):
                 found.setdefault("has no loops, branches and sizes that the run computes", []).append(str(op.location))
+        if updates := lowered.module.symbol("main").attributes.get("updates"):
+            found["keeps no states and changes no inputs"] = [f"'{name}'" for name in updates]
         return [
             UnsupportedOperator(
                 what,

@@ -209,9 +209,8 @@ def index_put(n: Node, x: Value, indices: Sequence[Value | None], values: Value,
     updates = n.transpose(
         values, [*range(before, before + lead), *range(before), *range(before + lead, values.type.rank)]
     )
-    order = [*dims, *rest]
-    y = n.emit(g.ScatterNd(n.transpose(x, order), vectors, updates, combiner="sum" if accumulate else None))
-    return n.transpose(y, [order.index(d) for d in range(x.type.rank)])
+    axes = () if dims == list(range(len(dims))) else tuple(dims)
+    return n.emit(g.ScatterNd(x, vectors, updates, combiner="sum" if accumulate else None, axes=axes))  # type: ignore[no-any-return]
 
 
 @importer("aten.select_scatter.default")

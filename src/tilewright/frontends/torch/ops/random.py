@@ -36,7 +36,10 @@ def _drawing(n: Node) -> tuple[Random, Key]:
         raise Unsupported("this operator is random; dropout and the like vanish after model.eval()")
     random = Random(n.emit)
     n.importer.drawn += 1
-    return random, random.fold_in(random.key(seed), n.importer.drawn)
+    key = random.fold_in(random.key(seed), n.importer.drawn)
+    for step in n.importer.steps:
+        key = random.fold_in(key, step())
+    return random, key
 
 
 def _wide(dtype: DType) -> DType:

@@ -17,9 +17,12 @@ PART = 8
 
 def scatter(s: Schedule, machine: Machine) -> None:
     blocks = blocks_of(s)
-    own = _own_axes(blocks[-1]) if len(blocks) == 2 else []
+    own = _own_axes(blocks[-1]) if len(blocks) <= 2 else []
     if not own:
         serial(s)
+        return
+    if len(blocks) == 1:
+        _in_place(s, machine, blocks[0], [p for _, p in own])
         return
     copy, update = blocks
     around = {b: [f.iv.name for f in enclosing_loops(b)] for b in blocks}
@@ -49,6 +52,24 @@ def scatter(s: Schedule, machine: Machine) -> None:
     last = [f.iv.name for f in enclosing_loops(copy)[-1:] if f.kind == "serial"]  # a single element has no loops
     for name in lanes or last:
         s.vectorize(name)
+
+
+def _in_place(s: Schedule, machine: Machine, update: loop.Block, own: list[int]) -> None:
+    """What stays is where it is: of a few rows written into a large tensor, lanes take the innermost axis, threads another."""
+    names = [f.iv.name for f in enclosing_loops(update)]
+    work = float(point_cost(update))
+    for name in names:
+        work *= upper_limit(s.loop(name).extent, 1024)
+    free = [name for p in own if (name := loop_of(s, update, p)) is not None]
+    lanes = names[-1] if names and names[-1] in free else None
+    shared = next((name for name in free if name != lanes), None)
+    if shared is not None:
+        work /= max(1, upper_limit(s.loop(shared).extent, 1024))
+        s.reorder(shared, *[x for x in names if x != shared])
+        s.parallel(shared)
+        set_grain(s, work)
+    if lanes is not None:
+        s.vectorize(lanes)
 
 
 def _own_axes(update: loop.Block) -> list[tuple[int, int]]:

@@ -1,0 +1,192 @@
+"""torch's operators that take functions: branches, loops, and wrappers around a part of the model. Functions come as graph modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....dialects import graph as g
+from ....dialects.graph.scan import Yield, same_type
+from ....ir.core import Block, Region, Value
+from ....ir.symbolic import Dim
+from ....ir.types import TensorType, boolean, f64, i64
+from ...complex import Complex, flat
+from ..importer import Node, Unsupported
+from ..registry import complex_importer, importer
+
+
+def _on_all(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register an importer for real and complex numbers alike."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        return complex_importer(*names)(importer(*names)(function))
+
+    return register
+
+
+# -- Numbers and complex tensors as tensors --------------------------------------------------------------------------------------------
+
+
+def _tensors(n: Node, values: Sequence[Any]) -> list[Value]:
+    """Values in a row: a number is a scalar tensor, a complex tensor two."""
+    found: list[Value] = []
+    for v in values:
+        found += flat(v if isinstance(v, (Value, Complex)) else _number(n, v))
+    return found
+
+
+def _number(n: Node, value: Any) -> Value:
+    dtype = boolean if isinstance(value, bool) else f64 if isinstance(value, float) else i64
+    return n.scalar(value, dtype)
+
+
+def _packed(row: Sequence[Value], like: Sequence[Any]) -> list[Any]:
+    """Values in a row as `like` are: complex tensors, or tensors and numbers, which stay scalar tensors."""
+    rest = iter(row)
+    return [Complex(next(rest), next(rest)) if isinstance(v, Complex) else next(rest) for v in like]
+
+
+def _yield(n: Node, values: Sequence[Any], types: Sequence[TensorType], what: str) -> None:
+    """End a body with `values`, which are to be of `types`."""
+    ends = _tensors(n, values)
+    for k, (v, t) in enumerate(zip(ends, types, strict=False)):
+        if v.type.dtype is not t.dtype or v.type.rank != t.rank:
+            raise Unsupported(f"{what} is {v.type} in one place and {t} in another")
+        if not same_type(v.type, t):
+            if all(isinstance(d, int) for d in (*v.type.shape, *t.shape)):
+                raise Unsupported(f"{what} has the shape {v.type.shape} in one place and {t.shape} in another")
+            ends[k] = n.assume(v, t.shape)
+    n.importer.builder.insert(Yield(ends))
+
+
+# -- Branches and wrappers -------------------------------------------------------------------------------------------------------------
+
+
+@_on_all("cond")
+def cond(n: Node, condition: Any, if_true: Any, if_false: Any, operands: Sequence[Any] = ()) -> list[Any]:
+    if isinstance(condition, bool):
+        return n.importer.subgraph(if_true if condition else if_false, operands)
+    flag = n.reshape(n.cast(condition, boolean), ())
+    blocks = Block(), Block()
+    results: list[Any] = []
+    types: list[TensorType] = []
+    for block, side in zip(blocks, (if_true, if_false), strict=True):
+        with n.importer.building(block):
+            results = n.importer.subgraph(side, operands)
+            types = types or [v.type for v in _tensors(n, results)]
+            _yield(n, results, types, "a result of the branches")
+    op = n.importer.builder.insert(g.If(flag, regions=[Region([b]) for b in blocks]))
+    return _packed(op.results, results)
+
+
+@_on_all("wrap_with_set_grad_enabled")
+def wrap_with_set_grad_enabled(n: Node, enabled: Any, body: Any, *operands: Any) -> list[Any]:
+    return n.importer.subgraph(body, operands)
+
+
+@_on_all("wrap_with_autocast")
+def wrap_with_autocast(
+    n: Node, device: Any, dtype: Any, enabled: Any, cached: Any, body: Any, *operands: Any
+) -> list[Any]:
+    return n.importer.subgraph(body, operands)
+
+
+@_on_all("invoke_subgraph")
+def invoke_subgraph(n: Node, body: Any, identifier: Any, *operands: Any) -> list[Any]:
+    return n.importer.subgraph(body, operands)
+
+
+@_on_all("hints_wrapper")
+def hints_wrapper(n: Node, body: Any, operands: Sequence[Any], *_: Any, **__: Any) -> list[Any]:
+    return n.importer.subgraph(body, operands)
+
+
+@_on_all("tag_activation_checkpoint", "wrap_activation_checkpoint")
+def tag_activation_checkpoint(n: Node, body: Any, *operands: Any, **_: Any) -> list[Any]:
+    return n.importer.subgraph(body, operands)
+
+
+# -- Loops -----------------------------------------------------------------------------------------------------------------------------
+
+
+@_on_all("while_loop")
+def while_loop(n: Node, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+    """Carried numbers are scalar tensors between the steps; in each of them they are numbers again."""
+    initial = _tensors(n, carried)
+    start = _condition(n, condition, [*carried, *operands])
+    block = Block([TensorType(i64, ()), *(v.type for v in initial)])
+    with n.importer.building(block, lambda: block.args[0]):
+        given = _packed(block.args[1:], carried)
+        found = n.importer.subgraph(body, [*given, *operands])
+        again = _condition(n, condition, [*found, *operands])
+        _yield(n, [again, *found], [again.type, *(v.type for v in initial)], "a value that the loop hands on")
+    steps = n.run_time_size(0)
+    op = n.importer.builder.insert(g.While(start, None, initial, count=steps, regions=[Region([block])]))
+    return _packed(op.results, carried)
+
+
+def _condition(n: Node, condition: Any, values: Sequence[Any]) -> Value:
+    (found,) = n.importer.subgraph(condition, values)
+    flag = found if isinstance(found, Value) else _number(n, found)
+    return n.reshape(n.cast(flag, boolean), ())
+
+
+@_on_all("scan")
+def scan(n: Node, body: Any, carried: Sequence[Any], scanned: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+    return _scan(n, body, carried, scanned, operands)
+
+
+@_on_all("map_impl")
+def map_impl(n: Node, body: Any, scanned: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+    return _scan(n, body, [], scanned, operands)
+
+
+def _scan(n: Node, body: Any, carried: Sequence[Any], scanned: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    initial, rows = _tensors(n, carried), _tensors(n, scanned)
+    length = rows[0].type.shape[0]
+    slices = [TensorType(v.type.dtype, v.type.shape[1:]) for v in rows]
+    block = Block([*(v.type for v in initial), *slices])
+    counter: list[Value] = []
+
+    def step() -> Value:
+        """The number of the step, for those who ask."""
+        if not counter:
+            counter.append(block.add_arg(TensorType(i64, ())))
+        return counter[0]
+
+    with n.importer.building(block, step):
+        given = _packed(block.args, [*carried, *scanned])
+        found = n.importer.subgraph(body, [*given, *operands])
+        _yield(n, found, [v.type for v in initial], "a value that the scan hands on")
+    if counter:
+        rows.append(n.emit(g.Iota(shape=(length,))))
+    op = n.importer.builder.insert(g.Scan(initial, rows, length=length, regions=[Region([block])]))
+    return _packed(op.results, found)
+
+
+@_on_all("associative_scan")
+def associative_scan(n: Node, combine: Any, scanned: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+    """In order, one slice after the other: the first stands for itself, and what it is combined with follows."""
+
+    def part(x: Value, start: Dim, stop: Dim) -> Value:
+        starts, stops = (start, *[0] * (x.type.rank - 1)), (stop, *x.type.shape[1:])
+        return n.emit(g.Slice(x, starts=starts, stops=stops, steps=(1,) * x.type.rank))  # type: ignore[no-any-return]
+
+    rows = _tensors(n, scanned)
+    length = rows[0].type.shape[0]
+    firsts = [part(x, 0, 1) for x in rows]
+    initial = [n.reshape(x, x.type.shape[1:]) for x in firsts]
+    block = Block([*(v.type for v in initial), *(v.type for v in initial)])
+    with n.importer.building(block, lambda: _refuse_steps()):
+        given = _packed(block.args, [*scanned, *scanned])
+        found = n.importer.subgraph(combine, [*given, *operands])
+        _yield(n, [*found, *found], [v.type for v in initial] * 2, "a value that the scan hands on")
+    rest = [part(x, 1, length) for x in rows]
+    op = n.importer.builder.insert(g.Scan(initial, rest, length=length - 1, regions=[Region([block])]))
+    stacked = op.results[len(initial) :]
+    joined = [n.emit(g.Concat([a, b], axis=0)) for a, b in zip(firsts, stacked, strict=True)]
+    return _packed(joined, scanned)
+
+
+def _refuse_steps() -> Value:
+    raise Unsupported("random numbers inside an associative scan: draw them before it")

@@ -1,0 +1,173 @@
+"""Which results may be written where they belong, or where an input lies that dies there.
+
+A function's `updates` are new values of its own arguments. One is written in place where nobody reads the old value afterwards: so a cache
+that a model extends costs what is written to it, not a copy of the whole. What cannot be is copied at the end of the run.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ..dialects import func, tensor
+from ..dialects.tensor import Read
+from ..ir.core import Block, Module, Operation, OpResult, Value
+from ..ir.symbolic import Dim, Expr, prove_eq
+from ..transforms.index_maps import flatten_index, substitute_all
+
+WRITTEN = "tw.in_place"
+"""Attribute of a function: the names of arguments that are updated in place."""
+OVERWRITES = "tw.overwrites"
+"""Attribute of a group whose only kernel scatters into the memory of one of its operands: that operand's number."""
+
+
+def computed(value: Value, block: Block) -> list[Value] | None:
+    """A value that operations of `block` compute in memory of their own choice, after the views of it that lead there; None for
+    one that lies somewhere already."""
+    chain = [value]
+    while isinstance(op := chain[-1].defining_op, tensor.Reshape):
+        chain.append(op.x)
+    if isinstance(op, tensor.Scan):
+        chosen = chain[-1] in op.results[len(op.initial) :]
+    else:
+        chosen = isinstance(op, (tensor.Group, tensor.Join, tensor.If))
+    return chain if chosen and op is not None and op.parent is block else None
+
+
+def write_in_place(module: Module) -> None:
+    """Decide for each of the function's updates whether it is made where its argument lies; notes it at the function, and at scatters."""
+    main = module.symbol("main")
+    assert isinstance(main, func.Func)
+    if not main.updates:
+        return
+    order = {op: k for k, op in enumerate(main.body.ops)}
+    written: list[str] = []
+    taken: set[Value] = set()
+    for name, (argument, value) in zip(main.updates, main.updated, strict=True):
+        chain = computed(value, main.body)
+        if chain is None or chain[-1] in taken:
+            continue
+        result = cast(OpResult, chain[-1])
+        maker = result.op
+        begin = min(order[op] for op in _makers(maker))
+        readers = _readers(argument, main.body)
+        if any(order[op] > begin for op in readers) or (
+            maker in readers and not _may_overwrite(maker, result, argument)
+        ):
+            continue
+        if isinstance(maker, tensor.Join) and any(order[op] == begin for op in readers):
+            continue
+        written.append(name)
+        taken.add(result)
+    main.attributes[WRITTEN] = tuple(written)
+
+
+def updates_in_place(main: func.Func) -> set[Value]:
+    """The arguments that `write_in_place` has chosen."""
+    return {a for n, a in zip(main.arg_names, main.body.args, strict=True) if n in main.attributes.get(WRITTEN, ())}
+
+
+def _makers(op: Operation | None) -> list[Operation]:
+    """Those that write the memory of an operation's results: for a join, whoever computes its parts."""
+    if not isinstance(op, tensor.Join):
+        return [op] if op is not None else []
+    return [maker for part in op.parts for maker in _makers(part.defining_op)]
+
+
+def _readers(value: Value, block: Block) -> set[Operation]:
+    """The operations of `block` that read a value, themselves or inside them, also through views."""
+    found: set[Operation] = set()
+    for op in value.users:
+        if isinstance(op, tensor.View):
+            found |= _readers(op.result, block)
+            continue
+        while op.parent is not block:
+            above = op.parent_op
+            assert above is not None
+            op = above
+        found.add(op)
+    return found
+
+
+def _root(value: Value) -> Value:
+    while isinstance(op := value.defining_op, tensor.View):
+        value = op.x
+    return value
+
+
+def _may_overwrite(maker: Operation, result: OpResult, argument: Value) -> bool:
+    """Whether the operation that computes `result` may do so in the memory of the argument, which it reads; notes that at a scatter."""
+    if not isinstance(maker, tensor.Group):
+        return False
+    numbers = [k for k, v in enumerate(maker.operands) if _root(v) is argument]
+    if len(numbers) != 1:
+        return False
+    if maker.kind == "scatter" and len(maker.results) == 1:
+        arg = maker.body.args[numbers[0]]
+        scatter = maker.body.terminator.operands[0].defining_op
+        if (
+            isinstance(scatter, tensor.Scatter)
+            and scatter.dest is arg
+            and len(arg.users) == 1
+            and not scatter_reads(maker, arg)
+        ):
+            maker.attributes[OVERWRITES] = numbers[0]
+            return True
+        return False
+    return (result.index, numbers[0]) in in_place_pairs(maker)
+
+
+def scatter_reads(group: tensor.Group, arg: Value) -> bool:
+    """Whether anything in a group reads elements of its argument."""
+    return any(isinstance(op, Read) and op.source is arg for op in group.walk())
+
+
+def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
+    """(output, input) numbers that may be the same memory: the input is last read exactly where, and when, the output is written.
+
+    The members of a contraction's group have no row in common: nobody but the epilogue may read what it overwrites.
+    """
+    if OVERWRITES in group.attributes:
+        return ((0, group.attributes[OVERWRITES]),)
+    if group.kind not in ("rows", "contraction"):
+        return ()
+    members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
+    rows = int(group.attributes["tw.rows"]) if group.kind == "rows" else None
+    pairs = []
+    for k, value in enumerate(group.body.terminator.operands):
+        if tensor.place_of(group.results[k]) is not None:
+            continue  # it lies in the midst of others
+        writer = next(k for k, m in enumerate(members) if m.result is value)
+        for n, arg in enumerate(group.body.args):
+            if (
+                arg.type.dtype is value.type.dtype
+                and prove_eq(arg.type.size, value.type.size)
+                and _dies_where_written(members, writer, arg, rows)
+            ):
+                pairs.append((k, n))
+    return tuple(pairs)
+
+
+def _dies_where_written(members: list[tensor.Compute], writer: int, arg: Value, rows: int | None) -> bool:
+    for position, m in enumerate(members):
+        reads = [x for x in m.reads if x.source is arg]
+        if not reads:
+            continue
+        if position > writer or any(r.dynamic or (r.guard and position != writer) for r in reads):
+            return False
+        still: dict[Expr, Dim] = {axis: 0 for axis in m.axes if prove_eq(axis.upper, 0)}  # may be written as 0
+        for r in reads:
+            if position == writer:
+                address = flatten_index(substitute_all(r.indices, still), arg.type.shape)
+                own = flatten_index(substitute_all(m.axes, still), m.result.type.shape)
+                if not prove_eq(address, own):
+                    return False
+            elif (
+                rows is None
+                or tuple(r.indices[:rows]) != tuple(m.axes[:rows])
+                or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]
+            ):
+                return False
+    return True
+
+
+__all__ = ["OVERWRITES", "computed", "in_place_pairs", "updates_in_place", "write_in_place"]
