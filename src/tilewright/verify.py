@@ -116,7 +116,8 @@ def verify(
     atol = ROUNDED.get(precision, ATOL) if atol is None else atol
     report = Report(name, rtol, atol)
     changed = [entry["name"] for entry in library.metadata["inputs"] if entry.get("updated")]
-    library.state.reset()
+    if library.metadata.get("states"):
+        library.state.reset()
     chosen = list(sizes) if sizes is not None else sample_sizes(library.metadata, seed=seed)
     for index, assignment in enumerate(chosen):
         if progress is not None:
