@@ -485,7 +485,7 @@ class Importer:
         """Results under the sizes that torch knows them by: what one mask chooses of two tensors is two counts here and one there."""
         if isinstance(found, list):
             return [self._named(n, x, w) for x, w in zip(found, wanted, strict=True)]
-        if not isinstance(found, Value) or wanted is None:
+        if not isinstance(found, Value) or not hasattr(wanted, "shape"):
             return found
         try:
             return n.fitting(found, self.symbols.shape(wanted.shape))
