@@ -379,19 +379,25 @@ class Importer:
 
     def subgraph(self, module: Any, given: Sequence[Any]) -> list[Any]:
         """What a graph module gives for values, or numbers; imported anew each time."""
+        around: dict[Any, Any] = {}
         for n in module.graph.nodes:
             self.values.pop(n, None)
         for placeholder, value in zip((n for n in module.graph.nodes if n.op == "placeholder"), given, strict=True):
             self.values[placeholder] = value
             e = getattr(getattr(placeholder.meta.get("val"), "node", None), "expr", None)
-            if e is not None and e.is_Symbol and (isinstance(value, Value) or e not in self.symbols.symbols):
-                self.symbols.forget(e)
-                if isinstance(value, Value):
-                    self._bind(value, placeholder.meta["val"])
-                else:
-                    self.symbols.symbols[e] = value
-        results = self._graph(module, module.graph)
-        return [self._argument(r) for r in (results if isinstance(results, (list, tuple)) else [results])]
+            if e is None or not e.is_Symbol or self.symbols.symbols.get(e) is value:
+                continue
+            # One symbol of torch is one number in the body of a loop, and the next one in its condition.
+            around.setdefault(e, self.symbols.symbols.get(e))
+            self.symbols.rename(e, None if isinstance(value, Value) else value)
+            if isinstance(value, Value):
+                self._bind(value, placeholder.meta["val"])
+        try:
+            results = self._graph(module, module.graph)
+            return [self._argument(r) for r in (results if isinstance(results, (list, tuple)) else [results])]
+        finally:
+            for e, value in around.items():
+                self.symbols.rename(e, value)
 
     def _bind(self, value: Value, size: Any) -> None:
         """Let torch's symbol `size` stand for the number in a scalar tensor."""

@@ -63,10 +63,12 @@ class SymbolMap:
             self.symbols[e] = found
         return found
 
-    def forget(self, e: Any) -> None:
-        """Take back what a symbol of torch stands for: in a function that is imported again it is another number."""
-        if self.symbols.pop(e, None) is not None:
-            self._memo = {}
+    def rename(self, e: Any, dim: Dim | None) -> None:
+        """Let a symbol of torch stand for another number from here on; None: for none that is known."""
+        self.symbols.pop(e, None)
+        if dim is not None:
+            self.symbols[e] = dim
+        self._memo = {}
 
     def _translate(self, e: Any) -> Dim:
         import sympy
