@@ -73,6 +73,8 @@ def test_against_eager(name: str) -> None:
     [
         (F.bilinear, (random(3, 4), random(3, 4, seed=1), random(2, 4, 4))),
         (torch.linalg.matrix_exp, (random(2, 3, 3) / 4,)),
+        (lambda x: torch.linalg.vector_norm(x, 3, 1), (random(4, 50),)),
+        (lambda x: torch.std(x, 1), (random(4, 50),)),
     ],
 )
 def test_narrow_floats_are_computed_in_float32(function: Any, inputs: Any) -> None:

@@ -10,6 +10,7 @@ from ....ir.core import Value
 from ....ir.types import DType, boolean, i64
 from ..importer import Node, Unsupported
 from ..registry import importer
+from .arithmetic import widened
 
 
 def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
@@ -89,7 +90,7 @@ def var(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: 
 
 @importer("aten.std.correction")
 def std(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
-    return n.unary("sqrt", var(n, x, dim, correction=correction, keepdim=keepdim))
+    return n.cast(n.unary("sqrt", var(n, widened(n, x), dim, correction=correction, keepdim=keepdim)), x.type.dtype)
 
 
 @importer("aten.var_mean.correction")
@@ -108,7 +109,10 @@ def logsumexp(n: Node, x: Value, dim: Any, keepdim: bool = False) -> Value:
 def vector_norm(
     n: Node, x: Value, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Value:
-    x = n.cast(x, n.result_dtype())
+    return n.cast(_norm(n, widened(n, n.cast(x, n.result_dtype())), order, dim, keepdim), n.result_dtype())
+
+
+def _norm(n: Node, x: Value, order: float, dim: Any, keepdim: bool) -> Value:
     size = x.type.dtype
     if order == 2:
         return n.unary("sqrt", reduced(n, g.ReduceSum, n.binary("mul", x, x), dim, keepdim))
