@@ -1,4 +1,4 @@
-"""Forty JAX programs, and the gradient of each: exported, compiled, run, compared with JAX.
+"""JAX programs (those of `jax_library` too), and the gradient of each: exported, compiled, run, compared with JAX.
 
     python -m tests.conformance.jax_programs                    # all; brings jax_programs.json up to date
     python -m tests.conformance.jax_programs --interpret --only attention
@@ -29,26 +29,12 @@ from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
 from tilewright.runtime.nested import Nested
 
+from . import jax_library  # noqa: F401  (registers its programs)
+from .jax_table import FORWARD_ONLY, PROGRAMS, normal, program
+
 DATA = Path(__file__).with_suffix(".json")
 TOLERANCE = 2e-5
 """Of the largest number of a result."""
-
-PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
-_RANDOM = np.random.default_rng(7)
-
-
-def normal(*shape: int) -> Any:
-    return _RANDOM.standard_normal(shape).astype(np.float32)
-
-
-def program(*args: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a program with the arguments that it is run on."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        PROGRAMS[function.__name__] = function, args
-        return function
-
-    return register
 
 
 # -- Networks ----------------------------------------------------------------------------------------------------------------------
@@ -151,7 +137,7 @@ def scan_lstm_backward(x, w):
     return lax.scan(step, (jnp.zeros((2, 4)), jnp.zeros((2, 4))), x, reverse=True)[1]
 
 
-@program(normal(5))
+@program(normal(5), backward=False)  # JAX has no backward pass of a loop with an open end
 def while_loop(x):
     return lax.while_loop(lambda s: jnp.abs(s[1]).sum() < 100, lambda s: (s[0] + 1, s[1] * 1.5 + 1), (0, x))
 
@@ -309,7 +295,7 @@ def gradient(name: str) -> Callable[..., Any] | None:
     function, args = PROGRAMS[name]
     leaves = [jax.tree.leaves(a)[0] for a in args]
     by = tuple(k for k, a in enumerate(leaves) if a.dtype.kind == "f")
-    if not by or name == "while_loop":  # JAX has no backward pass of a loop with an open end
+    if not by or name in FORWARD_ONLY:
         return None
 
     def total(*args: Any) -> Any:
@@ -349,8 +335,9 @@ def _interpreted(exported: Any, inputs: list[Any]) -> list[Any]:
     module = import_stablehlo(exported)
     verify(module)
     entries = module.symbol("main").attributes["nested"]
-    results = Interpreter(module).run("main", inputs)
-    found = Nested(*entries).unflatten(results) if entries else results
+    nested = Nested(*entries) if entries else None
+    results = Interpreter(module).run("main", list(nested.flatten(inputs, {})) if nested else inputs)
+    found = nested.unflatten(results) if nested else results
     return list(found) if isinstance(found, (tuple, list)) else [found]
 
 

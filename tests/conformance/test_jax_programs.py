@@ -1,4 +1,4 @@
-"""JAX programs and their gradients, interpreted; a sample of them compiled. All of them: `python -m tests.conformance.jax_programs`."""
+"""JAX programs, and gradients of half of them, interpreted; a sample of them compiled. All of them: `python -m tests.conformance.jax_programs`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("jax")
 
+from . import jax_library
 from .jax_programs import DATA, PROGRAMS, gradient, outcome
 
 
@@ -15,7 +16,7 @@ from .jax_programs import DATA, PROGRAMS, gradient, outcome
 def test_interpreted(name: str) -> None:
     function, args = PROGRAMS[name]
     assert outcome(function, args, native=False) == "pass"
-    backward = gradient(name)
+    backward = gradient(name) if function.__module__ != jax_library.__name__ else None
     assert backward is None or outcome(backward, args, native=False) == "pass"
 
 

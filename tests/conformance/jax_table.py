@@ -1,0 +1,29 @@
+"""The table of JAX programs that `jax_programs` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+FORWARD_ONLY: set[str] = set()
+"""Programs of which JAX, or mathematics, has no gradient."""
+_RANDOM = np.random.default_rng(7)
+
+
+def normal(*shape: int) -> Any:
+    return _RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def program(*args: Any, backward: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a program with the arguments that it is run on, and whether its gradient is run too."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        PROGRAMS[function.__name__] = function, args
+        if not backward:
+            FORWARD_ONLY.add(function.__name__)
+        return function
+
+    return register
