@@ -208,6 +208,7 @@ def _interpreted(program: Any, module: Sample) -> list[Any]:
     border = Nested(*main.nested) if main.nested else None
     parts = given if border is None else border.flatten(given, {})
     found = [_tensor(y) for y in Interpreter(imported).run("main", [array_of(x, "an input") for x in parts])]
+    found = found[: len(found) - len(main.updates)]  # new values of inputs follow the outputs
     return found if border is None else _pytree.tree_leaves(border.unflatten(found))
 
 

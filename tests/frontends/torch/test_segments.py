@@ -68,6 +68,14 @@ def test_against_eager(name: str) -> None:
     check(function, *inputs)
 
 
+def test_a_mask_may_choose_more_elements_than_there_are() -> None:
+    """Broadcast against the mask there are more, which torch's bound of their number leaves out."""
+    module = check(torch.masked_select, random(4), random(5, 4, dtype=torch.bool) | True)
+    (result,) = module.symbol("main").body.terminator.operands
+    (size,) = result.type.shape
+    assert size.upper == 20
+
+
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [

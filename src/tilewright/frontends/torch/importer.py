@@ -125,9 +125,10 @@ class Node:
                 shape[-k] = wanted
         return x if shape == list(x.type.shape) else self.assume(x, shape)
 
-    def run_time_size(self, size: Any) -> Expr:
-        """A new symbol for the size that the operator built next computes; `size` is what torch calls it, if it is known by that name alone."""
-        return self.importer.symbols.define(size, self.importer.ranges)
+    def run_time_size(self, size: Any, most: Dim | None = None) -> Expr:
+        """A new symbol for the size, of at most `most`, that the operator built next computes; `size` is what torch calls it, if it is known by
+        that name alone."""
+        return self.importer.symbols.define(size, self.importer.ranges, most)
 
     def computed_size(self, count: Value, size: Any = 0) -> Expr:
         """The number in an i64 scalar as a size, which torch calls `size`."""

@@ -48,13 +48,18 @@ class SymbolMap:
             found = self._memo[e] = self._translate(e)
         return found
 
-    def define(self, size: Any, ranges: Mapping[Any, Any]) -> Expr:
-        """A new symbol for a size that the run computes; it stands for `size` (a SymInt or sympy's), where that is a symbol that nothing defines yet."""
+    def define(self, size: Any, ranges: Mapping[Any, Any], most: Dim | None = None) -> Expr:
+        """A new symbol for a size that the run computes; it stands for `size` (a SymInt or sympy's), where that is a symbol that nothing defines yet.
+
+        `most`, where it is a number, is the largest that it can be; torch's own bounds do not count what broadcasting adds.
+        """
         from ...ir.symbolic import symbol
 
         e = getattr(getattr(size, "node", None), "expr", size)
         own = not isinstance(e, int) and e.is_Symbol and e not in self.symbols
         low, high = _bounds(e, ranges) if own else (0, None)
+        if isinstance(most, int):
+            high = most
         self.defined += 1
         found = symbol(f"{e if own else 'count'}_{self.defined}", low, high)
         assert isinstance(found, Expr)

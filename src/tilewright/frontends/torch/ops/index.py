@@ -76,7 +76,7 @@ def _index_vectors(n: Node, indices: Sequence[Value]) -> tuple[Value, tuple[Dim,
 
 def places(n: Node, mask: Value, size: Any = None) -> list[Value]:
     """For each dimension of `mask` the index (i64) of each element that is not 0; `size` is what torch calls their number."""
-    count = n.run_time_size(size)
+    count = n.run_time_size(size, mask.type.size)
     found = n.emit(g.NonZero(mask, count=count))
     return [n.reshape(sliced(n, found, 1, d, 1), (count,)) for d in range(mask.type.rank)]
 
