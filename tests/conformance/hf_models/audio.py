@@ -90,6 +90,7 @@ add(
             "MoonshineModel",
             _moonshine,
             lambda w: {"input_values": normal("batch", "samples"), "decoder_input_ids": ids("batch", "target")},
+            {"least": {"samples": 1280}},
         ),
         "sew": ("SEWModel", lambda w: w.speech(squeeze_factor=2)),
         "sew_d": ("SEWDModel", lambda w: w.speech(squeeze_factor=2)),

@@ -224,7 +224,10 @@ add(
         "pixtral": ("PixtralVisionModel", lambda w: w.vision(head_dim=w.hidden // w.heads), image_input),
         "siglip": (
             "SiglipModel",
-            lambda w: {"text_config": w.text(projection_size=w.hidden), "vision_config": w.vision()},
+            lambda w: {
+                "text_config": w.text(projection_size=w.hidden, max_position_embeddings=128),
+                "vision_config": w.vision(),
+            },
         ),
         "vilt": (
             "ViltModel",

@@ -11,6 +11,12 @@ def _stages(w: Widths, count: int = 4) -> dict[str, Any]:
     return {"hidden_sizes": list(w.stages[:count]), "depths": [1, 1, 2, 1][:count]}
 
 
+def _pyramid(w: Widths) -> dict[str, Any]:
+    """Transformers whose heads are as wide in every stage."""
+    heads = [size // w.stages[0] for size in w.stages]
+    return {"hidden_sizes": list(w.stages), "depths": [1, 1, 1, 1], "num_attention_heads": heads}
+
+
 def _swin(w: Widths) -> dict[str, Any]:
     real = w is REAL
     return {
@@ -125,7 +131,7 @@ add(
         ),
         "glpn": (
             "GLPNModel",
-            lambda w: {"hidden_sizes": list(w.stages), "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 3, 4]},
+            lambda w: _pyramid(w),
             picture(64),
         ),
         "hiera": (
@@ -211,17 +217,12 @@ add(
         "poolformer": ("PoolFormerModel", _stages, picture(64)),
         "pvt": (
             "PvtModel",
-            lambda w: {
-                "image_size": max(64, w.image),
-                "hidden_sizes": list(w.stages),
-                "depths": [1, 1, 1, 1],
-                "num_attention_heads": [1, 2, 3, 4],
-            },
+            lambda w: {"image_size": max(64, w.image), **_pyramid(w)},
             picture(64),
         ),
         "pvt_v2": (
             "PvtV2Model",
-            lambda w: {"hidden_sizes": list(w.stages), "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 3, 4]},
+            lambda w: _pyramid(w),
             picture(64),
         ),
         "regnet": ("RegNetModel", lambda w: _stages(w) | {"embedding_size": 16, "groups_width": 16}, picture(64)),
@@ -269,12 +270,7 @@ add(
         ),
         "segformer": (
             "SegformerForSemanticSegmentation",
-            lambda w: {
-                "hidden_sizes": list(w.stages),
-                "depths": [1, 1, 1, 1],
-                "num_attention_heads": [1, 2, 3, 4],
-                "decoder_hidden_size": w.stages[-1],
-            },
+            lambda w: _pyramid(w) | {"decoder_hidden_size": w.stages[-1]},
             picture(64),
         ),
         "superpoint": ("SuperPointForKeypointDetection", lambda w: {}, picture(64)),
