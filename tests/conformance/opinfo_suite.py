@@ -197,7 +197,7 @@ def first_line(error: Exception) -> str:
 def _compiled(program: Any, module: Sample) -> list[Any]:
     with tw.compile(program, cache=False) as library:
         found = library(*_copies(module))
-    return [torch.as_tensor(x) for x in (found if isinstance(found, tuple) else (found,))]
+    return [x if isinstance(x, torch.Tensor) else _tensor(x) for x in (found if isinstance(found, tuple) else (found,))]
 
 
 def _interpreted(program: Any, module: Sample) -> list[Any]:
