@@ -31,7 +31,7 @@ OPTIONS = {"fallback": True, "threads": None, "precision": None}
 
 
 def tilewright(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """The backend that torch finds under the name "tilewright" (entry point group ``torch_dynamo_backends``).
+    """The backend that torch finds under the name "tilewright" (entry point group ``torch_dynamo_backends``, or once this module is imported).
 
     Sizes that Dynamo treats as dynamic are symbols of the compiled library, so it is compiled once for all of them (``dynamic=True`` from the first
     call on; Dynamo itself tries the second size). Objects and whole libraries are found in the disk cache again.
@@ -154,5 +154,17 @@ def _library(graph: GraphImporter, options: Mapping[str, Any]) -> Any:
     threads = options["threads"] or torch.get_num_threads()
     return compile(module, threads=threads, precision=options["precision"])
 
+
+def _register() -> None:
+    """Make the backend's name known to torch where the package runs from its sources, without the entry point that installing it makes."""
+    try:
+        import torch._dynamo as dynamo
+    except ImportError:  # without torch nobody asks for it
+        return
+    if "tilewright" not in dynamo.list_backends():
+        dynamo.register_backend(tilewright)
+
+
+_register()
 
 __all__ = ["OPTIONS", "FallbackWarning", "compile_graph", "tilewright"]

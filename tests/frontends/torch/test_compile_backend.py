@@ -83,6 +83,7 @@ def test_the_entry_point_names_the_backend() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     where = project["entry-points"]["torch_dynamo_backends"]["tilewright"]
     assert where == f"{torch_backend.__name__}:{torch_backend.tilewright.__name__}"
+    assert "tilewright" in torch._dynamo.list_backends()  # installed or not
 
 
 def test_inference() -> None:
@@ -288,19 +289,53 @@ def test_what_is_not_compiled_runs_in_torch_and_is_named(compiled: list[Any]) ->
     assert isinstance(
         caught.value.__cause__ or getattr(caught.value, "inner_exception", caught.value), UnsupportedOperatorError
     )
+    assert "use torch.compile" not in str(caught.value) and "leave options={'fallback': False} out" in str(caught.value)
 
 
-def test_complex_numbers_are_torchs(compiled: list[Any]) -> None:
+def test_complex_numbers() -> None:
+    def f(x: Any, z: Any) -> Any:
+        spectrum = torch.fft.rfft(x.sin() * 2) * z
+        return torch.fft.irfft(spectrum * spectrum.conj(), n=8).relu() + x, spectrum, spectrum.real, spectrum.T.conj()
+
+    x, z = random(3, 8), torch.complex(random(5), random(5, seed=1))
+    results, gradients = [], []
+    for g in (f, compile(f)):
+        a, b = x.clone().requires_grad_(), z.clone().requires_grad_()
+        results.append(g(a, b.conj()))
+        gradients.append(torch.autograd.grad(results[-1][0].sum() + results[-1][3].abs().sum(), (a, b)))
+    for got, wanted in zip(results[1], results[0], strict=True):
+        assert (got.dtype, got.stride(), got.is_conj()) == (wanted.dtype, wanted.stride(), wanted.is_conj())
+        close(got, wanted)
+    close(gradients[1], gradients[0])
+
+
+def test_recurrent_layers_without_gradients() -> None:
+    layer, x = torch.nn.LSTM(5, 6, num_layers=2, bidirectional=True, batch_first=True).eval(), random(3, 7, 5)
+    with torch.no_grad():
+        close(compile(layer)(x), layer(x))
+
+
+def test_branches_and_loops() -> None:
+    from torch._higher_order_ops import scan
+
     def f(x: Any) -> Any:
-        spectrum = torch.fft.rfft(x.sin() * 2)
-        return torch.fft.irfft(spectrum * spectrum.conj(), n=8).relu() + x, spectrum.real
+        y = torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos() - 1, (x,))
+        return scan(lambda c, row: (c + row, c * row), torch.zeros(4), y, dim=0)
 
-    x, y = random(3, 8).requires_grad_(), random(3, 8).requires_grad_()
-    with pytest.warns(torch_backend.FallbackWarning, match="_fft_r2c.*complex64"):
-        got, wanted = torch.compile(f, backend=torch_backend.tilewright)(y), f(x)
-    close(got, wanted)
-    close(torch.autograd.grad(got[0].sum(), y), torch.autograd.grad(wanted[0].sum(), x))
-    assert len(compiled) > 4
+    compiled = compile(f)
+    for x in (random(3, 4), -random(3, 4)):
+        close(compiled(x), tuple(f(x)))
+
+
+def test_what_a_branch_does_may_be_torchs() -> None:
+    def f(x: Any) -> Any:
+        y = torch.cond(x.sum() > 0, lambda a: cube(a), lambda a: a * 1, (x + 1,))
+        return y * 2
+
+    with pytest.warns(torch_backend.FallbackWarning, match="cube"):
+        compiled = torch.compile(f, backend=torch_backend.tilewright)
+        for x in (random(3, 4).abs(), -10 - random(3, 4)):
+            close(compiled(x), f(x))
 
 
 def test_assertions_hold() -> None:

@@ -15,13 +15,14 @@ from typing import Any
 
 from ...dialects import graph as g
 from ...errors import CompileError
-from ...ir.core import Module, Value
+from ...ir.core import Module
 from ...ir.symbolic import symbol
 from ...ir.types import TensorType, u8
+from ..complex import each
 from .importer import Importer, location_of
 from .ops.random import noise_of
 from .symbols import Untranslatable
-from .tensors import dtype_of, is_known
+from .tensors import dtype_of, is_known, part_dtype_of
 
 Library = Callable[..., Any]
 Evaluate = Callable[[list[Any], list[Any]], Any]
@@ -51,6 +52,8 @@ class GraphImporter(Importer):
 
     `run` gives its module, `bind` makes the function that torch calls.
     """
+
+    otherwise = "leave options={'fallback': False} out: PyTorch then runs it between the compiled parts"
 
     def __init__(self, source: Any) -> None:
         super().__init__()
@@ -92,7 +95,7 @@ class GraphImporter(Importer):
             tensors = [n for n in tensors if not _foreign(n)]
             for n in tensors:
                 val = n.meta["val"]
-                inputs.append((n.name, n, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+                inputs.append((n.name, n, TensorType(part_dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
             for n in carried:
                 inputs.append((n.name, None, TensorType(u8, (self.symbols.dim(n.meta["val"]), 0))))
         except Untranslatable as error:
@@ -155,11 +158,11 @@ class GraphImporter(Importer):
         self.symbols.symbols[e] = symbol(name, low, high)
         return True
 
-    def _result(self, node: Any) -> Value:
+    def _result(self, node: Any) -> Any:
         value, order = super()._result(node), self.orders[node]
         if order == tuple(range(len(order))):
             return value
-        return self.emit(g.Transpose(value, permutation=order))  # type: ignore[no-any-return]
+        return each(lambda part: self.emit(g.Transpose(part, permutation=order)), value)
 
     # -- Calls -------------------------------------------------------------------------------------------------------------------
 
@@ -285,7 +288,9 @@ def _foreign(node: Any) -> list[str]:
 
     val = node.meta.get("val")
     found = [x.dtype for x in (val if isinstance(val, (list, tuple)) else (val,)) if isinstance(x, torch.Tensor)]
-    return [str(t).removeprefix("torch.") for t in found if not is_known(t)]
+    return [
+        str(t).removeprefix("torch.") for t in found if not is_known(t) and t not in (torch.complex64, torch.complex128)
+    ]
 
 
 def _is_view(node: Any) -> bool:

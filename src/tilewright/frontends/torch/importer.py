@@ -159,6 +159,9 @@ def _example(x: Any) -> Any:
 class Importer:
     """Imports FX nodes into one module. What the graph's placeholders are is told by its owner: see `build`."""
 
+    otherwise = "use torch.compile(model, backend='tilewright'), which leaves it to PyTorch"
+    """The way around any operator that is not supported."""
+
     def __init__(self) -> None:
         self.symbols = SymbolMap()
         self.ranges: Mapping[Any, Any] = {}
@@ -215,9 +218,7 @@ class Importer:
             kept += named
         self._graph(owner, graph)
         if self.problems:
-            raise unsupported(
-                self.problems, "use torch.compile(model, backend='tilewright'), which leaves it to PyTorch"
-            )
+            raise unsupported(self.problems, self.otherwise)
         if self.seed is not None:
             name = _unused("seed", inputs)
             arguments.append((name, self.seed))
@@ -239,9 +240,15 @@ class Importer:
             same = argument.type is value.type
             yield argument, value if same else self.emit(g.AssumeShape(value, shape=argument.type.shape))
 
-    def _result(self, node: Any) -> Value:
-        """What the function returns for an output's node."""
-        return self._value(node)  # type: ignore[no-any-return]
+    def _result(self, node: Any) -> Any:
+        """What the function returns for an output's node, or for a number: a scalar tensor."""
+        found = self._argument(node)
+        if isinstance(found, (Value, Complex)):
+            return found
+        if isinstance(found, Expr):
+            return self.emit(g.Symbolic(values=(found,)))
+        dtype = np.bool_ if isinstance(found, bool) else np.int64 if isinstance(found, int) else np.float64
+        return self.emit(g.Constant(value=Constant(dtype(found))))
 
     def emit(self, op: Operation) -> Any:
         """See `Node.emit`."""
@@ -316,6 +323,9 @@ class Importer:
             self.values[node] = self._named(context, found, context.meta) if self.symbols.run_time else found
         except (Unsupported, Untranslatable) as error:
             self._problem(node, name, location, str(error))
+        except _Poisoned:  # something in a function that it takes
+            self.refused.append(node)
+            self.values[node] = POISON
         except IRError as error:
             raise InternalError(f"importing {name} at {location}: {error}") from error
 
@@ -329,7 +339,7 @@ class Importer:
         )
         self._call(None, call)
         found = self.values.pop(call)
-        self.values[node] = POISON if found is POISON else (TOKEN, *((found,) if single else found))
+        self.values[node] = POISON if found is POISON else (TOKEN, *((found,) if single else found or ()))
 
     def _number(self, node: Any, val: Any) -> None:
         """A tensor's only element taken out as a Python number: an integer becomes a size, any other stays a tensor of rank 0."""
@@ -587,9 +597,9 @@ class _Poisoned(Exception):
 
 
 def _live_nodes(graph: Any) -> set[Any]:
-    """Nodes that the output depends on; assertions about sizes and dtypes are not among them."""
+    """Nodes that the output depends on, and assertions about data; those about sizes and dtypes are not among them."""
     live: set[Any] = set()
-    pending = [n for n in graph.nodes if n.op == "output"]
+    pending = [n for n in graph.nodes if n.op == "output" or str(n.target).startswith("aten._assert_async")]
     while pending:
         node = pending.pop()
         if node not in live:

@@ -119,7 +119,7 @@ class ProgramImporter(Importer):
         return names, nodes
 
     def _outputs(self, signature: Any) -> tuple[list[Any], list[str]]:
-        """Nodes of the tensor outputs and their names."""
+        """Nodes of the outputs, or the numbers that they are, and their names. None and texts are left out."""
         from torch.utils import _pytree
 
         output = next(n for n in self.program.graph.nodes if n.op == "output")
@@ -144,13 +144,19 @@ class ProgramImporter(Importer):
             name = paths[position] if position < len(paths) else ""
             position += 1
             kind = type(spec.arg).__name__
-            if kind == "ConstantArgument" and spec.arg.value is None:
+            if kind == "ConstantArgument" and not isinstance(spec.arg.value, (int, float)):
                 continue
-            if kind != "TensorArgument":
+            if kind not in (
+                "TensorArgument",
+                "ConstantArgument",
+                "SymIntArgument",
+                "SymFloatArgument",
+                "SymBoolArgument",
+            ):
                 raise CompileError(
                     f"output {name or position - 1} is a {kind.removesuffix('Argument')}, not a tensor; return a tensor of it"
                 )
-            nodes.append(node)
+            nodes.append(spec.arg.value if kind == "ConstantArgument" else node)
             names.append(name)
         single = len(nodes) == 1
         names = [n if n and not n.isdigit() else "output" if single else f"output{n or k}" for k, n in enumerate(names)]

@@ -75,6 +75,22 @@ def _layers(
     return [n.transpose(x, (1, 0, 2)) if batch_first else x, *stacked]
 
 
+@importer("aten.mkldnn_rnn_layer.default")
+def mkldnn_rnn_layer(
+    n: Node, x: Value, w: Value, r: Value, w_bias: Value, r_bias: Value, h: Value, c: Value, reverse: bool,
+    batch_sizes: Sequence[int], mode: int, _: Any, __: Any, has_biases: bool, *options: Any,
+) -> list[Any]:  # fmt: skip
+    """One direction of one layer of an LSTM, which is what torch.compile makes of it without gradients."""
+    bidirectional, batch_first, train = options
+    if mode != 2 or batch_sizes or bidirectional or batch_first or train:
+        raise Unsupported("a form of recurrent layer that torch does not write itself")
+    biases = (w_bias, r_bias) if has_biases else (None, None)
+    weights = Weights(n.transpose(w, (1, 0)), n.transpose(r, (1, 0)), *biases)
+    initial = [n.reshape(v, v.type.shape[-2:]) for v in (h, c)]
+    y, last = run_layer(n.importer.builder, x, initial, lstm_step(weights, "ifgo"), backward=reverse)
+    return [y, *(n.reshape(v, s.type.shape) for v, s in zip(last, (h, c), strict=True)), None]
+
+
 def _state(n: Node, states: Value, number: int) -> Value:
     shape = states.type.shape
     one = n.emit(g.Slice(states, starts=(number, 0, 0), stops=(number + 1, *shape[1:]), steps=(1, 1, 1)))

@@ -1,0 +1,17 @@
+"""Operators that are called for what they do, not for a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....dialects import graph as g
+from ....ir.core import Value
+from ....ir.types import boolean
+from ..importer import Node
+from ..registry import importer
+
+
+@importer("aten._assert_async.default", "aten._assert_async.msg")
+def assert_async(n: Node, condition: Value, message: Any = "an assertion of the model does not hold") -> None:
+    flag = n.reshape(n.cast(condition, boolean), ())
+    n.importer.builder.insert(g.Check(flag, message=f"{message} ({n.location})"))
