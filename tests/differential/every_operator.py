@@ -20,7 +20,7 @@ from tilewright.dialects.graph.scan import Yield
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Block, IRError, Operation, Region, Value
-from tilewright.ir.run_time_symbols import defined_by
+from tilewright.ir.run_time_symbols import defined_by, mentions
 from tilewright.ir.symbolic import Dim, Expr, bounds, evaluate, symbol
 from tilewright.ir.types import TensorType, boolean, f32, i64
 
@@ -124,6 +124,8 @@ class EveryOperator(Generator):
 
     def _own_input(self, wanted: Input, dims: Mapping[str, Dim]) -> Value:
         shape = tuple(_dim(d, dims) for d in wanted.shape)
+        if mentions(shape, {s for op in self.function.body.ops for s in defined_by(op)}):
+            raise IRError("an input's size is not for the run to compute")
         fill = normal if wanted.fill is special else wanted.fill
         arrays = []
         for run in self.runs:

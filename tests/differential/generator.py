@@ -91,23 +91,28 @@ class _Run:
     def evaluate(self, op: Operation, values: dict[Value, np.ndarray], disturb: bool) -> list[np.ndarray]:
         """The results of an operator. Sizes that it defines are kept: disturbed values that lead to others are told apart by their shapes."""
         operands = {v: values[v] for v in op.operands}
+        flush = values is self.noisy[0]
         if disturb:
-            operands = {v: self._disturbed(a, v.type.dtype) for v, a in operands.items()}
+            operands = {v: self._disturbed(a, v.type.dtype, flush) for v, a in operands.items()}
         frame = Frame(self.module, dict(self.dims), {**values, **operands} if op.regions else dict(operands))
         frame.run(op)
         if not disturb:
             self.dims.update((s.name, frame.dims[s.name]) for s in defined_by(op))
         results = [np.asarray(frame.values[r]) for r in op.results]
         if disturb:
-            results = [self._disturbed(a, r.type.dtype) for a, r in zip(results, op.results, strict=True)]
+            results = [self._disturbed(a, r.type.dtype, flush) for a, r in zip(results, op.results, strict=True)]
         return results
 
-    def _disturbed(self, array: np.ndarray, dtype: DType) -> np.ndarray:
+    def _disturbed(self, array: np.ndarray, dtype: DType, flush: bool) -> np.ndarray:
+        """`flush`: what may be the rounding error of a sum that cancels is 0, as it is in another order."""
         if dtype not in self.ulp:
             return array
         noise = 1.0 + self.ulp[dtype] * self.rng.uniform(-1, 1, array.shape)
         with np.errstate(all="ignore"):
-            return np.asarray((array.astype(np.float64) * noise).astype(array.dtype))
+            found = array.astype(np.float64) * noise
+            if flush and array.size:
+                found = np.where(np.abs(found) < ULP[f32] * np.abs(found).max(), 0.0, found)
+            return np.asarray(found.astype(array.dtype))
 
 
 class Generator:

@@ -185,3 +185,8 @@ def test_symbols_stand_behind_their_definition() -> None:
     verify(module)
     order = list(main.body.ops)
     assert order.index(definition) < order.index(early.defining_op)
+
+
+def test_an_argument_has_no_size_that_the_run_computes() -> None:
+    with pytest.raises(IRError, match="computes the symbol 'found', which is a size of an argument"):
+        build({"x": (N, 3), "y": (FOUND,)}, lambda b, x, y: [b(g.NonZero(x, count=FOUND)), y])

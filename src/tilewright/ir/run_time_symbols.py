@@ -46,21 +46,22 @@ def definers_of(op: Operation, known: Mapping[Expr, Operation]) -> list[Operatio
 def symbols_of(op: Operation) -> Iterator[Expr]:
     """The symbols that an operation, or one inside it, mentions in attributes and types; some of them repeatedly."""
     for inner in op.walk():
-        yield from _symbols_in(inner.attributes.values())
-        yield from _symbols_in(r.type for r in inner.results)
+        yield from symbols_in(inner.attributes.values())
+        yield from symbols_in(r.type for r in inner.results)
         for region in inner.regions:
             for block in region.blocks:
-                yield from _symbols_in(a.type for a in block.args)
+                yield from symbols_in(a.type for a in block.args)
 
 
-def _symbols_in(data: Iterable[Any]) -> Iterator[Expr]:
+def symbols_in(data: Iterable[Any]) -> Iterator[Expr]:
+    """The symbols that types and attributes mention; some of them repeatedly."""
     for value in data:
         if isinstance(value, Expr):
             yield from free_symbols(value)
         elif isinstance(value, (TensorType, BufferType)):
-            yield from _symbols_in(value.shape)
+            yield from symbols_in(value.shape)
         elif isinstance(value, (tuple, list)):
-            yield from _symbols_in(value)
+            yield from symbols_in(value)
 
 
-__all__ = ["defined_by", "defined_inside", "definers_of", "definitions", "mentions", "symbols_of"]
+__all__ = ["defined_by", "defined_inside", "definers_of", "definitions", "mentions", "symbols_in", "symbols_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .core import Block, IRError, Operation, Value
-from .run_time_symbols import defined_by, definitions, symbols_of
+from .run_time_symbols import defined_by, definitions, symbols_in, symbols_of
 
 
 def verify(root: Operation) -> None:
@@ -42,6 +42,12 @@ def _verify_op(op: Operation, visible: set[Value]) -> None:
 def _verify_block(block: Block, visible: set[Value]) -> None:
     inner = visible | set(block.args) if block.args else set(visible)
     later = set(definitions(block))
+    if later:
+        given = next((s for s in symbols_in([a.type for a in block.args]) if s in later), None)
+        if given is not None:
+            raise IRError(
+                f"the run computes the symbol '{given.name}', which is a size of an argument", block.parent_op
+            )
     for op in block.ops:
         if later:
             own = set(defined_by(op))

@@ -71,3 +71,13 @@ def test_what_is_no_positive_definite_matrix_ends_the_run() -> None:
     torch.testing.assert_close(library(torch.eye(3)), torch.eye(3))
     with pytest.raises(Exception, match="not positive definite"):
         library(-torch.eye(3))
+
+
+def test_eigenvectors_are_orthogonal() -> None:
+    """Rotations of pairs of columns are rotations, however far rounding has carried the two sides of the diagonal apart."""
+    x = _positive(_matrices(20, 7, 7))
+    model = _Calls(torch.linalg.eigh).eval()
+    values, vectors = tw.compile(model, (x,), cache=False)(x)
+    eye = torch.eye(7).expand(20, 7, 7)
+    torch.testing.assert_close(vectors.mT @ vectors, eye, rtol=0, atol=4e-6)
+    torch.testing.assert_close((vectors * values[:, None]) @ vectors.mT, x, rtol=0, atol=4e-5)

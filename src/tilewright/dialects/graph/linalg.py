@@ -363,8 +363,10 @@ class Eigh(GraphOp):
 
         def step(j: Term, a: Term, vectors: Term) -> Any:
             i, partner = _partners(j, n)
-            diagonal = picked(a, i)
-            cosine, sine = _rotation(i, partner, diagonal, diagonal.at(partner, -1), picked(a, partner))
+            diagonal, product = picked(a, i), picked(a, partner)
+            # Rounding leaves the two sides of the diagonal apart; of a pair, both must turn by the same angle.
+            product = (product + product.at(partner, -1)) * 0.5
+            cosine, sine = _rotation(i, partner, diagonal, diagonal.at(partner, -1), product)
             a = cosine.unsqueeze(-1) * a - sine.unsqueeze(-1) * a.at(partner, -2)
             cosine, sine = cosine.unsqueeze(-2), sine.unsqueeze(-2)
             return [cosine * y - sine * y.at(partner, -1) for y in (a, vectors)], []
