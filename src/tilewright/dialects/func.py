@@ -41,7 +41,7 @@ class Func(Operation):
             raise IRError(f"{len(self.arg_names)} names for {len(self.body.args)} arguments", self)
         if unknown := {*self.updates} - {*self.arg_names} or {n for n, _ in self.states} - {*self.updates}:
             raise IRError(f"'{min(unknown)}' is no argument, or a state that is not updated", self)
-        for arg, value in self.updated if self.body.terminator.operands else ():
+        for arg, value in self.updated if self.updates else ():
             if arg.type is not value.type:
                 raise IRError(f"an argument of {arg.type} is updated by {value.type}", self)
 

@@ -8,6 +8,7 @@ from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from ..ir.passes import Pipeline
 from .choose_layout import choose_layout
+from .flatten_indices import flatten_indices
 from .fold_batch_norm import fold_batch_norm
 from .fold_constants import fold_constants
 from .hoist import hoist
@@ -27,6 +28,7 @@ GRAPH_PASSES: list[Callable[[Module], object]] = [
     hoist,
     merge_matmuls,
     choose_layout,
+    flatten_indices,
     simplify,
     cse,
     dce,

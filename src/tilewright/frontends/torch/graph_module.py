@@ -178,7 +178,7 @@ class GraphImporter(Importer):
             for k, order in enumerate(map(self.orders.__getitem__, self.computed))
         ]
         moved = [(k, p) for k, p in inverse if p != sorted(p)]
-        plain = torch.Tensor
+        plain, token = torch.Tensor, torch.empty(0)
         nothing = [] if tensors or carried or draws else [torch.empty(0, dtype=torch.uint8)]
 
         def call(args: list[Any]) -> list[Any]:
@@ -187,7 +187,9 @@ class GraphImporter(Importer):
                 given = []
                 for position in tensors:
                     x = args[position]
-                    if type(x) is not plain:
+                    if x is None:
+                        x = token  # of effects, in a backward graph
+                    elif type(x) is not plain:
                         x = x.detach()  # a parameter; native code reads it where it lies
                     given.append(x if x.is_contiguous() else x.contiguous())
                 given += [draw(args, computed).contiguous() for draw in draws]

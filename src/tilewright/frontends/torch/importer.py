@@ -247,6 +247,8 @@ class Importer:
             return found
         if isinstance(found, Expr):
             return self.emit(g.Symbolic(values=(found,)))
+        if found is TOKEN:  # torch's own are tensors without elements
+            return self.emit(g.Constant(value=Constant(np.zeros(0, np.float32))))
         dtype = np.bool_ if isinstance(found, bool) else np.int64 if isinstance(found, int) else np.float64
         return self.emit(g.Constant(value=Constant(dtype(found))))
 

@@ -163,17 +163,17 @@ def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
         for d, i in zip(dims, given, strict=True):
             x = n.emit(g.Gather(x, n.reshape(i, (i.type.size,)), axis=d))
         return x
-    if dims != list(range(dims[0], dims[0] + len(dims))):
-        x = n.transpose(x, [*dims, *(d for d in range(x.type.rank) if d not in dims)])
-        dims = list(range(len(dims)))
-    sizes, before, behind = [x.type.shape[d] for d in dims], x.type.shape[: dims[0]], x.type.shape[dims[-1] + 1 :]
-    x = n.reshape(x, (*before, math.prod(sizes), *behind))
-    return n.emit(g.Gather(x, _flat_index(n, given, sizes), axis=dims[0]))  # type: ignore[no-any-return]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    if adjacent and dims[0]:  # along the dimensions' own place, where a transposition would be written to memory
+        sizes = [x.type.shape[d] for d in dims]
+        x = n.reshape(x, (*x.type.shape[: dims[0]], math.prod(sizes), *x.type.shape[dims[-1] + 1 :]))
+        return n.emit(g.Gather(x, _flat_index(n, given, sizes), axis=dims[0]))  # type: ignore[no-any-return]
+    rest = [d for d in range(x.type.rank) if d not in dims]
+    return n.emit(g.GatherNd(n.transpose(x, [*dims, *rest]), _index_vectors(n, given)[0]))  # type: ignore[no-any-return]
 
 
 def _flat_index(n: Node, indices: Sequence[Value], sizes: Sequence[Dim]) -> Value:
-    """Indices into several dimensions, broadcast together, as one into the dimension that they are together: arithmetic melts into the reader,
-    vectors of indices would be written to memory."""
+    """Indices into several dimensions, broadcast together, as one into the dimension that they are together."""
     flat: Value | None = None
     for i, size in zip(indices, sizes, strict=True):
         i = n.cast(i, i64)
