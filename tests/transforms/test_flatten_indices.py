@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.dialects import graph as g
 from tilewright.ir.types import i64
 from tilewright.transforms.flatten_indices import flatten_indices
+from tilewright.transforms.simplify import simplify
 
 from .graphs import BATCH, build, run
 
@@ -35,6 +36,19 @@ def test_what_is_transposed_stays() -> None:
 
     module = build({"x": (4, 5, 2), "i": ((7,), i64), "j": ((7,), i64)}, body)
     assert run(module, flatten_indices)["GatherNd"] == 1
+
+
+def test_dimensions_in_the_middle_are_gathered_where_they_lie() -> None:
+    """``x[:, i, j]`` as importers write it: brought to the front, and back."""
+
+    def body(b: Any, x: Any, i: Any, j: Any) -> Any:
+        i, j = (b(g.Mod(b(g.Abs(v)), _number(b, 2))) for v in (i, j))
+        y = b(g.GatherNd(b(g.Transpose(x, permutation=(1, 2, 0, 3))), _columns(b, i, j)))
+        return b(g.Transpose(y, permutation=(1, 0, 2)))
+
+    module = build({"x": (BATCH, 4, 5, 2), "i": ((7,), i64), "j": ((7,), i64)}, body)
+    found = run(module, flatten_indices, simplify)
+    assert found["Gather"] == 1 and "GatherNd" not in found and "Transpose" not in found
 
 
 def _number(b: Any, x: int) -> Any:

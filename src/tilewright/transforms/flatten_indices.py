@@ -17,11 +17,11 @@ from ..ir.core import Module, Value
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.symbolic import Dim
 from ..ir.types import i64
-from .match import is_one, new_constant, producer, reshape
+from .match import is_one, new_constant, producer, reshape, transpose
 
 
 def flatten_indices(module: Module) -> None:
-    """Rewrite every gather at joined columns; one that reads a transposed tensor stays, as its transposition melts too."""
+    """Rewrite every gather at joined columns, except from dimensions that do not lie side by side: their transposition melts into it."""
     apply_patterns(module, [gather_of_columns], fold=False)
 
 
@@ -31,19 +31,35 @@ def gather_of_columns(op: Any, rewriter: Rewriter) -> bool:
     joined, rank = producer(op.indices, graph.Concat), tensor_type(op.indices).rank
     if op.batch_dims or joined is None or normalize_axis(joined.axis, rank) != rank - 1:
         return False
-    if not all(is_one(v.type.shape[-1]) for v in joined.inputs) or producer(op.x, graph.Transpose) is not None:
+    place = _place(op.x, len(joined.inputs))
+    if not all(is_one(v.type.shape[-1]) for v in joined.inputs) or place is None:
         return False
-    b, x = rewriter.builder, tensor_type(op.x)
-    sizes, flat = x.shape[: len(joined.inputs)], None
+    b, (x, axis) = rewriter.builder, place
+    shape, end = tensor_type(x).shape, axis + len(joined.inputs)
+    sizes, flat = shape[axis:end], None
     for column, size in zip(joined.inputs, sizes, strict=True):
         i = reshape(b, column, tensor_type(op.indices).shape[:-1])
         i = i if i.type.dtype is i64 else b(graph.Cast(i, dtype=i64))
         n = _number(b, size)
         i = b(graph.Select(b(graph.Lt(i, _number(b, 0))), b(graph.Add(i, n)), i))
         flat = i if flat is None else b(graph.Add(b(graph.Mul(flat, n)), i))
-    merged = reshape(b, op.x, (math.prod(sizes), *x.shape[len(sizes) :]))
-    rewriter.replace(op, b(graph.Gather(merged, flat, axis=0)))
+    merged = reshape(b, x, (*shape[:axis], math.prod(sizes), *shape[end:]))
+    y = b(graph.Gather(merged, flat, axis=axis))
+    lead = range(axis, axis + rank - 1)
+    rewriter.replace(op, transpose(b, y, [*lead, *range(axis), *range(lead.stop, y.type.rank)]))
     return True
+
+
+def _place(x: Value, depth: int) -> tuple[Value, int] | None:
+    """The tensor of which `x` has `depth` dimensions, side by side, in front, and the first of them there; None where they lie apart."""
+    moved = producer(x, graph.Transpose)
+    if moved is None:
+        return x, 0
+    order = list(moved.permutation)
+    first = order[0]
+    run = range(first, first + depth)
+    in_order = [*run, *(d for d in range(len(order)) if d not in run)]
+    return (moved.x, first) if order == in_order else None
 
 
 def _number(b: Builder, size: Dim) -> Value:

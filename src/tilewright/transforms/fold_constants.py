@@ -89,7 +89,7 @@ def fold_product(op: GraphOp, rewriter: Rewriter) -> bool:
     """A product of values that follow from constants, though they are too large to be constants themselves -> a constant: the projection of
     sinusoidal positions, say."""
     steps = _steps_from_constants(op)
-    if steps is None:
+    if steps is None or not _is_quick(op):
         return False
     leaves = {
         v: v.defining_op.value.array for s in steps for v in s.operands if isinstance(v.defining_op, graph.Constant)
@@ -181,6 +181,11 @@ def _affordable(op: GraphOp, arrays: list[np.ndarray[Any, Any]]) -> bool:
     given = sum(0 if 0 in x.strides and x.ndim else x.nbytes for x in arrays)
     if size > max(ALWAYS, GROWTH * given):
         return False
+    return _is_quick(op)
+
+
+def _is_quick(op: GraphOp) -> bool:
+    """Whether the arithmetic of an operator is little enough for compile time."""
     if isinstance(op, (graph.Matmul, graph.Einsum)) and op.result.type.dtype.is_float:
         return _products(op) <= MAX_MATMUL
     if isinstance(op, (graph.Matmul, graph.Einsum, graph.Conv, graph.ConvTranspose, graph.Attention)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,24 +162,13 @@ def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
         for d, i in zip(dims, given, strict=True):
             x = n.emit(g.Gather(x, n.reshape(i, (i.type.size,)), axis=d))
         return x
-    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    if adjacent and dims[0]:  # along the dimensions' own place, where a transposition would be written to memory
-        sizes = [x.type.shape[d] for d in dims]
-        x = n.reshape(x, (*x.type.shape[: dims[0]], math.prod(sizes), *x.type.shape[dims[-1] + 1 :]))
-        return n.emit(g.Gather(x, _flat_index(n, given, sizes), axis=dims[0]))  # type: ignore[no-any-return]
     rest = [d for d in range(x.type.rank) if d not in dims]
-    return n.emit(g.GatherNd(n.transpose(x, [*dims, *rest]), _index_vectors(n, given)[0]))  # type: ignore[no-any-return]
-
-
-def _flat_index(n: Node, indices: Sequence[Value], sizes: Sequence[Dim]) -> Value:
-    """Indices into several dimensions, broadcast together, as one into the dimension that they are together."""
-    flat: Value | None = None
-    for i, size in zip(indices, sizes, strict=True):
-        i = n.cast(i, i64)
-        i = n.emit(g.Select(n.binary("lt", i, n.constant(0, i64)), n.binary("add", i, n.scalar(size, i64)), i))
-        flat = i if flat is None else n.binary("add", n.binary("mul", flat, n.scalar(size, i64)), i)
-    assert flat is not None
-    return flat
+    vectors, shape = _index_vectors(n, given)
+    y = n.emit(g.GatherNd(n.transpose(x, [*dims, *rest]), vectors))
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    before = dims[0] if adjacent else 0
+    lead = len(shape)
+    return n.transpose(y, [*range(lead, lead + before), *range(lead), *range(lead + before, y.type.rank)])
 
 
 @importer("aten.index_put.default", "aten._unsafe_index_put.default")
