@@ -40,6 +40,8 @@ class Constant(ScalarOp):
     dtype: Attr
 
     def infer_types(self) -> Sequence[Type]:
+        if not self.dtype.is_float and isinstance(self.value, float) and not self.value.is_integer():
+            raise IRError(f"{self.value} is no literal of {self.dtype}")
         return (self.dtype,)
 
     def interpret(self, env: Any) -> Any:

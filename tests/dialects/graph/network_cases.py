@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as nn
 
 from tilewright.dialects import graph
-from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i32
+from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i32, i64
 
 from .harness import Case, F, Input, bools, integers, positive
 
@@ -235,7 +235,7 @@ for _note, _kernel, _strides, _pad, _dilation, _ceil in [
         )
     if _dilation == 1:
         for _count in (False, True):
-            for _dtype in (f32, f16):
+            for _dtype in (f32, f16, i64):
                 spatial_case(
                     "AvgPool",
                     ("b", 3, "h", "w"),

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "truth_tables": (lambda x: (torch.outer(x[0], x[1]), torch.square(x)), X > 0),
     "unique_rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), TWICE),
     "unique_columns": (lambda x: torch.unique(x, dim=1, return_inverse=True, return_counts=True), TWICE.T),
+    "unique_of_equal_runs": (lambda x: torch.unique_consecutive(x * 0, dim=-1, return_counts=True), TWICE),
     "unique_of_runs": (lambda x: torch.unique_consecutive(x, dim=-2, return_counts=True), TWICE),
     **{
         f"bags_{mode}": (

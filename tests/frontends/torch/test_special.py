@@ -74,3 +74,22 @@ def test_polynomials(name: str) -> None:
     x = torch.cat([random(20) * 0.5, torch.tensor([-1.0, 0.0, 0.5, 1.0, 1.5])])
     function = getattr(torch.special, name)
     agree(function, function(x.double(), degrees.double()), x, degrees)
+
+
+@pytest.mark.parametrize("order", range(5))
+def test_polygamma(order: int) -> None:
+    import mpmath
+
+    x = torch.cat([torch.linspace(-5.05, 40, 400), torch.tensor([1e-3, 1e3])])
+    agree(lambda v: torch.polygamma(order, v), [float(mpmath.polygamma(order, v)) for v in x.tolist()], x)
+
+
+def test_zeta() -> None:
+    import mpmath
+
+    s = torch.tensor([1.5, 2, 3, 7.25, 30]).repeat(60)
+    q = torch.linspace(0.05, 30, 300)
+    exact = [float(mpmath.zeta(a, b)) for a, b in zip(s.tolist(), q.tolist(), strict=True)]
+    agree(torch.special.zeta, exact, s, q)
+    edges = torch.cartesian_prod(torch.tensor([0.5, 1, 2, 2.5, 3]), torch.tensor([-3, -2.5, -0.25, 0, 1e30]))
+    agree(torch.special.zeta, torch.special.zeta(*edges.double().T), *edges.T.contiguous())

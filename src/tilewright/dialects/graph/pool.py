@@ -223,7 +223,7 @@ class AvgPool(Pool):
 
         def mean(*i: Any) -> Scalar:
             if self.divisor is not None:
-                return (total[i] / float(self.divisor)).cast(x.dtype)
+                return divided(total[i], self.divisor)
             n: Dim = 1
             for k, a in enumerate(axes):
                 start = i[a] * self.strides[k] - self.padding[k][0]
@@ -234,9 +234,12 @@ class AvgPool(Pool):
                 last = smin(ceildiv(high - start, self.steps[k]), self.kernel[k])
                 n = n * smax(last - first, 0)
             n = smax(n, 1)
-            if isinstance(n, int):
-                return (total[i] * (1.0 / n)).cast(x.dtype) if n & (n - 1) == 0 else (total[i] / float(n)).cast(x.dtype)
-            return (total[i] / t.index(n).cast(total.dtype)).cast(x.dtype)
+            return divided(total[i], n)
+
+        def divided(sum_: Scalar, n: Dim) -> Scalar:
+            if isinstance(n, int) and total.dtype.is_float:
+                return (sum_ * (1.0 / n) if n & (n - 1) == 0 else sum_ / float(n)).cast(x.dtype)
+            return (sum_ / (n if isinstance(n, int) else t.index(n).cast(total.dtype))).cast(x.dtype)
 
         return t.compute(result.shape, mean)
 

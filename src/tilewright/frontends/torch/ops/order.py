@@ -274,6 +274,8 @@ def _results(
     values, group, repeated = _distinct(n, lines, permutation, number)
     group = n.reshape(group, x.type.shape) if dim is None else group
     values = n.transpose(values, [axes.index(k) for k in range(len(axes))])
+    if dim is not None and dim < 0:  # torch infers wrong shapes of the values and of the counts
+        n.fx.meta["val"] = (None, n.meta[1], None)
     return values, group if inverse else None, repeated if counts else None
 
 
@@ -303,8 +305,6 @@ def unique_dim(
 def unique_consecutive(
     n: Node, x: Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Any, ...]:
-    if dim is not None and dim < 0:
-        n.fx.meta["val"] = (None, *n.meta[1:])  # torch infers a wrong shape from a negative dim
     return _results(n, x, dim, return_inverse, return_counts, None)
 
 

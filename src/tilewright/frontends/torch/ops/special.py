@@ -168,6 +168,51 @@ def digamma(x: Real) -> Real:
     return zero.select(-1.0 / x, low.select(reflected, x.equals(math.inf).select(math.inf, value)))
 
 
+_EULER_MACLAURIN = (-691 / 1307674368000, 1 / 47900160, -1 / 1209600, 1 / 30240, -1 / 720, 1 / 12)
+"""Bernoulli's numbers ``B(2j) / (2j)!`` for j from 6 down to 1."""
+
+
+def _hurwitz(s: Real, q: Real) -> Real:
+    """``sum over k of (q + k)**-s`` for s above 1 and positive q: ten terms, the others by Euler and Maclaurin's formula (DLMF 25.11.5)."""
+    a = q + 10.0
+    total: Any = None
+    for k in range(9, -1, -1):
+        term = (-(s * (q + float(k))("log")))("exp")
+        total = term if total is None else total + term
+    w, log = 1.0 / (a * a), a("log")
+    series: Any = None
+    for j, c in zip(range(6, 0, -1), _EULER_MACLAURIN, strict=True):
+        series = c if series is None else (s + float(2 * j - 1)) * (s + float(2 * j)) * w * series + c
+    power = (-(s * log))("exp")
+    rest = ((1.0 - s) * log)("exp") / (s - 1.0) + power * (series * s / a + 0.5)
+    return rest + total  # type: ignore[no-any-return]
+
+
+@special("aten.special_zeta.default", "aten.special_zeta.self_scalar", "aten.special_zeta.other_scalar")
+def zeta(s: Real, q: Real) -> Real:
+    """Hurwitz' zeta function. For negative q, where s must be whole, by the sum over all integers, which is the same for ``q + 1``."""
+    low = q < 0.0
+    part = q - q("floor")
+    sign = 1.0 - 2.0 * _odd(s)
+    left = low.select(1.0 - q, 1.0)
+    both = _hurwitz(s, low.select(part, q)) + low.select((_hurwitz(s, 1.0 - part) - _hurwitz(s, left)) * sign, 0.0)
+    undefined = low & (s("floor").equals(s))("not")
+    pole = (q < 0.5) & part.equals(0.0)
+    value = pole.select(math.inf, undefined.select(math.nan, both))
+    return s.equals(1.0).select(math.inf, (s < 1.0).select(math.nan, value))
+
+
+@importer("aten.polygamma.default")
+def polygamma(n: Node, order: int, x: Value) -> Value:
+    """The derivatives of the digamma function (DLMF 5.15.1)."""
+    q = Real(n, n.as_tensor(x, f64))
+    if order:
+        y = zeta(Real(n, n.constant(float(order + 1), f64)), q) * ((-1.0) ** (order + 1) * math.factorial(order))
+    else:
+        y = digamma(q)
+    return n.cast(y.value, n.result_dtype())
+
+
 # -- The error function ----------------------------------------------------------------------------------------------------------------
 
 
