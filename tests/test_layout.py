@@ -42,6 +42,7 @@ TOP = (
     "precision",
     "verify",
     "torch_backend",
+    "llm",
     "",
 )
 

@@ -1,0 +1,1 @@
+"""Large language models: definitions, weights, quantization, model libraries, the engine that serves them."""
