@@ -175,6 +175,8 @@ REDUCTIONS: dict[str, Any] = {
     "mean": lambda x: x.mean((2, 3)),
     "mean_batch": lambda x: x.mean(0),
     "prod": lambda x: x.prod(1),
+    "prod_of_truth_values": lambda x: (x > 0).prod(1, dtype=torch.bool),
+    "sum_of_truth_values": lambda x: (x > 0).sum(1, dtype=torch.bool),
     "amax": lambda x: x.amax((1, 2)) - x.amin(3).sum((1, 2))[:, None],
     "max": lambda x: x.max() - x.min(),
     "max_dim": lambda x: x.max(2),

@@ -28,10 +28,14 @@ def reduced(n: Node, kind: Any, x: Value, dim: Any, keepdim: bool, **attributes:
     return n.emit(kind(x, axes=axes_of(x, dim), keepdims=keepdim, **attributes))  # type: ignore[no-any-return]
 
 
+OF_TRUTH: dict[Any, Any] = {g.ReduceSum: g.ReduceAny, g.ReduceProd: g.ReduceAll}
+
+
 def _sums(kind: Any, *names: str) -> None:
     @importer(*names)
     def total(n: Node, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
-        return reduced(n, kind, n.cast(x, n.result_dtype()), dim, keepdim)
+        own = OF_TRUTH.get(kind, kind) if n.result_dtype() is boolean else kind
+        return reduced(n, own, n.cast(x, n.result_dtype()), dim, keepdim)
 
 
 _sums(g.ReduceSum, "aten.sum.default", "aten.sum.dim_IntList")
