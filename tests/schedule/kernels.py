@@ -14,17 +14,23 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module, Region, Value
 from tilewright.ir.interpreter import Frame
 from tilewright.ir.symbolic import evaluate, free_symbols, smax, symbol
-from tilewright.ir.types import TensorType, f32
+from tilewright.ir.types import DType, TensorType, f32, i8, i32, u8
 from tilewright.lowering.tensor_to_loop import kernel_of_group
 
 N = symbol("n", 1, 12)
 ROWS = 5
 
 
-def kernel_from(shapes: Sequence[tuple[Any, ...]], body: Callable[..., Sequence[Any]], name: str = "k") -> loop.Kernel:
-    """The naive kernel of a group over float32 inputs; `body` takes the builder and wrapped tensors."""
+def kernel_from(
+    shapes: Sequence[tuple[Any, ...]],
+    body: Callable[..., Sequence[Any]],
+    name: str = "k",
+    dtypes: Sequence[DType] | None = None,
+) -> loop.Kernel:
+    """The naive kernel of a group over inputs of float32, or of `dtypes`; `body` takes the builder and wrapped tensors."""
     group = tensor.Group.assemble([], [], {"kind": "elementwise"}, [Region()])
-    args = [group.body.add_arg(TensorType(f32, s), f"x{k}") for k, s in enumerate(shapes)]
+    types = [TensorType(t, s) for t, s in zip(dtypes or [f32] * len(shapes), shapes, strict=True)]
+    args = [group.body.add_arg(t, f"x{k}") for k, t in enumerate(types)]
     t = TensorBuilder(Builder(group.body))
     results: list[Value] = [r.value for r in body(t, *map(t.wrap, args))]
     # Names of blocks follow the computations.
@@ -113,6 +119,26 @@ def scalar_sum() -> loop.Kernel:
     return kernel_from([(N,)], body)
 
 
+def quantized() -> loop.Kernel:
+    """b0 = rows of 8-bit integers times packed codes, in two groups of four; b1 = b0 + 1."""
+
+    def body(t: TensorBuilder, x: Any, x_scales: Any, codes: Any, scales: Any) -> list[Any]:
+        def product(i: Any, j: Any, g: Any, k: Any) -> Any:
+            inner = x[i, g, k].cast(i32) * (codes[j // 4, g, k // 4, j % 4, k % 4].cast(i32) - 128)
+            return inner.cast(f32) * (x_scales[i, g] * scales[j // 4, g, j % 4])
+
+        y = t.reduce("sum", (N, 10), (2, 4), product)
+        return [t.compute((N, 10), lambda i, j: y[i, j] + 1.0)]
+
+    return kernel_from([(N, 2, 4), (N, 2), (3, 2, 1, 4, 4), (3, 2, 4)], body, dtypes=(i8, f32, u8, f32))
+
+
+def unpacked(x: Any, x_scales: Any, codes: Any, scales: Any) -> Any:
+    right = codes.transpose(0, 3, 1, 2, 4).reshape(12, 2, 4)[:10].astype("f8") - 128
+    right *= scales.transpose(0, 2, 1).reshape(12, 2)[:10, :, None]
+    return (x * x_scales[..., None]).reshape(len(x), 8) @ right.reshape(10, 8).T + 1
+
+
 KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] = {
     "matmul": (matmul, lambda a, b, c: [np.maximum(a @ b + c, 0)]),
     "softmax": (
@@ -122,6 +148,7 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "attention": (attention, lambda q, k, v: [windowed_attention(q, k, v)]),
     "stencil": (stencil, lambda x: [(2 * x[np.maximum(np.arange(len(x)) - 1, 0)] + 2 * x) * x]),
     "transposed": (transposed, lambda x: [np.exp(x).T.sum((1, 2)), np.exp(x).T]),
+    "quantized": (quantized, lambda *x: [unpacked(*x)]),
     "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),
 }
 
@@ -129,7 +156,15 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
 def inputs_of(kernel: loop.Kernel, n: int) -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(n)
     args = kernel.body.args[: len(kernel.body.args) - kernel.num_outputs]
-    return [rng.standard_normal([int(evaluate(d, {"n": n})) for d in a.type.shape]).astype("f4") for a in args]
+    numbers = []
+    for a in args:
+        x = rng.standard_normal([int(evaluate(d, {"n": n})) for d in a.type.shape])
+        numbers.append(
+            np.clip(x * 50 + 128 * (a.type.dtype is u8), -127 * (a.type.dtype is i8), 255)
+            if a.type.dtype in (i8, u8)
+            else x
+        )
+    return [x.astype(a.type.dtype.numpy) for x, a in zip(numbers, args, strict=True)]
 
 
 def _reduces(f: loop.For) -> bool:

@@ -113,6 +113,18 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
             s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8),
         ),
     ),
+    "tensorize_quantized": ("quantized", lambda s: s.tensorize_quantized("b0", "b0_i0", "b0_i1", 8, 2, 4, 4)),
+    "tensorize_quantized a tile": (
+        "quantized",
+        lambda s: (
+            s.split("b1_i0", 4),
+            s.split("b1_i1", 8),
+            s.reorder("b1_i0_o", "b1_i1_o", "b1_i0_i", "b1_i1_i"),
+            s.compute_at("b0", "b1_i1_o"),
+            s.write_into("b0", "b1"),
+            s.tensorize_quantized("b0", *s.loops("b0")[2:4], 8, 2, 4, 4, True),
+        ),
+    ),
     "skip_hidden": ("attention", lambda s: s.skip_hidden("b3", rows_of_attention(s), 2)),
     "skip_hidden to the column": ("attention", lambda s: s.skip_hidden("b3", rows_of_attention(s), 1)),
     "roll": ("attention", lambda s: s.roll("b3", 4)),
@@ -226,6 +238,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "skip_hidden": lambda: (block, r.choice(loops), r.choice([1, 3])),
         "roll": lambda: (block, r.choice([1, 2, 5])),
         "ease": lambda: (block,),
+        "tensorize_quantized": lambda: (block, *(around[:2] if r.random() < 0.7 else pair), 8, 2, 4, 4),
         "tensorize": lambda: (
             block,
             *(around[-3:-1] if len(around) > 2 else pair),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, Operand, Operation, operation
+from ..ir.core import Attr, Effect, Operand, Operation, OptionalOperand, operation
 from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
 from .tensor import sorted_places
@@ -120,6 +120,73 @@ class BatchReduceGemm(Operation):
         where = value(self.c_offset) + c_row[:, None] + columns[None, :]
         flat = c.reshape(-1)
         flat[where] = (total + flat[where] if self.accumulate else total).astype(c.dtype)
+
+
+@operation
+class QuantizedGemm(Operation):
+    """``C[m, n] = sum over g of a_scales[m, g] b_scales[n, g] (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``, the inner sums exact.
+
+    A holds 8-bit integers: row m begins at ``a_offset + a_m * m``, its `groups` of `size` elements follow one another; its scales are at ``a_scales_offset +
+    a_scales_m * m``. B are panels of `nr` columns and their scales panels as well, see `transforms.pack_quantized`; the tile begins with the panel at `b_offset` (bytes),
+    whose scales are at `b_scales_offset`. Results of n columns lie one beside another, rows ``c_m`` apart. `memory`, where given, is for the codes of a panel as bytes,
+    of which matrix registers want whole rows.
+    """
+
+    name = "simd.quantized_gemm"
+    effects = Effect.READ | Effect.WRITE
+    a: Operand
+    a_scales: Operand
+    b: Operand
+    b_scales: Operand
+    c: Operand
+    memory: OptionalOperand
+    m: Attr
+    n: Attr
+    nr: Attr
+    bits: Attr
+    groups: Attr
+    size: Attr
+    a_offset: Attr = 0
+    a_scales_offset: Attr = 0
+    b_offset: Attr = 0
+    b_scales_offset: Attr = 0
+    c_offset: Attr = 0
+    a_m: Attr
+    a_scales_m: Attr
+    c_m: Attr
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel of B."""
+        return int(self.groups * self.size * self.nr * self.bits // 8)
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any, memory: Any = None) -> None:
+        def value(e: Any) -> int:
+            return int(env.evaluate(e))
+
+        m, n, groups, size, nr = value(self.m), value(self.n), self.groups, self.size, self.nr
+        if m <= 0 or n <= 0:
+            return
+        panels, row = -(-n // nr), np.arange(m)[:, None]
+        start = value(self.b_offset)
+        codes = b.reshape(-1)[start : start + panels * self.panel_bytes]
+        if self.bits == 4:
+            codes = codes.reshape(panels, groups, size // 32, 4, nr, 4)
+            codes = np.stack((codes & 15, codes >> 4), 3)
+        codes = np.moveaxis(codes.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(panels * nr, groups, size)
+        right = codes[:n].astype(np.int64) - (1 << (self.bits - 1))
+        start = value(self.b_scales_offset)
+        scales = b_scales.reshape(-1)[start : start + panels * groups * nr].reshape(panels, groups, nr)
+        scales = scales.transpose(0, 2, 1).reshape(panels * nr, groups)[:n].astype(np.float64)
+        at = value(self.a_offset) + value(self.a_m) * row + np.arange(groups * size)
+        left = a.reshape(-1)[at].reshape(m, groups, size).astype(np.int64)
+        at = value(self.a_scales_offset) + value(self.a_scales_m) * row + np.arange(groups)
+        total = np.einsum("mgk,ngk->mng", left, right) * a_scales.reshape(-1)[at][:, None].astype(np.float64) * scales
+        at = value(self.c_offset) + value(self.c_m) * row + np.arange(n)
+        c.reshape(-1)[at] = total.sum(-1).astype(c.dtype)
 
 
 @operation

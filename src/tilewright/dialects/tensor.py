@@ -33,6 +33,10 @@ from . import scalar
 from .func import Func
 from .scalar import combiner_identity
 
+QUANTIZED = "tw.quantized"
+"""Note on a computation: it multiplies groups of 8-bit integers with codes of few bits, see `graph.scaled_matmul`; its reads are, in this order, of the left
+operand, the codes, and the scales of both."""
+
 
 def extent(axis: Expr) -> Dim:
     """Number of values of an index symbol (its inclusive upper bound plus one)."""

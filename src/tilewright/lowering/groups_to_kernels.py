@@ -15,7 +15,7 @@ from ..ir.symbolic import Dim, smax, smin, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
 from ..transforms.index_maps import product
-from ..transforms.pack_operands import CONTRACTION
+from ..transforms.roles import CONTRACTION
 from .in_place import OVERWRITES, in_place_pairs
 from .memory_plan import IN_PLACE
 from .tensor_to_loop import kernel_of_group

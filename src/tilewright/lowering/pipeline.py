@@ -22,7 +22,8 @@ from ..transforms.form_groups import form_groups
 from ..transforms.hoist import hoist_invariants
 from ..transforms.join_pieces import join_pieces
 from ..transforms.lower_precision import CONVERSION, lower_precision
-from ..transforms.pack_operands import CONTRACTION, PanelRule, pack_operands
+from ..transforms.pack_operands import PanelRule, pack_operands
+from ..transforms.roles import CONTRACTION
 from ..transforms.split_reductions import split_reductions
 from ..transforms.transpose_weights import transpose_weights
 from ..transforms.widen_depth import widen_depth

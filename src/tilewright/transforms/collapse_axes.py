@@ -7,6 +7,7 @@ their own shape back through a view.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..dialects import scalar, tensor
 from ..dialects.tensor import extent
@@ -16,7 +17,7 @@ from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq, substitu
 from ..ir.types import Shape, TensorType
 from .index_maps import flatten_index, substitute_all, symbols_of
 from .join_pieces import JOINED
-from .pack_operands import CONTRACTION, Roles
+from .roles import CONTRACTION, Roles
 
 
 def collapse_axes(module: Module) -> None:
@@ -180,8 +181,8 @@ def _shift_roles(op: tensor.Compute, d: int) -> None:
     def shifted(positions: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(p if p <= d else p - 1 for p in positions if p != d + 1)
 
-    op.attributes[CONTRACTION] = Roles(
-        shifted(roles.batch), shifted(roles.m), shifted(roles.n), roles.k, roles.nr, roles.padded, roles.group
+    op.attributes[CONTRACTION] = replace(
+        roles, batch=shifted(roles.batch), m=shifted(roles.m), n=shifted(roles.n)
     ).as_attribute()
 
 
@@ -217,9 +218,7 @@ def _collapse_reductions(op: tensor.Compute) -> None:
         roles = Roles.of(op)
         if roles is not None:
             k_order = tuple(p if p <= d else p - 1 for p in roles.k if p != d + 1)
-            op.attributes[CONTRACTION] = Roles(
-                roles.batch, roles.m, roles.n, k_order, roles.nr, roles.padded, roles.group
-            ).as_attribute()
+            op.attributes[CONTRACTION] = replace(roles, k=k_order).as_attribute()
 
 
 def _restore_shapes(group: tensor.Group, shapes: dict[Value, Shape]) -> None:

@@ -53,6 +53,8 @@ def compose(module: Module) -> None:
 
 
 def _compose_into(consumer: Computation) -> None:
+    if tensor.QUANTIZED in consumer.attributes:
+        return  # its operands are to be packed as they are
     changed = False
     pending = consumer.reads
     while pending:
@@ -188,7 +190,7 @@ def _belongs_to_contraction(op: tensor.Compute) -> bool:
         if (
             isinstance(source, tensor.Compute)
             and at_same_point(read.indices, op.axes)
-            and match_contraction(source) is not None
+            and (tensor.QUANTIZED in source.attributes or match_contraction(source) is not None)
         ):
             return set(source.result.users) <= set(op.reads)
     return False

@@ -24,8 +24,8 @@ from ..ir.symbolic import Dim, Expr, bounds, prove_eq
 from ..ir.types import boolean
 from .index_maps import at_same_point, product, substitute_all
 from .join_pieces import JOINED
-from .pack_operands import CONTRACTION, Roles
 from .prefix import match_prefix
+from .roles import CONTRACTION, Roles
 
 ROW_BYTES = 128 * 1024
 """Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
@@ -338,7 +338,7 @@ CHAIN_OPERAND_BYTES = 1 << 20
 
 def _right_operand_fits(op: Computation) -> bool:
     roles = Roles.of(op)
-    if roles is None or not isinstance(op, tensor.Compute):
+    if roles is None or roles.quantized or not isinstance(op, tensor.Compute):
         return False
     elements = product(extent(a) for a in (*(op.axes[p] for p in roles.n), *op.reduce_axes))
     most = bounds(elements)[1]

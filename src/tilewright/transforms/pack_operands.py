@@ -10,7 +10,6 @@ already a sequence of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,42 +21,13 @@ from ..dialects.tensor_builder import TensorBuilder
 from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.constant import Constant
-from ..ir.core import Module, Operation, Value
+from ..ir.core import Module, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
 from ..ir.types import DType, bf16, f16, f32, f64, i8, i32, u8, u16, u32
 from .contraction import Contraction, match_contraction
 from .index_maps import product, substitute_all
-
-CONTRACTION = "tw.contraction"
-"""Discardable attribute of a computation that `tensorize` can take: the roles of its axes, see `Roles`."""
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What the axes of a contraction do: positions into ``axes`` (batch, m, n) and ``reduce_axes`` (k, outermost first)."""
-
-    batch: tuple[int, ...]
-    m: tuple[int, ...]
-    n: tuple[int, ...]
-    k: tuple[int, ...]
-    nr: int
-    padded: bool
-    group: int = 1
-
-    def as_attribute(self) -> tuple[Any, ...]:
-        return (self.batch, self.m, self.n, self.k, self.nr, self.padded, self.group)
-
-    def behind_a_batch_axis(self) -> Roles:
-        """The same roles after a further axis of the batch in front of all axes."""
-        batch, m, n = (tuple(p + 1 for p in part) for part in (self.batch, self.m, self.n))
-        return replace(self, batch=(0, *batch), m=m, n=n)
-
-    @staticmethod
-    def of(op: Operation) -> Roles | None:
-        """The roles of a computation, or of the `loop.block` it became; None when it is no contraction."""
-        found = op.attributes.get(CONTRACTION)
-        return None if found is None else Roles(*found)
-
+from .pack_quantized import pack_quantized
+from .roles import CONTRACTION, Roles
 
 BYTES = (i8, u8)
 
@@ -70,7 +40,9 @@ def pack_operands(module: Module, panel: PanelRule) -> None:
     packed: dict[Any, Value] = {}
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
-            if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
+            if isinstance(op, tensor.Compute) and tensor.QUANTIZED in op.attributes:
+                pack_quantized(op, panel(i8, u8, None), packed)
+            elif isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
                 _prepare(found, panel, packed)
     dce(module)
 
@@ -302,4 +274,4 @@ def _in_words(c: Contraction, row: Expr, group: int) -> bool:
     )
 
 
-__all__ = ["CONTRACTION", "PanelRule", "Roles", "pack_operands"]
+__all__ = ["PanelRule", "pack_operands"]

@@ -19,7 +19,7 @@ from ..ir.core import Module, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, smin, symbol
 from ..ir.types import TensorType
 from .index_maps import product
-from .pack_operands import CONTRACTION, Roles
+from .roles import CONTRACTION, Roles
 
 FEW = 64
 """Results that do not keep several workers busy: one vector of them, or so."""
@@ -71,6 +71,8 @@ def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     """`_cut` of a contraction: its longest reduce axis, in as many pieces as there are tiles wanting, or a few more of equal length."""
     roles, sizes = Roles.of(op), _known_sizes(op)
     assert roles is not None
+    if roles.quantized:
+        return None
     batch, m, n = (bounds(product(extent(op.axes[p]) for p in part))[1] for part in (roles.batch, roles.m, roles.n))
     if batch is None or m is None or n is None or not sizes:
         return None

@@ -17,7 +17,7 @@ from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Module, Value
 from ..ir.symbolic import Expr, free_symbols, is_symbol, linear_in
-from .pack_operands import CONTRACTION
+from .roles import CONTRACTION
 
 
 def transpose_weights(module: Module) -> None:

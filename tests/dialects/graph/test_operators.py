@@ -19,10 +19,11 @@ from .harness import Case, Sizes, arrays, build_module, symbols_of
 from .linalg_cases import CASES as LINALG
 from .movement_cases import CASES as MOVEMENT
 from .network_cases import CASES as NETWORK
+from .quantized_cases import CASES as QUANTIZED
 from .reduction_cases import CASES as REDUCTION
 from .scan_cases import CASES as SCAN
 
-CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN, *CONTROL_FLOW, *LINALG]
+CASES: list[Case] = [*ELEMENTWISE, *MOVEMENT, *REDUCTION, *NETWORK, *SCAN, *CONTROL_FLOW, *LINALG, *QUANTIZED]
 
 
 def compare(actual: list[Any], expected: Any, case: Case, what: str) -> None:

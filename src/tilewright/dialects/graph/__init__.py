@@ -14,6 +14,7 @@ from . import (
     linalg,
     norm,
     pool,
+    quantized,
     random,
     reduce,
     scan,
@@ -35,6 +36,7 @@ _modules = (
     control_flow,
     random,
     linalg,
+    quantized,
 )
 OPERATORS: dict[str, type[GraphOp]] = {
     value.__name__: value

@@ -15,7 +15,7 @@ from ...dialects.scalar import ScalarOp
 from ...errors import InternalError
 from ...ir.core import Block, Operation
 from ...ir.symbolic import Binary, Dim, Expr, Max, Min, Symbol, bounds, ceildiv, free_symbols, smax, smin, symbol
-from .brgemm import brgemm_function
+from .brgemm import brgemm_function, quantized_function
 from .emitter import Emitter
 from .expr import IndexCode, lane_numbers
 from .isa import Isa
@@ -101,7 +101,7 @@ def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
         shared |= {inputs + output, source}
     result = ["i64 %begin", "i64 %end", *(f"i64 %dim.{d.name}" for d in kernel.dims)]
     written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
-    written |= {op.c for op in kernel.walk() if isinstance(op, simd.BatchReduceGemm)}
+    written |= {op.c for op in kernel.walk() if isinstance(op, (simd.BatchReduceGemm, simd.QuantizedGemm))}
     written |= {op.y for op in kernel.walk() if isinstance(op, simd.Order)}
     for k, arg in enumerate(kernel.body.args):
         alone = "" if k in shared else " noalias"
@@ -218,6 +218,8 @@ def _emit(g: Context, op: Operation) -> None:
         _emit_if(g, op)
     elif isinstance(op, simd.BatchReduceGemm):
         _emit_brgemm(g, op)
+    elif isinstance(op, simd.QuantizedGemm):
+        _emit_quantized(g, op)
     elif isinstance(op, simd.Order):
         _emit_order(g, op)
     elif not isinstance(op, loop.Alloc):
@@ -246,6 +248,19 @@ def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
         g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
         for v, offset in ((op.a, op.a_offset), (op.b, op.b_offset), (op.c, op.c_offset))
     ]
+    arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
+    g.e.line(f"call void @{name}({', '.join(arguments)})")
+
+
+def _emit_quantized(g: Context, op: simd.QuantizedGemm) -> None:
+    name, definitions, dims = quantized_function(op, g.isa)
+    g.helpers.update(definitions)
+    offsets = (op.a_offset, op.a_scales_offset, op.b_offset, op.b_scales_offset, op.c_offset)
+    pointers = [
+        g.index.pointer(g.pointers[v], offset, v.type.dtype.itemsize)
+        for v, offset in zip(op.operands, offsets, strict=False)
+    ]
+    pointers += [g.pointers[op.memory]] if op.memory is not None else []
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
     g.e.line(f"call void @{name}({', '.join(arguments)})")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...dialects import loop
 from ...schedule import Schedule
 from ...schedule.tree import enclosing_loops, reduce_variables
-from ...transforms.pack_operands import CONTRACTION
+from ...transforms.roles import CONTRACTION
 
 WORKGROUP = 64
 """Invocations of a workgroup."""

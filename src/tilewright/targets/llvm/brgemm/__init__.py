@@ -22,6 +22,7 @@ from .driver import Driver
 from .group_step import byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
 from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
+from .quantized import quantized_function
 
 FEW_ROWS = 2
 """Rows that vectors multiply sooner than a matrix extension, which loads its configuration first and a whole register of B for a product."""
@@ -89,4 +90,4 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     return name, {name: text, **driver.definitions}, tuple(dims)
 
 
-__all__ = ["brgemm_function", "panel_of", "tile_rows", "tile_shape"]
+__all__ = ["brgemm_function", "panel_of", "quantized_function", "tile_rows", "tile_shape"]

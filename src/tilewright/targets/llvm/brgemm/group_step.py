@@ -65,16 +65,23 @@ def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, boo
 
 
 def _quads(e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]) -> list[str]:
-    found = _dot_instruction(isa, p.dtype, p.b_dtype, lanes)
-    if found is None:
-        raise NotImplementedError(f"quads of {p.dtype.label} and {p.b_dtype.label} on {isa.name}")
-    instruction, swapped = found
     if is_shifted(isa, p):
         words = [*(e.op(f"xor i32 {word}, {SHIFT}") for word in words), SHIFT]
-    sums, whole, quads = f"<{lanes} x i32>", f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    return quad_step(e, isa, p.dtype, p.b_dtype, lanes, words, row, acc)
+
+
+def quad_step(
+    e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, words: list[str], row: list[str], acc: list[str]
+) -> list[str]:
+    """``acc[i, v] += words[i] . row[v]`` by the dot product of quads that there is: `words` are quads of type `a` (i32), `row` vectors of bytes of type `b`."""
+    found = _dot_instruction(isa, a, b, lanes)
+    if found is None:
+        raise NotImplementedError(f"quads of {a.label} and {b.label} on {isa.name}")
+    instruction, swapped = found
+    sums, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     result = []
     for i, word in enumerate(words):
-        factor = e.op(f"bitcast {whole} {e.splat(whole, 'i32', word)} to {quads}")
+        factor = e.op(f"bitcast {sums} {e.splat(sums, 'i32', word)} to {quads}")
         for v, x in enumerate(row):
             first, second = (x, factor) if swapped else (factor, x)
             total = acc[i * len(row) + v]

@@ -7,16 +7,17 @@ from contextlib import suppress
 from ....dialects import loop
 from ....schedule import Schedule, ScheduleError
 from ....schedule.tree import enclosing_loops, walk_loops, written_buffer
-from ....transforms.pack_operands import CONTRACTION, Roles
+from ....transforms.roles import CONTRACTION, Roles
 from .common import (
     Machine,
     blocks_of,
     fuse_all,
     loop_of,
+    same_place,
     upper_limit,
     vectorize_inner,
 )
-from .contraction import factor_type, same_place, tensorize_tile
+from .contraction import factor_type, tensorize_tile
 
 LEAST_ROWS = 16
 """Rows that the right operands are read for at least."""

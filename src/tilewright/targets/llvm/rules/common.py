@@ -9,7 +9,7 @@ from ....dialects.scalar import Constant
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, smax
 from ....ir.types import DType
 from ....schedule import Schedule
-from ....schedule.tree import address, enclosing_loops, reduce_variables
+from ....schedule.tree import address, enclosing_loops, reduce_variables, written_buffer
 from ....transforms.compose import HEAVY
 
 
@@ -183,3 +183,8 @@ def is_outermost_chain(s: Schedule, name: str) -> bool:
             return False
         parent = parent.parent_op
     return isinstance(parent, loop.Kernel)
+
+
+def same_place(main: loop.Block, epilogue: loop.Block) -> bool:
+    a, b = written_buffer(main).type, written_buffer(epilogue).type
+    return bool(a.dtype is b.dtype and a.shape == b.shape)

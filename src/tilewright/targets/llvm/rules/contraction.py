@@ -9,15 +9,17 @@ from ....lowering.memory_plan import IN_PLACE
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops, written_buffer
 from ....transforms.index_maps import product
-from ....transforms.pack_operands import CONTRACTION, Roles
+from ....transforms.roles import CONTRACTION, Roles
 from .common import (
     Machine,
     blocks_of,
     fuse_all,
     loop_of,
+    same_place,
     set_grain,
     upper_limit,
 )
+from .quantized import quantized
 from .rows import serial, single
 
 ROWS = COLUMNS = 64
@@ -51,6 +53,9 @@ def contraction(s: Schedule, machine: Machine) -> None:
     epilogue = next((b for b in blocks if b is not main), None)
     roles = Roles.of(main)
     assert roles is not None
+    if roles.quantized:
+        quantized(s, main, epilogue, roles, machine)
+        return
     root = epilogue or main
     rank = len(main.axes)
     depth = [loop_of(s, main, rank + p) for p in roles.k]
@@ -241,11 +246,6 @@ def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
         single(s, machine)
     else:
         serial(s)
-
-
-def same_place(main: loop.Block, epilogue: loop.Block) -> bool:
-    a, b = written_buffer(main).type, written_buffer(epilogue).type
-    return bool(a.dtype is b.dtype and a.shape == b.shape)
 
 
 def _reorder_alone(s: Schedule, main: loop.Block, roles: Roles) -> None:

@@ -1,0 +1,134 @@
+"""Products with weights of few bits, in groups that have a scale each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.symbolic import Dim, prove_eq
+from ...ir.types import TensorType, Type, f32, i4, i8, i32
+from ..tensor import QUANTIZED
+from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from .base import GraphOp, tensor_type
+from .contract import Einsum
+from .elementwise import BINARY, UNARY, Cast, Select, constant
+from .norm import narrow, widen
+from .reduce import ReduceMax
+from .shape import Reshape
+
+
+def _check_weights(op: Any, depth: Dim) -> tuple[int, int, int]:
+    """Rows and groups of ``op.codes`` and ``op.scales``, and the size of a group.
+
+    Raises:
+        IRError: they do not fit each other, or `depth`.
+    """
+    codes, scales = tensor_type(op.codes), tensor_type(op.scales)
+    if codes.dtype not in (i4, i8) or not scales.dtype.is_float:
+        raise IRError(
+            f"needs codes of i4 or i8 with floating-point scales, got {codes.dtype.label}, {scales.dtype.label}", op
+        )
+    if codes.rank != 2 or scales.rank != 2 or not all(isinstance(n, int) for n in (*codes.shape, *scales.shape)):
+        raise IRError(f"needs codes (N, K) and scales (N, G) of known sizes, got {codes.shape}, {scales.shape}", op)
+    (rows, columns), (others, groups) = codes.shape, scales.shape
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(groups, int)
+    if rows != others or not groups or columns % groups or not prove_eq(depth, columns):
+        raise IRError(f"codes {codes.shape} and scales {scales.shape} do not fit each other and a depth of {depth}", op)
+    return rows, groups, columns // groups
+
+
+@operation
+class QuantizedMatMul(GraphOp):
+    """``x (codes * scales)^T``: x (..., K), `codes` (N, K) of i4 or i8, `scales` (N, G), one for each group of K / G neighbours; result (..., N).
+
+    Each group of x is rounded to 8 bits first, with a scale of its own, unless `exact`: products are then products of integers (Dettmers et al.,
+    "LLM.int8()", 2022, by groups).
+    """
+
+    name = "graph.quantized_matmul"
+    x: Operand
+    codes: Operand
+    scales: Operand
+    exact: Attr = False
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if not x.rank or not x.dtype.is_float:
+            raise IRError(f"needs floating-point rows, got {x}", self)
+        rows, _, _ = _check_weights(self, x.shape[-1])
+        return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
+
+    def reference(self, x: Any, codes: Any, scales: Any) -> Any:
+        groups = scales.shape[1]
+        wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
+        if not self.exact:
+            top = np.abs(wide).max(-1, keepdims=True)
+            inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=top != 0)
+            wide = np.rint(wide * inverse) * (top * np.float32(1 / 127))
+        weights = codes.astype(np.float64).reshape(codes.shape[0], groups, -1) * scales[..., None].astype(np.float64)
+        return (wide.reshape(x.shape).astype(np.float64) @ weights.reshape(codes.shape).T).astype(x.dtype)
+
+    def decompose(self, b: Builder) -> Value:
+        x = widen(b, self.x)
+        shape = tensor_type(x).shape
+        rows, groups, size = _check_weights(self, shape[-1])
+        lead = shape[:-1]
+        if self.exact:
+            scales = self.scales if tensor_type(self.scales).dtype is f32 else b(Cast(self.scales, dtype=f32))
+            codes = b(Reshape(b(Cast(self.codes, dtype=f32)), shape=(rows, groups, size)))
+            weights = b(BINARY["mul"](codes, b(Reshape(scales, shape=(rows, groups, 1)))))
+            letters = "abcdefgh"[: len(lead)]
+            weights = b(Reshape(weights, shape=(rows, groups * size)))
+            return narrow(b, b(Einsum((x, weights), equation=f"{letters}k,nk->{letters}n")), self.x)
+        x = b(Reshape(x, shape=(*lead, groups, size)))
+        top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
+        zero = b(BINARY["eq"](top, constant(b, 0, top)))
+        inverse = b(Select(zero, constant(b, 0, top), b(BINARY["div"](constant(b, 127, top), top))))
+        rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, inverse)))), dtype=i8))
+        scale = b(Reshape(b(BINARY["mul"](top, constant(b, 1 / 127, top))), shape=(*lead, groups)))
+        return narrow(b, b(ScaledMatMul(rounded, scale, self.codes, self.scales)), self.x)
+
+
+@operation
+class ScaledMatMul(GraphOp):
+    """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] codes[n, g, k])``: x i8 (..., G, S), x_scales (..., G), codes (N, G S), scales
+    (N, G); result f32 (..., N). The inner sums are exact."""
+
+    name = "graph.scaled_matmul"
+    x: Operand
+    x_scales: Operand
+    codes: Operand
+    scales: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x, x_scales = tensor_type(self.x), tensor_type(self.x_scales)
+        if x.rank < 2 or x.dtype is not i8 or x_scales.dtype is not f32:
+            raise IRError(f"needs i8 (..., G, S) with scales of f32, got {x} and {x_scales}", self)
+        rows, groups, size = _check_weights(self, x.shape[-2] * x.shape[-1])
+        if x.shape[-2:] != (groups, size) or x_scales.shape != x.shape[:-1]:
+            raise IRError(f"{x.shape} with scales {x_scales.shape} does not fit {groups} groups of {size}", self)
+        return (TensorType(f32, (*x.shape[:-2], rows)),)
+
+    def reference(self, x: Any, x_scales: Any, codes: Any, scales: Any) -> Any:
+        left = x.astype(np.float64) * x_scales[..., None]
+        right = codes.reshape(codes.shape[0], *x.shape[-2:]).astype(np.float64) * scales[..., None].astype(np.float64)
+        return (left.reshape(*x.shape[:-2], -1) @ right.reshape(codes.shape).T).astype(np.float32)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, x_scales, codes, scales = operands
+        groups, size = x.shape[-2:]
+
+        def product(*i: Any) -> Scalar:
+            *row, column, group, k = i
+            inner = x[(*row, group, k)].cast(i32) * codes[column, group * size + k].cast(i32)
+            return inner.cast(f32) * (x_scales[(*row, group)] * scales[column, group].cast(f32))
+
+        y = t.reduce("sum", self.result.type.shape, (groups, size), product)
+        made = y.value.defining_op
+        assert made is not None
+        made.attributes[QUANTIZED] = True
+        return y

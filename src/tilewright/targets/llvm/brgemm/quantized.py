@@ -1,0 +1,270 @@
+"""`simd.quantized_gemm` as LLVM IR text: dot products of bytes with codes of few bits, scaled group by group.
+
+A tile is some rows times one panel. Its sums over a group are integers, begun with what the codes' offset makes too much; when the group ends they are
+scaled and added to float32 sums, group after group in this order, so that a row's result does not depend on how many rows there are. Few rows read the codes from
+memory once, and nothing but memory decides how fast: the panels are asked for `AHEAD` bytes before they are used.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ....dialects import simd
+from ....ir.symbolic import Dim
+from ....ir.types import f32, i8, u8
+from ..conversions import loaded
+from ..emitter import Carried, Emitter
+from ..isa import Isa
+from ..values import storage
+from .group_step import has_quads, quad_step
+from .problem import Arguments, named
+from .quantized_matrix import HEIGHT, Problem, configure, fits_matrix, matrix_function, unpack_function
+
+MOST_ROWS = 6
+"""Rows of a tile of vectors, which has two sums for each vector of a row."""
+AHEAD = 4096
+"""Bytes between asking for codes and using them."""
+UNROLL = 16
+"""Vectors of quads for each column of a panel in one turn of the inner loop, at most."""
+
+
+def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
+    """The function that computes `op`, on pointers already advanced by the operation's offsets: ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %b_scales, ptr %c,
+    i64...)``; its name, ``{name: definition}`` of it and what it calls, and the symbolic numbers to pass.
+
+    Raises:
+        NotImplementedError: the instruction set has no dot product of bytes, or panels are no whole vectors.
+    """
+    lanes = isa.lanes(32)
+    if not has_quads(isa, i8, u8) or op.nr % lanes or op.c.type.dtype is not f32:
+        raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")
+    scales = op.b_scales.type.dtype
+    p = Problem(op.bits, op.groups, op.size, lanes, op.nr // lanes, scales, op.a_m, op.a_scales_m)
+    writer = _Writer(op, p, isa)
+    writer.write()
+    dims = writer.dims.dims
+    names = ["a", "a_scales", "b", "b_scales", "c", *(["memory"] if op.memory is not None else [])]
+    parameters = [*(f"ptr %{x}" for x in names), *(f"i64 %d{i}" for i in range(len(dims)))]
+    name, text = named("qgemm", parameters, writer.e, isa)
+    return name, {name: text, **writer.definitions}, tuple(dims)
+
+
+class _Writer:
+    """Writes the function over a whole problem, collecting the functions it calls in `definitions`."""
+
+    def __init__(self, op: simd.QuantizedGemm, p: Problem, isa: Isa) -> None:
+        self.op, self.p, self.isa = op, p, isa
+        self.e, self.dims = Emitter(), Arguments()
+        self.definitions: dict[str, str] = {}
+
+    def write(self) -> None:
+        e, op = self.e, self.op
+        m = self.dims(op.m)
+        self.m = m if m.isdigit() else e.op(f"call i64 @llvm.smax.i64(i64 {m}, i64 0)")
+        self.n = self.dims(op.n)
+        self.panels = e.divide(e.add(self.n, str(op.nr - 1)), op.nr)
+        if op.memory is None or not fits_matrix(self.p, self.isa):
+            self._by_vectors()
+        elif m.isdigit():
+            self._by_matrices()
+        else:
+            many = e.op(f"icmp sge i64 {m}, {HEIGHT}")
+            with e.when(many):
+                self._by_matrices()
+            with e.when(e.op(f"xor i1 {many}, true")):
+                self._by_vectors()
+
+    def _call(self, made: tuple[str, str, tuple[Dim, ...]], pointers: list[str], *numbers: str) -> None:
+        name, text, needed = made
+        self.definitions[name] = text
+        arguments = [*(f"ptr {x}" for x in pointers), *(f"i64 {x}" for x in (*numbers, *map(self.dims, needed)))]
+        self.e.line(f"call void @{name}({', '.join(arguments)})")
+
+    def _row(self, row: str) -> tuple[str, str, str]:
+        """Where a row of A, its scales, and the row of C begin."""
+        e, op = self.e, self.op
+        a = e.at("%a", e.mul(row, self.dims(op.a_m)), 1)
+        a_scales = e.at("%a_scales", e.mul(row, self.dims(op.a_scales_m)), 4)
+        return a, a_scales, e.at("%c", e.mul(row, self.dims(op.c_m)), 4)
+
+    def _panel(self, i: str) -> tuple[str, str, str]:
+        """Where a panel and its scales begin, and its first column."""
+        e, op = self.e, self.op
+        b = e.at("%b", e.mul(i, str(op.panel_bytes)), 1)
+        return b, e.at("%b_scales", e.mul(i, str(op.groups * op.nr)), self.p.scales.itemsize), e.mul(i, str(op.nr))
+
+    def _by_vectors(self) -> None:
+        """Blocks of rows, in each all panels."""
+        e, p, isa = self.e, self.p, self.isa
+        limit = max(1, min(MOST_ROWS, (isa.vector_registers - 3 * p.vectors - 2) // (2 * p.vectors)))
+        sums = e.alloca(f"[{limit * p.groups} x i32]", 64)
+
+        def block(height: int, row: str) -> None:
+            a, a_scales, c = self._row(row)
+            self._call(_sums_function(p, height, isa), [a, sums])
+            tile = _tile_function(p, height, isa)
+
+            def panel(i: str, _: Carried) -> list[str]:
+                b, b_scales, first = self._panel(i)
+                numbers = self.dims(self.op.c_m), e.sub(self.n, first)
+                self._call(tile, [a, a_scales, sums, b, b_scales, e.at(c, first, 4)], *numbers)
+                return []
+
+            e.loop("0", self.panels, "1", [], panel)
+
+        def whole(i: str, _: Carried) -> list[str]:
+            block(limit, e.mul(i, str(limit)))
+            return []
+
+        count, rest = e.divide(self.m, limit), e.remainder(self.m, limit)
+        e.loop("0", count, "1", [], whole)
+        done = e.mul(count, str(limit))
+        if rest.isdigit():
+            if rest != "0":
+                block(int(rest), done)
+        elif limit > 1:
+            with e.when(e.op(f"icmp ne i64 {rest}, 0")):
+                e.switch(rest, {h: partial(block, h, done) for h in range(1, limit)})
+
+    def _by_matrices(self) -> None:
+        """Panels, each unpacked, in each all blocks of rows; the last block begins so early that it is whole."""
+        e, op, p = self.e, self.op, self.p
+        configure(e, p)
+        blocks = e.divide(e.add(self.m, str(HEIGHT - 1)), HEIGHT)
+        last = e.sub(self.m, str(HEIGHT))
+
+        def panel(i: str, _: Carried) -> list[str]:
+            b, b_scales, first = self._panel(i)
+            self._call(unpack_function(p, self.isa), [b, "%memory"])
+
+            def block(j: str, _: Carried) -> list[str]:
+                begin = e.mul(j, str(HEIGHT))
+                if begin.isdigit() and last.isdigit():
+                    row = str(min(int(begin), int(last)))
+                else:
+                    row = e.op(f"call i64 @llvm.smin.i64(i64 {begin}, i64 {last})")
+                a, a_scales, c = self._row(row)
+                for v in range(p.vectors):
+                    codes = e.at("%memory", str(v * p.groups * p.size * p.lanes), 1)
+                    scales = e.at(b_scales, str(v * p.lanes), p.scales.itemsize)
+                    column = e.add(first, str(v * p.lanes))
+                    numbers = self.dims(op.c_m), e.sub(self.n, column)
+                    self._call(matrix_function(p, self.isa), [a, a_scales, codes, scales, e.at(c, column, 4)], *numbers)
+                return []
+
+            e.loop("0", blocks, "1", [], block)
+            return []
+
+        e.loop("0", self.panels, "1", [], panel)
+        e.line("call void @llvm.x86.tilerelease()")
+
+
+def _sums_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """``void @name(ptr %a, ptr %sums, i64...)``: minus the codes' offset times the sum of each group of A, [groups, rows]."""
+    e, dims = Emitter(), Arguments()
+    width = next(w for w in (64, 32, 16, 8, 4) if p.size % w == 0)
+    kind, wide = f"<{width} x i8>", f"<{width} x i32>"
+
+    def group(g: str, _: Carried) -> list[str]:
+        for row in range(rows):
+            start = e.at("%a", e.add(e.mul(str(row), dims(p.a_m)), e.mul(g, str(p.size))), 1)
+
+            def part(k: str, carried: Carried, start: str = start) -> list[str]:
+                value = e.load(kind, e.at(start, e.mul(k, str(width)), 1), 1)
+                return [e.op(f"add {wide} {carried[0][1]}, {e.op(f'sext {kind} {value} to {wide}')}")]
+
+            (total,) = e.loop("0", str(p.size // width), "1", [(wide, "zeroinitializer")], part)
+            whole = e.op(f"call i32 @llvm.vector.reduce.add.v{width}i32({wide} {total})")
+            value = e.op(f"mul i32 {whole}, {-p.offset}")
+            e.line(f"store i32 {value}, ptr {e.at('%sums', e.add(e.mul(g, str(rows)), str(row)), 4)}, align 4")
+        return []
+
+    e.loop("0", str(p.groups), "1", [], group)
+    name, text = named(
+        "qsums", ["ptr %a", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))], e, isa, "noinline nounwind"
+    )
+    return name, text, tuple(dims.dims)
+
+
+def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns, i64...)``: some rows times one panel, of which
+    `columns` are stored."""
+    e, dims = Emitter(), Arguments()
+    numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
+    line = 4 * p.lanes
+    low, four = e.splat(raw, "i8", "15"), e.splat(numbers, "i32", "4")
+
+    def upper(x: str) -> str:
+        """Bytes with their upper four bits below (and others' above)."""
+        shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, {four}")
+        return e.op(f"bitcast {numbers} {shifted} to {raw}")
+
+    def quad(a: list[str], b: str, step: int, acc: list[str]) -> list[str]:
+        """One vector of bytes for each vector of columns: a quad, or two of 4-bit codes."""
+        row = []
+        for v in range(p.vectors):
+            where = e.at(b, str((step * p.vectors + v) * line), 1)
+            if line * p.vectors * step % 64 == 0 or line >= 64:
+                e.line(f"call void @llvm.prefetch.p0(ptr {e.at(where, str(AHEAD), 1)}, i32 0, i32 3, i32 1)")
+            row.append(e.load(raw, where, line))
+        if p.bits == 8:
+            words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
+            return quad_step(e, isa, i8, u8, p.lanes, words, row, acc)
+        start = step // 4 * 32 + step % 4 * 4
+        for half, codes in enumerate((row, list(map(upper, row)))):
+            codes = [e.op(f"and {raw} {x}, {low}") for x in codes]
+            words = [e.load("i32", e.at(x, str(start + 16 * half), 1), 1) for x in a]
+            acc = quad_step(e, isa, i8, u8, p.lanes, words, codes, acc)
+        return acc
+
+    def group(g: str, carried: Carried) -> list[str]:
+        (_, b), (_, b_scales), *totals = carried
+        a = [e.at("%a", e.add(e.mul(str(i), dims(p.a_m)), e.mul(g, str(p.size))), 1) for i in range(rows)]
+        acc = []
+        for i in range(rows):
+            first = e.load("i32", e.at("%sums", e.add(e.mul(g, str(rows)), str(i)), 4), 4)
+            acc += [e.splat(numbers, "i32", first)] * p.vectors
+        turn = next(u for u in range(min(UNROLL, p.quads), 0, -1) if p.quads % u == 0 and (p.bits == 8 or u % 4 == 0))
+
+        def steps(j: str, inside: Carried) -> list[str]:
+            sums = [x for _, x in inside]
+            a_now = [e.at(x, e.mul(j, str(turn * 32 // p.bits)), 1) for x in a]
+            b_now = e.at(b, e.mul(j, str(turn * p.vectors * line)), 1)
+            for step in range(turn):
+                sums = quad(a_now, b_now, step, sums)
+            return sums
+
+        acc = e.loop("0", str(p.quads // turn), "1", [(numbers, x) for x in acc], steps)
+        results = [x for _, x in totals]
+        stored = f"<{p.lanes} x {storage(p.scales, 1, isa.half)}>"
+        right = []
+        for v in range(p.vectors):
+            where = e.at(b_scales, str(v * p.lanes), p.scales.itemsize)
+            right.append(loaded(e, isa, e.load(stored, where, p.scales.itemsize * p.lanes), p.scales, p.lanes))
+        for i in range(rows):
+            where = e.at("%a_scales", e.add(e.mul(str(i), dims(p.a_scales_m)), g), 4)
+            left = e.splat(floats, "float", e.load("float", where, 4))
+            for v in range(p.vectors):
+                k = i * p.vectors + v
+                scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {acc[k]} to {floats}')}, {left}")
+                results[k] = e.fma(floats, scaled, right[v], results[k], isa.fma)
+        b_next = e.at(b, str(p.quads * p.vectors * line), 1)
+        return [b_next, e.at(b_scales, str(p.vectors * p.lanes), p.scales.itemsize), *results]
+
+    carried = [("ptr", "%b"), ("ptr", "%b_scales"), *[(floats, "zeroinitializer")] * (rows * p.vectors)]
+    _, _, *totals = e.loop("0", str(p.groups), "1", carried, group)
+    lane_ids = f"<{', '.join(f'i64 {i}' for i in range(p.lanes))}>"
+    longs = f"<{p.lanes} x i64>"
+    for v in range(p.vectors):
+        left = e.sub("%columns", str(v * p.lanes))
+        mask = e.op(f"icmp slt {longs} {lane_ids}, {e.splat(longs, 'i64', left)}")
+        for i in range(rows):
+            where = e.at("%c", e.add(e.mul(str(i), "%c_m"), str(v * p.lanes)), 4)
+            e.masked_store(floats, totals[i * p.vectors + v], where, 4, mask)
+    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "sums", "b", "b_scales", "c")]
+    parameters += ["i64 %c_m", "i64 %columns", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
+    name, text = named("qtile", parameters, e, isa, "noinline nounwind")
+    return name, text, tuple(dims.dims)
+
+
+__all__ = ["quantized_function"]

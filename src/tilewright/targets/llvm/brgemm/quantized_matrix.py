@@ -1,0 +1,171 @@
+"""Products with codes of few bits in matrix registers (Intel AMX): 16 rows times 16 columns.
+
+A panel's codes become signed bytes in memory first, in the rows that a register of B wants; then each block of rows meets them. While the sums of one group are scaled
+and added in vector registers, the next groups are multiplied: `AHEAD` registers and as many buffers take turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....ir.symbolic import Dim
+from ....ir.types import DType
+from ..conversions import loaded
+from ..emitter import Carried, Emitter
+from ..isa import Isa
+from ..values import storage
+from .problem import Arguments, named
+
+HEIGHT = 16
+"""Rows of a matrix register, and 32-bit lanes of one."""
+AHEAD = 3
+"""Groups that are in multiplication or wait to be scaled."""
+A, B = AHEAD, AHEAD + 2
+"""The first registers of rows and of columns."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a tile function depends on."""
+
+    bits: int
+    groups: int
+    size: int
+    lanes: int
+    vectors: int
+    scales: DType
+    a_m: Dim
+    a_scales_m: Dim
+
+    @property
+    def quads(self) -> int:
+        """Vectors of bytes that a group has for each vector of columns."""
+        return self.size * self.bits // 32
+
+    @property
+    def step(self) -> int:
+        """Elements of a group that matrix registers multiply at a time."""
+        return 64 if self.size % 64 == 0 else 32
+
+    @property
+    def offset(self) -> int:
+        return int(1 << (self.bits - 1))
+
+
+def fits_matrix(p: Problem, isa: Isa) -> bool:
+    """Whether matrix registers take a problem's groups."""
+    return isa.byte_tiles and p.lanes == HEIGHT and p.size % 32 == 0
+
+
+def configure(e: Emitter, p: Problem) -> None:
+    """Load the tile configuration: the first registers are sums, then come rows of A and columns of B, two of each."""
+    config = e.alloca("[64 x i8]", 64)
+    for offset in range(0, 64, 8):
+        e.line(f"store i64 0, ptr {e.at(config, str(offset), 1)}, align 8")
+    e.line(f"store i8 1, ptr {config}, align 1")
+    for tile, (rows, width) in enumerate([(HEIGHT, 64)] * AHEAD + [(HEIGHT, p.step)] * 2 + [(p.step // 4, 64)] * 2):
+        e.line(f"store i16 {width}, ptr {e.at(config, str(16 + 2 * tile), 1)}, align 2")
+        e.line(f"store i8 {rows}, ptr {e.at(config, str(48 + tile), 1)}, align 1")
+    e.line(f"call void @llvm.x86.ldtilecfg(ptr {config})")
+
+
+def unpack_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """``void @name(ptr %b, ptr %memory)``: a panel's codes as signed bytes, [vectors, groups * size / 4 quads, lanes, 4]."""
+    e = Emitter()
+    raw, numbers = f"<{4 * p.lanes} x i8>", f"<{p.lanes} x i32>"
+    line, column = 4 * p.lanes, p.groups * p.size * p.lanes
+    offset, low = e.splat(raw, "i8", str(-p.offset)), e.splat(raw, "i8", "15")
+    four = e.splat(numbers, "i32", "4")
+
+    def put(value: str, quad: str, v: int) -> None:
+        signed = e.op(f"add {raw} {value}, {offset}")
+        e.line(
+            f"store {raw} {signed}, ptr {e.at('%memory', e.add(e.mul(quad, str(line)), str(v * column)), 1)}, align {line}"
+        )
+
+    def chunk(i: str, _: Carried) -> list[str]:
+        """Four vectors of bytes of each column: sixteen codes of 8 bits, or 32 of 4."""
+        for step in range(4):
+            for v in range(p.vectors):
+                at = e.add(e.mul(i, str(4 * p.vectors * line)), str((step * p.vectors + v) * line))
+                x = e.load(raw, e.at("%b", at, 1), line)
+                if p.bits == 8:
+                    put(x, e.add(e.mul(i, "4"), str(step)), v)
+                    continue
+                first = e.add(e.mul(i, "8"), str(step))
+                shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, {four}")
+                put(e.op(f"and {raw} {x}, {low}"), first, v)
+                put(e.op(f"and {raw} {e.op(f'bitcast {numbers} {shifted} to {raw}')}, {low}"), e.add(first, "4"), v)
+        return []
+
+    e.loop("0", str(p.groups * p.quads // 4), "1", [], chunk)
+    name, text = named("qunpack", ["ptr %b", "ptr %memory"], e, isa, "noinline nounwind")
+    return name, text, ()
+
+
+def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """``void @name(ptr %a, ptr %a_scales, ptr %codes, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns, i64...)``: 16 rows times 16 columns, of which `columns`
+    are stored."""
+    e, dims = Emitter(), Arguments()
+    numbers, floats = f"<{p.lanes} x i32>", f"<{p.lanes} x float>"
+    ahead = min(AHEAD, p.groups)
+    buffers = [e.alloca(f"[{HEIGHT * p.lanes} x i32]", 64) for _ in range(ahead)]
+    a_m, a_scales_m = dims(p.a_m), dims(p.a_scales_m)
+    panel = p.vectors * p.lanes
+
+    def multiply(g: str, turn: int) -> None:
+        """The sums of group `g` go to a buffer."""
+        e.line(f"call void @llvm.x86.tilezero(i8 {turn})")
+        for step in range(0, p.size, p.step):
+            where = e.add(e.mul(g, str(p.size)), str(step))
+            a, b = A + turn % 2, B + turn % 2
+            e.line(f"call void @llvm.x86.tileloadd64(i8 {a}, ptr {e.at('%a', where, 1)}, i64 {a_m})")
+            e.line(
+                f"call void @llvm.x86.tileloadd64(i8 {b}, ptr {e.at('%codes', e.mul(where, str(p.lanes)), 1)}, i64 64)"
+            )
+            e.line(f"call void @llvm.x86.tdpbssd(i8 {turn}, i8 {a}, i8 {b})")
+        e.line(f"call void @llvm.x86.tilestored64(i8 {turn}, ptr {buffers[turn]}, i64 64)")
+
+    def scale(g: str, turn: int, totals: list[str]) -> list[str]:
+        """The sums of group `g`, scaled, are added to the totals."""
+        stored = f"<{p.lanes} x {storage(p.scales, 1, isa.half)}>"
+        where = e.at("%b_scales", e.mul(g, str(panel)), p.scales.itemsize)
+        right = loaded(e, isa, e.load(stored, where, p.scales.itemsize * p.lanes), p.scales, p.lanes)
+        result = []
+        for row in range(HEIGHT):
+            sums = e.load(numbers, e.at(buffers[turn], str(row * p.lanes), 4), 64)
+            where = e.at("%a_scales", e.add(e.mul(str(row), a_scales_m), g), 4)
+            left = e.splat(floats, "float", e.load("float", where, 4))
+            scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {sums} to {floats}')}, {left}")
+            result.append(e.fma(floats, scaled, right, totals[row], isa.fma))
+        return result
+
+    def turns(g: str, count: int, totals: list[str]) -> list[str]:
+        """Scale `count` groups from `g` on, a multiple of `ahead`, and multiply as many that come `ahead - 1` later."""
+        for turn in range(count):
+            multiply(e.add(g, str(turn + ahead - 1)), (turn + ahead - 1) % ahead)
+            totals = scale(e.add(g, str(turn)), turn, totals)
+        return totals
+
+    def body(j: str, carried: Carried) -> list[str]:
+        return turns(e.mul(j, str(ahead)), ahead, [x for _, x in carried])
+
+    for g in range(ahead - 1):
+        multiply(str(g), g)
+    whole, rest = divmod(p.groups - (ahead - 1), ahead)
+    totals = e.loop("0", str(whole), "1", [(floats, "zeroinitializer")] * HEIGHT, body)
+    totals = turns(str(whole * ahead), rest, totals)
+    for g in range(p.groups - (ahead - 1), p.groups):
+        totals = scale(str(g), g % ahead, totals)
+    lane_ids = f"<{', '.join(f'i64 {i}' for i in range(p.lanes))}>"
+    longs = f"<{p.lanes} x i64>"
+    mask = e.op(f"icmp slt {longs} {lane_ids}, {e.splat(longs, 'i64', '%columns')}")
+    for row, total in enumerate(totals):
+        e.masked_store(floats, total, e.at("%c", e.mul(str(row), "%c_m"), 4), 4, mask)
+    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "codes", "b_scales", "c")]
+    parameters += ["i64 %c_m", "i64 %columns", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
+    name, text = named("qmatrix", parameters, e, isa, "noinline nounwind")
+    return name, text, tuple(dims.dims)
+
+
+__all__ = ["HEIGHT", "Problem", "configure", "fits_matrix", "matrix_function", "unpack_function"]

@@ -1,0 +1,120 @@
+"""Products with packed codes of few bits: vector tiles, matrix registers, tails; against the same groups multiplied in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dialects import func, graph
+from tilewright.ir.builder import Builder
+from tilewright.ir.constant import Constant
+from tilewright.ir.core import Module
+from tilewright.ir.symbolic import Dim, symbol
+from tilewright.ir.types import TensorType, f32
+from tilewright.targets.base import resolve
+
+PLAIN = "cpu:x86-64-v3"
+
+
+def model(
+    rows: tuple[Dim, ...],
+    depth: int,
+    columns: int,
+    groups: int,
+    bits: int,
+    scale: Any = np.float16,
+    epilogue: bool = False,
+) -> tuple[Module, Any]:
+    """A product with constant weights, and these."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), (columns, depth))
+    scales = rng.uniform(0.01, 0.1, (columns, groups)).astype(scale)
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
+    module.body.append(main)
+    x = main.body.add_arg(TensorType(f32, (*rows, depth)))
+    b = Builder(main.body)
+    parts = (codes.astype(ml_dtypes.int4 if bits == 4 else np.int8), "codes"), (scales, "scales")
+    weights = [b(graph.Constant(value=Constant(*part))) for part in parts]
+    y = b(graph.QuantizedMatMul(x, *weights))
+    if epilogue:
+        y = b(graph.Add(b(graph.Sigmoid(y)), y))
+    b(func.Return([y]))
+    grouped = codes.reshape(columns, groups, -1) * scales[..., None].astype(np.float64)
+    return module, grouped.reshape(columns, depth)
+
+
+def rounded(x: Any, groups: int) -> Any:
+    parts = x.reshape(*x.shape[:-1], groups, -1)
+    top = np.abs(parts).max(-1, keepdims=True)
+    return (np.rint(parts * (np.float32(127) / top)).astype(np.float64) * top / 127).reshape(x.shape)
+
+
+def close(y: Any, x: Any, weights: Any, groups: int) -> None:
+    left = rounded(x, groups)
+    np.testing.assert_allclose(y, left @ weights.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(weights).T).max())
+
+
+def rows_of(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("columns", (64, 70, 33, 1))
+@pytest.mark.parametrize(
+    ("bits", "depth", "groups"), ((4, 96, 3), (4, 128, 1), (8, 128, 2), (8, 36, 3), (8, 256, 1), (4, 64, 4))
+)
+def test_any_number_of_rows(bits: int, depth: int, groups: int, columns: int) -> None:
+    module, weights = model((symbol("m", 1, 40),), depth, columns, groups, bits)
+    with tw.compile(module, cache=False) as library:
+        for m in (1, 2, 5, 6, 7, 13, 16, 17, 33, 40):
+            x = rows_of(m, depth)
+            close(library(x), x, weights, groups)
+
+
+@pytest.mark.parametrize("scale", (np.float32, np.float16, ml_dtypes.bfloat16))
+@pytest.mark.parametrize("rows", ((1,), (3,), (2, 20), (300,)))
+def test_known_rows_with_an_epilogue(rows: tuple[int, ...], scale: Any) -> None:
+    module, weights = model(rows, 64, 200, 2, 4, scale, epilogue=True)
+    x = rows_of(*rows, 64)
+    y = rounded(x, 2) @ weights.T
+    with tw.compile(module, cache=False) as library:
+        np.testing.assert_allclose(library(x), y + 1 / (1 + np.exp(-y)), rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+def test_batch_and_sequence() -> None:
+    module, weights = model((symbol("b", 1, 3), symbol("s", 1, 30)), 64, 50, 2, 4)
+    with tw.compile(module, cache=False) as library:
+        for b, s in ((1, 1), (3, 30), (2, 9)):
+            x = rows_of(b, s, 64)
+            close(library(x), x, weights, 2)
+
+
+def test_a_row_is_the_same_among_any_others() -> None:
+    """Bit for bit: what a server answers does not depend on who else asks."""
+    module, _ = model((symbol("m", 1, 40),), 512, 48, 16, 4)
+    x = rows_of(40, 512)
+    with tw.compile(module, cache=False) as library:
+        alone = np.concatenate([library(x[i : i + 1]) for i in range(40)])
+        for m in (3, 8, 16, 21, 40):
+            np.testing.assert_array_equal(library(x[:m]), alone[:m])
+
+
+def test_codes_are_packed_two_to_a_byte() -> None:
+    module, _ = model((1,), 256, 64, 8, 4)
+    with tw.compile(module, cache=False) as library:
+        if "simd.quantized_gemm" not in library.ir("loop"):
+            pytest.skip("this machine has no dot product of bytes")
+        assert library.report.memory["weights_bytes"] == 64 * 256 // 2 + 64 * 8 * 2
+
+
+def test_machines_without_dot_products() -> None:
+    if not resolve(PLAIN).runs_here:
+        pytest.skip("for x86-64 only")
+    module, weights = model((symbol("m", 1, 40),), 64, 33, 2, 4)
+    with tw.compile(module, target=PLAIN, cache=False) as library:
+        x = rows_of(5, 64)
+        close(library(x), x, weights, 2)
