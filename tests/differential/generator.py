@@ -40,6 +40,8 @@ def tolerance(precision: DType | None) -> dict[DType, float]:
     return TOLERANCE if precision is None else {d: max(t, TOLERANCE[precision]) for d, t in TOLERANCE.items()}
 
 
+CANCELLED = 1e-5
+"""Elements smaller than this, relative to the tensor's largest, may be what rounding left of a zero."""
 LARGEST_ELEMENTS = 20_000
 LONGEST_PRODUCT = 256
 LARGEST_VALUE = 1e4
@@ -111,7 +113,7 @@ class _Run:
         with np.errstate(all="ignore"):
             found = array.astype(np.float64) * noise
             if flush and array.size:
-                found = np.where(np.abs(found) < ULP[f32] * np.abs(found).max(), 0.0, found)
+                found = np.where(np.abs(found) < CANCELLED * np.abs(found).max(), 0.0, found)
             return np.asarray(found.astype(array.dtype))
 
 

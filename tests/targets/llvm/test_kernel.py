@@ -513,6 +513,8 @@ def test_remainders_of_floats(isa: Isa) -> None:
     rem, _, quotient = check(types, body, isa, last_vectorized, inputs=[x, y], exact=True)
     np.testing.assert_array_equal(rem, np.fmod(x, y))
     np.testing.assert_array_equal(quotient[10], np.float32(9.0))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(np.signbit(quotient[:10]), np.signbit(np.floor_divide(x, y)[:10]))
     assert np.signbit(rem[5])
 
 

@@ -250,8 +250,11 @@ def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: 
     quotient = _intrinsic(g, "roundeven", kind, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
     down = e.op(f"fadd {kind} {quotient}, {number(-1, dtype, lanes)}")
     quotient = e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
-    by_zero = e.op(f"fcmp oeq {kind} {b}, {zero}")
-    return e.op(f"select {mask} {by_zero}, {kind} {e.op(f'fdiv {kind} {a}, {b}')}, {kind} {quotient}")
+    ratio, by_zero = e.op(f"fdiv {kind} {a}, {b}"), e.op(f"fcmp oeq {kind} {b}, {zero}")
+    signed = _intrinsic(g, "copysign", kind, zero, ratio)
+    is_zero = e.op(f"fcmp oeq {kind} {quotient}, {zero}")
+    quotient = e.op(f"select {mask} {is_zero}, {kind} {signed}, {kind} {quotient}")
+    return e.op(f"select {mask} {by_zero}, {kind} {ratio}, {kind} {quotient}")
 
 
 def _remainder(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
