@@ -172,12 +172,7 @@ class QuantizedGemm(Operation):
             return
         panels, row = -(-n // nr), np.arange(m)[:, None]
         start = value(self.b_offset)
-        codes = b.reshape(-1)[start : start + panels * self.panel_bytes]
-        if self.bits == 4:
-            codes = codes.reshape(panels, groups, size // 32, 4, nr, 4)
-            codes = np.stack((codes & 15, codes >> 4), 3)
-        codes = np.moveaxis(codes.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(panels * nr, groups, size)
-        right = codes[:n].astype(np.int64) - (1 << (self.bits - 1))
+        right = unpacked(b.reshape(-1)[start:], panels, groups, size, nr, self.bits).reshape(-1, groups, size)[:n]
         start = value(self.b_scales_offset)
         scales = b_scales.reshape(-1)[start : start + panels * groups * nr].reshape(panels, groups, nr)
         scales = scales.transpose(0, 2, 1).reshape(panels * nr, groups)[:n].astype(np.float64)
@@ -187,6 +182,48 @@ class QuantizedGemm(Operation):
         total = np.einsum("mgk,ngk->mng", left, right) * a_scales.reshape(-1)[at][:, None].astype(np.float64) * scales
         at = value(self.c_offset) + value(self.c_m) * row + np.arange(n)
         c.reshape(-1)[at] = total.sum(-1).astype(c.dtype)
+
+
+@operation
+class Dequantize(Operation):
+    """One panel of packed codes (see `transforms.pack_quantized`) times their scales, rounded to bf16, as a panel of `simd.brgemm`: pairs of successive rows interleaved,
+    ``y[k // 2, n, k % 2]``. The panel begins at `b_offset` (bytes), its scales at `b_scales_offset`.
+    """
+
+    name = "simd.dequantize"
+    effects = Effect.READ | Effect.WRITE
+    b: Operand
+    b_scales: Operand
+    y: Operand
+    nr: Attr
+    bits: Attr
+    groups: Attr
+    size: Attr
+    b_offset: Attr = 0
+    b_scales_offset: Attr = 0
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, b: Any, b_scales: Any, y: Any) -> None:
+        start, scales_start = (int(env.evaluate(e)) for e in (self.b_offset, self.b_scales_offset))
+        groups, size, nr = self.groups, self.size, self.nr
+        codes = unpacked(b.reshape(-1)[start:], 1, groups, size, nr, self.bits)[0].astype(
+            np.float32
+        )  # nr, groups, size
+        scales = b_scales.reshape(-1)[scales_start : scales_start + groups * nr].reshape(groups, nr).T
+        weights = (codes * scales.astype(np.float32)[..., None]).reshape(nr, groups * size // 2, 2)
+        y.reshape(-1)[: weights.size] = weights.transpose(1, 0, 2).astype(y.dtype).reshape(-1)
+
+
+def unpacked(b: Any, panels: int, groups: int, size: int, nr: int, bits: int) -> Any:
+    """The codes of so many panels at the beginning of `b`: [panels, nr, groups, size]."""
+    codes = b[: panels * groups * size * nr * bits // 8]
+    if bits == 4:
+        codes = codes.reshape(panels, groups, size // 32, 4, nr, 4)
+        codes = np.stack((codes & 15, codes >> 4), 3)
+    codes = np.moveaxis(codes.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(panels, nr, groups, size)
+    return codes.astype(np.int64) - (1 << (bits - 1))
 
 
 @operation

@@ -34,8 +34,8 @@ from .func import Func
 from .scalar import combiner_identity
 
 QUANTIZED = "tw.quantized"
-"""Note on a computation: it multiplies groups of 8-bit integers with codes of few bits, see `graph.scaled_matmul`; its reads are, in this order, of the left
-operand, the codes, and the scales of both."""
+"""Note on a computation: it multiplies rows with codes of few bits, see `graph.scaled_matmul` and `graph.dequantized_matmul`, and stays as they
+write it; its reads are, in this order, of the left operand, the codes, the left operand's scales (of integers), and the scales."""
 
 
 def extent(axis: Expr) -> Dim:

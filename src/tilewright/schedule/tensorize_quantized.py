@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..dialects import loop, simd
 from ..dialects.tensor import free_symbols_of
-from ..ir.symbolic import Dim, Expr, linear_in, prove_divisible, substitute
-from ..ir.types import BufferType, f32, i8, u8
+from ..ir.builder import Builder
+from ..ir.symbolic import Dim, Expr, ceildiv, linear_in, prove_divisible, smin, substitute, symbol
+from ..ir.types import BufferType, bf16, f32, i8, u8
 from .schedule import Schedule, ScheduleError, only_child, primitive
 from .tree import Access, address, enclosing_loops, reduce_variables
 
 
 @primitive
 def tensorize_quantized(
-    s: Schedule, name: str, m: str, n: str, bits: int, groups: int, size: int, nr: int, unpack: bool = False
+    s: Schedule,
+    name: str,
+    m: str,
+    n: str,
+    bits: int,
+    groups: int,
+    size: int,
+    nr: int,
+    unpack: bool = False,
+    pieces: int = 1,
 ) -> None:
-    """Replace the innermost loops of a product with packed codes (rows `m`, columns `n` that begin with a panel, all loops that reduce) by one `simd.quantized_gemm`, with memory
-    to `unpack` codes where rows are many.
+    """Replace the innermost loops of a product with packed codes (rows `m`, columns `n` that begin with a panel, all loops that reduce).
+
+    Rows of 8-bit integers take one `simd.quantized_gemm`, with memory to `unpack` codes where rows are many; rows of bf16 a `simd.dequantize` and a `simd.brgemm` for each panel,
+    in so many `pieces` of the sums, one after another.
 
     Raises:
         ScheduleError: the loops are not the innermost ones of a perfect nest, or addresses are not affine in them.
@@ -23,8 +37,10 @@ def tensorize_quantized(
     block = s.block(name)
     update = list(block.body.ops)[-1]
     loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
-    if not isinstance(update, loop.Accumulate) or len(loads) != 4 or any(x.guard or x.dynamic for x in loads):
-        raise ScheduleError(f"tensorize_quantized: block {name!r} is no sum of products of four unguarded reads")
+    if not isinstance(update, loop.Accumulate) or len(loads) not in (3, 4) or any(x.guard or x.dynamic for x in loads):
+        raise ScheduleError(
+            f"tensorize_quantized: block {name!r} is no sum of products of three or four unguarded reads"
+        )
     rows, columns = s.loop(m), s.loop(n)
     around = enclosing_loops(block)
     top = around[min(around.index(rows), around.index(columns))]
@@ -57,41 +73,87 @@ def tensorize_quantized(
 
     left = [x for x in loads if columns.iv not in free_symbols_of(address(x))]
     right = [x for x in loads if x not in left]
-    pairs = [sorted(pair, key=lambda x: x.buffer.type.dtype.is_float) for pair in (left, right)]
-    types = [[x.buffer.type.dtype for x in pair] for pair in pairs]
-    if [len(t) for t in types] != [2, 2] or types[0] != [i8, f32] or types[1][0] is not u8 or not types[1][1].is_float:
+    left, right = (sorted(part, key=lambda x: x.buffer.type.dtype.is_float) for part in (left, right))
+    types = [[x.buffer.type.dtype for x in part] for part in (left, right)]
+    if types[0] not in ([i8, f32], [bf16]) or len(types[1]) != 2 or types[1][0] is not u8 or not types[1][1].is_float:
         raise ScheduleError(f"tensorize_quantized: loop {n!r} must move codes and their scales, and they alone")
-    (a, a_scales), (b, b_scales) = pairs
-    (a_offset, a_m), (a_scales_offset, a_scales_m), (c_offset, c_m) = (parts(x) for x in (a, a_scales, update))
-    memory = None
     assert top.parent is not None
-    if unpack:
-        memory = loop.Alloc(buffer=BufferType(i8, (groups * size * nr,), "local"), location=block.location)
-        top.parent.insert_before(top, memory)
-    op = simd.QuantizedGemm(
-        a.buffer,
-        a_scales.buffer,
-        b.buffer,
-        b_scales.buffer,
-        update.buffer,
-        memory.result if memory is not None else None,
-        m=rows.extent,
-        n=columns.extent,
-        nr=nr,
-        bits=bits,
-        groups=groups,
-        size=size,
-        a_offset=a_offset,
-        a_scales_offset=a_scales_offset,
-        b_offset=parts(b)[0],
-        b_scales_offset=parts(b_scales)[0],
-        c_offset=c_offset,
-        a_m=a_m,
-        a_scales_m=a_scales_m,
-        c_m=c_m,
-        location=block.location,
-    )
-    top.parent.insert_before(top, op)
+    located = Builder(top.parent, before=top, location=block.location)
+    (a_offset, a_m), (c_offset, c_m) = parts(left[0]), parts(update)
+    b, b_scales = right
+    b_offset, b_scales_offset = parts(b)[0], parts(b_scales)[0]
+    shape: dict[str, Any] = {"nr": nr, "bits": bits, "groups": groups, "size": size}
+    depth = groups * size
+    memory = None
+    if pieces < 1 or groups % pieces:
+        raise ScheduleError(f"tensorize_quantized: {groups} groups are not cut into {pieces} pieces")
+    if unpack or len(left) == 1:
+        kind = i8 if len(left) == 2 else bf16
+        memory = located(loop.Alloc(buffer=BufferType(kind, (depth // pieces * nr,), "local")))
+    if len(left) == 2:
+        if pieces != 1:
+            raise ScheduleError("tensorize_quantized: products of integers are not cut into pieces")
+        a_scales_offset, a_scales_m = parts(left[1])
+        located(
+            simd.QuantizedGemm(
+                left[0].buffer,
+                left[1].buffer,
+                b.buffer,
+                b_scales.buffer,
+                update.buffer,
+                memory,
+                m=rows.extent,
+                n=columns.extent,
+                a_offset=a_offset,
+                a_scales_offset=a_scales_offset,
+                b_offset=b_offset,
+                b_scales_offset=b_scales_offset,
+                c_offset=c_offset,
+                a_m=a_m,
+                a_scales_m=a_scales_m,
+                c_m=c_m,
+                **shape,
+            )
+        )
+    else:
+        part, panel_depth = groups // pieces, depth // pieces
+        for piece in range(pieces):
+            panel = symbol(s.fresh(f"{name}_panel{piece}"), 0, ceildiv(columns.extent, nr) - 1)
+            panels = loop.For(iv=panel, location=block.location)
+            located(panels)
+            body = Builder(panels.body, location=block.location)
+            codes = b_offset + (panel * depth + piece * panel_depth) * (nr * bits // 8)
+            scales = b_scales_offset + (panel * groups + piece * part) * nr
+            body(
+                simd.Dequantize(
+                    b.buffer,
+                    b_scales.buffer,
+                    memory,
+                    b_offset=codes,
+                    b_scales_offset=scales,
+                    **{**shape, "groups": part},
+                )
+            )
+            body(
+                simd.BatchReduceGemm(
+                    left[0].buffer,
+                    memory,
+                    update.buffer,
+                    m=rows.extent,
+                    n=smin(nr, columns.extent - panel * nr),
+                    k=panel_depth,
+                    nr=nr,
+                    a_offset=a_offset + piece * panel_depth,
+                    c_offset=c_offset + panel * nr,
+                    a_m=a_m,
+                    b_panel=panel_depth * nr,
+                    b_k=2 * nr,
+                    c_m=c_m,
+                    accumulate=piece > 0,
+                    padded=True,
+                    group=2,
+                )
+            )
     top.detach()
     top.drop_all()
 

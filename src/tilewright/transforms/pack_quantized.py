@@ -19,7 +19,7 @@ from ..dialects.tensor_builder import Scalar, TensorBuilder
 from ..ir.builder import Builder
 from ..ir.constant import Constant
 from ..ir.core import Value
-from ..ir.types import f32, i32
+from ..ir.types import bf16, f32, i32
 from .roles import CONTRACTION, Roles
 
 CHUNK = 32
@@ -27,17 +27,15 @@ CHUNK = 32
 
 
 def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Value]) -> None:
-    """Bring the constant codes and scales of a `graph.scaled_matmul` into panels, and mark it as a contraction; leave it alone where they are no constants, or
+    """Bring the constant codes and scales of a `graph.scaled_matmul` or `graph.dequantized_matmul` into panels, and mark it as a contraction; leave it alone where they are no constants, or
     where groups are not made of whole quads or chunks."""
-    x, codes, x_scales, scales = compute.reads
+    x, codes, *x_scales, scales = compute.reads
     sources = [read.source.defining_op for read in (codes, scales)]
     *lead, column = compute.axes
     group, k = compute.reduce_axes
     groups, size = extent(group), extent(k)
     whole = all(isinstance(op, graph.Constant) for op in sources)  # type: ignore[attr-defined]
-    read_as_written = (
-        x.indices == (*lead, group, k) and x_scales.indices == (*lead, group) and scales.indices[0] is column
-    )
+    read_as_written = x.indices == (*lead, group, k) and scales.indices[0] is column
     if panel.group != 4 or not (whole and read_as_written and isinstance(groups, int) and isinstance(size, int)):
         return
     bits, nr = codes.source.type.dtype.bits, panel.nr
@@ -45,7 +43,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
         return
     code_panels, scale_panels = _panels(sources, bits, groups, size, nr, packed)
     t = TensorBuilder(Builder.before(compute))
-    left, left_scales, right, right_scales = map(t.wrap, (x.source, x_scales.source, code_panels, scale_panels))
+    left, right, right_scales = map(t.wrap, (x.source, code_panels, scale_panels))
 
     def product(*i: Any) -> Scalar:
         row, n, g, *inside = i[: len(lead)], *i[len(lead) :]
@@ -57,9 +55,12 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
         else:
             (k,) = inside
             code = right[n // nr, g, k // 4, n % nr, k % 4].cast(i32)
-        inner = left[(*row, g, k)].cast(i32) * (code - (1 << (bits - 1)))
-        scale = left_scales[(*row, g)] * right_scales[n // nr, g, n % nr].cast(f32)
-        return inner.cast(f32) * scale
+        code, element = code - (1 << (bits - 1)), left[(*row, g, k)]
+        scale = right_scales[n // nr, g, n % nr].cast(f32)
+        if not x_scales:
+            return element.cast(f32) * (code.cast(f32) * scale).cast(bf16).cast(f32)
+        left_scale = t.wrap(x_scales[0].source)[(*row, g)]
+        return (element.cast(i32) * code).cast(f32) * (left_scale * scale)
 
     depth = (groups, size // CHUNK, 2, CHUNK // 2) if bits == 4 else (groups, size)
     y = t.reduce("sum", compute.shape, depth, product).value

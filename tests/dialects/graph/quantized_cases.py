@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dialects import graph
-from tilewright.ir.types import f16, f32, i4, i8
+from tilewright.ir.types import DType, bf16, f16, f32, i4, i8
 
 from .harness import Case, F, integers, normal, positive
 
@@ -34,6 +34,17 @@ def _half_empty(rng: Any, shape: Any) -> Any:
     return x
 
 
+def _left(x: Any, groups: int, factors: DType) -> Any:
+    if factors is i8:
+        return _rounded(x.astype(np.float32), groups)
+    return x.astype(np.float32).astype(factors.numpy).astype(np.float64)
+
+
+def _right(codes: Any, scales: Any, factors: DType) -> Any:
+    weights = _weights(codes, scales)
+    return weights.astype(np.float32).astype(bf16.numpy).astype(np.float64) if factors is bf16 else weights
+
+
 CASES = [
     *(
         Case(
@@ -43,22 +54,33 @@ CASES = [
                 F(5, 64, dtype=codes, fill=integers(-8, 8)),
                 F(5, groups, dtype=scales, fill=positive),
             ),
-            lambda b, d, x, codes, scales, exact=exact: b(graph.QuantizedMatMul(x, codes, scales, exact=exact)),
-            lambda d, x, codes, scales, exact=exact: (
-                (x.astype(np.float64) if exact else _rounded(x.astype(np.float32), scales.shape[1]))
-                @ _weights(codes, scales).T
+            lambda b, d, x, codes, scales, factors=factors: b(graph.QuantizedMatMul(x, codes, scales, factors=factors)),
+            lambda d, x, codes, scales, factors=factors: (
+                _left(x, scales.shape[1], factors) @ _right(codes, scales, factors).T
             ),
             SIZES,
             tolerance=2e-2 if x is f16 else 1e-5,
-            note=f"{x.name} {codes.name} {groups} groups {scales.name}{' exact' if exact else ''}",
+            note=f"{x.name} {codes.name} {groups} groups {scales.name} in {factors.name}",
         )
-        for x, fill, codes, groups, scales, exact in (
-            (f32, normal, i4, 2, f16, False),
-            (f32, _half_empty, i4, 2, f32, False),
-            (f32, normal, i8, 1, f32, False),
-            (f16, normal, i4, 4, f16, False),
-            (f32, normal, i4, 2, f16, True),
+        for x, fill, codes, groups, scales, factors in (
+            (f32, normal, i4, 2, f16, i8),
+            (f32, _half_empty, i4, 2, f32, i8),
+            (f32, normal, i8, 1, f32, i8),
+            (f16, normal, i4, 4, f16, i8),
+            (f32, normal, i4, 2, f16, f32),
+            (f32, normal, i4, 2, f16, bf16),
         )
+    ),
+    Case(
+        "DequantizedMatMul",
+        (
+            F("b", "s", 2, 32, dtype=bf16),
+            F(5, 64, dtype=i4, fill=integers(-8, 8)),
+            F(5, 2, dtype=f16, fill=positive),
+        ),
+        lambda b, d, *x: b(graph.DequantizedMatMul(*x)),
+        lambda d, x, codes, scales: x.astype(np.float64).reshape(*x.shape[:2], 64) @ _right(codes, scales, bf16).T,
+        SIZES,
     ),
     Case(
         "ScaledMatMul",

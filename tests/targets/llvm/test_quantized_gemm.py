@@ -14,7 +14,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
 from tilewright.ir.symbolic import Dim, symbol
-from tilewright.ir.types import TensorType, f32
+from tilewright.ir.types import DType, TensorType, bf16, f32, i8
 from tilewright.targets.base import resolve
 
 PLAIN = "cpu:x86-64-v3"
@@ -28,6 +28,7 @@ def model(
     bits: int,
     scale: Any = np.float16,
     epilogue: bool = False,
+    factors: DType = i8,
 ) -> tuple[Module, Any]:
     """A product with constant weights, and these."""
     rng = np.random.default_rng(0)
@@ -40,12 +41,17 @@ def model(
     b = Builder(main.body)
     parts = (codes.astype(ml_dtypes.int4 if bits == 4 else np.int8), "codes"), (scales, "scales")
     weights = [b(graph.Constant(value=Constant(*part))) for part in parts]
-    y = b(graph.QuantizedMatMul(x, *weights))
+    y = b(graph.QuantizedMatMul(x, *weights, factors=factors))
     if epilogue:
         y = b(graph.Add(b(graph.Sigmoid(y)), y))
     b(func.Return([y]))
     grouped = codes.reshape(columns, groups, -1) * scales[..., None].astype(np.float64)
     return module, grouped.reshape(columns, depth)
+
+
+def nearest(x: Any) -> Any:
+    """To bf16, as float64."""
+    return x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 def rounded(x: Any, groups: int) -> Any:
@@ -111,10 +117,38 @@ def test_codes_are_packed_two_to_a_byte() -> None:
         assert library.report.memory["weights_bytes"] == 64 * 256 // 2 + 64 * 8 * 2
 
 
-def test_machines_without_dot_products() -> None:
+@pytest.mark.parametrize("factors", (i8, bf16), ids=str)
+def test_machines_without_dot_products(factors: DType) -> None:
     if not resolve(PLAIN).runs_here:
         pytest.skip("for x86-64 only")
-    module, weights = model((symbol("m", 1, 40),), 64, 33, 2, 4)
+    module, weights = model((symbol("m", 1, 40),), 64, 33, 2, 4, factors=factors)
     with tw.compile(module, target=PLAIN, cache=False) as library:
-        x = rows_of(5, 64)
-        close(library(x), x, weights, 2)
+        for m in (1, 5, 40):
+            x = rows_of(m, 64)
+            if factors is i8:
+                close(library(x), x, weights, 2)
+            else:
+                np.testing.assert_allclose(library(x), nearest(x) @ nearest(weights).T, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", (64, 70, 33, 1))
+@pytest.mark.parametrize(("bits", "groups"), ((4, 3), (4, 1), (8, 2), (8, 96)))
+def test_factors_of_bf16(bits: int, groups: int, columns: int) -> None:
+    module, weights = model((symbol("m", 1, 600),), 96, columns, groups, bits, factors=bf16)
+    with tw.compile(module, cache=False) as library:
+        for m in (1, 2, 5, 16, 17, 33, 70, 300, 600):
+            x = rows_of(m, 96)
+            left, right = nearest(x), nearest(weights)
+            np.testing.assert_allclose(
+                library(x), left @ right.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(right).T).max()
+            )
+
+
+def test_long_sums_come_in_pieces() -> None:
+    module, weights = model((symbol("m", 1, 40),), 4096 + 64, 40, 65, 4, factors=bf16)
+    with tw.compile(module, cache=False) as library:
+        x = rows_of(40, 4096 + 64)
+        left, right = nearest(x), nearest(weights)
+        np.testing.assert_allclose(
+            library(x), left @ right.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(right).T).max()
+        )

@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import TensorType, Type, f32, i4, i8, i32
+from ...ir.types import TensorType, Type, bf16, f32, i4, i8, i32
 from ..tensor import QUANTIZED
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, tensor_type
@@ -45,39 +45,44 @@ def _check_weights(op: Any, depth: Dim) -> tuple[int, int, int]:
 class QuantizedMatMul(GraphOp):
     """``x (codes * scales)^T``: x (..., K), `codes` (N, K) of i4 or i8, `scales` (N, G), one for each group of K / G neighbours; result (..., N).
 
-    Each group of x is rounded to 8 bits first, with a scale of its own, unless `exact`: products are then products of integers (Dettmers et al.,
-    "LLM.int8()", 2022, by groups).
+    `factors` i8: each group of x is rounded to 8 bits first, with a scale of its own, so that products are products of integers (Dettmers et al.,
+    "LLM.int8()", 2022, by groups). bf16: x and the weights are rounded to that type, and summed in float32. f32: nothing is rounded.
     """
 
     name = "graph.quantized_matmul"
     x: Operand
     codes: Operand
     scales: Operand
-    exact: Attr = False
+    factors: Attr = i8
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
         if not x.rank or not x.dtype.is_float:
             raise IRError(f"needs floating-point rows, got {x}", self)
+        if self.factors not in (i8, bf16, f32):
+            raise IRError(f"does not multiply in {self.factors}", self)
         rows, _, _ = _check_weights(self, x.shape[-1])
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
     def reference(self, x: Any, codes: Any, scales: Any) -> Any:
         groups = scales.shape[1]
         wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
-        if not self.exact:
+        weights = codes.astype(np.float32).reshape(codes.shape[0], groups, -1) * scales[..., None].astype(np.float32)
+        if self.factors is i8:
             top = np.abs(wide).max(-1, keepdims=True)
             inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=top != 0)
             wide = np.rint(wide * inverse) * (top * np.float32(1 / 127))
-        weights = codes.astype(np.float64).reshape(codes.shape[0], groups, -1) * scales[..., None].astype(np.float64)
-        return (wide.reshape(x.shape).astype(np.float64) @ weights.reshape(codes.shape).T).astype(x.dtype)
+        elif self.factors is bf16:
+            wide, weights = wide.astype(bf16.numpy), weights.astype(bf16.numpy)
+        left, right = wide.reshape(x.shape).astype(np.float64), weights.reshape(codes.shape).astype(np.float64)
+        return (left @ right.T).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:
         x = widen(b, self.x)
         shape = tensor_type(x).shape
         rows, groups, size = _check_weights(self, shape[-1])
         lead = shape[:-1]
-        if self.exact:
+        if self.factors is f32:
             scales = self.scales if tensor_type(self.scales).dtype is f32 else b(Cast(self.scales, dtype=f32))
             codes = b(Reshape(b(Cast(self.codes, dtype=f32)), shape=(rows, groups, size)))
             weights = b(BINARY["mul"](codes, b(Reshape(scales, shape=(rows, groups, 1)))))
@@ -85,6 +90,8 @@ class QuantizedMatMul(GraphOp):
             weights = b(Reshape(weights, shape=(rows, groups * size)))
             return narrow(b, b(Einsum((x, weights), equation=f"{letters}k,nk->{letters}n")), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
+        if self.factors is bf16:
+            return narrow(b, b(DequantizedMatMul(b(Cast(x, dtype=bf16)), self.codes, self.scales)), self.x)
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
         zero = b(BINARY["eq"](top, constant(b, 0, top)))
         inverse = b(Select(zero, constant(b, 0, top), b(BINARY["div"](constant(b, 127, top), top))))
@@ -126,6 +133,46 @@ class ScaledMatMul(GraphOp):
             *row, column, group, k = i
             inner = x[(*row, group, k)].cast(i32) * codes[column, group * size + k].cast(i32)
             return inner.cast(f32) * (x_scales[(*row, group)] * scales[column, group].cast(f32))
+
+        y = t.reduce("sum", self.result.type.shape, (groups, size), product)
+        made = y.value.defining_op
+        assert made is not None
+        made.attributes[QUANTIZED] = True
+        return y
+
+
+@operation
+class DequantizedMatMul(GraphOp):
+    """``x (codes * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), codes (N, G S), scales (N, G); result f32 (..., N)."""
+
+    name = "graph.dequantized_matmul"
+    x: Operand
+    codes: Operand
+    scales: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x = tensor_type(self.x)
+        if x.rank < 2 or x.dtype is not bf16:
+            raise IRError(f"needs bf16 (..., G, S), got {x}", self)
+        rows, groups, size = _check_weights(self, x.shape[-2] * x.shape[-1])
+        if x.shape[-2:] != (groups, size):
+            raise IRError(f"{x.shape} does not fit {groups} groups of {size}", self)
+        return (TensorType(f32, (*x.shape[:-2], rows)),)
+
+    def reference(self, x: Any, codes: Any, scales: Any) -> Any:
+        right = codes.reshape(codes.shape[0], *x.shape[-2:]).astype(np.float32) * scales[..., None].astype(np.float32)
+        right = right.astype(bf16.numpy).reshape(codes.shape).astype(np.float64)
+        return (x.reshape(*x.shape[:-2], -1).astype(np.float64) @ right.T).astype(np.float32)
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, codes, scales = operands
+        groups, size = x.shape[-2:]
+
+        def product(*i: Any) -> Scalar:
+            *row, column, group, k = i
+            left = x[(*row, group, k)].cast(f32)
+            weight = codes[column, group * size + k].cast(f32) * scales[column, group].cast(f32)
+            return left * weight.cast(bf16).cast(f32)
 
         y = t.reduce("sum", self.result.type.shape, (groups, size), product)
         made = y.value.defining_op

@@ -15,7 +15,7 @@ from ...dialects.scalar import ScalarOp
 from ...errors import InternalError
 from ...ir.core import Block, Operation
 from ...ir.symbolic import Binary, Dim, Expr, Max, Min, Symbol, bounds, ceildiv, free_symbols, smax, smin, symbol
-from .brgemm import brgemm_function, quantized_function
+from .brgemm import brgemm_function, dequantize_function, quantized_function
 from .emitter import Emitter
 from .expr import IndexCode, lane_numbers
 from .isa import Isa
@@ -220,6 +220,8 @@ def _emit(g: Context, op: Operation) -> None:
         _emit_brgemm(g, op)
     elif isinstance(op, simd.QuantizedGemm):
         _emit_quantized(g, op)
+    elif isinstance(op, simd.Dequantize):
+        _emit_dequantize(g, op)
     elif isinstance(op, simd.Order):
         _emit_order(g, op)
     elif not isinstance(op, loop.Alloc):
@@ -263,6 +265,14 @@ def _emit_quantized(g: Context, op: simd.QuantizedGemm) -> None:
     pointers += [g.pointers[op.memory]] if op.memory is not None else []
     arguments = [*(f"ptr {p}" for p in pointers), *(f"i64 {g.index.value(d)}" for d in dims)]
     g.e.line(f"call void @{name}({', '.join(arguments)})")
+
+
+def _emit_dequantize(g: Context, op: simd.Dequantize) -> None:
+    name, definitions = dequantize_function(op, g.isa)
+    g.helpers.update(definitions)
+    b = g.index.pointer(g.pointers[op.b], op.b_offset, 1)
+    scales = g.index.pointer(g.pointers[op.b_scales], op.b_scales_offset, op.b_scales.type.dtype.itemsize)
+    g.e.line(f"call void @{name}(ptr {b}, ptr {scales}, ptr {g.pointers[op.y]})")
 
 
 def _emit_order(g: Context, op: simd.Order) -> None:

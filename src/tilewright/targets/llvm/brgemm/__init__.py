@@ -18,6 +18,7 @@ from ....dialects import simd
 from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import DType, bf16, f32, i32
 from ..isa import Isa
+from .dequantize import dequantize_function
 from .driver import Driver
 from .group_step import byte_group, has_quads
 from .matrix_tile import ROW, MatrixDriver
@@ -90,4 +91,4 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     return name, {name: text, **driver.definitions}, tuple(dims)
 
 
-__all__ = ["brgemm_function", "panel_of", "quantized_function", "tile_rows", "tile_shape"]
+__all__ = ["brgemm_function", "dequantize_function", "panel_of", "quantized_function", "tile_rows", "tile_shape"]

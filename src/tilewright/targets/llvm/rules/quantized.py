@@ -16,6 +16,8 @@ ROWS = 128
 COLUMNS = 128
 """Of a tile, about: some hundred KiB of codes that follow one another."""
 
+DEPTH = 2048
+"""Terms of a sum that rows and a panel of bf16 have at a time: both stay in the second-level cache."""
 MATRIX_ROWS = 16
 """Rows from which on matrix registers multiply sooner than vectors."""
 
@@ -32,8 +34,9 @@ def quantized(s: Schedule, main: loop.Block, epilogue: loop.Block | None, roles:
     columns = max(roles.nr, COLUMNS // roles.nr * roles.nr)
     total = s.loop(n).extent
     n_outer, n_inner = s.split(n, columns) if upper_limit(total) > columns else (None, n)
-    tall = m is not None and upper_limit(s.loop(m).extent) > ROWS
-    m_outer, m_inner = s.split(m, ROWS) if m is not None and tall else (None, m)
+    height = ROWS if _is_integer(main) else 2 * ROWS
+    tall = m is not None and upper_limit(s.loop(m).extent) > height
+    m_outer, m_inner = s.split(m, height) if m is not None and tall else (None, m)
     tiles = [x for x in (*rows_of, n_outer, m_outer) if x is not None]
     inner = [x for x in (m_inner, n_inner) if x is not None]
     reduce = [x for p in range(len(main.reduce_axes)) if (x := loop_of(s, main, len(main.axes) + p)) is not None]
@@ -42,7 +45,7 @@ def quantized(s: Schedule, main: loop.Block, epilogue: loop.Block | None, roles:
     if tiles:
         at = fuse_all(s, tiles)
         s.parallel(at)
-        height = min(ROWS, upper_limit(s.loop(m_inner).extent)) if m_inner is not None else 1
+        height = min(height, upper_limit(s.loop(m_inner).extent)) if m_inner is not None else 1
         set_grain(s, max(height, 3) * columns * groups * size // 8)
     if epilogue is not None:
         if at is not None:
@@ -65,8 +68,19 @@ def _tensorize(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) ->
         return
     reduce = [x for p in range(len(main.reduce_axes)) if (x := _innermost(s, main, len(main.axes) + p)) is not None]
     s.reorder(m, n, *reduce)
-    many = machine.tile(i8)[0] >= 32 and upper_limit(s.loop(m).extent) >= MATRIX_ROWS
-    s.tensorize_quantized(main.sym_name, m, n, *roles.quantized, roles.nr, many)
+    many = _is_integer(main) and machine.tile(i8)[0] >= 32 and upper_limit(s.loop(m).extent) >= MATRIX_ROWS
+    _, groups, size = roles.quantized
+    pieces = (
+        1
+        if _is_integer(main)
+        else next(p for p in range(1, groups + 1) if groups % p == 0 and (p == groups or groups // p * size <= DEPTH))
+    )
+    s.tensorize_quantized(main.sym_name, m, n, *roles.quantized, roles.nr, many, pieces)
+
+
+def _is_integer(main: loop.Block) -> bool:
+    """Whether rows are of 8-bit integers; else they are of bf16, and codes become such, for as many rows as possible."""
+    return any(isinstance(op, loop.Load) and op.buffer.type.dtype is i8 for op in main.body.ops)
 
 
 def _innermost(s: Schedule, block: loop.Block, position: int) -> str | None:

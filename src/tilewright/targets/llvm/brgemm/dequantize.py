@@ -1,0 +1,94 @@
+"""`simd.dequantize` as LLVM IR text: codes of few bits times their scales, as pairs of bf16."""
+
+from __future__ import annotations
+
+from ....dialects import simd
+from ....ir.types import bf16
+from ..conversions import loaded
+from ..emitter import Carried, Emitter
+from ..isa import Isa
+from ..values import storage
+from .problem import named
+
+
+def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, str]]:
+    """``void @name(ptr %b, ptr %b_scales, ptr %y)`` on pointers to where a panel and its scales begin: its name, and ``{name: definition}``.
+
+    Raises:
+        NotImplementedError: panels are no whole vectors, or results no bf16.
+    """
+    lanes = next((n for n in (isa.lanes(32), isa.lanes(32) // 2, 4) if n and op.nr % n == 0), 0)
+    if not lanes or op.y.type.dtype is not bf16:
+        raise NotImplementedError(f"simd.dequantize of panels of {op.nr} columns on {isa.name}")
+    vectors, dtype = op.nr // lanes, op.b_scales.type.dtype
+    e = Emitter()
+    numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+    by_table = op.bits == 4 and isa.avx512 and lanes == 16
+    table = f"<{', '.join(f'float {k - 8:.1f}' for k in range(16))}>"
+    low, offset = (1 << op.bits) - 1, 1 << (op.bits - 1)
+
+    def weights(x: str, first: int, scale: str) -> list[str]:
+        """Four codes of each lane's 32 bits, from bit `first` on, times the scale."""
+        found = []
+        for byte in range(4):
+            shift = 8 * byte + first
+            code = e.op(f"lshr {numbers} {x}, splat (i32 {shift})") if shift else x
+            if by_table:  # which looks at the lowest four bits of an index
+                number = e.op(f"call {floats} @llvm.x86.avx512.permvar.sf.512({floats} {table}, {numbers} {code})")
+            else:
+                code = e.op(f"and {numbers} {code}, splat (i32 {low})")
+                number = e.op(f"sitofp {numbers} {e.op(f'sub {numbers} {code}, splat (i32 {offset})')} to {floats}")
+            found.append(e.op(f"fmul {floats} {number}, {scale}"))
+        return found
+
+    def store(even: str, odd: str, where: str) -> None:
+        """Two rows side by side, rounded to nearest even."""
+        if isa.has("avx512bf16") and lanes == 16:
+            both = e.op(f"call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512({floats} {odd}, {floats} {even})")
+            pairs = e.shuffle("<32 x bfloat>", both, both, [k for i in range(16) for k in (i, i + 16)])
+            e.line(f"store <32 x bfloat> {pairs}, ptr {where}, align 64")
+            return
+        rounded = []
+        for x in (even, odd):
+            bits = e.op(f"bitcast {floats} {x} to {numbers}")
+            last = e.op(f"and {numbers} {e.op(f'lshr {numbers} {bits}, splat (i32 16)')}, splat (i32 1)")
+            rounded.append(e.op(f"add {numbers} {e.op(f'add {numbers} {bits}, splat (i32 32767)')}, {last}"))
+        below = e.op(f"lshr {numbers} {rounded[0]}, splat (i32 16)")
+        above = e.op(f"and {numbers} {rounded[1]}, splat (i32 -65536)")
+        e.line(f"store {numbers} {e.op(f'or {numbers} {below}, {above}')}, ptr {where}, align {4 * lanes}")
+
+    # A step is a vector of bytes for each column: eight codes of 4 bits, the upper four of them 16 places on, or four of 8.
+    steps = 4 if op.bits == 4 else 1
+    codes = 32 if op.bits == 4 else 4
+
+    def group(g: str, _: Carried) -> list[str]:
+        stored = f"<{lanes} x {storage(dtype, 1, isa.half)}>"
+        scales = []
+        for v in range(vectors):
+            where = e.at("%b_scales", e.add(e.mul(g, str(op.nr)), str(v * lanes)), dtype.itemsize)
+            scales.append(loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes))
+
+        def chunk(i: str, _: Carried) -> list[str]:
+            first = e.add(e.mul(g, str(op.size // codes)), i)
+            b = e.at("%b", e.mul(first, str(steps * op.nr * 4)), 1)
+            y = e.at("%y", e.mul(first, str(codes * op.nr)), 2)
+            for step in range(steps):
+                for v in range(vectors):
+                    x = e.load(numbers, e.at(b, str((step * op.nr + v * lanes) * 4), 1), 4 * lanes)
+                    for half in range(8 // op.bits):
+                        found = weights(x, 4 * half, scales[v])
+                        for pair in range(2):
+                            row = half * 8 + step * 2 + pair  # of pairs
+                            where = e.at(y, str((row * op.nr + v * lanes) * 2), 2)
+                            store(found[2 * pair], found[2 * pair + 1], where)
+            return []
+
+        e.loop("0", str(op.size // codes), "1", [], chunk)
+        return []
+
+    e.loop("0", str(op.groups), "1", [], group)
+    name, text = named("dequantize", ["ptr %b", "ptr %b_scales", "ptr %y"], e, isa, "noinline nounwind")
+    return name, {name: text}
+
+
+__all__ = ["dequantize_function"]
