@@ -29,7 +29,7 @@ from .layers import (
     Tanh,
     seed,
 )
-from .module import Module, ModuleList, Parameter, Sequential
+from .module import Module, ModuleList, Parameter, Sequential, parameter, placeholders
 
 __all__ = [
     "ELU",
@@ -60,5 +60,7 @@ __all__ = [
     "Softplus",
     "Tanh",
     "functional",
+    "parameter",
+    "placeholders",
     "seed",
 ]

@@ -7,8 +7,11 @@ from typing import Any
 
 from ...dialects import graph as g
 from ...dialects.graph.elementwise import UNARY
+from ..experts import grouped_matmul as build_grouped_matmul
 from ..trace import Tensor
-from ..trace.tensor import apply, as_tensor, together
+from ..trace import numpy as tnp
+from ..trace.tensor import apply, as_tensor, together, traced, value_of
+from ..trace.tracing import current, user_location
 
 
 def _activation(cls: type) -> Any:
@@ -41,6 +44,22 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     return y if bias is None else y + bias
 
 
+def grouped_matmul(x: Any, weight: Any, ends: Any) -> Tensor:
+    """Rows of `x` (S, I), sorted by group, times the matrix of their group in `weight` (G, I, O): group k ends before row ``ends[k]``, an int64.
+
+    What is behind all groups becomes 0. Only the groups' own rows are multiplied, which the run counts.
+    """
+    x, weight = together(x, weight)
+    ends, trace = as_tensor(ends), current()
+    if trace is not None and any(t.is_traced for t in (x, weight, ends)):
+        values = map(value_of, (x, weight, ends))
+        with trace.builder.at(user_location("grouped_matmul")) as builder:
+            return traced(build_grouped_matmul(builder, trace.new_symbol, *values))
+    starts = [0, *ends.tolist()]
+    products = [x[a:b] @ w for a, b, w in zip(starts, starts[1:], weight, strict=False)]
+    return tnp.concatenate([*products, tnp.zeros((x.shape[0] - starts[-1], weight.shape[2]), x.dtype)])  # type: ignore[attr-defined, no-any-return]
+
+
 def embedding(ids: Any, weight: Any) -> Tensor:
     """Rows of `weight` (count, size) at integers `ids`."""
     return as_tensor(weight)[as_tensor(ids)]
@@ -63,11 +82,13 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: fl
     return apply(g.BatchNorm, *together(x, weight, bias, mean, variance), epsilon=eps)  # type: ignore[no-any-return]
 
 
-def attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None) -> Tensor:
+def attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None, softcap: float = 0.0) -> Tensor:  # fmt: skip
     """``softmax(scale * q k^T + mask) v``; q (B, H, S, D), k (B, G, T, D), v (B, G, T, E). A boolean mask is true where a key is seen; `scale`
-    None is ``1 / sqrt(D)``."""
+    None is ``1 / sqrt(D)``. A `softcap` c other than 0 makes ``c tanh(s / c)`` of scores s before the mask."""
     q, k, v = together(q, k, v)
-    return apply(g.Attention, q, k, v, None if mask is None else as_tensor(mask), causal=causal, scale=scale)  # type: ignore[no-any-return]
+    return apply(
+        g.Attention, q, k, v, None if mask is None else as_tensor(mask), causal=causal, scale=scale, softcap=softcap
+    )  # type: ignore[no-any-return]
 
 
 def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Tensor:

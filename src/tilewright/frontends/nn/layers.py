@@ -13,7 +13,7 @@ from ..trace import Tensor
 from ..trace import numpy as tnp
 from ..trace.tracing import current
 from . import functional as F
-from .module import Module, Parameter
+from .module import Module, Parameter, parameter
 
 _random = np.random.default_rng()
 
@@ -26,11 +26,11 @@ def seed(number: int) -> None:
 
 def uniform(shape: Sequence[int], limit: float) -> Parameter:
     """A float32 parameter drawn uniformly from ``[-limit, limit]``."""
-    return Parameter(_random.uniform(-limit, limit, tuple(shape)).astype(np.float32))
+    return parameter(shape, lambda s: _random.uniform(-limit, limit, s))
 
 
 def _constant(shape: Sequence[int], value: float) -> Parameter:
-    return Parameter(np.full(tuple(shape), value, np.float32))
+    return parameter(shape, lambda s: np.full(s, value))
 
 
 class Linear(Module):
@@ -51,7 +51,7 @@ class Embedding(Module):
 
     def __init__(self, count: int, size: int) -> None:
         super().__init__()
-        self.weight = Parameter(_random.standard_normal((count, size)).astype(np.float32))
+        self.weight = parameter((count, size), _random.standard_normal)
 
     def forward(self, ids: Any) -> Tensor:
         return F.embedding(ids, self.weight)

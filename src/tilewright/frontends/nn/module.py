@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import CompileError, ShapeError
+from ...ir.types import DType, TensorType
 from ..trace import Tensor, TraceError
+from ..trace.dtypes import dtype_of
 from ..trace.tracing import current, user_location
 
 
@@ -17,6 +21,58 @@ class Parameter(Tensor):
     """A tensor that training changes; other tensors of a module are buffers, which only belong to its state."""
 
     __slots__ = ()
+
+
+class Placeholder(Parameter):
+    """A parameter of which only shape and data type are known. A parameter with elements takes its place before the module runs.
+
+    Raises (on any use of its elements):
+        CompileError: none has.
+    """
+
+    __slots__ = ("_type",)
+
+    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
+        self._value, self._type = None, TensorType(dtype_of(dtype), tuple(shape))
+
+    @property
+    def type(self) -> TensorType:
+        return self._type
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self._type.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = self._type.dtype.numpy
+        return found
+
+    @property
+    def _array(self) -> Any:  # type: ignore[override]
+        raise CompileError(
+            f"a parameter of shape {self.shape} has no elements yet: load weights first (at {user_location('')})"
+        )
+
+
+_wanted = threading.local()
+
+
+@contextmanager
+def placeholders(dtype: Any = float) -> Iterator[None]:
+    """Modules made inside get parameters of `dtype` without elements: nothing is drawn or allocated. `Module.load_state_dict` gives them some."""
+    before, _wanted.dtype = getattr(_wanted, "dtype", None), dtype_of(dtype)
+    try:
+        yield
+    finally:
+        _wanted.dtype = before
+
+
+def parameter(shape: Sequence[int], elements: Callable[[tuple[int, ...]], Any]) -> Parameter:
+    """A float32 parameter with `elements` of its shape; inside `placeholders` one without."""
+    sizes = tuple(shape)
+    dtype: DType | None = getattr(_wanted, "dtype", None)
+    return Parameter(elements(sizes), float) if dtype is None else Placeholder(sizes, dtype)
 
 
 class Module:
@@ -127,7 +183,8 @@ class Module:
             raise CompileError(f"the state does not fit {type(self).__name__}: missing {missing}; unknown {unknown}")
         found = {}
         for name in own.keys() & given.keys():
-            found[name] = type(own[name])(given[name], own[name].dtype)
+            kind = Parameter if isinstance(own[name], Parameter) else Tensor
+            found[name] = kind(given[name], own[name].dtype)
             if found[name].shape != own[name].shape:
                 raise ShapeError(f"{name} is {own[name].shape} here and {found[name].shape} in the state")
         modules = dict(self.named_modules())
@@ -228,4 +285,4 @@ class Sequential(ModuleList):
         return x
 
 
-__all__ = ["Module", "ModuleList", "Parameter", "Sequential"]
+__all__ = ["Module", "ModuleList", "Parameter", "Placeholder", "Sequential", "parameter", "placeholders"]

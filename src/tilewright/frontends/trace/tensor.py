@@ -47,7 +47,7 @@ class Tensor:
             source = data if dtype is None else data.astype(dtype)
             self._array, self._value = source._array, source._value
             return
-        array = _array_of(data, dtype)
+        array = array_of(data, dtype)
         self._array, self._value = _frozen(array.copy() if array.flags.writeable else array), None
 
     # -- What it is --------------------------------------------------------------------------------------------------------------
@@ -323,7 +323,8 @@ def is_operand(x: Any) -> bool:
     return isinstance(x, (Tensor, np.ndarray, np.generic, list, tuple)) or is_weak(x)
 
 
-def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
+def array_of(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
+    """An array, torch tensor, number or nested sequence as an array, converted to `dtype`; without need nothing is copied."""
     if hasattr(data, "detach"):
         data = data.detach().cpu()
         # NumPy has no bfloat16 of its own; the exact way leads through float32.
@@ -350,9 +351,9 @@ def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def concrete(array: Any) -> Tensor:
-    """A tensor of an array that nobody else writes to."""
-    made = object.__new__(Tensor)
+def concrete(array: Any, cls: type[Tensor] = Tensor) -> Any:
+    """A tensor, of class `cls`, of an array that nobody else writes to: it shares the memory."""
+    made = object.__new__(cls)
     made._array, made._value = _frozen(np.asarray(array)), None
     return made
 
@@ -460,6 +461,7 @@ __all__ = [
     "FUNCTIONS",
     "Tensor",
     "apply",
+    "array_of",
     "as_tensor",
     "concrete",
     "function",
