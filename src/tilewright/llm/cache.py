@@ -1,10 +1,15 @@
-"""What a model definition asks of its surroundings about the tokens before."""
+"""What a model definition asks of its surroundings about the tokens before: `Cache`, and two that need no compiled library."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from ..errors import ShapeError
+from ..frontends.nn import functional as F
 from ..frontends.trace import Tensor
+from ..frontends.trace import numpy as _tnp
+
+tnp: Any = _tnp
 
 
 class Cache(Protocol):
@@ -34,8 +39,107 @@ class Cache(Protocol):
         """
         ...
 
-    def state(self, layer: int, name: str) -> Tensor:
-        """What `set_state` was given last for these sequences, at first zeros: [batch, ...]."""
+    def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
+        """What `set_state` was given last for these sequences, at first zeros: float32 [batch, *shape]."""
         ...
 
-    def set_state(self, layer: int, name: str, value: Tensor) -> None: ...
+    def set_state(self, layer: int, name: str, value: Tensor) -> None:
+        """Keep `value`, float32 [batch, ...], for the tokens after those of this call."""
+        ...
+
+
+class NoCache:
+    """Whole sequences at once: `tokens` [batch, n] are all there are, and nothing is kept."""
+
+    def __init__(self, tokens: Any) -> None:
+        self.batch, self.length = tnp.asarray(tokens).shape
+
+    @property
+    def positions(self) -> Tensor:
+        return tnp.broadcast_to(tnp.arange(self.length)[None], (self.batch, self.length))
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
+        sinks: Tensor | None = None, softcap: float | None = None,
+    ) -> Tensor:  # fmt: skip
+        return attention(q, k, v, scale=scale, window=window, sinks=sinks, softcap=softcap)
+
+    def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
+        return tnp.zeros((self.batch, *shape))
+
+    def set_state(self, layer: int, name: str, value: Tensor) -> None:
+        pass
+
+
+class DenseCache:
+    """Everything that came, in arrays that grow: for calls of any length, run at once. The reference for caches of compiled libraries.
+
+    ``model(tokens, cache.before(tokens))`` continues the sequences by `tokens` [batch, n].
+    """
+
+    def __init__(self) -> None:
+        self.length, self._new, self._batch = 0, 0, 0
+        self._kept: dict[tuple[int, str], Tensor] = {}
+
+    def before(self, tokens: Any) -> DenseCache:
+        """This cache, for a call with `tokens` [batch, n].
+
+        Raises:
+            ShapeError: earlier calls had another batch.
+        """
+        batch, new = tnp.asarray(tokens).shape
+        if self._new and batch != self._batch:
+            raise ShapeError(f"the cache holds {self._batch} sequences, the call has {batch}")
+        self.length, self._new, self._batch = self.length + self._new, new, batch
+        return self
+
+    @property
+    def positions(self) -> Tensor:
+        return tnp.broadcast_to(tnp.arange(self.length, self.length + self._new)[None], (self._batch, self._new))
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
+        sinks: Tensor | None = None, softcap: float | None = None,
+    ) -> Tensor:  # fmt: skip
+        k, v = self._appended(layer, "key", k), self._appended(layer, "value", v)
+        return attention(q, k, v, scale=scale, window=window, sinks=sinks, softcap=softcap)
+
+    def _appended(self, layer: int, name: str, x: Tensor) -> Tensor:
+        past = self._kept.get((layer, name))
+        whole: Tensor = x if past is None else tnp.concatenate([past, x], 1)
+        self._kept[layer, name] = whole
+        return whole
+
+    def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
+        kept = self._kept.get((layer, name))
+        return tnp.zeros((self._batch, *shape)) if kept is None else kept
+
+    def set_state(self, layer: int, name: str, value: Tensor) -> None:
+        self._kept[layer, name] = value
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None, sinks: Tensor | None = None, softcap: float | None = None
+) -> Tensor:  # fmt: skip
+    """Causal attention of the last n of m tokens: q [batch, n, heads, d], k and v [batch, m, kv_heads, d]; see `Cache.attend`."""
+    n, keys = q.shape[1], k.shape[1]
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    # The operator's own causal mask lets row i see column j <= i, which are the right ones where no tokens came before.
+    causal = n == keys
+    row, column = tnp.arange(n)[:, None] + (keys - n), tnp.arange(keys)[None]
+    mask = None if causal else column <= row
+    if window is not None:
+        near = column > row - window
+        mask = near if mask is None else mask & near
+    if sinks is not None:
+        # One more key, which every row sees: its score is 0, and the mask makes the sink of it.
+        k, v = (tnp.concatenate([x, tnp.zeros((x.shape[0], x.shape[1], 1, x.shape[3]), x.dtype)], 2) for x in (k, v))
+        seen = tnp.where(column <= row if mask is None else mask & (column <= row), 0.0, float("-inf"))
+        heads = sinks.shape[0]
+        seen = tnp.broadcast_to(seen, (heads, n, keys))
+        mask, causal = tnp.concatenate([seen, tnp.broadcast_to(sinks.reshape(heads, 1, 1), (heads, n, 1))], 2), False
+    y = F.attention(q, k, v, mask, causal, scale, softcap or 0.0)
+    return y.transpose(0, 2, 1, 3)  # type: ignore[no-any-return]
+
+
+__all__ = ["Cache", "DenseCache", "NoCache", "attention"]

@@ -118,3 +118,33 @@ def test_state(tmp_path: Path) -> None:
     with pytest.raises(tw.ShapeError, match="table.weight"):
         model.load_state_dict({"table.weight": np.zeros((7, 5))}, strict=False)
     assert "layers.0/matmul" in str(tw.compile(model, (ids,)).metadata["kernels"])
+
+
+def test_placeholders() -> None:
+    """Parameters without elements refuse to compute, and take those of a state."""
+    with nn.placeholders("float32"):
+        model = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 4), nn.LayerNorm(4))
+    assert {n: p.shape for n, p in model.named_parameters()}["1.weight"] == (4, 6)
+    ids = np.array([[1, 2]])
+    for call in (model, tw.jit(model)):
+        with pytest.raises(
+            tw.CompileError, match=r"a parameter of shape \(10, 6\) has no elements yet: load weights first"
+        ):
+            call(ids)
+    full = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 4), nn.LayerNorm(4))
+    model.load_state_dict(full.state_dict())
+    np.testing.assert_array_equal(model(ids), full(ids))
+    assert all(type(p) is nn.Parameter for p in model.parameters())
+
+
+@pytest.mark.parametrize("ends", [(2, 2, 5), (0, 0, 0), (6, 6, 6), (1, 3, 6)])
+def test_grouped_matmul(ends: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((6, 4)).astype(np.float32), random.standard_normal((3, 4, 5)).astype(np.float32)
+    expected, start = np.zeros((6, 5)), 0
+    for k, end in enumerate(ends):
+        expected[start:end], start = x[start:end] @ w[k], end
+    places = np.array(ends)
+    np.testing.assert_allclose(nn.functional.grouped_matmul(x, w, places), expected, atol=1e-5)
+    function = tw.jit(lambda x, ends: nn.functional.grouped_matmul(x, w, ends), dims={"x": {0: "rows<=9"}})
+    np.testing.assert_allclose(function(x, places), expected, atol=1e-5)

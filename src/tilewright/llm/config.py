@@ -1,0 +1,249 @@
+"""`Config`: what a Hugging Face config.json says, whatever a family or a version calls it; and `Rope`, its rotary embedding."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import CompileError
+
+ALIASES = {
+    "hidden_size": ("n_embd", "d_model"),
+    "intermediate_size": ("n_inner",),
+    "max_position_embeddings": ("n_positions",),
+    "num_attention_heads": ("n_head",),
+    "num_hidden_layers": ("n_layer",),
+    "hidden_act": ("hidden_activation", "activation_function"),
+    "rms_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+    "rope_theta": ("rotary_emb_base",),
+    "partial_rotary_factor": ("rotary_pct",),
+    "num_experts": ("num_local_experts",),
+}
+"""Other names of keys."""
+
+
+class Config:
+    """The keys of a config.json. Those that all families share are attributes in the family's own numbers.
+
+    `context` is how many tokens a sequence may have in use, at most and unless given `max_position_embeddings`: rotary embeddings for long
+    contexts (longrope) are of one kind for short ones and of another for long ones.
+    """
+
+    def __init__(self, values: Mapping[str, Any], context: int | None = None) -> None:
+        inner = values.get("text_config")
+        # What is both seen and read has the numbers of its language model apart.
+        self.values: dict[str, Any] = {**values, **inner} if isinstance(inner, Mapping) else dict(values)
+        self._context = context
+
+    @staticmethod
+    def read(path: str | Path, context: int | None = None) -> Config:
+        """The config.json at `path`, or in the folder of that name.
+
+        Raises:
+            CompileError: there is none, or it is no JSON object.
+        """
+        file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+        try:
+            # Newer files write what JSON has no number for as {"__float__": "Infinity"}.
+            values = json.loads(
+                file.read_text(), object_hook=lambda o: float(o["__float__"]) if "__float__" in o else o
+            )
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise CompileError(f"{file}: not a model's config.json: {error}") from None
+        if not isinstance(values, dict):
+            raise CompileError(f"{file}: not a model's config.json: a {type(values).__name__}, not an object")
+        return Config(values, context)
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
+        """With values for keys that are not there."""
+        missing = {k: v for k, v in defaults.items() if k not in self.values and self.get(k) is None}
+        return Config({**missing, **self.values, "text_config": None}, self._context)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key or of its aliases; `default` where there is none, or null."""
+        found = (self.values.get(name) for name in (key, *ALIASES.get(key, ())))
+        return next((v for v in found if v is not None), default)
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise CompileError(f"config.json of a {self.model_type or 'model'} has no {key!r}")
+        return value
+
+    # -- What all families have --------------------------------------------------------------------------------------------------------
+
+    @property
+    def model_type(self) -> str:
+        return str(self.get("model_type", ""))
+
+    @property
+    def hidden(self) -> int:
+        return int(self["hidden_size"])
+
+    @property
+    def layers(self) -> int:
+        return int(self["num_hidden_layers"])
+
+    @property
+    def heads(self) -> int:
+        return int(self["num_attention_heads"])
+
+    @property
+    def kv_heads(self) -> int:
+        return int(self.get("num_key_value_heads", self.heads))
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.get("head_dim", self.hidden // self.heads))
+
+    @property
+    def intermediate(self) -> int:
+        return int(self["intermediate_size"])
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self["vocab_size"])
+
+    @property
+    def context(self) -> int:
+        limit = int(self["max_position_embeddings"])
+        return limit if self._context is None else min(self._context, limit)
+
+    @property
+    def eps(self) -> float:
+        """Added to variances and mean squares."""
+        return float(self["rms_norm_eps"])
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head's weight is the embedding's."""
+        return bool(self.get("tie_word_embeddings", True))
+
+    def layer_type(self, layer: int) -> str:
+        """``full_attention`` or ``sliding_attention``, which sees `window` tokens."""
+        types = self.get("layer_types")
+        if types:
+            if types[layer] not in ("full_attention", "sliding_attention"):
+                raise CompileError(
+                    f"layer_types of config.json has {types[layer]!r}; known: full_attention, sliding_attention"
+                )
+            return str(types[layer])
+        return (
+            "sliding_attention"
+            if self.get("sliding_window") and self.get("use_sliding_window", True)
+            else "full_attention"
+        )
+
+    def window(self, layer: int) -> int | None:
+        """How many last tokens, the own one included, a layer sees; None: all."""
+        return int(self["sliding_window"]) if self.layer_type(layer) == "sliding_attention" else None
+
+    def rope(self, layer_type: str | None = None) -> Rope:
+        """The rotary embedding, of layers of one type where types differ in it.
+
+        Raises:
+            CompileError: its kind is not known.
+        """
+        settings = self.get("rope_parameters") or self.get("rope_scaling") or {}
+        settings = settings.get(layer_type, settings)
+        # Phi 3's first files gave longrope other names.
+        kind = "longrope" if "long_factor" in settings else settings.get("rope_type", settings.get("type", "default"))
+        share = settings.get("partial_rotary_factor", self.get("partial_rotary_factor", 1.0))
+        theta = settings.get("rope_theta", self.get("rope_theta", 10000.0))
+        original = self.get("original_max_position_embeddings", settings.get("original_max_position_embeddings"))
+        limit = int(self["max_position_embeddings"])
+        own = {k: v for k, v in settings.items() if v is not None}
+        return Rope(kind, float(theta), int(self.head_dim * share), own, int(original or limit), limit, self.context)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding (Su et al., 2021) of the first `size` elements of heads, scaled for long contexts in the way `kind`.
+
+    `settings` are config.json's, `original` is the context the model was first trained for, `limit` the one it is made for, `context` the one in use.
+    """
+
+    kind: str
+    theta: float
+    size: int
+    settings: Mapping[str, Any]
+    original: int
+    limit: int
+    context: int
+
+    @cached_property
+    def scaled(self) -> tuple[np.ndarray[Any, Any], float]:
+        """Radians per position for each pair of elements, float32 [size / 2], and what cosines and sines are multiplied with.
+
+        Raises:
+            CompileError: `kind` is not known, or one of its settings is missing.
+        """
+        plain = self.theta ** (-np.arange(0, self.size, 2, dtype=np.float64) / self.size)
+        make = {
+            "default": lambda f: (f, 1.0),
+            "linear": lambda f: (f / self._number("factor"), 1.0),
+            # Up to the context that the model is made for, which is the longest, this scales nothing.
+            "dynamic": lambda f: (f, 1.0),
+            "llama3": self._llama3,
+            "yarn": self._yarn,
+            "longrope": self._longrope,
+        }.get(self.kind)
+        if make is None:
+            raise CompileError(
+                f"rope_type {self.kind!r} in config.json is not supported; known: default, linear, dynamic, llama3, yarn, longrope"
+            )
+        frequencies, factor = make(plain)
+        return np.asarray(frequencies, np.float32), factor
+
+    def _number(self, name: str) -> float:
+        if name not in self.settings:
+            raise CompileError(f"rope_parameters of type {self.kind!r} in config.json have no {name!r}")
+        return float(self.settings[name])
+
+    def _llama3(self, f: Any) -> tuple[Any, float]:
+        """Llama 3.1: slow turns are interpolated, fast ones kept, those between mixed. Dubey et al., 2024."""
+        low, high = self._number("low_freq_factor"), self._number("high_freq_factor")
+        turns = self.original * f / (2 * math.pi)
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        return f * (kept + (1 - kept) / self._number("factor")), 1.0
+
+    def _yarn(self, f: Any) -> tuple[Any, float]:
+        """Peng et al., 2023."""
+        factor = self.settings.get("factor") or self.limit / self.original
+
+        def pair(turns: float) -> float:
+            """Which pair, counted in elements, makes so many turns in the original context."""
+            return self.size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low, high = pair(self.settings.get("beta_fast") or 32), pair(self.settings.get("beta_slow") or 1)
+        if self.settings.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.size - 1)
+        slow = np.clip((np.arange(self.size // 2) - low) / ((high - low) or 0.001), 0, 1)
+
+        def gain(weight: float) -> float:
+            return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+        over, under = self.settings.get("mscale"), self.settings.get("mscale_all_dim")
+        magnitude = gain(over) / gain(under) if over and under else gain(1.0)
+        return f * (slow / factor + 1 - slow), float(self.settings.get("attention_factor", magnitude))
+
+    def _longrope(self, f: Any) -> tuple[Any, float]:
+        """Ding et al., 2024. Which factors apply follows from the context in use, not from each sequence, whose cached keys keep theirs."""
+        name = "long_factor" if self.context > self.original else "short_factor"
+        divisors = np.asarray(self.settings.get(name, ()), np.float64)
+        if divisors.shape != f.shape:
+            raise CompileError(f"{name} of config.json's rope has {divisors.size} numbers, not {f.size}")
+        factor = self.settings.get("factor") or self.limit / self.original
+        magnitude = math.sqrt(1 + math.log(factor) / math.log(self.original)) if factor > 1 else 1.0
+        return f / divisors, float(self.settings.get("attention_factor", magnitude))
+
+
+__all__ = ["Config", "Rope"]

@@ -1,0 +1,217 @@
+"""What model definitions share: attention with rotary embedding, feed-forward blocks, routed experts.
+
+Parameters are named and laid out as Hugging Face's. Projections of one input stay apart as they are there: the compiler joins them (pass
+``merge-matmuls``). Activations are [batch, n, hidden].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CompileError
+from ..frontends.nn import Linear, Module
+from ..frontends.nn import functional as F
+from ..frontends.nn.layers import uniform
+from ..frontends.trace import Tensor
+from ..frontends.trace import numpy as _tnp
+from .cache import Cache
+from .config import Config, Rope
+
+tnp: Any = _tnp
+Turns = tuple[Tensor, Tensor]
+"""Cosines and sines [batch, n, 1, size] of the angles that the first `size` elements of heads are turned by."""
+
+_TANH = {"approximate": "tanh"}
+ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_fast": lambda x: F.gelu(x, **_TANH),
+    "gelu_new": lambda x: F.gelu(x, **_TANH),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, **_TANH),
+    "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": F.tanh,
+}
+"""By their names in config.json."""
+
+
+def activation(config: Config, default: str | None = None) -> Callable[[Any], Tensor]:
+    """The feed-forward blocks' activation.
+
+    Raises:
+        CompileError: it is not known.
+    """
+    name = config.get("hidden_act", default) or config["hidden_act"]
+    if name not in ACTIVATIONS:
+        raise CompileError(f"activation {name!r} in config.json is not supported; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+class Rotary(Module):
+    """The turns of tokens at `positions` [batch, n]. Angles are computed in the run, in float32."""
+
+    def __init__(self, rope: Rope) -> None:
+        super().__init__()
+        self.frequencies, self.magnitude = rope.scaled
+
+    def forward(self, positions: Any) -> Turns:
+        angles = tnp.astype(positions, "float32")[:, :, None] * self.frequencies
+        angles = tnp.concatenate([angles, angles], -1)[:, :, None]
+        return self.magnitude * tnp.cos(angles), self.magnitude * tnp.sin(angles)
+
+
+def turned(x: Tensor, turns: Turns) -> Tensor:
+    """Heads [batch, n, heads, d] with their first elements turned."""
+    size = turns[0].shape[-1]
+    if size == x.shape[-1]:
+        return F.rotary(x, *turns)
+    return tnp.concatenate([F.rotary(x[..., :size], *turns), x[..., size:]], -1)  # type: ignore[no-any-return]
+
+
+class Attention(Module):
+    """Grouped-query self-attention, causal by way of the cache.
+
+    `norm` makes normalizations of each head of queries and keys; `scale` None is ``1 / sqrt(head_dim)``. A subclass may have other
+    projections (`project`).
+    """
+
+    def __init__(
+        self, config: Config, layer: int, *, bias: bool = False, out_bias: bool | None = None, norm: Callable[[int], Module] | None = None,
+        scale: float | None = None, softcap: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.layer, self.heads, self.kv_heads, self.head_dim = layer, config.heads, config.kv_heads, config.head_dim
+        self.window, self.softcap = config.window(layer), softcap
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.make_projections(config, bias, bias if out_bias is None else out_bias)
+        self.normalized = norm is not None
+        if norm is not None:
+            self.q_norm, self.k_norm = norm(self.head_dim), norm(self.head_dim)
+
+    def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
+        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.q_proj = Linear(config.hidden, width, bias)
+        self.k_proj = Linear(config.hidden, kv_width, bias)
+        self.v_proj = Linear(config.hidden, kv_width, bias)
+        self.o_proj = Linear(width, config.hidden, out_bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [batch, n, heads * head_dim]."""
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [batch, n, heads, head_dim]."""
+        q, k, v = self.project(x)
+        return tuple(t.reshape(*x.shape[:2], -1, self.head_dim) for t in (q, k, v))  # type: ignore[return-value]
+
+    def forward(self, x: Tensor, cache: Cache, turns: Turns | None = None) -> Tensor:
+        q, k, v = self.split(x)
+        if self.normalized:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if turns is not None:
+            q, k = turned(q, turns), turned(k, turns)
+        y = cache.attend(self.layer, q, k, v, scale=self.scale, window=self.window, softcap=self.softcap)
+        return self.o_proj(y.reshape(*x.shape[:2], self.heads * self.head_dim))  # type: ignore[no-any-return]
+
+
+class GatedMLP(Module):
+    """``down(activation(gate(x)) * up(x))``. Shazeer, 2020."""
+
+    def __init__(self, config: Config, width: int | None = None, bias: bool = False) -> None:
+        super().__init__()
+        width = config.intermediate if width is None else width
+        self.gate_proj = Linear(config.hidden, width, bias)
+        self.up_proj = Linear(config.hidden, width, bias)
+        self.down_proj = Linear(width, config.hidden, bias)
+        self.activation = activation(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+
+
+class MLP(Module):
+    """``down(activation(up(x)))``."""
+
+    def __init__(self, config: Config, bias: bool = True) -> None:
+        super().__init__()
+        self.up_proj = Linear(config.hidden, config.intermediate, bias)
+        self.down_proj = Linear(config.intermediate, config.hidden, bias)
+        self.activation = activation(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.up_proj(x)))  # type: ignore[no-any-return]
+
+
+class Experts(Module):
+    """Gated feed-forward blocks, each for the tokens routed to it; weights of all in one parameter. Only what is chosen is computed."""
+
+    def __init__(self, config: Config, width: int) -> None:
+        super().__init__()
+        self.count, self.activation = int(config["num_experts"]), activation(config)
+        limit = config.hidden**-0.5
+        self.gate_proj = uniform((self.count, width, config.hidden), limit)
+        self.up_proj = uniform((self.count, width, config.hidden), limit)
+        self.down_proj = uniform((self.count, config.hidden, width), width**-0.5)
+
+    def forward(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """The sum of the results of each token's experts times their shares: x [tokens, hidden], `chosen` (i64) and `shares` [tokens, top]."""
+        tokens, top = chosen.shape
+        # Pairs of token and expert, sorted by expert, so that an expert's tokens are a range of rows.
+        experts = chosen.reshape(tokens * top)
+        order = tnp.argsort(experts)
+        rows = x[order // top]
+        ends = (experts[None] < tnp.arange(1, self.count + 1)[:, None]).sum(1)
+        gate, up = (F.grouped_matmul(rows, w.mT, ends) for w in (self.gate_proj, self.up_proj))
+        y = F.grouped_matmul(self.activation(gate) * up, self.down_proj.mT, ends)
+        y = y[tnp.argsort(order)].reshape(tokens, top, x.shape[1])
+        return (y * shares[:, :, None]).sum(1)  # type: ignore[no-any-return]
+
+
+class RoutedMLP(Module):
+    """A mixture of `Experts`: each token passes the few that a linear router (`gate`) scores highest. Shazeer et al., 2017.
+
+    `normalized`: the shares of a token's experts sum to 1.
+    """
+
+    def __init__(self, config: Config, width: int, normalized: bool = True) -> None:
+        super().__init__()
+        self.top, self.normalized = int(config["num_experts_per_tok"]), normalized
+        self.gate = Linear(config.hidden, int(config["num_experts"]), bias=False)
+        self.experts = Experts(config, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(x.shape[0] * x.shape[1], x.shape[2])
+        shares, chosen = tnp.topk(F.softmax(tnp.astype(self.gate(rows), "float32")), self.top)
+        if self.normalized:
+            shares = shares / shares.sum(-1, keepdims=True)
+        return self.experts(rows, chosen, tnp.astype(shares, x.dtype)).reshape(x.shape)  # type: ignore[no-any-return]
+
+
+class Block(Module):
+    """A layer of a decoder that normalizes before attention and before the feed-forward block, and adds each to its input."""
+
+    def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module]) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = attention, mlp
+        self.input_layernorm, self.post_attention_layernorm = norm(), norm()
+
+    def forward(self, x: Tensor, cache: Cache, turns: Turns | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cache, turns)
+        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "ACTIVATIONS",
+    "MLP",
+    "Attention",
+    "Block",
+    "Experts",
+    "GatedMLP",
+    "Rotary",
+    "RoutedMLP",
+    "Turns",
+    "activation",
+    "turned",
+]

@@ -1,0 +1,124 @@
+"""BERT and RoBERTa: encoders, whose tokens see each other both ways. For embeddings. Devlin et al., 2018; Liu et al., 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from ...frontends.nn import Embedding, LayerNorm, Linear, Module, ModuleList
+from ...frontends.nn import functional as F
+from ...frontends.trace import Tensor
+from ...frontends.trace import numpy as _tnp
+from ..config import Config
+from ..layers import MLP
+from .base import LanguageModel, register
+
+tnp: Any = _tnp
+
+
+class BertAttention(Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads, self.head_dim = config.heads, config.head_dim
+        self.query, self.key, self.value, self.output = (Linear(config.hidden, config.hidden) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = (
+            f(x).reshape(*x.shape[:2], self.heads, self.head_dim).transpose(0, 2, 1, 3)
+            for f in (self.query, self.key, self.value)
+        )
+        y = F.attention(q, k, v, None if mask is None else mask[:, None, None])
+        return self.output(y.transpose(0, 2, 1, 3).reshape(x.shape))  # type: ignore[no-any-return]
+
+
+class BertLayer(Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention, self.mlp = BertAttention(config), MLP(config)
+        self.attention_norm, self.mlp_norm = (LayerNorm(config.hidden, config.eps) for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.attention_norm(x + self.attention(x, mask))
+        return self.mlp_norm(x + self.mlp(x))  # type: ignore[no-any-return]
+
+
+class BertEmbeddings(Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.word_embeddings = Embedding(config.vocabulary, config.hidden)
+        self.position_embeddings = Embedding(int(config["max_position_embeddings"]), config.hidden)
+        self.token_type_embeddings = Embedding(int(config.get("type_vocab_size", 2)), config.hidden)
+        self.LayerNorm = LayerNorm(config.hidden, config.eps)
+
+
+@register("bert")
+class Bert(LanguageModel):
+    """``model(tokens, mask, types)``: the last hidden states [batch, n, hidden]."""
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        r"^(bert|roberta)\.": "",
+        r"^encoder\.layer\.": "layers.",
+        r"\.attention\.self\.": ".attention.",
+        r"\.attention\.output\.dense\.": ".attention.output.",
+        r"\.attention\.output\.LayerNorm\.": ".attention_norm.",
+        r"\.intermediate\.dense\.": ".mlp.up_proj.",
+        r"(\d)\.output\.dense\.": r"\1.mlp.down_proj.",
+        r"(\d)\.output\.LayerNorm\.": r"\1.mlp_norm.",
+    }
+    ignored: ClassVar[Iterable[str]] = (r"position_ids$", r"(^|\.)pooler\.", r"^cls\.", r"^lm_head\.", r"^classifier\.")
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 512}
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.embeddings = BertEmbeddings(config)
+        self.layers = ModuleList(BertLayer(config) for _ in range(config.layers))
+
+    def positions(self, tokens: Tensor) -> Tensor:
+        return tnp.arange(tokens.shape[1])[None]  # type: ignore[no-any-return]
+
+    def forward(self, tokens: Any, mask: Any = None, types: Any = None) -> Tensor:
+        """The last hidden states [batch, n, hidden] of `tokens` [batch, n]; `mask` [batch, n] is not 0 where there is a token, `types` [batch, n]
+        are the numbers of segments, 0 unless given."""
+        tokens, e = tnp.asarray(tokens), self.embeddings
+        segments = e.token_type_embeddings.weight[0] if types is None else e.token_type_embeddings(types)
+        x = e.LayerNorm(e.word_embeddings(tokens) + segments + e.position_embeddings(self.positions(tokens)))
+        for layer in self.layers:
+            x = layer(x, None if mask is None else tnp.astype(mask, bool))
+        return x
+
+
+@register("roberta", "xlm-roberta", "camembert")
+class Roberta(Bert):
+    """Counts positions from behind the padding token's number; padding itself has that one."""
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {**super().defaults(config), "pad_token_id": 1}
+
+    def positions(self, tokens: Tensor) -> Tensor:
+        padding = int(self.config["pad_token_id"])
+        there = tnp.astype(tokens != padding, "int64")
+        return tnp.cumsum(there, 1) * there + padding  # type: ignore[no-any-return]
+
+
+def pooled(hidden: Tensor, mask: Any = None, kind: str = "mean") -> Tensor:
+    """One vector [batch, hidden] of length 1 for each sequence: the first token's (``cls``), the last one's (``last``) or the ``mean``.
+
+    Raises:
+        ValueError: another `kind`.
+    """
+    if kind not in ("cls", "last", "mean"):
+        raise ValueError(f"unknown pooling {kind!r}; known: cls, last, mean")
+    there = tnp.ones(hidden.shape[:2]) if mask is None else tnp.astype(mask, "float32")
+    if kind == "cls":
+        x = hidden[:, 0]
+    elif kind == "last":
+        # The place of the last token that is there.
+        place = tnp.argmax(there * tnp.arange(1, hidden.shape[1] + 1), 1)
+        x = tnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
+    else:
+        x = (hidden * there[:, :, None]).sum(1) / there.sum(1)[:, None]
+    return x / tnp.maximum(tnp.vector_norm(x, axis=-1, keepdims=True), 1e-12)  # type: ignore[no-any-return]

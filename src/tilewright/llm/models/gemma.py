@@ -1,0 +1,130 @@
+"""Gemma 2 and 3 (text). Gemma Team, 2024 and 2025."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...errors import CompileError
+from ...frontends.nn import Module, RMSNorm
+from ...frontends.nn import functional as F
+from ...frontends.trace import Tensor
+from ...frontends.trace import numpy as _tnp
+from ..cache import Cache
+from ..config import Config
+from ..layers import Attention, GatedMLP, Rotary, Turns
+from .base import CausalLM, register
+
+tnp: Any = _tnp
+
+
+class GemmaNorm(RMSNorm):
+    """Scales by 1 more than its weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight + 1.0, eps=self.eps)
+
+
+class GemmaBlock(Module):
+    """Normalizes before and after attention and the feed-forward block. `kind` says which turns it takes."""
+
+    def __init__(self, attention: Module, mlp: Module, norm: Any, kind: str) -> None:
+        super().__init__()
+        self.self_attn, self.mlp, self.kind = attention, mlp, kind
+        self.input_layernorm, self.post_attention_layernorm = norm(), norm()
+        self.pre_feedforward_layernorm, self.post_feedforward_layernorm = norm(), norm()
+
+    def forward(self, x: Tensor, cache: Cache, turns: Mapping[str, Turns]) -> Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), cache, turns[self.kind]))
+        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))  # type: ignore[no-any-return]
+
+
+class RotaryByKind(Module):
+    """The turns of each kind of layer."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.kinds = sorted({config.layer_type(k) for k in range(config.layers)})
+        for kind in self.kinds:
+            setattr(self, kind, Rotary(config.rope(kind)))
+
+    def forward(self, positions: Any) -> dict[str, Turns]:
+        return {kind: getattr(self, kind)(positions) for kind in self.kinds}
+
+
+class Gemma(CausalLM):
+    """Scaled embeddings, and logits that may be capped."""
+
+    heads_normalized = False
+
+    def __init__(self, config: Config) -> None:
+        if config.get("use_bidirectional_attention"):
+            raise CompileError(
+                f"{config.model_type} with use_bidirectional_attention is not supported: attention is causal here"
+            )
+        super().__init__(config)
+        self.scale, self.softcap = config.hidden**0.5, config.get("final_logit_softcapping")
+
+    def norm(self, size: int) -> Module:
+        return GemmaNorm(size, self.config.eps)
+
+    def block(self, config: Config, layer: int) -> Module:
+        attention = Attention(
+            config, layer, bias=bool(config.get("attention_bias", False)), norm=self.norm if self.heads_normalized else None,
+            scale=float(config["query_pre_attn_scalar"]) ** -0.5, softcap=config.get("attn_logit_softcapping"),
+        )  # fmt: skip
+        return GemmaBlock(attention, GatedMLP(config), lambda: self.norm(config.hidden), config.layer_type(layer))
+
+    def make_rotary(self) -> Module:
+        return RotaryByKind(self.config)
+
+    def embed(self, tokens: Any, cache: Cache) -> Tensor:
+        return super().embed(tokens, cache) * self.scale
+
+    def head(self, x: Tensor) -> Tensor:
+        y = super().head(x)
+        return y if self.softcap is None else self.softcap * tnp.tanh(y / self.softcap)  # type: ignore[no-any-return]
+
+
+_COMMON = {
+    "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+}  # fmt: skip
+
+
+def _every(period: int, layers: int) -> list[str]:
+    """All layers slide but one of each `period`."""
+    return ["sliding_attention" if (k + 1) % period else "full_attention" for k in range(layers)]
+
+
+@register("gemma2")
+class Gemma2(Gemma):
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        caps = {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}
+        return {**_COMMON, **caps, "max_position_embeddings": 8192, "layer_types": _every(2, config.layers)}
+
+
+@register("gemma3_text", "gemma3")
+class Gemma3(Gemma):
+    """Also the language model of those that see."""
+
+    heads_normalized = True
+    renamed: ClassVar[Mapping[str, str]] = {
+        r"^(model\.)?language_model\.(model\.)?(?!lm_head)": "model.",
+        r"^language_model\.lm_head": "lm_head",
+    }
+    ignored: ClassVar[tuple[str, ...]] = (r"rotary_emb\.", r"vision_tower\.", r"multi_modal_projector\.")
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        slow = {"rope_type": "default", "rope_theta": config.get("rope_theta", 1e6), **config.get("rope_scaling", {})}
+        fast = {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 1e4)}
+        types = _every(int(config.get("sliding_window_pattern", 6)), config.layers)
+        ropes = {"full_attention": slow, "sliding_attention": fast}
+        return {
+            **_COMMON,
+            "vocab_size": 262208,
+            "max_position_embeddings": 131072,
+            "layer_types": types,
+            "rope_parameters": ropes,
+        }

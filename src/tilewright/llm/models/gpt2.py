@@ -1,0 +1,69 @@
+"""GPT-2: learned positions, layer normalization, matrices stored the other way round. Radford et al., 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...frontends.nn import Embedding, LayerNorm, Linear, Module
+from ...frontends.trace import Tensor
+from ..cache import Cache
+from ..config import Config
+from ..layers import MLP, Attention, Block
+from .base import CausalLM, register
+
+
+class GPT2Attention(Attention):
+    def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
+        self.c_attn, self.o_proj = Linear(config.hidden, 3 * config.hidden), Linear(config.hidden, config.hidden)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y, n = self.c_attn(x), x.shape[-1]
+        return y[..., :n], y[..., n : 2 * n], y[..., 2 * n :]
+
+
+@register("gpt2")
+class GPT2(CausalLM):
+    renamed: ClassVar[Mapping[str, str]] = {
+        # Some checkpoints leave out the prefix.
+        r"^(transformer\.)?(h|wte|wpe|ln_f)\.": r"model.\2.",
+        r"\.(c_attn|c_proj|c_fc)\.weight$": r".\1.weight.T",
+        r"\.attn\.c_proj\.": ".attn.o_proj.",
+        r"\.c_fc\.": ".up_proj.",
+        r"\.c_proj\.": ".down_proj.",
+        r"\.attn\.": ".self_attn.",
+        r"\.h\.": ".layers.",
+        r"\.ln_1\.": ".input_layernorm.",
+        r"\.ln_2\.": ".post_attention_layernorm.",
+        r"\.wte\.": ".embed_tokens.",
+        r"\.wpe\.": ".positions.",
+        r"\.ln_f\.": ".norm.",
+    }
+    ignored = (r"\.attn\.(masked_)?bias$",)
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {
+            "intermediate_size": 4 * config.hidden,
+            "hidden_act": "gelu_new",
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 1024,
+        }
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.model.positions = Embedding(int(config["max_position_embeddings"]), config.hidden)
+
+    def norm(self, size: int) -> Module:
+        return LayerNorm(size, self.config.eps)
+
+    def block(self, config: Config, layer: int) -> Module:
+        scale = config.head_dim**-0.5 if config.get("scale_attn_weights", True) else 1.0
+        scale /= layer + 1 if config.get("scale_attn_by_inverse_layer_idx", False) else 1
+        return Block(GPT2Attention(config, layer, scale=scale), MLP(config), lambda: self.norm(config.hidden))
+
+    def make_rotary(self) -> None:
+        return None
+
+    def embed(self, tokens: Any, cache: Cache) -> Tensor:
+        return super().embed(tokens, cache) + self.model.positions(cache.positions)

@@ -1,0 +1,77 @@
+"""Mamba and Mamba 2: state spaces in all layers, no attention. Gu & Dao, 2023; Dao & Gu, 2024."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...frontends.nn import Module
+from ...frontends.trace import Tensor
+from ..cache import Cache
+from ..config import Config
+from ..layers import Turns
+from ..state_space import GatedNorm, Mamba, Mamba2
+from .base import CausalLM, register
+
+UNLIMITED = 1 << 20
+"""Tokens of a sequence: nothing in these models has a length."""
+
+
+class MambaBlock(Module):
+    def __init__(self, norm: Module, mixer: Module) -> None:
+        super().__init__()
+        self.norm, self.mixer = norm, mixer
+
+    def forward(self, x: Tensor, cache: Cache, turns: Turns | None) -> Tensor:
+        return x + self.mixer(self.norm(x), cache)  # type: ignore[no-any-return]
+
+
+@register("mamba")
+class MambaLM(CausalLM):
+    renamed: ClassVar[Mapping[str, str]] = {
+        r"^backbone\.": "model.",
+        r"\.embeddings?\.": ".embed_tokens.",
+        r"\.norm_f\.": ".norm.",
+    }
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": UNLIMITED,
+            "num_attention_heads": 0,
+            "num_key_value_heads": 0,
+            "head_dim": 0,
+        }
+
+    def make_rotary(self) -> None:
+        return None
+
+    def mixer(self, config: Config, layer: int) -> Module:
+        channels = int(config.get("expand", 2) * config.hidden)
+        rank = config.get("time_step_rank", "auto")
+        return Mamba(
+            config.hidden, channels, int(config.get("state_size", 16)), math.ceil(config.hidden / 16) if rank == "auto" else int(rank),
+            int(config.get("conv_kernel", 4)), bool(config.get("use_bias", False)), bool(config.get("use_conv_bias", True)), layer,
+        )  # fmt: skip
+
+    def block(self, config: Config, layer: int) -> Module:
+        return MambaBlock(self.norm(config.hidden), self.mixer(config, layer))
+
+
+@register("mamba2")
+class Mamba2LM(MambaLM):
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {**super().defaults(config), "tie_word_embeddings": False}
+
+    def mixer(self, config: Config, layer: int) -> Module:
+        # Its heads are the state's, not attention's.
+        heads, size, groups = int(config["num_heads"]), int(config["head_dim"]), int(config.get("n_groups", 8))
+        return Mamba2(
+            config.hidden, heads, size, groups, int(config.get("state_size", 128)), int(config.get("conv_kernel", 4)), layer,
+            norm=GatedNorm(heads * size, groups, config.eps), bias=bool(config.get("use_bias", False)),
+            conv_bias=bool(config.get("use_conv_bias", True)), out_bias=bool(config.get("use_bias", False)),
+            limit=config.get("time_step_limit", (0.0, float("inf"))),
+        )  # fmt: skip

@@ -1,0 +1,33 @@
+"""Mixtral: Mistral with mixtures of experts. Jiang et al., 2024."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...frontends.nn import Module
+from ..config import Config
+from ..layers import Attention, Block, RoutedMLP
+from .base import CausalLM, register
+
+_EXPERTS = r"\.block_sparse_moe\.experts\.(\d+)\.{}\.weight$"
+
+
+@register("mixtral")
+class Mixtral(CausalLM):
+    renamed: ClassVar[Mapping[str, str]] = {
+        _EXPERTS.format("w1"): r".mlp.experts.gate_proj[\1]",
+        _EXPERTS.format("w2"): r".mlp.experts.down_proj[\1]",
+        _EXPERTS.format("w3"): r".mlp.experts.up_proj[\1]",
+        r"\.block_sparse_moe\.gate\.": ".mlp.gate.",
+    }
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {
+            "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 1e6,
+            "num_local_experts": 8, "num_experts_per_tok": 2,
+        }  # fmt: skip
+
+    def block(self, config: Config, layer: int) -> Module:
+        return Block(Attention(config, layer), RoutedMLP(config, config.intermediate), lambda: self.norm(config.hidden))

@@ -1,0 +1,27 @@
+"""StarCoder 2: layer normalization, biases, a feed-forward block without gate. Lozhkov et al., 2024."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...frontends.nn import LayerNorm, Module
+from ..config import Config
+from ..layers import MLP, Attention, Block
+from .base import CausalLM, register
+
+
+@register("starcoder2")
+class Starcoder2(CausalLM):
+    renamed: ClassVar[Mapping[str, str]] = {r"\.c_fc\.": ".up_proj.", r"\.c_proj\.": ".down_proj."}
+
+    @classmethod
+    def defaults(cls, config: Config) -> Mapping[str, Any]:
+        return {"norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096}
+
+    def norm(self, size: int) -> Module:
+        return LayerNorm(size, self.config.eps)
+
+    def block(self, config: Config, layer: int) -> Module:
+        bias = bool(config.get("use_bias", True))
+        return Block(Attention(config, layer, bias=bias), MLP(config, bias), lambda: self.norm(config.hidden))

@@ -1,0 +1,14 @@
+"""The pages on language models whose code says itself, by assertions, what it promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from .pages import run_page
+
+
+def test_adding_a_model() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    page = run_page("llm/adding-a-model.md")
+    assert type(page["model"]).__name__ == "Granite"
