@@ -19,6 +19,7 @@ __all__ = [
     "TilewrightError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
+    "WeightsError",
 ]
 
 
@@ -83,6 +84,10 @@ class ShapeError(TilewrightError, ValueError):
 
 class ArtifactError(TilewrightError):
     """A compiled file cannot be written, read or run here."""
+
+
+class WeightsError(TilewrightError):
+    """A file of weights is not whole, not of a format that is read, or does not fit what it is read for."""
 
 
 class InternalError(TilewrightError):

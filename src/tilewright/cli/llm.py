@@ -1,0 +1,80 @@
+"""`tilewright llm COMMAND`: language models."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import click
+
+from .common import console, number, progress_display
+
+
+@click.group("llm")
+def command() -> None:
+    """Language models: from weights to a server."""
+
+
+class Size(click.ParamType):
+    """A number of bytes, such as ``500MB`` or ``2GB``."""
+
+    name = "SIZE"
+    _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", str(value).strip().lower())
+        size = int(float(match[1]) * self._UNITS[match[2]]) if match else 0
+        if size < 1:
+            self.fail(f"'{value}' is no size, such as 500MB or 2GB", param, ctx)
+        return size
+
+
+@command.command("convert")
+@click.argument("source", type=click.Path())
+@click.option("-o", "--output", required=True, type=click.Path(file_okay=False), help="The folder to write.")
+@click.option(
+    "--quantization",
+    required=True,
+    metavar="NAME",
+    help="How matrices are kept: none, f32, bf16, f16, int8, int4_g32, int4_g64, int4_g128, the same with _asym, int3_g..., fp8_e4m3.",
+)
+@click.option(
+    "--embedding-quantization",
+    metavar="NAME",
+    help="How the embedding is kept (default: int8 if --quantization has fewer bits, else the same).",
+)
+@click.option("--head-quantization", metavar="NAME", help="How the head is kept (default: like the embedding).")
+@click.option("--shard-size", type=Size(), default="2GB", show_default=True, help="Most bytes of a shard.")
+@click.option(
+    "--calibration",
+    type=click.Path(dir_okay=False),
+    help="Statistics of activations (.safetensors), for activation-aware scaling.",
+)
+def convert_command(
+    source: str,
+    output: str,
+    quantization: str,
+    embedding_quantization: str | None,
+    head_quantization: str | None,
+    shard_size: int,
+    calibration: str | None,
+) -> None:
+    """Convert and quantize the weights of SOURCE: a Hugging Face folder, a GGUF file, or a converted folder.
+
+    Interrupted, the same command goes on where it stopped.
+    """
+    from tilewright.llm.weights import Conversion, convert, open_checkpoint, read_statistics, rescaled
+
+    how = Conversion(quantization, embedding_quantization, head_quantization, shard_size)
+    checkpoint = open_checkpoint(source)
+    with progress_display() as progress:
+        if calibration:
+            progress("activation-aware scaling")
+            checkpoint = rescaled(checkpoint, read_statistics(calibration), how)
+        folder = convert(checkpoint, output, how, progress=progress)
+    out = console()
+    size = sum(path.stat().st_size for path in folder.sources)
+    shards = f"{len(folder.sources)} shard{'s' if len(folder.sources) != 1 else ''}"
+    out.print(f"{output}: {len(folder)} tensors, {number(size, 'B')} in {shards}", highlight=False, markup=False)
+    sys.stdout.flush()

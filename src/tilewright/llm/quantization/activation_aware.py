@@ -1,0 +1,110 @@
+"""Activation-aware scaling: input channels that see large activations get finer steps (AWQ, Lin et al., arXiv:2306.00978).
+
+``x @ W.T == (x / s) @ (W * s).T`` for any positive s [in]. Channels with large s are rounded more finely, relative to their values, at the
+others' expense; ``1 / s`` is folded into what makes x, so that it costs nothing at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import WeightsError
+from .quantize import dequantize, quantize
+from .schemes import Scheme
+
+Array = np.ndarray[Any, Any]
+
+_EXPONENTS = np.linspace(0, 1, 21)
+_ROWS = 512  # of a matrix, evenly spaced, on which exponents are compared
+
+
+class ActivationStatistics:
+    """What calibration notes of a matrix' inputs, per channel: the mean of absolute values and of squares (f64 [in])."""
+
+    def __init__(self, channels: int) -> None:
+        self.count = 0
+        self._absolute = np.zeros(channels)
+        self._square = np.zeros(channels)
+
+    def update(self, activations: Array) -> None:
+        """Take account of activations [..., in]."""
+        flat = np.asarray(activations, np.float64).reshape(-1, len(self._square))
+        self._absolute += np.abs(flat).sum(0)
+        self._square += np.square(flat).sum(0)
+        self.count += len(flat)
+
+    @property
+    def mean_absolute(self) -> Array:
+        return self._absolute / max(self.count, 1)
+
+    @property
+    def mean_square(self) -> Array:
+        return self._square / max(self.count, 1)
+
+    @staticmethod
+    def of(mean_absolute: Array, mean_square: Array) -> ActivationStatistics:
+        """Statistics that were kept in a file."""
+        result = ActivationStatistics(len(mean_absolute))
+        result._absolute, result._square, result.count = mean_absolute.astype(float), mean_square.astype(float), 1
+        return result
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """`scales` (f32 [in]) that the columns of all the matrices are to be multiplied by, and what makes their input divided; then `importance` (f32 [in]) is
+    that of their columns, for `quantize`.
+
+    `error` is the mean square of the outputs' error, of inputs with independent channels, on the rows that were looked at; `error_without` that
+    without scaling. All scales are 1 where nothing was better.
+    """
+
+    scales: Array
+    importance: Array
+    exponent: float
+    error: float
+    error_without: float
+
+
+def find_scaling(matrices: Sequence[Array], statistics: ActivationStatistics, scheme: Scheme) -> Scaling:
+    """The scales ``mean_absolute ** exponent`` with which quantizing `matrices` [out, in], which share their input, disturbs the outputs least.
+
+    Raises WeightsError: the matrices or the statistics disagree in their number of channels.
+    """
+    channels = len(statistics.mean_absolute)
+    for matrix in matrices:
+        if matrix.ndim != 2 or matrix.shape[1] != channels:
+            raise WeightsError(f"statistics of {channels} channels do not fit a matrix {list(matrix.shape)}")
+    if not scheme.quantized or not np.isfinite(statistics.mean_square).all():
+        raise WeightsError(
+            f"activation-aware scaling needs a quantized scheme and finite statistics, not {scheme.name}"
+        )
+    rows = [matrix[:: max(1, len(matrix) // _ROWS)].astype(np.float32) for matrix in matrices]
+    square = statistics.mean_square.astype(np.float32)
+    best: Scaling | None = None
+    for exponent in _EXPONENTS:
+        scales = _normalized(statistics.mean_absolute, float(exponent))
+        importance = square / scales**2
+        error = sum(_output_error(w, scales, importance, scheme) for w in rows) / len(rows)
+        if best is None or error < best.error:
+            best = Scaling(scales, importance, float(exponent), error, best.error_without if best else error)
+    assert best is not None
+    return best
+
+
+def _normalized(mean_absolute: Array, exponent: float) -> Array:
+    """Scales around 1. A channel that saw nothing is scaled like the faintest of the others."""
+    seen = mean_absolute[mean_absolute > 0]
+    least = seen.min() if seen.size else 1.0
+    scales = np.maximum(mean_absolute, least) ** exponent
+    scales = np.clip(scales / np.sqrt(scales.max() * scales.min()), 1e-4, 1e4)
+    return scales.astype(np.float32)
+
+
+def _output_error(w: Array, scales: Array, importance: Array, scheme: Scheme) -> float:
+    scaled = w * scales
+    e = dequantize(quantize(scaled, scheme, importance)) - scaled
+    return float(np.einsum("oi,oi,i->", e, e, importance, dtype=np.float64) / len(w))

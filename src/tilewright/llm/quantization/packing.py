@@ -1,0 +1,54 @@
+"""Unsigned integers of a few bits as streams of bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def pack_bits(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
+    """uint8 [..., n], each less than ``2 ** bits``, to uint8 [..., ceil(n * bits / 8)]: value i in bits ``bits * i`` and following, lowest bit first."""
+    *lead, n = values.shape
+    if bits == 8:
+        return np.ascontiguousarray(values, np.uint8)
+    per, size = _unit(bits)
+    count = -(-n // per)
+    padded = np.zeros((*lead, count * per), np.uint8)
+    padded[..., :n] = values
+    units = padded.reshape(*lead, count, per)
+    word = np.zeros(units.shape[:-1], np.uint32)
+    for i in range(per):
+        word |= units[..., i].astype(np.uint32) << np.uint32(bits * i)
+    octets = np.stack([(word >> np.uint32(8 * k)).astype(np.uint8) for k in range(size)], -1)
+    return np.ascontiguousarray(octets.reshape(*lead, count * size)[..., : -(-n * bits // 8)])
+
+
+def unpack_bits(packed: np.ndarray[Any, Any], bits: int, n: int) -> np.ndarray[Any, Any]:
+    """The inverse of `pack_bits`: uint8 [..., n]."""
+    if bits == 8:
+        return packed[..., :n]
+    per, size = _unit(bits)
+    *lead, have = packed.shape
+    if have * 8 < n * bits:
+        raise ValueError(f"{have} bytes do not hold {n} values of {bits} bits")
+    if bits == 4:  # what matters most, in two steps
+        out = np.empty((*lead, have * 2), np.uint8)
+        np.bitwise_and(packed, 15, out=out[..., ::2])
+        np.right_shift(packed, 4, out=out[..., 1::2])
+        return out[..., :n]
+    count = -(-have // size)
+    padded = np.zeros((*lead, count * size), np.uint8)
+    padded[..., :have] = packed
+    octets = padded.reshape(*lead, count, size)
+    word = np.zeros(octets.shape[:-1], np.uint32)
+    for k in range(size):
+        word |= octets[..., k].astype(np.uint32) << np.uint32(8 * k)
+    mask = np.uint32((1 << bits) - 1)
+    values = np.stack([((word >> np.uint32(bits * i)) & mask).astype(np.uint8) for i in range(per)], -1)
+    return values.reshape(*lead, count * per)[..., :n]
+
+
+def _unit(bits: int) -> tuple[int, int]:
+    """Values that fill whole bytes, and how many bytes."""
+    return {2: (4, 1), 3: (8, 3), 4: (2, 1)}[bits]

@@ -1,0 +1,289 @@
+"""Matrices to a scheme and back, in NumPy, a piece at a time on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...errors import WeightsError
+from ...machine import usable_cores
+from .packing import pack_bits, unpack_bits
+from .schemes import BLOCK, Scheme
+
+Array = np.ndarray[Any, Any]
+
+_PIECE = 1 << 16  # elements worked on at once: temporaries stay in the cache
+_CLIPS = {2: 16, 3: 14, 4: 12}  # ranges tried for each group; with 8 bits rounding dominates and clipping never pays
+_LEAST = 0.6  # smallest range tried, of the whole
+_TINY = np.finfo(np.float32).tiny
+_F8 = np.dtype(ml_dtypes.float8_e4m3fn)
+_F8_MOST = 448.0
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A matrix [..., out, in] of a quantized `scheme`: the arrays that `Scheme` describes.
+
+    `permutation` (int32 [in]), present where a checkpoint ordered its columns by importance before it grouped them: stored column i is the
+    matrix' column ``permutation[i]``.
+    """
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    qweight: Array
+    scales: Array
+    zeros: Array | None = None
+    permutation: Array | None = None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What is stored, by part."""
+        parts = {
+            "qweight": self.qweight,
+            "scales": self.scales,
+            "zeros": self.zeros,
+            "permutation": self.permutation,
+        }
+        return {part: array for part, array in parts.items() if array is not None}
+
+    @staticmethod
+    def of(scheme: Scheme, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Quantized:
+        """From `arrays`, checked. Raises WeightsError: they are not those of a matrix of this shape."""
+        lead, (out, columns) = shape[:-2], shape[-2:]
+        if scheme.kind == "fp8":
+            want: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+                "qweight": ((*lead, out, columns), (_F8.name,)),
+                "scales": ((*lead, -(-out // BLOCK), -(-columns // BLOCK)), ("float32",)),
+            }
+        else:
+            whole = ("int8",) if scheme.bits == 8 and scheme.symmetric else ("uint8",)
+            want = {
+                "qweight": ((*lead, out, scheme.row_bytes(columns)), whole),
+                "scales": ((*lead, out, scheme.groups(columns)), ("float16", "float32", "bfloat16")),
+            }
+            if not scheme.symmetric:
+                want["zeros"] = ((*lead, out, scheme.groups(columns)), ("uint8",))
+            if "permutation" in arrays:
+                want["permutation"] = ((columns,), ("int32",))
+        if set(want) != set(arrays):
+            raise WeightsError(f"{scheme.name} has the parts {', '.join(want)}, not {', '.join(arrays)}")
+        for part, (dims, dtypes) in want.items():
+            array = arrays[part]
+            if array.shape != dims or array.dtype.name not in dtypes:
+                raise WeightsError(
+                    f"{part} of {scheme.name} must be {dtypes[0]} {list(dims)}, not {array.dtype.name} {list(array.shape)}"
+                )
+        order = arrays.get("permutation")
+        if order is not None and not np.array_equal(np.sort(order), np.arange(columns)):
+            raise WeightsError("permutation does not name each column once")
+        return Quantized(scheme, shape, **arrays)
+
+
+def quantize(matrix: Array, scheme: Scheme, importance: Array | None = None) -> Quantized:
+    """The nearest that `scheme` has to `matrix` [..., out, in].
+
+    Each group's range is the one, among some clipped ones and the whole, that makes the least squared error; then the scale is fitted to the
+    integers by least squares if that lowers the error. `importance` (f32 [in], such as the inputs' mean squares) weighs the squares. Raises
+    WeightsError: not finite values, or no matrix. Blocks of 8-bit floats have one range: the whole.
+    """
+    if matrix.ndim < 2 or not matrix.size:
+        raise WeightsError(f"{list(matrix.shape)} is no matrix; {scheme.name} is for matrices")
+    if scheme.kind == "fp8":
+        return _quantize_fp8(matrix, scheme)
+    *lead, out, columns = matrix.shape
+    flat = matrix.reshape(-1, columns)
+    rows = len(flat)
+    for dtype in (np.float16, np.float32):
+        q = np.empty((rows, scheme.row_bytes(columns)), np.int8 if scheme.bits == 8 and scheme.symmetric else np.uint8)
+        scales = np.empty((rows, scheme.groups(columns)), dtype)
+        zeros = None if scheme.symmetric else np.empty(scales.shape, np.uint8)
+
+        def work(a: int, b: int, q: Array = q, scales: Array = scales, zeros: Array | None = zeros) -> bool:
+            groups = _across(_grouped(flat[a:b], scheme))
+            if not np.isfinite(groups).all():
+                raise WeightsError("holds values that are not finite")
+            weight = None
+            if importance is not None:
+                weight = _across(_grouped(np.broadcast_to(importance, (b - a, columns)), scheme))
+            values, s, z = _search(groups, scheme, scales.dtype, weight)
+            q[a:b] = _store(values.T.reshape(b - a, -1)[:, :columns], scheme)
+            scales[a:b] = s.reshape(b - a, -1)
+            if zeros is not None:
+                zeros[a:b] = z.reshape(b - a, -1)
+            return _fits(s, groups)
+
+        if all(_parallel(work, rows, columns)) or dtype is np.float32:
+            break
+    shaped = lambda a: a.reshape(*lead, out, a.shape[-1])  # noqa: E731
+    return Quantized(scheme, matrix.shape, shaped(q), shaped(scales), None if zeros is None else shaped(zeros))
+
+
+def dequantize(quantized: Quantized) -> Array:
+    """The matrix that a quantized one stands for: f32 [..., out, in]."""
+    scheme, shape = quantized.scheme, quantized.shape
+    if scheme.kind == "fp8":
+        return _dequantize_fp8(quantized)
+    columns = shape[-1]
+    flat = {part: a.reshape(-1, a.shape[-1]) for part, a in quantized.arrays.items() if part != "permutation"}
+    result = np.empty((len(flat["qweight"]), columns), np.float32)
+
+    def work(a: int, b: int) -> None:
+        q = unpack_bits(flat["qweight"][a:b], scheme.bits, columns)
+        values = _grouped(q, scheme)  # float32
+        if not scheme.symmetric:
+            values -= flat["zeros"][a:b, :, None].astype(np.float32)
+        elif scheme.bits < 8:
+            values -= np.float32(1 << (scheme.bits - 1))
+        values *= flat["scales"][a:b, :, None].astype(np.float32)
+        values = values.reshape(b - a, -1)[:, :columns]
+        if quantized.permutation is None:
+            result[a:b] = values
+        else:
+            result[a:b, quantized.permutation] = values
+
+    _parallel(work, len(result), columns)
+    return result.reshape(shape)
+
+
+def _search(w: Array, scheme: Scheme, dtype: Any, importance: Array | None) -> tuple[Array, Array, Array]:
+    """The integers (f32 [group, n]), scales and zeros (f32 [n]) of n groups w [group, n], with the least error found."""
+    levels = (1 << scheme.bits) - 1
+    least, most = w.min(0), w.max(0)
+    if scheme.symmetric:
+        low, high = -(1 << (scheme.bits - 1)), (1 << (scheme.bits - 1)) - 1
+        # The side that reaches farther gets the integer that has no opposite, by a negative scale if need be. Where clipping is tried, the widest
+        # range tried is the one of plain rounding.
+        span = np.maximum(-least, most) / np.float32(high)
+        if scheme.bits in _CLIPS:
+            span = np.where(most > -least, -span, span)
+    else:
+        low, high = 0, levels
+        least = np.minimum(least, 0)
+        span = (np.maximum(most, 0) - least) / np.float32(levels)
+    work = np.empty_like(w)
+
+    def rounded(ratio: Array) -> tuple[Array, Array, Array]:
+        """Integers, in `work`, with scales as they are stored."""
+        scale = (span * ratio).astype(dtype).astype(np.float32)
+        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=np.abs(scale) >= _TINY)
+        np.multiply(w, inverse, out=work)
+        np.rint(work, out=work)
+        zero = np.zeros_like(scale)
+        if not scheme.symmetric:
+            zero = np.clip(np.rint(-ratio * least * inverse), 0, levels)
+            np.add(work, zero, out=work)
+        np.maximum(work, low, out=work)
+        np.minimum(work, high, out=work)
+        return work, scale, zero
+
+    def error_of(e: Array) -> Array:
+        np.subtract(e, w, out=e)
+        np.multiply(e, e, out=e)
+        if importance is not None:
+            np.multiply(e, importance, out=e)
+        return e.sum(0)
+
+    def values(q: Array, scale: Array, zero: Array) -> Array:
+        """What integers stand for, in `work`."""
+        if not scheme.symmetric:
+            q = np.subtract(q, zero, out=work)
+        return np.multiply(q, scale, out=work)
+
+    best = np.ones_like(span)
+    with np.errstate(over="ignore", invalid="ignore"):  # a scale beyond float16 is noticed afterwards
+        clips = _CLIPS.get(scheme.bits, 1)
+        if clips > 1:
+            least_error = np.full_like(span, np.inf)
+            for ratio in np.linspace(1, _LEAST, clips, dtype=np.float32):
+                error = error_of(values(*rounded(ratio)))
+                better = error < least_error
+                least_error[better] = error[better]
+                best[better] = ratio
+        q, scale, zero = rounded(best)
+        q = q.copy(order="K")
+        error = error_of(values(q, scale, zero))
+        centred = q if scheme.symmetric else q - zero
+        weighted = centred if importance is None else centred * importance
+        square = (centred * weighted).sum(0)
+        fitted = np.divide((w * weighted).sum(0), square, out=np.zeros_like(square), where=square > 0)
+        fitted = fitted.astype(dtype).astype(np.float32)
+        scale = np.where(error_of(values(q, fitted, zero)) < error, fitted, scale)
+    return q, scale, zero
+
+
+def _store(q: Array, scheme: Scheme) -> Array:
+    """Integers (f32 [rows, in]) as qweight keeps them."""
+    if scheme.bits == 8:
+        return q.astype(np.int8 if scheme.symmetric else np.uint8)
+    offset = (1 << (scheme.bits - 1)) if scheme.symmetric else 0
+    return pack_bits((q + np.float32(offset)).astype(np.uint8), scheme.bits)
+
+
+def _fits(scales: Array, groups: Array) -> bool:
+    """Whether float16 keeps the scales of groups [group, n] at its full precision."""
+    used = np.abs(scales[groups.any(0)])
+    return not used.size or bool(used.max() < np.inf and used.min() >= np.finfo(np.float16).tiny)
+
+
+def _grouped(rows: Array, scheme: Scheme) -> Array:
+    """[rows, in] as f32 [rows, groups, group], the last group filled up with zeros."""
+    count, columns = rows.shape
+    group = scheme.group or columns
+    whole = scheme.groups(columns) * group
+    if whole == columns:
+        return rows.reshape(count, -1, group).astype(np.float32)
+    result = np.zeros((count, whole), np.float32)
+    result[:, :columns] = rows
+    return result.reshape(count, -1, group)
+
+
+def _across(grouped: Array) -> Array:
+    """[rows, groups, group] as [group, rows * groups], so that NumPy's inner loops are long: along the groups if these are small."""
+    across = grouped.reshape(-1, grouped.shape[-1]).T
+    return np.ascontiguousarray(across) if len(across) <= 256 else across
+
+
+def _quantize_fp8(matrix: Array, scheme: Scheme) -> Quantized:
+    *lead, out, columns = matrix.shape
+    q = np.empty((*lead, out, columns), _F8)
+    scales = np.empty((*lead, -(-out // BLOCK), -(-columns // BLOCK)), np.float32)
+    for index, row in _bands(lead, out):
+        band = matrix[index][row * BLOCK : (row + 1) * BLOCK].astype(np.float32)
+        if not np.isfinite(band).all():
+            raise WeightsError("holds values that are not finite")
+        most = np.maximum.reduceat(np.abs(band).max(0), np.arange(0, columns, BLOCK))
+        scale = np.maximum(most / np.float32(_F8_MOST), _TINY)
+        scales[index][row] = np.where(most > 0, scale, 0)
+        spread = np.repeat(scale, BLOCK)[:columns]
+        q[index][row * BLOCK : (row + 1) * BLOCK] = np.clip(band / spread, -_F8_MOST, _F8_MOST).astype(_F8)
+    return Quantized(scheme, matrix.shape, q, scales)
+
+
+def _dequantize_fp8(quantized: Quantized) -> Array:
+    *lead, out, columns = quantized.shape
+    result = np.empty(quantized.shape, np.float32)
+    for index, row in _bands(lead, out):
+        rows = slice(row * BLOCK, (row + 1) * BLOCK)
+        spread = np.repeat(quantized.scales[index][row], BLOCK)[:columns]
+        result[index][rows] = quantized.qweight[index][rows].astype(np.float32) * spread
+    return result
+
+
+def _bands(lead: list[int], out: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The rows of blocks: each matrix of a batch, and which of its rows of blocks."""
+    return ((index, row) for index in np.ndindex(*lead) for row in range(-(-out // BLOCK)))
+
+
+def _parallel(work: Callable[[int, int], Any], rows: int, columns: int) -> list[Any]:
+    """``work(a, b)`` for pieces of the rows, on all cores: NumPy's loops run outside the interpreter's lock."""
+    step = max(1, _PIECE // max(columns, 1))
+    pieces = [(a, min(a + step, rows)) for a in range(0, rows, step)]
+    if len(pieces) < 2:
+        return [work(a, b) for a, b in pieces]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return list(pool.map(lambda piece: work(*piece), pieces))

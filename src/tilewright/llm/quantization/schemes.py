@@ -1,0 +1,97 @@
+"""Quantization schemes by name, and what each keeps of a matrix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from ...errors import WeightsError
+
+FLOATS = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+BLOCK = 128
+"""Rows and columns of the blocks of `fp8_e4m3` that share a scale."""
+
+_INTEGER = re.compile(r"int(2|3|4|8)(?:_g([1-9]\d*))?(_asym)?")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What is kept of a matrix [out, in] (any dimensions before are a batch of such).
+
+    =============  =======================================================================================
+    kind           stored, and the weight it stands for
+    =============  =======================================================================================
+    ``none``       the values as they came, quantized ones in the scheme they came in
+    ``float``      the values, rounded to `dtype`
+    ``integer``    qweight: `bits` each; scales [out, groups]; zeros [out, groups] unless `symmetric`:
+                   ``w[o, i] = scales[o, i // group] * (q[o, i] - zero)``
+    ``fp8``        qweight float8_e4m3fn [out, in]; scales f32 [out / 128, in / 128], both rounded up:
+                   ``w[o, i] = scales[o // 128, i // 128] * q[o, i]``
+    =============  =======================================================================================
+
+    Integers: with 8 bits, qweight is [out, in], int8 with zero 0 if symmetric, else uint8. With fewer, ``q`` is unsigned and its zero is ``2 ** (bits - 1)``
+    if symmetric; a row is a little-endian stream of bits, column i in bits ``bits * i`` and following (so of two nibbles of a byte the low one comes
+    first), padded to whole bytes: uint8 [out, ceil(in * bits / 8)]. scales are float16, or float32 if they leave its normal range; they may be negative. zeros are uint8.
+    `group` None is the whole row: one group. The last group of a row is shorter where `group` does not divide it.
+    """
+
+    name: str
+    kind: Literal["none", "float", "integer", "fp8"]
+    bits: int = 0
+    group: int | None = None
+    symmetric: bool = True
+
+    @property
+    def dtype(self) -> np.dtype:
+        """That of a ``float`` scheme's values."""
+        return FLOATS[self.name]
+
+    @property
+    def quantized(self) -> bool:
+        """Whether a matrix becomes several arrays (`Quantized`) rather than one."""
+        return self.kind in ("integer", "fp8")
+
+    def groups(self, columns: int) -> int:
+        """Scales of a row."""
+        return -(-columns // (self.group or max(columns, 1)))
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of a row of qweight."""
+        return -(-columns * self.bits // 8)
+
+    def estimated_bytes(self, shape: tuple[int, ...], source: int) -> int:
+        """Bytes that a matrix takes, about; `source`: those of an element where it comes from."""
+        rows, columns = int(np.prod(shape[:-1])), shape[-1] if shape else 1
+        if not self.quantized:
+            return rows * columns * (self.dtype.itemsize if self.kind == "float" else source)
+        return rows * (self.row_bytes(columns) + self.groups(columns) * (2 if self.symmetric else 3))
+
+
+NONE = Scheme("none", "none")
+
+
+def scheme_names() -> tuple[str, ...]:
+    """The names worth offering; `scheme_of` takes any group size."""
+    integers = [f"int{bits}_g{group}{zeros}" for bits in (4, 3) for zeros in ("", "_asym") for group in (32, 64, 128)]
+    return ("none", *FLOATS, "int8", "int8_g32", *integers, "fp8_e4m3")
+
+
+def scheme_of(name: str) -> Scheme:
+    """The scheme of a name: none, f32, bf16, f16, fp8_e4m3, ``int{2,3,4,8}[_g{columns}][_asym]``. Raises WeightsError: there is none."""
+    if name == "none":
+        return NONE
+    if name in FLOATS:
+        return Scheme(name, "float", FLOATS[name].itemsize * 8)
+    if name == "fp8_e4m3":
+        return Scheme(name, "fp8", 8, BLOCK)
+    match = _INTEGER.fullmatch(name)
+    if not match:
+        raise WeightsError(f"no quantization scheme is called {name!r}; there are {', '.join(scheme_names())}")
+    group = int(match[2]) if match[2] else None
+    if group is not None and (group < 8 or group % 8):
+        raise WeightsError(f"{name}: the group size must be a multiple of 8, so that groups begin at whole bytes")
+    return Scheme(name, "integer", int(match[1]), group, not match[3])

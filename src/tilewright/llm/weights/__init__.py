@@ -1,0 +1,19 @@
+"""Weights of language models in files: Hugging Face folders, GGUF files, and folders that `convert` wrote."""
+
+from .checkpoint import Checkpoint, LazyTensor
+from .convert import Conversion, convert
+from .folder import ConvertedFolder
+from .open import open_checkpoint
+from .rescale import read_statistics, rescaled, write_statistics
+
+__all__ = [
+    "Checkpoint",
+    "Conversion",
+    "ConvertedFolder",
+    "LazyTensor",
+    "convert",
+    "open_checkpoint",
+    "read_statistics",
+    "rescaled",
+    "write_statistics",
+]

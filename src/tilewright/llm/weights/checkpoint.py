@@ -1,0 +1,142 @@
+"""What all readers of weights give: named tensors that are read when they are asked for, with the model's configuration and tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import WeightsError
+from ..quantization import Quantized, Scheme
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor in a file. `dtype` is that of what `read` returns; `where` names the file, and the tensor as the file calls it.
+
+    A tensor kept in a quantized form has the `scheme` of it, and `read` dequantizes. The form is that of the matrix [out, in]: of the transpose, if
+    the tensor is kept `transposed` (as GPT-2's are, [in, out]). `importance` (f32 [in]) is what `quantize` takes, where calibration tells it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    where: str
+    load: Callable[[], Array]
+    scheme: Scheme | None = None
+    load_quantized: Callable[[], Quantized] | None = None
+    transposed: bool = False
+    importance: Array | None = None
+
+    def read(self) -> Array:
+        """The values; read-only where they are the mapped file itself. Raises WeightsError: the file is damaged."""
+        return self._checked(self.load, self.shape)
+
+    def read_quantized(self) -> Quantized:
+        """The quantized form. Raises WeightsError: there is none, or the file is damaged."""
+        if self.load_quantized is None:
+            raise WeightsError(f"{self.where}: is not quantized")
+        return self._checked(self.load_quantized, self.shape[::-1] if self.transposed else self.shape)
+
+    def map(
+        self,
+        function: Callable[[Array], Array],
+        *,
+        name: str | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: np.dtype[Any] | None = None,
+        parts: Callable[[Array], Array] | None = None,
+    ) -> LazyTensor:
+        """The tensor that `function` makes of this one. `parts` does the same to each array of the quantized form, where that is possible: it moves or picks rows."""
+        load, load_quantized, dims = self.load, self.load_quantized, self.shape if shape is None else shape
+        moved: Callable[[], Quantized] | None = None
+        if load_quantized is not None and parts is not None and not self.transposed:
+
+            def move() -> Quantized:
+                quantized = load_quantized()
+                arrays = {part: a if part == "permutation" else parts(a) for part, a in quantized.arrays.items()}
+                return Quantized.of(quantized.scheme, dims, arrays)
+
+            moved = move
+
+        return LazyTensor(
+            self.name if name is None else name,
+            dims,
+            dtype or self.dtype,
+            self.where,
+            lambda: function(load()),
+            self.scheme if moved else None,
+            moved,
+        )
+
+    def renamed(self, name: str) -> LazyTensor:
+        return replace(self, name=name)
+
+    def transpose(self) -> LazyTensor:
+        """The transpose of a matrix; its quantized form stays."""
+        load = self.load
+        return replace(self, shape=self.shape[::-1], load=lambda: load().T, transposed=not self.transposed)
+
+    def _checked(self, load: Callable[[], Any], shape: tuple[int, ...]) -> Any:
+        try:
+            result = load()
+        except WeightsError as error:
+            text = str(error)
+            raise WeightsError(text if text.startswith(self.where) else f"{self.where}: {text}") from None
+        if result.shape != shape:
+            raise WeightsError(f"{self.where}: has shape {list(result.shape)}, not {list(shape)}")
+        return result
+
+
+class Checkpoint(Mapping[str, LazyTensor]):
+    """A model's weights by their Hugging Face names, in the order of the files.
+
+    `config` is what config.json says. `files` are the others a model needs, by name (tokenizer.json, generation_config.json, ...), each read when called.
+    `sources` are the files that hold the tensors; `edits` tell apart what was made from the same files in different ways.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tensors: Mapping[str, LazyTensor],
+        config: dict[str, Any],
+        files: Mapping[str, Callable[[], bytes]],
+        sources: tuple[Path, ...],
+        edits: tuple[str, ...] = (),
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.files = dict(files)
+        self.sources = sources
+        self.edits = edits
+        self._tensors = dict(tensors)
+
+    def __getitem__(self, name: str) -> LazyTensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def read_json(path: Path, *, most: int = 1 << 28) -> Any:
+    """An object in a JSON file. Raises WeightsError: it is missing, larger than `most` bytes, or none."""
+    try:
+        if path.stat().st_size > most:
+            raise WeightsError(f"{path}: larger than {most} bytes")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such file") from None
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise WeightsError(f"{path}: not a JSON object")
+    return value

@@ -1,0 +1,254 @@
+"""`convert`: weights from any reader to a folder of quantized shards; `folder.py` says what lies there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...disk_cache import digest
+from ...errors import WeightsError
+from ..quantization import NONE, Quantized, Scheme, quantize, scheme_of
+from .checkpoint import Array, Checkpoint, LazyTensor
+from .folder import FORMAT, RECORD, ConvertedFolder, checksum_of
+from .open import open_checkpoint
+from .roles import is_transposed, role_of
+from .safetensors import read_safetensors, write_safetensors, write_whole
+
+_NOTE = "tilewright"  # the key of a shard's metadata that holds what it was made from, and its entries
+_SHARDS = "model-*-of-*.safetensors"
+
+Progress = Callable[..., None]
+"""``progress(stage, done, total)``, in bytes of the source."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How to convert. None for `embedding_quantization`: int8 where `quantization` has fewer bits, else the same; for `head_quantization`: like the embedding.
+
+    `shard_size`: bytes that a shard holds at most, unless one tensor alone is larger.
+    """
+
+    quantization: str
+    embedding_quantization: str | None = None
+    head_quantization: str | None = None
+    shard_size: int = 2 << 30
+
+    def __post_init__(self) -> None:
+        if self.shard_size < 1:
+            raise WeightsError(f"a shard cannot hold {self.shard_size} bytes")
+        for name in filter(None, (self.quantization, self.embedding_quantization, self.head_quantization)):
+            scheme_of(name)
+
+    def scheme_for(self, tensor: LazyTensor) -> Scheme:
+        """What becomes of a tensor."""
+        general, role = scheme_of(self.quantization), role_of(tensor)
+        embedding = self.embedding_quantization or (
+            "int8" if general.kind == "integer" and general.bits < 8 else self.quantization
+        )
+        if role == "matrix":
+            return general
+        if role == "embedding":
+            return scheme_of(embedding)
+        if role == "head":
+            return scheme_of(self.head_quantization or embedding)
+        floats = tensor.dtype.kind in "fV"
+        return general if general.kind == "float" and floats else NONE
+
+
+@dataclass(frozen=True)
+class _Shard:
+    name: str
+    tensors: tuple[LazyTensor, ...]
+
+
+def convert(
+    source: str | Path | Checkpoint, output: str | Path, how: Conversion, *, progress: Progress | None = None
+) -> ConvertedFolder:
+    """Write the weights of `source` (a path, see `open_checkpoint`, or an opened checkpoint) to the folder `output`.
+
+    A conversion that was interrupted goes on where it was: shards that are whole and were made from the same files in the same way stay. No file is
+    ever partly there under its name; tilewright.json comes last. At once in memory: one shard, and the tensor at work. A matrix that comes quantized
+    in the scheme that it shall have, or is to stay as it is (``none``), is kept bit by bit.
+
+    Raises WeightsError: the source is damaged, or the folder has weights of something else in it.
+    """
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    output = Path(output)
+    if output.resolve() == checkpoint.path.resolve():
+        raise WeightsError(f"{output}: is the source; give another folder")
+    output.mkdir(parents=True, exist_ok=True)
+    key = _key(checkpoint, how)
+    shards = _plan(checkpoint, how)
+    _clear(output, {shard.name for shard in shards})
+    total = sum(_source_bytes(tensor) for tensor in checkpoint.values())
+    entries: dict[str, Any] = {}
+    done = 0
+    for shard in shards:
+        kept = _kept(output / shard.name, key)
+        if kept is not None:
+            entries |= kept
+            done += sum(_source_bytes(tensor) for tensor in shard.tensors)
+            continue
+        arrays: dict[str, Array] = {}
+        written: dict[str, Any] = {}
+        for tensor in shard.tensors:
+            if progress:
+                progress(f"{shard.name}: {tensor.name}", done, total)
+            written[tensor.name] = _convert(tensor, how, checkpoint.config, shard.name, arrays)
+            done += _source_bytes(tensor)
+        note = json.dumps({"key": key, "tensors": written})
+        write_safetensors(output / shard.name, arrays, {_NOTE: note})
+        entries |= written
+    if progress:
+        progress("files", total, total)
+    for name, read in checkpoint.files.items():
+        _write(output / name, read())
+    _write(output / "config.json", json.dumps(checkpoint.config, indent=2).encode())
+    embedding, head = (_named(checkpoint, how, role) for role in ("embedding", "head"))
+    record = {
+        "format": FORMAT,
+        "quantization": how.quantization,
+        "embedding_quantization": embedding,
+        "head_quantization": head,
+        "tensors": {name: entries[name] for name in checkpoint},
+    }
+    _write(output / RECORD, json.dumps(record, indent=1).encode())
+    return ConvertedFolder(output)
+
+
+def _convert(
+    tensor: LazyTensor, how: Conversion, config: dict[str, Any], shard: str, arrays: dict[str, Array]
+) -> dict[str, Any]:
+    """Put what becomes of a tensor into `arrays`, and return its entry in tilewright.json."""
+    scheme = how.scheme_for(tensor)
+    entry: dict[str, Any] = {"shape": list(tensor.shape), "dtype": tensor.dtype.name}
+    parts: dict[str, Array]
+    if tensor.scheme is not None and scheme in (NONE, tensor.scheme):
+        quantized: Quantized | None = tensor.read_quantized()
+        transposed = tensor.transposed
+    elif scheme.quantized:
+        matrix = tensor.read()
+        transposed = is_transposed(tensor.name, config)
+        try:
+            quantized = quantize(matrix.T if transposed else matrix, scheme, tensor.importance)
+        except WeightsError as error:
+            raise WeightsError(f"{tensor.where}: {error}") from None
+    else:
+        quantized, transposed = None, False
+    if quantized is not None:
+        entry["scheme"] = quantized.scheme.name
+        if transposed:
+            entry["transposed"] = True
+        parts = quantized.arrays
+        base = tensor.name.removesuffix(".weight")
+        names = {part: f"{base}.{part}" for part in parts}
+    else:
+        values = tensor.read()
+        parts = {"values": _cast(values, scheme, tensor) if scheme.kind == "float" else values}
+        names = {"values": tensor.name}
+    stored = {}
+    for part, array in parts.items():
+        if names[part] in arrays:
+            raise WeightsError(f"{tensor.where}: two tensors would be stored as {names[part]}")
+        arrays[names[part]] = np.ascontiguousarray(array)
+        stored[part] = {
+            "name": names[part],
+            "shape": list(array.shape),
+            "dtype": array.dtype.name,
+            "shard": shard,
+            "xxh3": checksum_of(array),
+        }
+    return entry | {"stored": stored}
+
+
+def _cast(values: Array, scheme: Scheme, tensor: LazyTensor) -> Array:
+    with np.errstate(over="ignore"):
+        result = values.astype(scheme.dtype, copy=False)
+    if result.dtype == np.float16 and values.dtype != np.float16:
+        lost = ~np.isfinite(result) & np.isfinite(values)
+        if lost.any():
+            raise WeightsError(f"{tensor.where}: has values beyond the range of float16; convert to bf16 or f32")
+    return result
+
+
+def _plan(checkpoint: Checkpoint, how: Conversion) -> list[_Shard]:
+    """The tensors of each shard, in the order of the source."""
+    groups: list[list[LazyTensor]] = [[]]
+    size = 0
+    for tensor in checkpoint.values():
+        scheme = tensor.scheme if tensor.scheme and how.scheme_for(tensor) == NONE else how.scheme_for(tensor)
+        estimate = scheme.estimated_bytes(tensor.shape, tensor.dtype.itemsize)
+        if groups[-1] and size + estimate > how.shard_size:
+            groups.append([])
+            size = 0
+        groups[-1].append(tensor)
+        size += estimate
+    width = len(groups)
+    return [_Shard(f"model-{i:05}-of-{width:05}.safetensors", tuple(tensors)) for i, tensors in enumerate(groups, 1)]
+
+
+def _key(checkpoint: Checkpoint, how: Conversion) -> str:
+    """What shards were made from, and how: equal keys, equal shards."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.sources]
+    return digest(json.dumps([FORMAT, files, asdict(how), checkpoint.config, list(checkpoint), checkpoint.edits]))
+
+
+def _kept(path: Path, key: str) -> dict[str, Any] | None:
+    """The entries of a shard that an earlier conversion with this key finished and that is not damaged."""
+    if not path.is_file():
+        return None
+    try:
+        tensors, metadata = read_safetensors(path)
+        note = json.loads(metadata.get(_NOTE, "{}"))
+        if note.get("key") != key:
+            return None
+        for entry in note["tensors"].values():
+            for part in entry["stored"].values():
+                if checksum_of(tensors[part["name"]].read()) != part["xxh3"]:
+                    return None
+        return note["tensors"]  # type: ignore[no-any-return]
+    except (WeightsError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _clear(output: Path, names: set[str]) -> None:
+    """Remove what an earlier conversion left that will not be part of this one."""
+    foreign = [path.name for path in _left(output) if not _ours(path)]
+    if foreign:
+        raise WeightsError(f"{output}: has {foreign[0]}, which convert did not write; give another folder")
+    (output / RECORD).unlink(missing_ok=True)
+    for path in _left(output):
+        if path.name not in names:
+            path.unlink()
+    for path in output.glob(f".{_SHARDS}-*"):  # what a killed process was writing
+        path.unlink(missing_ok=True)
+
+
+def _left(output: Path) -> Iterator[Path]:
+    return iter(sorted({*output.glob(_SHARDS), *output.glob("model.safetensors")}))
+
+
+def _ours(path: Path) -> bool:
+    try:
+        return _NOTE in read_safetensors(path)[1]
+    except WeightsError:
+        return path.parent.joinpath(RECORD).exists()
+
+
+def _named(checkpoint: Checkpoint, how: Conversion, role: str) -> str | None:
+    """The scheme of the tensor of a role, if there is one."""
+    found = [tensor for tensor in checkpoint.values() if role_of(tensor) == role]
+    return how.scheme_for(found[0]).name if found else None
+
+
+def _source_bytes(tensor: LazyTensor) -> int:
+    return int(np.prod(tensor.shape)) * tensor.dtype.itemsize
+
+
+def _write(path: Path, data: bytes) -> None:
+    write_whole(path, lambda file: file.write(data))

@@ -1,0 +1,188 @@
+"""GGUF files (versions 2 and 3, little-endian) as they are: metadata and tensors by GGUF's own names.
+
+Header: ``GGUF``, version u32, numbers of tensors and of metadata u64; then metadata (key, type, value) and tensors (name, dimensions with the innermost
+first, format, offset), then the data from the next multiple of the alignment. Sizes are compared with the file before anything is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import WeightsError
+from ..quantization import Quantized, scheme_of
+from .checkpoint import Array, LazyTensor
+from .gguf_blocks import FORMATS, UNREAD, Format, decode
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MOST_DEPTH = 4
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+@dataclass
+class GGUFFile:
+    """`metadata` by key: numbers, booleans, strings, lists, arrays of numbers. `tensors` by GGUF's names, with shapes as NumPy's."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, LazyTensor]
+    sources: tuple[Path, ...] = field(default=())
+
+    def get(self, key: str, default: Any = None, kind: type | tuple[type, ...] = object) -> Any:
+        """A value of the metadata. Raises WeightsError: it is not of `kind`."""
+        value = self.metadata.get(key, default)
+        if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise WeightsError(f"{self.path}: {key} is {type(value).__name__} {str(value)[:40]!r}")
+        return value
+
+    def need(self, key: str, kind: type | tuple[type, ...] = object) -> Any:
+        """Like `get`. Raises WeightsError also if there is none."""
+        if key not in self.metadata:
+            raise WeightsError(f"{self.path}: its metadata lack {key}")
+        return self.get(key, None, kind)
+
+
+def read_gguf_file(path: Path) -> GGUFFile:
+    """A file, or of one in parts all of them, given the first. Raises WeightsError: it is damaged, or of a kind that is not read."""
+    first = _read_part(path)
+    parts = first.get("split.count", 1, int)
+    if parts < 2:
+        return first
+    match = _PART.search(path.name)
+    if not match or int(match[1]) != 1 or int(match[2]) != parts:
+        raise WeightsError(f"{path}: is one of {parts} parts; give the first, named ...-00001-of-{parts:05}.gguf")
+    sources = [path]
+    for i in range(2, parts + 1):
+        other = path.with_name(f"{path.name[: match.start()]}-{i:05}-of-{parts:05}.gguf")
+        for name, tensor in _read_part(other).tensors.items():
+            if name in first.tensors:
+                raise WeightsError(f"{tensor.where}: is in another part too")
+            first.tensors[name] = tensor
+        sources.append(other)
+    first.sources = tuple(sources)
+    return first
+
+
+class _Reader:
+    """Reads from the mapped file's start, never beyond its end."""
+
+    def __init__(self, path: Path, data: Array) -> None:
+        self.path, self.data, self.at = path, data, 0
+
+    def fail(self, what: str) -> WeightsError:
+        return WeightsError(f"{self.path}: {what} (at byte {self.at})")
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.data) - self.at:
+            raise self.fail(
+                f"ends in the midst of its header: {size} more bytes should follow; it is cut off or damaged"
+            )
+        self.at += size
+        return memoryview(self.data[self.at - size : self.at])  # type: ignore[arg-type]
+
+    def number(self, code: str) -> Any:
+        return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
+
+    def string(self) -> str:
+        octets = bytes(self.take(self.number("Q")))
+        try:
+            return octets.decode()
+        except UnicodeDecodeError:
+            # Of some vocabularies single tokens are no UTF-8; what is lost is never spelled.
+            return octets.decode(errors="replace")
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        if kind in _SCALARS:
+            return self.number(_SCALARS[kind])
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY or depth > _MOST_DEPTH:
+            raise self.fail(f"a value has type {kind}, which there is not")
+        inner, count = self.number("I"), self.number("Q")
+        if inner in _SCALARS:
+            dtype = np.dtype("?" if inner == 7 else "<" + _SCALARS[inner])
+            return np.frombuffer(self.take(count * dtype.itemsize), dtype).copy()
+        if count * 8 > len(self.data) - self.at:  # a string takes 8 bytes at least
+            raise self.fail(f"a list of {count} elements does not fit into the file")
+        return [self.value(inner, depth + 1) for _ in range(count)]
+
+
+def _read_part(path: Path) -> GGUFFile:
+    try:
+        size = path.stat().st_size
+        data: Array = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+    except FileNotFoundError:
+        raise WeightsError(f"{path}: no such file") from None
+    data = np.asarray(data)
+    r = _Reader(path, data)
+    if size < 4 or bytes(r.take(4)) != b"GGUF":
+        raise WeightsError(f"{path}: is neither a GGUF file nor a folder of weights")
+    version = r.number("I")
+    if version not in (2, 3):
+        hint = "; it is big-endian" if version in (2 << 24, 3 << 24) else ""
+        raise WeightsError(f"{path}: is GGUF version {version}; versions 2 and 3, little-endian, are read{hint}")
+    tensor_count, key_count = r.number("Q"), r.number("Q")
+    metadata: dict[str, Any] = {}
+    for _ in range(key_count):
+        key = r.string()
+        if key in metadata:
+            raise r.fail(f"the metadata have {key} twice")
+        metadata[key] = r.value(r.number("I"))
+    described = []
+    for _ in range(tensor_count):
+        name, dims = r.string(), r.number("I")
+        if not 0 < dims <= 8:
+            raise r.fail(f"{name} has {dims} dimensions")
+        shape = tuple(r.number("Q") for _ in range(dims))[::-1]
+        described.append((name, shape, r.number("I"), r.number("Q")))
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
+        raise WeightsError(f"{path}: general.alignment is {alignment}; it must be a power of two")
+    begin = -(-r.at // alignment) * alignment
+    file = GGUFFile(path, metadata, {}, (path,))
+    for name, shape, number, offset in described:
+        where = f"{path}: {name}"
+        if name in file.tensors:
+            raise WeightsError(f"{where}: occurs twice")
+        if number not in FORMATS:
+            known = ", ".join(form.name for form in FORMATS.values())
+            raise WeightsError(f"{where}: has format {UNREAD.get(number, number)}, which is not read; {known} are")
+        form = FORMATS[number]
+        count = math.prod(shape)
+        if shape[-1] % form.elements:
+            raise WeightsError(f"{where}: {form.name} packs {form.elements} elements of a row; rows have {shape[-1]}")
+        nbytes = count // form.elements * form.size
+        if offset % alignment or begin + offset + nbytes > size:
+            raise WeightsError(
+                f"{where}: {form.name} {list(shape)} should take {nbytes} bytes from {begin + offset} on, of {size}; the file is cut off or damaged"
+            )
+        file.tensors[name] = _tensor(name, shape, form, where, data[begin + offset : begin + offset + nbytes])
+    return file
+
+
+def _tensor(name: str, shape: tuple[int, ...], form: Format, where: str, data: Array) -> LazyTensor:
+    def load() -> Array:
+        return decode(data, form).reshape(shape)
+
+    split = form.split
+    if form.scheme is None or split is None or len(shape) < 2:
+        return LazyTensor(name, shape, form.dtype, where, load)
+    scheme = scheme_of(form.scheme)
+
+    def load_quantized() -> Quantized:
+        q, scales = split(data.reshape(-1, form.size))
+        groups = shape[-1] // form.elements
+        arrays = {
+            "qweight": q.reshape(*shape[:-1], groups * q.shape[-1]),
+            "scales": scales.reshape(*shape[:-1], groups),
+        }
+        return Quantized.of(scheme, shape, arrays)
+
+    return LazyTensor(name, shape, form.dtype, where, load, scheme, load_quantized)

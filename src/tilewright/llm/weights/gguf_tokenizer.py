@@ -1,0 +1,200 @@
+"""The tokenizer in a GGUF file, as tokenizer.json and tokenizer_config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import WeightsError
+from .gguf_file import GGUFFile
+
+_KEY = "tokenizer.ggml."
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LLAMA3 = _CONTRACTIONS + (r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_LETTERS = (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]")
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_LETTERS[0]}*{_LETTERS[1]}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_LETTERS[0]}+{_LETTERS[1]}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLITS: dict[str, str | None] = {
+    **dict.fromkeys(("default", "gpt-2", "gpt2", "olmo", "phi-2", "jina-es", "jina-de", "mpt"), None),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe"), _LLAMA3 % "1,3"),
+    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _LLAMA3.replace("{%s}", "")),
+    "gpt-4o": _GPT4O,
+    "llama4": _GPT4O,
+}
+"""How text is cut before merging, by the file's name for it; None is GPT-2's way."""
+_DIGITS = ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone")
+"""GPT-2's way with each digit apart."""
+_COMPOSED = ("qwen2", "deepseek-r1-qwen")
+"""Text is normalized to NFC first."""
+_MERGES_IGNORED = ("llama-bpe", "llama3", "llama-v3", "gpt-4o", "llama4")
+"""A piece that is a token is that token, whatever its merges."""
+
+
+def tokenizer_files(file: GGUFFile, config: dict[str, Any]) -> dict[str, Callable[[], bytes]]:
+    """The files of the tokenizer, made when they are read; none if the file has no tokenizer."""
+    if f"{_KEY}model" not in file.metadata:
+        return {}
+    made = cache(lambda: _tokenizer_json(file, config))
+    return {
+        "tokenizer.json": lambda: made().encode(),
+        "tokenizer_config.json": lambda: json.dumps(_tokenizer_config(file), indent=2).encode(),
+    }
+
+
+def _tokenizer_config(file: GGUFFile) -> dict[str, Any]:
+    tokens = file.need(f"{_KEY}tokens", list)
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        if (number := _special(file, key, len(tokens))) is not None:
+            config[f"{name}_token"] = tokens[number]
+    config["add_bos_token"], config["add_eos_token"] = _adds(file)
+    if template := file.get("tokenizer.chat_template", None, str):
+        config["chat_template"] = template
+    return config
+
+
+def _adds(file: GGUFFile) -> tuple[bool, bool]:
+    """Whether a text is put between the tokens of beginning and end."""
+    model = file.need(f"{_KEY}model", str)
+    first = model == "llama" or file.get(f"{_KEY}pre", "", str) in ("llama-bpe", "llama3", "llama-v3")
+    return file.get(f"{_KEY}add_bos_token", first, bool), file.get(f"{_KEY}add_eos_token", False, bool)
+
+
+def _special(file: GGUFFile, key: str, count: int) -> int | None:
+    number = file.get(f"{_KEY}{key}_token_id", None, int)
+    if number is not None and not 0 <= number < count:
+        raise WeightsError(f"{file.path}: {_KEY}{key}_token_id is {number}, but there are {count} tokens")
+    return number
+
+
+def _tokenizer_json(file: GGUFFile, config: dict[str, Any]) -> str:
+    try:
+        from tokenizers import AddedToken, Tokenizer, processors
+    except ImportError:
+        raise WeightsError(
+            "a GGUF file's tokenizer needs the package tokenizers: pip install 'tilewright[llm]'"
+        ) from None
+    model = file.need(f"{_KEY}model", str)
+    tokens = file.need(f"{_KEY}tokens", list)
+    if not tokens or not all(isinstance(token, str) for token in tokens):
+        raise WeightsError(f"{file.path}: {_KEY}tokens is no list of strings")
+    types = file.get(f"{_KEY}token_type", np.full(len(tokens), _NORMAL), np.ndarray)
+    if len(types) != len(tokens):
+        raise WeightsError(f"{file.path}: {len(types)} types of {len(tokens)} tokens")
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        # Padding may repeat names; the first keeps it.
+        vocabulary = {}
+        for i, token in enumerate(tokens):
+            vocabulary.setdefault(token, i)
+    if model == "gpt2":
+        tokenizer = _byte_level(file, vocabulary)
+    elif model == "llama":
+        tokenizer = _sentence_pieces(file, tokens, vocabulary, types)
+    else:
+        raise WeightsError(f"{file.path}: {_KEY}model {model!r} is not read; gpt2 and llama are")
+    assert isinstance(tokenizer, Tokenizer)
+    added = [
+        AddedToken(tokens[i], special=bool(types[i] != _USER), normalized=False)
+        for i in np.flatnonzero(np.isin(types, (_CONTROL, _USER, _UNKNOWN)))
+        if tokens[i]
+    ]
+    tokenizer.add_tokens(added)
+    begin, end = _adds(file)
+    ids = [_special(file, key, len(tokens)) if on else None for key, on in (("bos", begin), ("eos", end))]
+    parts = [None if i is None else tokens[i] for i in ids]
+    if any(parts):
+        single = [parts[0], "$A", parts[1]]
+        pair = [*single, *(parts[:1] if parts[0] else []), "$B", parts[1]]
+        named = [(part, i) for part, i in zip(parts, ids, strict=True) if part]
+        template = processors.TemplateProcessing(
+            single=" ".join(p for p in single if p),
+            pair=" ".join(f"{p}:1" if k > 2 and p else p for k, p in enumerate(pair) if p),
+            special_tokens=named,
+        )
+        before = tokenizer.post_processor
+        tokenizer.post_processor = processors.Sequence([before, template]) if before else template
+    return str(tokenizer.to_str())
+
+
+def _byte_level(file: GGUFFile, vocabulary: dict[str, int]) -> Any:
+    """Byte-level BPE: GPT-2's and its successors'."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    merges = [tuple(merge.split(" ", 1)) for merge in file.need(f"{_KEY}merges", list)]
+    for merge in merges:
+        if len(merge) != 2 or "".join(merge) not in vocabulary or any(part not in vocabulary for part in merge):
+            raise WeightsError(f"{file.path}: {_KEY}merges: {' '.join(merge)!r} does not make a token of two")
+    how = file.get(f"{_KEY}pre", "default", str)
+    if how not in _SPLITS and how not in _DIGITS:
+        raise WeightsError(
+            f"{file.path}: its tokenizer cuts text as {how!r}, which is not read; convert the Hugging Face folder instead"
+        )
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=how in _MERGES_IGNORED)
+    )
+    if how in _COMPOSED:
+        tokenizer.normalizer = normalizers.NFC()
+    pattern = _SPLITS.get(how)
+    if how in _DIGITS:
+        before = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    elif pattern is None:
+        before = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    else:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        before = [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer.pre_tokenizer = before[0] if len(before) == 1 else pre_tokenizers.Sequence(before)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def _sentence_pieces(file: GGUFFile, tokens: list[str], vocabulary: dict[str, int], types: Any) -> Any:
+    """SentencePiece's BPE, which merges the neighbours whose union has the highest score; bytes stand for what has no token."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    scores = file.need(f"{_KEY}scores", np.ndarray)
+    if len(scores) != len(tokens):
+        raise WeightsError(f"{file.path}: {len(scores)} scores of {len(tokens)} tokens")
+    unknown = _special(file, "unknown", len(tokens))
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=_merges(tokens, vocabulary, scores, types),
+            unk_token=None if unknown is None else tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=bool(np.any(types == _BYTE)),
+        )
+    )
+    prefix = file.get(f"{_KEY}add_space_prefix", True, bool)
+    space = normalizers.Replace(" ", "▁")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), space]) if prefix else space
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if prefix else [])])
+    return tokenizer
+
+
+def _merges(tokens: list[str], vocabulary: dict[str, int], scores: Any, types: Any) -> list[tuple[str, str]]:
+    """All pairs of tokens that make a token, that with the highest score first; pairs of the same token in the order of their left parts."""
+    normal = np.isin(types, (_NORMAL, _USER, _UNUSED))
+    found = []
+    for i, token in enumerate(tokens):
+        if not normal[i] or len(token) < 2:
+            continue
+        pairs = []
+        for cut in range(1, len(token)):
+            left, right = vocabulary.get(token[:cut]), vocabulary.get(token[cut:])
+            if left is not None and right is not None and normal[left] and normal[right]:
+                pairs.append((left, right))
+        found += [(-float(scores[i]), i, left, right) for left, right in sorted(pairs)]
+    found.sort(key=lambda entry: entry[0])
+    return [(tokens[left], tokens[right]) for _, _, left, right in found]

@@ -1,0 +1,74 @@
+"""Folders as `save_pretrained` writes them: config.json, safetensors in one file or several, tokenizer files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...errors import WeightsError
+from .checkpoint import Checkpoint, LazyTensor, read_json
+from .quantized_checkpoints import with_quantized_tensors
+from .safetensors import read_safetensors
+
+INDEX = "model.safetensors.index.json"
+ACCOMPANYING = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+"""Files besides config.json and the weights that a model keeps."""
+
+
+def read_folder(path: Path) -> Checkpoint:
+    """The checkpoint in a folder. Weights quantized by AWQ, GPTQ or in blocks of 8-bit floats have their `scheme`.
+
+    Raises WeightsError: a file is missing or damaged, or the weights are quantized in another way.
+    """
+    config = read_json(path / "config.json")
+    shards = _shards(path)
+    tensors: dict[str, LazyTensor] = {}
+    for shard, names in shards.items():
+        found, _ = read_safetensors(shard)
+        for name in names if names is not None else found:
+            if name not in found:
+                raise WeightsError(f"{path / INDEX}: {name} should lie in {shard.name}, which does not have it")
+            tensors[name] = found[name]
+    files = {name: (path / name).read_bytes for name in ACCOMPANYING if (path / name).is_file()}
+    checkpoint = Checkpoint(path, tensors, config, files, tuple(shards))
+    return with_quantized_tensors(checkpoint)
+
+
+def _shards(path: Path) -> dict[Path, list[str] | None]:
+    """The files of tensors, and which tensors of each (None: all)."""
+    index = path / INDEX
+    if index.is_file():
+        weight_map: Any = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise WeightsError(f"{index}: has no weight_map")
+        shards: dict[Path, list[str] | None] = {}
+        for name, file in weight_map.items():
+            if not isinstance(file, str) or file != Path(file).name:
+                raise WeightsError(f"{index}: {name} lies in {file!r}, which is no name of a file in this folder")
+            names = shards.setdefault(path / file, [])
+            assert names is not None
+            names.append(name)
+        return shards
+    single = path / "model.safetensors"
+    if single.is_file():
+        return {single: None}
+    others = sorted(path.glob("*.safetensors"))
+    if len(others) == 1:
+        return {others[0]: None}
+    if any(path.glob("*.bin")) or any(path.glob("*.pt")):
+        raise WeightsError(
+            f"{path}: has its weights in PyTorch's pickle files, which are not read, as they can run code; "
+            "save the model again with save_pretrained(..., safe_serialization=True)"
+        )
+    raise WeightsError(f"{path}: neither {INDEX} nor model.safetensors is there")

@@ -1,0 +1,172 @@
+"""Hugging Face checkpoints that others quantized (GPTQ, AWQ, blocks of 8-bit floats), read without loss into the forms of `..quantization`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import WeightsError
+from ..quantization import Quantized, Scheme, dequantize, pack_bits, scheme_of, unpack_bits
+from .checkpoint import Array, Checkpoint, LazyTensor
+
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight columns the nibbles of an AWQ word hold, from the lowest."""
+
+
+def with_quantized_tensors(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with each quantized matrix under its usual name, ``X.weight``. Raises WeightsError: quantized in a way that is not read."""
+    entry = checkpoint.config.get("quantization_config")
+    if not entry:
+        return checkpoint
+    where = f"{checkpoint.path / 'config.json'}: quantization_config"
+    if not isinstance(entry, dict):
+        raise WeightsError(f"{where}: is no object")
+    method = entry.get("quant_method")
+    if method == "gptq":
+        tensors = _packed(checkpoint, entry, where, _gptq)
+    elif method == "awq":
+        tensors = _packed(checkpoint, entry, where, _awq)
+    elif method == "fp8" and entry.get("weight_block_size") == [128, 128]:
+        tensors = _fp8(checkpoint)
+    else:
+        raise WeightsError(
+            f"{where}: weights quantized by {method!r}{' without blocks of 128 x 128' if method == 'fp8' else ''} are not read; "
+            "gptq, awq and fp8 with weight_block_size [128, 128] are. Give the model before it was quantized"
+        )
+    config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
+    return Checkpoint(checkpoint.path, tensors, config, checkpoint.files, checkpoint.sources)
+
+
+def _packed(
+    checkpoint: Checkpoint,
+    entry: dict[str, Any],
+    where: str,
+    read: Callable[[str, Mapping[str, LazyTensor], Scheme, int, dict[str, Any]], LazyTensor],
+) -> dict[str, LazyTensor]:
+    bits, group = entry.get("bits", entry.get("w_bit")), entry.get("group_size", entry.get("q_group_size"))
+    if bits not in (2, 3, 4, 8) or not isinstance(group, int) or (group != -1 and (group < 8 or group % 8)):
+        raise WeightsError(f"{where}: bits {bits} and group_size {group} are not read")
+    scheme = scheme_of(f"int{bits}{'' if group == -1 else f'_g{group}'}_asym")
+    result: dict[str, LazyTensor] = {}
+    for name, tensor in checkpoint.items():
+        base, _, part = name.rpartition(".")
+        if f"{base}.qweight" not in checkpoint or part not in ("qweight", "qzeros", "scales", "g_idx"):
+            result[name] = tensor
+        elif part == "qweight":
+            missing = [p for p in ("qzeros", "scales") if f"{base}.{p}" not in checkpoint]
+            if missing:
+                raise WeightsError(f"{tensor.where}: there is no {base}.{missing[0]}")
+            parts = {
+                p: checkpoint[f"{base}.{p}"]
+                for p in ("qweight", "qzeros", "scales", "g_idx")
+                if f"{base}.{p}" in checkpoint
+            }
+            result[f"{base}.weight"] = read(
+                f"{base}.weight", parts, scheme, checkpoint[f"{base}.scales"].shape[-1], entry
+            )
+    return result
+
+
+def _gptq(name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, entry: dict[str, Any]) -> LazyTensor:
+    """qweight int32 [in * bits / 32, out] and qzeros int32 [groups, out * bits / 32] are streams of bits along `in` and `out`; scales [groups, out];
+    g_idx [in], the group of each column. The first version of the format keeps zeros less one."""
+    words = parts["qweight"]
+    bits = scheme.bits
+    shape = (out, words.shape[0] * 32 // bits)
+    less = 0 if entry.get("checkpoint_format") == "gptq_v2" else 1
+    symmetric = bool(entry.get("sym", False))
+
+    def load() -> Quantized:
+        q = unpack_bits(_octets(words.read().T), bits, shape[1])  # [out, in]
+        zeros = unpack_bits(_octets(parts["qzeros"].read()), bits, out).T.astype(np.int32) + less  # [out, groups]
+        if zeros.max(initial=0) > 255:
+            raise WeightsError("has zero points of 256, which do not fit a byte")
+        permutation = None
+        if "g_idx" in parts:
+            groups = parts["g_idx"].read()
+            order = np.argsort(groups, kind="stable").astype(np.int32)
+            if not np.array_equal(groups[order], np.arange(shape[1]) // (scheme.group or shape[1])):
+                raise WeightsError(f"g_idx does not put {scheme.group} columns into each group")
+            if not np.array_equal(order, np.arange(shape[1])):
+                q, permutation = q[:, order], order
+        return _integers(scheme, shape, q, parts["scales"].read().T, zeros, permutation, symmetric)
+
+    return _lazy(name, shape, words, scheme if not symmetric else scheme_of(scheme.name.removesuffix("_asym")), load)
+
+
+def _awq(name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, entry: dict[str, Any]) -> LazyTensor:
+    """qweight int32 [in, out / 8] and qzeros int32 [groups, out / 8] hold eight nibbles of the `out` axis in AWQ's order; scales [groups, out]."""
+    words = parts["qweight"]
+    if scheme.bits != 4 or entry.get("version", "gemm").lower() != "gemm":
+        raise WeightsError(f"{words.where}: of AWQ only 4 bits in version gemm are read")
+    shape = (out, words.shape[0])
+
+    def nibbles(packed: Array) -> Array:
+        values = unpack_bits(_octets(packed), 4, out).reshape(len(packed), -1, 8)
+        ordered = np.empty_like(values)
+        ordered[..., _AWQ_ORDER] = values
+        return ordered.reshape(len(packed), -1).T
+
+    def load() -> Quantized:
+        q, zeros = nibbles(words.read()), nibbles(parts["qzeros"].read())
+        return _integers(scheme, shape, q, parts["scales"].read().T, zeros, None, False)
+
+    return _lazy(name, shape, words, scheme, load)
+
+
+def _integers(
+    scheme: Scheme,
+    shape: tuple[int, ...],
+    q: Array,
+    scales: Array,
+    zeros: Array,
+    permutation: Array | None,
+    symmetric: bool,
+) -> Quantized:
+    arrays: dict[str, Array] = {"scales": np.ascontiguousarray(scales)}
+    if symmetric:
+        middle = 1 << (scheme.bits - 1)
+        if (zeros != middle).any():
+            raise WeightsError(f"is said to be symmetric, but has zero points other than {middle}")
+        scheme = scheme_of(scheme.name.removesuffix("_asym"))
+        q = (q.astype(np.int16) - middle).astype(np.int8) if scheme.bits == 8 else q
+    else:
+        arrays["zeros"] = np.ascontiguousarray(zeros, np.uint8)
+    arrays["qweight"] = np.ascontiguousarray(q) if scheme.bits == 8 else pack_bits(q, scheme.bits)
+    if permutation is not None:
+        arrays["permutation"] = permutation
+    return Quantized.of(scheme, shape, arrays)
+
+
+def _fp8(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
+    """Matrices float8_e4m3fn beside ``X.weight_scale_inv`` [out / 128, in / 128], which multiplies."""
+    result = {}
+    for name, tensor in checkpoint.items():
+        if name.endswith(".weight_scale_inv"):
+            continue
+        scales = checkpoint.get(f"{name}_scale_inv")
+        if scales is None:
+            result[name] = tensor
+            continue
+
+        def load(tensor: LazyTensor = tensor, scales: LazyTensor = scales) -> Quantized:
+            arrays = {"qweight": tensor.read(), "scales": scales.read().astype(np.float32)}
+            return Quantized.of(scheme_of("fp8_e4m3"), tensor.shape, arrays)
+
+        result[name] = _lazy(name, tensor.shape, tensor, scheme_of("fp8_e4m3"), load)
+    return result
+
+
+def _octets(words: Array) -> Array:
+    """int32 [n, m] as uint8 [n, 4 m]."""
+    return np.ascontiguousarray(words).view(np.uint8)
+
+
+def _lazy(
+    name: str, shape: tuple[int, ...], words: LazyTensor, scheme: Scheme, load: Callable[[], Quantized]
+) -> LazyTensor:
+    return LazyTensor(
+        name, shape, np.dtype(np.float32), words.where, lambda: dequantize(load()), scheme=scheme, load_quantized=load
+    )

@@ -1,0 +1,40 @@
+"""What a tensor is for, by its Hugging Face name: which are multiplied with, and which stay as they are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from .checkpoint import LazyTensor
+
+Role = Literal["embedding", "head", "matrix", "other"]
+
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|embeddings|token_embedding)\.weight$")
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
+# Routers choose experts and positions are added: small, and an error there is not averaged out.
+_KEPT = re.compile(
+    r"(^|\.)(wpe|embed_positions|position_embeddings|token_type_embeddings|position_embedding)\.weight$"
+    r"|\.(gate|router|shared_expert_gate)(\.wg)?\.weight$|norm|\bln_|conv1d|(^|\.)(A_log|D|dt_bias)$"
+)
+_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|gate_proj|up_proj|down_proj)(\.weight)?$")
+_CONV1D = re.compile(r"(^|\.)(c_attn|c_fc|c_proj|q_attn)\.weight$")
+
+
+def role_of(tensor: LazyTensor) -> Role:
+    """What a tensor is for."""
+    if tensor.dtype.kind not in "fV" or _KEPT.search(tensor.name):  # V: the narrow floats of ml_dtypes
+        return "other"
+    if len(tensor.shape) == 3:
+        return "matrix" if _EXPERTS.search(tensor.name) else "other"
+    if len(tensor.shape) != 2:
+        return "other"
+    if _EMBEDDING.search(tensor.name):
+        return "embedding"
+    if _HEAD.search(tensor.name):
+        return "head"
+    return "matrix" if tensor.name.endswith(".weight") else "other"
+
+
+def is_transposed(name: str, config: dict[str, Any]) -> bool:
+    """Whether a matrix is kept [in, out]: GPT-2's are."""
+    return config.get("model_type") == "gpt2" and bool(_CONV1D.search(name))

@@ -1,0 +1,161 @@
+"""Checkpoints that GPTQ, AWQ and block-wise fp8 wrote, packed here by their definitions, word by word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.errors import WeightsError
+from tilewright.llm.weights import Conversion, convert, open_checkpoint
+from tilewright.llm.weights.safetensors import write_safetensors
+
+OUT, IN, GROUP = 32, 128, 32
+
+
+def words(values: np.ndarray, bits: int) -> np.ndarray:
+    """[n, m] as int32 [n * bits / 32, m]: a stream of bits down each column."""
+    result = np.zeros((len(values) * bits // 32, values.shape[1]), np.uint32)
+    for column in range(values.shape[1]):
+        stream = sum(int(v) << (bits * i) for i, v in enumerate(values[:, column]))
+        for i in range(len(result)):
+            result[i, column] = (stream >> (32 * i)) & 0xFFFFFFFF
+    return result.view(np.int32)
+
+
+def integers(bits: int, groups: int = IN // GROUP) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """q [out, in], zeros [out, groups] of at least 1, scales f16 [out, groups]."""
+    r = np.random.default_rng(bits)
+    q = r.integers(0, 1 << bits, (OUT, IN), dtype=np.uint8)
+    zeros = r.integers(1, 1 << bits, (OUT, groups))
+    return q, zeros, (r.random((OUT, groups)) * 0.01 + 0.001).astype(np.float16)
+
+
+def folder(path: Path, tensors: dict[str, np.ndarray], quantization: dict[str, Any]) -> Path:
+    path.mkdir(exist_ok=True)
+    extra = {"model.norm.weight": np.ones(IN, np.float16)}
+    write_safetensors(path / "model.safetensors", tensors | extra, {})
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": quantization}))
+    return path
+
+
+def gptq(
+    path: Path, bits: int, *, order: np.ndarray | None = None, version: str = "gptq", sym: bool = False, drop: str = ""
+) -> tuple[Path, np.ndarray]:
+    q, zeros, scales = integers(bits)
+    if sym:
+        zeros[:] = 1 << (bits - 1)
+    g_idx = (np.arange(IN) // GROUP).astype(np.int32) if order is None else order
+    expected = (q.astype(np.float32) - zeros[:, g_idx]) * scales.astype(np.float32)[:, g_idx]
+    stored = zeros - (1 if version == "gptq" else 0)
+    tensors = {
+        "l.qweight": words(q.T, bits),
+        "l.qzeros": words(stored, bits).T.copy(),
+        "l.scales": scales.T.copy(),
+        "l.g_idx": g_idx,
+    }
+    tensors.pop(drop, None)
+    config = {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": sym, "checkpoint_format": version}
+    return folder(path, tensors, config), expected
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+def test_gptq(bits: int, version: str, tmp_path: Path) -> None:
+    path, expected = gptq(tmp_path / "in", bits, version=version)
+    checkpoint = open_checkpoint(path)
+    tensor = checkpoint["l.weight"]
+    assert list(checkpoint) == ["l.weight", "model.norm.weight"] and "quantization_config" not in checkpoint.config
+    assert tensor.scheme is not None and tensor.scheme.name == f"int{bits}_g32_asym"
+    assert np.array_equal(tensor.read(), expected)
+    kept = convert(checkpoint, tmp_path / "out", Conversion("none"))
+    assert kept["l.weight"].scheme == tensor.scheme and np.array_equal(kept["l.weight"].read(), expected)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_symmetric_gptq(bits: int, tmp_path: Path) -> None:
+    path, expected = gptq(tmp_path, bits, sym=True)
+    tensor = open_checkpoint(path)["l.weight"]
+    assert tensor.read_quantized().zeros is None and tensor.read_quantized().scheme == tensor.scheme
+    assert np.array_equal(tensor.read(), expected)
+
+
+def test_gptq_by_order_of_importance(tmp_path: Path) -> None:
+    order = np.random.default_rng(0).permutation(np.arange(IN) // GROUP).astype(np.int32)
+    path, expected = gptq(tmp_path / "in", 4, order=order)
+    tensor = open_checkpoint(path)["l.weight"]
+    assert tensor.read_quantized().permutation is not None
+    assert np.array_equal(tensor.read(), expected)
+    kept = convert(path, tmp_path / "out", Conversion("int4_g32_asym"))["l.weight"]
+    assert kept.read_quantized().permutation is not None and np.array_equal(kept.read(), expected)
+    other = convert(path, tmp_path / "out8", Conversion("int8"))["l.weight"]
+    assert np.abs(other.read() - expected).max() <= np.abs(expected).max() / 127
+
+
+def test_gptq_that_does_not_hold_together(tmp_path: Path) -> None:
+    path, _ = gptq(tmp_path / "a", 4, order=np.zeros(IN, np.int32))
+    with pytest.raises(WeightsError, match=r"l.qweight: g_idx does not put 32 columns into each group"):
+        open_checkpoint(path)["l.weight"].read()
+    path, _ = gptq(tmp_path / "b", 4, drop="l.scales")
+    with pytest.raises(WeightsError, match=r"there is no l.scales"):
+        open_checkpoint(path)
+    path, _ = gptq(tmp_path / "c", 4)
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"]["sym"] = True
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match="said to be symmetric"):
+        open_checkpoint(path)["l.weight"].read()
+
+
+def test_awq(tmp_path: Path) -> None:
+    q, zeros, scales = integers(4)
+
+    def interleaved(values: np.ndarray) -> np.ndarray:
+        """[n, out] as int32 [n, out / 8]."""
+        result = np.zeros((len(values), OUT // 8), np.uint32)
+        for i, row in enumerate(values):
+            for word in range(OUT // 8):
+                for place, column in enumerate([0, 2, 4, 6, 1, 3, 5, 7]):
+                    result[i, word] |= np.uint32(row[word * 8 + column]) << np.uint32(4 * place)
+        return result.view(np.int32)
+
+    tensors = {"l.qweight": interleaved(q.T), "l.qzeros": interleaved(zeros.T), "l.scales": scales.T.copy()}
+    path = folder(tmp_path / "in", tensors, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"})
+    tensor = open_checkpoint(path)["l.weight"]
+    expected = (q - zeros.repeat(GROUP, 1).astype(np.float32)) * scales.astype(np.float32).repeat(GROUP, 1)
+    assert np.array_equal(tensor.read(), expected)
+    kept = convert(path, tmp_path / "out", Conversion("int4_g32_asym"))
+    assert np.array_equal(kept["l.weight"].read(), expected)
+
+
+def test_blocks_of_8_bit_floats(tmp_path: Path) -> None:
+    r = np.random.default_rng(0)
+    values = r.standard_normal((200, 256)).astype(ml_dtypes.float8_e4m3fn)
+    scales = r.random((2, 2)).astype(np.float32)
+    tensors = {"l.weight": values, "l.weight_scale_inv": scales}
+    path = folder(tmp_path / "in", tensors, {"quant_method": "fp8", "weight_block_size": [128, 128]})
+    expected = values.astype(np.float32) * scales.repeat(128, 0)[:200].repeat(128, 1)
+    assert np.array_equal(open_checkpoint(path)["l.weight"].read(), expected)
+    kept = convert(path, tmp_path / "out", Conversion("fp8_e4m3"))["l.weight"]
+    assert kept.scheme is not None and np.array_equal(kept.read(), expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quantized by 'bitsandbytes' are not read"),
+        ({"quant_method": "fp8"}, "without blocks of 128 x 128"),
+        ({"quant_method": "gptq", "bits": 5, "group_size": 32}, "bits 5 and group_size 32"),
+        ({"quant_method": "awq", "bits": 4, "group_size": "x"}, "group_size x"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, "only 4 bits in version gemm"),
+    ],
+)
+def test_other_ways_are_refused(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    gptq(tmp_path, 4)
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    with pytest.raises(WeightsError, match=message):
+        open_checkpoint(tmp_path)
