@@ -13,7 +13,10 @@ from typing import Any
 __all__ = [
     "ArtifactError",
     "CompileError",
+    "EngineError",
     "InternalError",
+    "OverloadedError",
+    "RequestError",
     "ShapeError",
     "SizeError",
     "TilewrightError",
@@ -88,6 +91,18 @@ class ArtifactError(TilewrightError):
 
 class WeightsError(TilewrightError):
     """A file of weights is not whole, not of a format that is read, or does not fit what it is read for."""
+
+
+class RequestError(TilewrightError, ValueError):
+    """What a request to a language model asks for cannot be: too long a prompt, a bad grammar, a parameter out of its range."""
+
+
+class OverloadedError(TilewrightError):
+    """The engine takes no request now: its queue is full, or it is being stopped."""
+
+
+class EngineError(TilewrightError):
+    """A request failed while it was served, for no fault of its own."""
 
 
 class InternalError(TilewrightError):

@@ -1,0 +1,263 @@
+"""`Tokenizer`: text to tokens and back, and chats to text, from the files of a Hugging Face model folder."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArtifactError, RequestError
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` with what the model's folder says about it."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        eos: Iterable[int] = (),
+        chat_templates: Mapping[str, str] | None = None,
+        special: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            tokenizer: a `tokenizers.Tokenizer`.
+            eos: tokens that end a text.
+            chat_templates: Jinja templates by name; "default" is the usual one.
+            special: what templates call special tokens: ``{"bos_token": "<s>", ...}``.
+        """
+        self.backend = tokenizer
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        self.special = {name: _text(token) for name, token in (special or {}).items() if token is not None}
+        self.special_tokens = frozenset(
+            id for id, token in self.backend.get_added_tokens_decoder().items() if token.special
+        )
+        named = self.special.get("eos_token")
+        found = [*eos, *([self.backend.token_to_id(named)] if named is not None else [])]
+        self.eos = tuple(dict.fromkeys(int(token) for token in found if token is not None))
+        self.chat_templates = dict(chat_templates or {})
+        self.vocabulary: int = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        """One more than the greatest token. A model's logits may be more, for the sake of alignment."""
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """Of ``tokenizer.json`` in `folder`, and what ``tokenizer_config.json``, ``generation_config.json``, ``config.json`` and ``chat_template.jinja`` add.
+
+        Raises:
+            ArtifactError: there is no tokenizer.json, or one of the files cannot be read.
+        """
+        from tokenizers import Tokenizer as Backend
+
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise ArtifactError(
+                f"{folder} has no tokenizer.json; with transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
+            )
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises nothing more specific
+            raise ArtifactError(f"{path} is no tokenizer that can be read: {error}") from error
+        about = _json(folder / "tokenizer_config.json")
+        eos: list[int] = []
+        for name in ("generation_config.json", "config.json"):
+            value = _json(folder / name).get("eos_token_id")
+            eos += value if isinstance(value, list) else [] if value is None else [value]
+        given = about.get("chat_template")
+        templates = {t["name"]: t["template"] for t in given} if isinstance(given, list) else {}
+        if isinstance(given, str):
+            templates["default"] = given
+        if (file := folder / "chat_template.jinja").exists():
+            templates["default"] = file.read_text(encoding="utf-8")
+        special = {name: about[name] for name in about if name.endswith("_token") and about[name]}
+        special = {name: value for name, value in special.items() if isinstance(value, str | dict)}
+        return cls(backend, eos=eos, chat_templates=templates, special=special)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text; with `special` also those that the tokenizer puts around texts (begin of text, ...)."""
+        return list(self.backend.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
+        """The text of tokens; of special ones only if `special`. Bytes that are no UTF-8 become U+FFFD."""
+        decoder = Detokenizer(self, special=special)
+        return decoder.add(tokens) + decoder.finish()
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token stands for in UTF-8, perhaps part of a character only; nothing for a number that is no token."""
+        return self._bytes[token] if 0 <= token < len(self._bytes) else b""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template: str | None = None,
+        **variables: Any,
+    ) -> str:
+        """A chat as the text that the model was trained on; encode it with ``special=False``, since templates write special tokens themselves.
+
+        Args:
+            messages: ``{"role": ..., "content": ...}`` and what else the template reads.
+            tools: JSON schemas of functions that the model may call.
+            documents: texts that the answer shall rest on.
+            add_generation_prompt: whether to begin the model's answer.
+            template: Jinja source, or the name of one of `chat_templates`. Without, "tool_use" if there is one and `tools` are given, else "default".
+            variables: whatever else the template reads, e.g. ``enable_thinking=False``.
+
+        Raises:
+            RequestError: there is no such template, it is no Jinja, or it refuses the messages.
+        """
+        import jinja2
+
+        if template is None:
+            template = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
+            if template not in self.chat_templates:
+                raise RequestError("the model has no chat template: give one, or send a prompt in place of messages")
+        source = self.chat_templates.get(template, template)
+        values = {**self.special, **variables, "messages": messages, "tools": tools, "documents": documents}
+        try:
+            return str(_compiled(source).render(add_generation_prompt=add_generation_prompt, **values))
+        except jinja2.TemplateSyntaxError as error:
+            raise RequestError(f"the chat template is no Jinja, in line {error.lineno}: {error.message}") from error
+        except jinja2.TemplateError as error:
+            raise RequestError(f"the chat template refuses the messages: {error}") from error
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+            raise RequestError(f"the chat template cannot read the messages: {error}") from error
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        names: dict[int, str] = {id: name for name, id in self.backend.get_vocab(with_added_tokens=True).items()}
+        added = self.backend.get_added_tokens_decoder()
+        as_bytes = _reader(json.loads(self.backend.to_str()).get("decoder"))
+        found = [b""] * self.vocabulary
+        for token, name in names.items():
+            found[token] = name.encode() if token in added else as_bytes(name)
+        return found
+
+
+class Detokenizer:
+    """Text of tokens that come one after the other: never a part of a character, which waits for its rest."""
+
+    __slots__ = ("_decoder", "_special", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._special = frozenset() if special else tokenizer.special_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, tokens: Iterable[int]) -> str:
+        """The text that these tokens complete."""
+        bytes_of, special = self._tokenizer.bytes_of, self._special
+        return self._decoder.decode(b"".join([bytes_of(token) for token in tokens if token not in special]))
+
+    def finish(self) -> str:
+        """What remains: U+FFFD for a character that was begun only."""
+        return self._decoder.decode(b"", True)
+
+
+def _reader(decoder: dict[str, Any] | None) -> Any:
+    """How the vocabulary writes bytes, by what the tokenizer's decoder undoes."""
+    steps = [] if decoder is None else decoder.get("decoders", [decoder])
+    kinds = {step["type"] for step in steps}
+    if "ByteLevel" in kinds:
+        letters = _byte_letters()
+        return lambda name: (
+            bytes(letters[c] for c in name) if all(c in letters for c in name) else name.encode()
+        )  # what byte-level BPE cannot have made stands for itself
+    replaced = [(step["pattern"].get("String"), step["content"]) for step in steps if step["type"] == "Replace"]
+    replaced += [(step.get("replacement", "▁"), " ") for step in steps if step["type"] == "Metaspace"]
+    fallback = "ByteFallback" in kinds
+    pieces = next((step for step in steps if step["type"] == "WordPiece"), None)
+    suffixed = next((step for step in steps if step["type"] == "BPEDecoder"), None)
+
+    def read(name: str) -> bytes:
+        if fallback and (byte := _BYTE.fullmatch(name)):
+            return bytes([int(byte[1], 16)])
+        if pieces is not None:
+            prefix = pieces["prefix"]
+            name = name[len(prefix) :] if name.startswith(prefix) else " " + name
+        if suffixed is not None:
+            name = name.replace(suffixed["suffix"], " ")
+        for old, new in replaced:
+            name = name.replace(old, new) if old else name
+        return name.encode()
+
+    return read
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters by which byte-level BPE (GPT-2) writes bytes: printable ones as they are, the others from U+0100 on."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _text(token: Any) -> str:
+    return token["content"] if isinstance(token, dict) else str(token)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ArtifactError(f"{path} is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _compiled(source: str) -> Any:
+    return _environment().from_string(source)
+
+
+def _environment() -> Any:
+    """Jinja as templates of Hugging Face models expect it. A template comes with a model from somewhere: it sees no Python."""
+    global _jinja
+    if _jinja is None:
+        import jinja2
+        from jinja2.ext import loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        def raise_exception(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
+            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # Jinja's own escapes HTML
+
+        _jinja = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation()]
+        )
+        _jinja.filters["tojson"] = tojson
+        _jinja.globals["raise_exception"] = raise_exception
+        _jinja.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return _jinja
+
+
+def _generation() -> Any:
+    """``{% generation %} ... {% endgeneration %}`` marks what the model writes, for training: its body is rendered as it is."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    return Generation
+
+
+_jinja: Any = None

@@ -1,0 +1,105 @@
+"""Outputs that follow a grammar, whatever the model prefers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from tests.llm.fake_runner import FakeRunner
+from tests.llm.small_tokenizer import tokenizer
+
+from tilewright.errors import RequestError
+from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.grammar import Grammars
+from tilewright.llm.engine.sampling import SamplingParameters
+from tilewright.llm.engine.speculative import Speculation
+from tilewright.llm.engine.stream import Request
+from tilewright.llm.tokenizer import Tokenizer
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "list": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["name", "list"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(tokenizer())
+
+
+def engine(options: Options | None = None, local: float = 0.5) -> Engine:
+    t = tokenizer()
+    runner = FakeRunner(vocabulary=t.vocabulary + 3, local=local, scale=5)  # as padded as models' are
+    runner.bias[1] = 4.0  # ends sooner or later
+    return Engine(runner, t, options)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_json_of_a_schema(grammars: Grammars, seed: int) -> None:
+    request = Request(
+        [5, 6, 7], SamplingParameters(seed=seed), max_tokens=400, grammar=grammars.json_schema(SCHEMA), n=2
+    )
+    for choice in engine().submit(request).collect():
+        assert choice.finish_reason == "stop"
+        found = json.loads(choice.text)
+        assert set(found) == {"name", "list"} and len(found["name"]) <= 8
+        assert all(isinstance(x, int) for x in found["list"])
+
+
+def test_regular_expression_and_lark(grammars: Grammars) -> None:
+    pattern = r"(one|two){3}-[0-9]{2,4}"
+    for grammar in (grammars.regex(pattern), grammars.lark(f"start: /{pattern}/")):
+        found = engine().submit(Request([5], SamplingParameters(seed=1), grammar=grammar, max_tokens=100)).collect()[0]
+        assert re.fullmatch(pattern, found.text) and found.finish_reason == "stop"
+
+
+def test_the_output_ends_where_nothing_may_follow(grammars: Grammars) -> None:
+    request = Request([5], SamplingParameters(seed=1), grammar=grammars.regex("abc"), ignore_eos=True)
+    found = engine().submit(request).collect()[0]
+    assert (found.text, found.finish_reason) == ("abc", "stop")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_speculation_makes_no_difference(grammars: Grammars, temperature: float, drafted: bool) -> None:
+    t = tokenizer()
+    draft = FakeRunner(vocabulary=t.vocabulary + 3, local=0.9, scale=5, draft=True) if drafted else None
+    request = Request(
+        t.encode('{"name": "') * 3,
+        SamplingParameters(temperature, seed=3, frequency_penalty=0.1),
+        grammar=grammars.json_schema(SCHEMA),
+        max_tokens=120,
+    )
+    fast = engine(Options(speculation=Speculation(draft, tokens=3)), 0.9)
+    found = fast.submit(request).collect()
+    assert found == engine(local=0.9).submit(request).collect()
+    assert fast.stats().accepted_tokens > 0
+
+
+def test_a_grammar_is_used_again(grammars: Grammars) -> None:
+    grammar = grammars.json_schema(SCHEMA)
+    e = engine()
+    request = Request([5], SamplingParameters(seed=1), grammar=grammar, max_tokens=200)
+    assert e.submit(request).collect() == e.submit(request).collect()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda g: g.json_schema('{"type":'), "the JSON schema is no JSON"),
+        (lambda g: g.json_schema({"type": "objekt"}), "the JSON schema cannot be used: .*objekt"),
+        (lambda g: g.regex("[a"), "the regular expression cannot be used: .*unclosed"),
+        (lambda g: g.lark("start: other"), "the grammar cannot be used: .*other"),
+    ],
+)
+def test_bad_grammars_are_refused(grammars: Grammars, make: object, message: str) -> None:
+    with pytest.raises(RequestError, match=f"(?s){message}"):
+        make(grammars)  # type: ignore[operator]
+
+
+def test_a_tokenizer_without_an_end_of_text_is_refused() -> None:
+    with pytest.raises(RequestError, match="no token that ends a text"):
+        Grammars(Tokenizer(tokenizer().backend))

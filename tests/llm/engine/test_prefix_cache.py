@@ -1,0 +1,177 @@
+"""Pages and the tree of prefixes: a state machine against a list of what should be held, and the cases worth naming."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tilewright.errors import InternalError
+from tilewright.llm.engine.pages import PagePool
+from tilewright.llm.engine.prefix_cache import Node, PrefixCache
+
+PAGE = 4
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
+
+
+def test_a_page_is_given_back_once() -> None:
+    pool = PagePool(2)
+    first, second = pool.take(), pool.take()
+    assert {first, second} == {0, 1} and pool.take() is None and pool.free == 0
+    assert first is not None
+    pool.give_back(first)
+    with pytest.raises(InternalError, match="given back twice"):
+        pool.give_back(first)
+    assert pool.take() == first
+
+
+def filled(cache: PrefixCache, tokens: list[int]) -> list[Node]:
+    """Insert all pages of tokens, and leave them idle."""
+    nodes: list[Node] = []
+    for at in range(0, len(tokens), PAGE):
+        page = cache.take()
+        assert page is not None
+        node = cache.insert(nodes[-1] if nodes else cache.root, tokens[at : at + PAGE], page)
+        cache.use(node)
+        nodes.append(node)
+    cache.leave(nodes)
+    return nodes
+
+
+def test_the_least_recently_used_page_is_evicted_and_never_one_that_others_follow() -> None:
+    cache = PrefixCache(PagePool(4))
+    old, new = filled(cache, [0] * 8), filled(cache, [1] * 8)
+    cache.use(old[0])
+    cache.leave(old[:1])  # the beginning of the old ones is now the newest
+    taken = [cache.take() for _ in range(4)]
+    assert taken == [old[1].page, new[1].page, new[0].page, old[0].page]
+    assert cache.take() is None and cache.evicted == 4 and not list(cache)
+
+
+def test_what_is_used_is_not_evicted() -> None:
+    cache = PrefixCache(PagePool(3))
+    nodes = filled(cache, [0] * 8)
+    cache.use(nodes[0])
+    assert cache.available == 2
+    assert {cache.take(), cache.take()} == {2, nodes[1].page} and cache.take() is None
+    with pytest.raises(InternalError, match="left more often"):
+        cache.leave([nodes[0], nodes[0]])
+
+
+def test_a_page_that_goes_on_replaces_its_beginning() -> None:
+    cache = PrefixCache(PagePool(4))
+    filled(cache, [5, 6])
+    filled(cache, [5, 6, 7])
+    assert [len(node.key) // 4 for node in cache] == [3] and cache.pool.free == 3
+    filled(cache, [5])  # nothing new
+    assert [len(node.key) // 4 for node in cache] == [3] and cache.pool.free == 3
+
+
+def test_longest_part_is_a_neighbors() -> None:
+    cache = PrefixCache(PagePool(8))
+    for tokens in ([1, 1, 1, 1], [1, 2, 1, 1], [1, 2, 3, 300], [2, 2, 2, 2]):
+        filled(cache, tokens)
+    for tokens, best, count in (
+        ([1, 2, 3, 4], [1, 2, 3, 300], 3),
+        ([1, 2, 0], [1, 2, 1, 1], 2),
+        ([1, 1, 1, 1], [1, 1, 1, 1], 4),
+        ([2], [2, 2, 2, 2], 1),
+    ):
+        found = cache.longest_part(cache.root, tokens)
+        assert found is not None and found[1] == count
+        assert found[0].key[: 4 * count] == b"".join(t.to_bytes(4, "big") for t in best[:count])
+    assert cache.longest_part(cache.root, [0, 1]) is None and cache.longest_part(cache.root, [3]) is None
+
+
+def test_without_keeping_pages_are_free_when_the_last_user_leaves() -> None:
+    cache = PrefixCache(PagePool(4), keep=False)
+    page = cache.take()
+    assert page is not None
+    node = cache.insert(cache.root, [1] * PAGE, page)
+    cache.use(node)
+    cache.use(node)
+    cache.leave([node])
+    assert cache.child(cache.root, [1] * PAGE) is node
+    cache.leave([node])
+    assert cache.child(cache.root, [1] * PAGE) is None and cache.pool.free == 4
+
+
+class Machine(RuleBasedStateMachine):
+    """Sequences that come, share, write, and go; `content` is what each page holds, as the runner would know it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PagePool(9)
+        self.cache = PrefixCache(self.pool)
+        self.content: dict[int, list[int]] = {}
+        self.running: list[tuple[list[int], list[Node], list[int]]] = []  # tokens, shared nodes, own pages
+
+    @rule(tokens=TOKENS)
+    def come(self, tokens: list[int]) -> None:
+        nodes: list[Node] = []
+        while (
+            node := self.cache.child(nodes[-1] if nodes else self.cache.root, tokens[len(nodes) * PAGE :][:PAGE])
+        ) and (len(node.key) == 4 * PAGE):
+            self.cache.use(node)
+            nodes.append(node)
+            assert self.content[node.page] == tokens[(len(nodes) - 1) * PAGE :][:PAGE]
+        rest = tokens[len(nodes) * PAGE :][:PAGE]
+        if rest and (found := self.cache.longest_part(nodes[-1] if nodes else self.cache.root, rest)):
+            assert self.content[found[0].page][: found[1]] == rest[: found[1]]
+        own: list[int] = []
+        for at in range(len(nodes) * PAGE, len(tokens), PAGE):
+            page = self.cache.take()
+            if page is None:
+                for given in own:
+                    self.pool.give_back(given)
+                self.cache.leave(nodes)
+                return
+            self.content[page] = tokens[at : at + PAGE]
+            own.append(page)
+        self.running.append((tokens, nodes, own))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), keep=st.booleans())
+    def go(self, data: st.DataObject, keep: bool) -> None:
+        tokens, nodes, own = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        while keep and own:
+            at = len(nodes) * PAGE
+            node = self.cache.insert(nodes[-1] if nodes else self.cache.root, tokens[at : at + PAGE], own.pop(0))
+            if len(tokens) - at < PAGE:
+                self.cache.settle(node)
+            else:
+                self.cache.use(node)
+                nodes.append(node)
+        for page in own:
+            self.pool.give_back(page)
+        self.cache.leave(nodes)
+
+    @rule()
+    def forget(self) -> None:
+        self.cache.clear()
+        assert self.cache.idle == 0
+
+    @invariant()
+    def every_page_has_one_owner(self) -> None:
+        owned = [node.page for node in self.cache] + [page for _, _, own in self.running for page in own]
+        assert len(owned) == len(set(owned)) == self.pool.size - self.pool.free
+
+    @invariant()
+    def nodes_hold_what_they_say_and_count_their_users(self) -> None:
+        users = [node for _, nodes, _ in self.running for node in nodes]
+        for node in self.cache:
+            assert b"".join(t.to_bytes(4, "big") for t in self.content[node.page]) == node.key
+            assert node.users == sum(1 for user in users if user is node)
+            assert not node.children or len(node.key) == 4 * PAGE
+        assert self.cache.idle == sum(1 for node in self.cache if not node.users)
+
+    @invariant()
+    def siblings_are_sorted_and_none_begins_another(self) -> None:
+        for node in [self.cache.root, *self.cache]:
+            assert node.keys == [child.key for child in node.children] == sorted(node.keys)
+            assert not any(b.startswith(a) for a, b in zip(node.keys, node.keys[1:], strict=False))
+
+
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestMachine = Machine.TestCase

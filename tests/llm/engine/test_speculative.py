@@ -1,0 +1,123 @@
+"""Speculation changes how fast tokens come, never which: the same greedy tokens, the same distribution of drawn ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.llm.fake_runner import FakeRunner
+from tests.llm.small_tokenizer import tokenizer
+
+from tilewright.errors import RequestError
+from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.sampling import Chooser, SamplingParameters, choose, probabilities
+from tilewright.llm.engine.scheduler import Sequence
+from tilewright.llm.engine.speculative import Guess, PromptLookup, Speculation, accepted
+from tilewright.llm.engine.stream import Request, Stream
+from tilewright.llm.tokenizer import Detokenizer
+
+
+def sequence(prompt: list[int], sampling: SamplingParameters, seed: int = 0) -> Sequence:
+    request = Request(prompt, sampling)
+    stream = Stream(request, lambda stream: None, lambda: None)
+    return Sequence(request, stream, 0, 0, Chooser(sampling, prompt, seed, None), Detokenizer(tokenizer()))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParameters(), SamplingParameters(0.8, top_p=0.9, top_k=6)])
+def test_rejection_sampling_keeps_the_distribution(sampling: SamplingParameters) -> None:
+    """The first token after a guess has the model's probabilities, whatever the draft's are; and the guess is kept as often as can be."""
+    rng = np.random.default_rng(0)
+    model, draft = rng.normal(0, 1.5, (2, 10)).astype(np.float32)
+    p, q = probabilities(model, sampling), probabilities(draft, sampling)
+    logits = np.stack([model, model])
+    count, kept, found = 3_000, 0, np.zeros(10)
+    for seed in range(count):
+        s = sequence([0], sampling, seed)
+        guess = Guess(choose(draft[None], [(s.chooser, 0)]).tolist(), [q])
+        tokens = accepted(s, guess, logits, choose(logits, [(s.chooser, 0), (s.chooser, 1)]).tolist())
+        found[tokens[0]] += 1
+        kept += len(tokens) == 2
+    np.testing.assert_allclose(found / count, p, atol=4 * np.sqrt(0.25 / count))
+    assert kept / count == pytest.approx(np.minimum(p, q).sum(), abs=0.04)
+
+
+def test_a_guess_is_kept_up_to_the_first_wrong_token() -> None:
+    s = sequence([0], SamplingParameters(0))
+    logits = np.eye(5, dtype=np.float32)[[1, 2, 3]]
+    assert accepted(s, Guess([1, 2]), logits, [1, 2, 3]) == [1, 2, 3]
+    assert accepted(s, Guess([1, 4]), logits, [1, 2, 3]) == [1, 2]
+    assert accepted(s, Guess([]), logits[:1], [1]) == [1]
+
+
+def test_prompt_lookup_finds_what_followed_last() -> None:
+    lookup = PromptLookup()
+
+    def guess(s: Sequence, count: int = 3) -> list[int]:
+        return lookup.guess([s], count, None)[0].tokens  # type: ignore[arg-type]
+
+    s = sequence([1, 2, 3, 4, 9, 1, 2, 3, 5, 6, 2, 3], SamplingParameters())
+    assert guess(s) == [5, 6, 2], "where two tokens came last; three never did"
+    s.tokens += [4]
+    assert guess(s, 2) == [9, 1], "three tokens tell more than two"
+    s.tokens += [77]
+    assert guess(s) == []
+    s.tokens += [77, 77]
+    assert guess(s) == [77], "overlapping itself, as far as known"
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_what_comes_out_is_the_same(drafted: bool) -> None:
+    size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
+    draft = FakeRunner(**size, draft=True, chunk=48) if drafted else None
+    fast, plain = (
+        Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft))),
+        Engine(FakeRunner(**size), tokenizer()),
+    )
+    for sampling in (SamplingParameters(0), SamplingParameters(0.7, seed=1), SamplingParameters(0, presence_penalty=1)):
+        for prompt in ([5], [*range(2, 130), 2, 3, 4], [7, 8, 9] * 40):
+            request = Request(prompt, sampling, max_tokens=60, ignore_eos=True, n=2)
+            assert fast.submit(request).collect() == plain.submit(request).collect()
+    statistics = fast.stats()
+    assert 0 < statistics.accepted_tokens < statistics.proposed_tokens and statistics.steps < plain.stats().steps
+
+
+def test_drawn_tokens_have_the_models_frequencies() -> None:
+    """The whole way through the engine: which tokens come second, with a draft and without."""
+    size: dict[str, Any] = {"vocabulary": 12, "local": 0.7, "scale": 3.0, "max_batch": 64}
+    found = []
+    for speculation in (None, Speculation(FakeRunner(**size, draft=True), tokens=2, max_batch=64)):
+        engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=speculation, seed=1))
+        request = Request([5], SamplingParameters(), max_tokens=3, ignore_eos=True, n=64)
+        choices = [choice for _ in range(20) for choice in engine.submit(request).collect()]
+        found.append(np.bincount([choice.tokens[1] for choice in choices], minlength=12) / len(choices))
+    assert engine.stats().accepted_tokens > 400
+    assert (np.abs(found[0] - found[1]) < 5 * np.sqrt(2 * np.maximum(found[0], 0.01) / 1280)).all()
+
+
+def test_a_draft_that_fails_is_given_up() -> None:
+    size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
+    draft = FakeRunner(**size, draft=True)
+    engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft)))
+    request = Request([5] * 70, SamplingParameters(0, frequency_penalty=0.1), max_tokens=30, ignore_eos=True)
+    expected = Engine(FakeRunner(**size), tokenizer()).submit(request).collect()
+
+    def before(call: str) -> None:
+        if call == "decode" and draft.calls["decode"] > 7:
+            raise OSError("out of luck")
+
+    draft.before = before
+    assert engine.submit(request).collect() == expected
+    assert engine.submit(request).collect() == expected and draft.calls["decode"] == 8
+
+
+def test_a_draft_must_fit_the_model() -> None:
+    runner = FakeRunner(vocabulary=tokenizer().vocabulary)
+    for changed, message in (
+        ({"vocabulary": 5}, "the draft model has 5 tokens"),
+        ({"pages": 3}, "compiled for pages = 3"),
+        ({"has_state": True}, "keeps state"),
+    ):
+        draft = FakeRunner(**{"vocabulary": runner.vocabulary, **changed})
+        with pytest.raises(RequestError, match=message):
+            Engine(runner, tokenizer(), Options(speculation=Speculation(draft)))

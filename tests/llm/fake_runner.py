@@ -1,0 +1,182 @@
+"""`FakeRunner`: a model of NumPy whose logits depend on every token that the pages it is given hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.llm.runner import PAGE, Floats, Ints
+
+MASK = (1 << 64) - 1
+
+
+def mix(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+class Misuse(AssertionError):
+    """The engine gave pages or slots that cannot be right."""
+
+
+class FakeRunner:
+    """A cell of the cache is a hash of its token, its position and all cells before it, like a key of a deep layer; logits are a hash of the sum of all cells.
+
+    So a wrong table, a stale page or a lost token changes everything that follows, and equal sequences have equal logits to the bit, whatever else is in
+    the batch. `local` is how much of a logit depends on the last token alone: what a `draft` of the same seed knows.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int = 64,
+        pages: int = 64,
+        chunk: int = 128,
+        max_batch: int = 8,
+        context: int = 1024,
+        has_state: bool = False,
+        local: float = 0.5,
+        scale: float = 12.0,
+        draft: bool = False,
+    ) -> None:
+        self.vocabulary, self.pages, self.chunk = vocabulary, pages, chunk
+        self.max_batch, self.context, self.has_state = max_batch, context, has_state
+        self.local, self.scale, self.draft = local, scale, draft
+        self.cells = np.zeros((pages, PAGE), np.uint64)
+        self.places = np.full((pages, PAGE), -1, np.int64)
+        """Which position a cell was written for; -1 never."""
+        self.states = [0] * max_batch
+        self.misuses: list[str] = []
+        self.calls: dict[str, int] = dict.fromkeys(("prefill", "decode", "verify", "copy_page", "embed", "tokens"), 0)
+        self.may_write: Callable[[int], bool] = lambda page: True
+        self.before: Callable[[str], None] = lambda call: None
+        """Called with the name of each call; may raise."""
+        self.bias: Floats = np.zeros(vocabulary, np.float32)
+        """Added to all logits."""
+        ids = np.arange(vocabulary, dtype=np.uint64)
+        self._ids = ids * np.uint64(0xD1342543DE82EF95)
+
+    # What the engine calls
+
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+        self._called("prefill", len(tokens))
+        if not 0 < len(tokens) <= self.chunk:
+            self._misuse(f"prefill of {len(tokens)} tokens")
+        if len(pages) < -(-(start + len(tokens)) // PAGE):
+            self._misuse(f"{len(pages)} pages for {start + len(tokens)} tokens")
+        total = self._sum(pages, start)
+        for i, token in enumerate(tokens.tolist()):
+            total = self._write(token, start + i, total, pages, slot)
+        return self._logits(total, int(tokens[-1]), slot)
+
+    def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
+        self._called("decode", len(tokens))
+        return self._batch(tokens[:, None], lengths, pages, slots)[:, 0]
+
+    def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
+        self._called("verify", tokens.size)
+        return self._batch(tokens, lengths, pages, slots)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._called("copy_page")
+        if not self.may_write(target) or source == target:
+            self._misuse(f"page {source} copied to {target}")
+        self.cells[target] = self.cells[source]
+        self.places[target] = self.places[source]
+
+    def reset(self, slot: int) -> None:
+        self.states[slot] = 0
+
+    def embed(self, tokens: Ints) -> Floats:
+        self._called("embed")
+        return np.cumsum(tokens).astype(np.float32)[-4:]
+
+    # What tests call
+
+    def forget(self, page: int) -> None:
+        """The page is free: reading it from now on is an error."""
+        self.places[page] = -1
+
+    def greedy(self, prompt: list[int], count: int) -> list[int]:
+        """What a model without pages would say."""
+        total, found = 0, []
+        tokens = list(prompt)
+        state = 0
+        for position in range(len(prompt) + count):
+            if position >= len(prompt):
+                found.append(int(self._of(total, tokens[-1], state).argmax()))
+                tokens.append(found[-1])
+            total = (total + mix(total ^ mix(tokens[position] * 0x10001 + position))) & MASK
+            state = mix(state ^ mix(tokens[position])) if self.has_state else 0
+        return found
+
+    # Inside
+
+    def _called(self, name: str, tokens: int = 0) -> None:
+        self.calls[name] += 1
+        self.calls["tokens"] += tokens
+        self.before(name)
+
+    def _misuse(self, what: str) -> None:
+        self.misuses.append(what)
+        raise Misuse(what)
+
+    def _batch(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
+        if len(set(slots.tolist())) < len(slots) or not 0 <= slots.min() <= slots.max() < self.max_batch:
+            self._misuse(f"slots {slots.tolist()}")
+        if int(lengths.max()) + tokens.shape[1] > self.context:
+            self._misuse(f"{lengths.max()} tokens and {tokens.shape[1]} more")
+        found = np.empty((*tokens.shape, self.vocabulary), np.float32)
+        written: set[int] = set()
+        for i, (row, length, table, slot) in enumerate(
+            zip(tokens, lengths.tolist(), pages, slots.tolist(), strict=True)
+        ):
+            total = self._sum(table, length)
+            mine = {int(table[p // PAGE]) for p in range(length, length + len(row)) if p // PAGE < len(table)}
+            if mine & written:
+                self._misuse(f"page {mine & written} written by two sequences")
+            written |= mine
+            for j, token in enumerate(row.tolist()):
+                total = self._write(token, length + j, total, table, slot)
+                found[i, j] = self._logits(total, token, slot)
+        return found
+
+    def _sum(self, pages: Ints, length: int) -> int:
+        """Of the cells of so many tokens."""
+        used = np.asarray(pages[: -(-length // PAGE)])
+        if len(used) * PAGE < length or (used < 0).any():
+            self._misuse(f"pages {used.tolist()} for {length} tokens")
+        if (self.places[used].reshape(-1)[:length] != np.arange(length)).any():
+            self._misuse(f"pages {used.tolist()} do not hold {length} tokens")
+        return int(self.cells[used].reshape(-1)[:length].sum(dtype=np.uint64))
+
+    def _write(self, token: int, position: int, total: int, pages: Ints, slot: int) -> int:
+        page = int(pages[position // PAGE]) if position // PAGE < len(pages) else -1
+        if page < 0 or not self.may_write(page):
+            self._misuse(f"page {page} written")
+        if not 0 <= token < self.vocabulary:
+            self._misuse(f"token {token}")
+        cell = mix(total ^ mix(token * 0x10001 + position))
+        self.cells[page, position % PAGE] = cell
+        self.places[page, position % PAGE] = position
+        if self.has_state:
+            self.states[slot] = mix(self.states[slot] ^ mix(token))
+        return (total + cell) & MASK
+
+    def _logits(self, total: int, last: int, slot: int) -> Floats:
+        return self._of(total, last, self.states[slot] if self.has_state else 0)
+
+    def _of(self, total: int, last: int, state: int) -> Floats:
+        whole = self._noise(mix(total ^ state) if not self.draft else 0)
+        near = self._noise(mix(last)) ** 32  # few tokens are likely, so that a draft may be right
+        return self.scale * (self.local * near + (1 - self.local) * whole) + self.bias
+
+    def _noise(self, key: int) -> Any:
+        x = self._ids ^ np.uint64(key)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return ((x ^ (x >> np.uint64(31))) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)

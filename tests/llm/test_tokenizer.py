@@ -1,0 +1,172 @@
+"""Tokens to bytes and text, chats to text: against the libraries that models are trained with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.llm.small_tokenizer import TEXT, byte_level, tokenizer
+from tilewright.errors import ArtifactError, RequestError
+from tilewright.llm.tokenizer import Detokenizer, Tokenizer
+
+
+def sentence_piece() -> Any:
+    """A `tokenizers.Tokenizer` of Llama 2's kind: spaces as ▁, what is not in the vocabulary as bytes."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers, trainers
+
+    backend = Backend(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend.train_from_iterator(
+        [TEXT[2]], trainers.BpeTrainer(vocab_size=320, special_tokens=special[:3], show_progress=False)
+    )
+    state = json.loads(backend.to_str())
+    vocabulary = state["model"]["vocab"]
+    for piece in special[3:]:
+        vocabulary.setdefault(piece, len(vocabulary))
+    return Backend.from_str(json.dumps(state))
+
+
+@pytest.mark.parametrize("text", TEXT)
+def test_texts_come_back(text: str) -> None:
+    t = tokenizer()
+    tokens = t.encode(text)
+    assert t.decode(tokens) == text == t.backend.decode(tokens)
+    assert b"".join(map(t.bytes_of, tokens)) == text.encode()
+    s = Tokenizer(sentence_piece())
+    tokens = s.encode(text)
+    assert s.decode(tokens) == " " + text and s.backend.decode(tokens) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, tokenizer().vocabulary - 1), max_size=30))
+def test_pieces_add_up_and_no_character_is_cut(tokens: list[int]) -> None:
+    t = tokenizer()
+    detokenizer, pieces = Detokenizer(t), []
+    for token in tokens:
+        pieces.append(detokenizer.add([token]))
+    pieces.append(detokenizer.finish())
+    expected = b"".join(t.bytes_of(token) for token in tokens if token > 1).decode("utf-8", "replace")
+    assert "".join(pieces) == expected
+
+
+def test_a_character_waits_for_its_rest() -> None:
+    t = tokenizer()
+    first, *rest = t.encode("東")
+    detokenizer = Detokenizer(t)
+    assert rest and detokenizer.add([first]) == "" and detokenizer.add(rest) == "東" and detokenizer.finish() == ""
+    assert detokenizer.add([first]) == "" and detokenizer.finish() == "\ufffd"
+
+
+def test_special_tokens() -> None:
+    t = tokenizer()
+    assert t.eos == (1,) and t.special_tokens == {0, 1} and t.vocabulary == t.backend.get_vocab_size()
+    assert t.encode("<s>one")[0] == 0
+    assert t.decode([0, *t.encode("one"), 1]) == "one" and t.decode([0, 1], special=True) == "<s></s>"
+    assert t.bytes_of(10**6) == t.bytes_of(-1) == b""
+
+
+def test_word_pieces() -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models
+
+    vocabulary = {"[UNK]": 0, "token": 1, "##izer": 2, "s": 3}
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    t = Tokenizer(backend)
+    assert t.decode([1, 2, 3]) == " tokenizer s"
+
+
+TEMPLATE = """{%- if messages[0].role == 'system' %}{{ bos_token + messages[0].content }}{% endif %}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}{% continue %}{% endif %}
+    {%- if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('unknown role ' + m.role) }}{% endif %}
+    {%- if m.role == 'assistant' %}{% generation %}[{{ m.content | trim }}]{{ eos_token }}{% endgeneration %}
+    {%- elif m.role == 'user' %}({{ m.content }}){% endif %}
+{%- endfor %}
+{%- if tools %} tools: {{ tools | tojson }}{% endif %}
+{%- if documents %} documents: {{ documents | map(attribute='text') | join(', ') }}{% endif %}
+{%- if add_generation_prompt %} ->{% endif %}"""
+
+MESSAGES = [
+    {"role": "system", "content": "be <good>"},
+    {"role": "user", "content": "Grüße & \n"},
+    {"role": "assistant", "content": " yes "},
+    {"role": "tool", "content": "?"},
+]
+
+
+def chatting(template: str = TEMPLATE, **more: str) -> Tokenizer:
+    special = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
+    return Tokenizer(byte_level(), chat_templates={"default": template, **more}, special=special)
+
+
+def test_chat_templates_give_what_transformers_gives() -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    theirs = PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="<s>", eos_token="</s>")
+    tools = [{"type": "function", "function": {"name": "größe", "description": "<a & b>", "parameters": {}}}]
+    documents = [{"title": "a", "text": "one"}, {"title": "b", "text": "two"}]
+    for more in ({}, {"tools": tools}, {"documents": documents}, {"add_generation_prompt": False}):
+        given = {"add_generation_prompt": True, **more}
+        expected = theirs.apply_chat_template(MESSAGES, chat_template=TEMPLATE, tokenize=False, **given)
+        assert chatting().render(MESSAGES, **more) == expected
+    assert "größe" in chatting().render(MESSAGES, tools=tools)
+
+
+def test_templates_are_chosen_and_take_variables() -> None:
+    t = chatting("{{ x }} {{ strftime_now('%Y') | length }}", tool_use="tools", other="other {{ x }}")
+    assert t.render([], x=1) == "1 4" and t.render([], tools=[{}]) == "tools" and t.render([]) == " 4"
+    assert t.render([], template="other", x=2) == "other 2" and t.render([], template="{{ x }}!", x=3) == "3!"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (TEMPLATE, "refuses the messages: unknown role robot"),
+        ("{% if %}", "is no Jinja, in line 1"),
+        ("{{ messages[0].content.a.b }}", "refuses the messages|cannot read the messages"),
+        ("{{ messages[0].content + 1 }}", "cannot read the messages"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses the messages.*unsafe"),
+        ("{{ messages.append(1) }}", "refuses the messages.*unsafe"),
+    ],
+)
+def test_templates_that_fail_say_why(template: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        chatting(template).render([{"role": "robot", "content": "hello"}])
+
+
+def test_a_model_without_a_template() -> None:
+    with pytest.raises(RequestError, match="no chat template"):
+        tokenizer().render(MESSAGES)
+
+
+def test_from_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"has no tokenizer\.json"):
+        Tokenizer.from_folder(tmp_path)
+    byte_level(300, ("<s>", "</s>", "<|end|>")).save(str(tmp_path / "tokenizer.json"))
+    about = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None, "add_bos_token": True}
+    about["chat_template"] = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text('{"eos_token_id": 1}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
+    t = Tokenizer.from_folder(tmp_path)
+    assert t.eos == (2, 1) and t.special == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert t.render([]) == "a" and t.render([], tools=[{}]) == "b"
+    (tmp_path / "chat_template.jinja").write_text("c{{ bos_token }}")
+    assert Tokenizer.from_folder(tmp_path).render([]) == "c<s>"
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"config\.json is no JSON"):
+        Tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="no tokenizer that can be read"):
+        Tokenizer.from_folder(tmp_path)
