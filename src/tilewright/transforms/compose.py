@@ -17,7 +17,7 @@ from ..ir.cleanup import cse, dce
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
 from ..ir.types import boolean, i64
-from .contraction import match_contraction
+from .contraction import has_few_readers, match_contraction
 from .index_maps import (
     affine_coefficients,
     at_same_point,
@@ -159,7 +159,8 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
     op = producer.op
     contraction = match_contraction(consumer) if isinstance(consumer, tensor.Compute) else None
     if contraction is not None and read in (contraction.a.read, contraction.b.read):
-        return _keeps_contraction(consumer, read, producer)
+        gathered = read is contraction.b.read and has_few_readers(contraction) and _gathers(op)
+        return _keeps_contraction(consumer, read, producer) or gathered
     if len(consumer.body) + len(op.body) > MAX_BODY:
         return False
     if _needs_index_values(op) and any(_is_dynamic(e) for e in producer.indices):
@@ -202,6 +203,14 @@ def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
         _only_reshapes_to(user.result, consumer) if isinstance(user, tensor.Reshape) else user.parent_op is consumer
         for user in value.users
     )
+
+
+def _gathers(op: tensor.Compute) -> bool:
+    """Whether every element is one of another tensor, perhaps converted, that data choose (a cache's pages). Read by few, it is not worth copying."""
+    value = op.body.terminator.operands[0]
+    while isinstance(made := value.defining_op, scalar.Cast):
+        value = made.x
+    return isinstance(made, tensor.Read) and bool(made.dynamic) and not made.guard
 
 
 def _keeps_contraction(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dialects import scalar, tensor
+from ..dialects.tensor import extent
 from ..ir.core import Value
-from ..ir.symbolic import Dim, Expr
+from ..ir.symbolic import Dim, Expr, bounds
 from ..ir.types import DType, TensorType, f32, i8, i32, u8
-from .index_maps import affine_coefficients, flatten_index
+from .index_maps import affine_coefficients, flatten_index, product
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ def match_contraction(compute: tensor.Compute) -> Contraction | None:
     """
     if compute.combiner != "sum" or not compute.reduce_axes or not (compute.dtype.is_float or compute.dtype is i32):
         return None
-    product = compute.body.terminator.operands[0].defining_op
-    if not isinstance(product, scalar.BINARY["mul"]):
+    result = compute.body.terminator.operands[0].defining_op
+    if not isinstance(result, scalar.BINARY["mul"]):
         return None
-    wide = product.result.type
-    left, right = (_factor(v, compute, wide) for v in product.operands)
+    wide = result.result.type
+    left, right = (_factor(v, compute, wide) for v in result.operands)
     if left is None or right is None:
         return None
     for axis in compute.reduce_axes:
@@ -104,3 +105,17 @@ def match_contraction(compute: tensor.Compute) -> Contraction | None:
     return Contraction(
         compute, a, b, tuple(batch), tuple(m), tuple(n), tuple(compute.reduce_axes), wide if wide else f32
     )
+
+
+FEW_READERS = 4
+FEW_READERS_OF_MUCH = 8
+MUCH = 1 << 16
+
+
+def has_few_readers(c: Contraction) -> bool:
+    """Whether so few rows use a run-time right operand that to bring it into panels would cost more than the products; of one of `MUCH`
+    elements, which is read from memory, a few more rows."""
+    readers = bounds(product(extent(a) for a in c.m))[1] if c.m else 1
+    elements = bounds(product(extent(a) for a in (*c.n, *c.k)))[0]
+    much = elements is not None and elements >= MUCH
+    return readers is not None and readers <= (FEW_READERS_OF_MUCH if much else FEW_READERS)

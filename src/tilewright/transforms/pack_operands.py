@@ -24,7 +24,7 @@ from ..ir.constant import Constant
 from ..ir.core import Module, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
 from ..ir.types import DType, bf16, f16, f32, f64, i8, i32, u8, u16, u32
-from .contraction import Contraction, match_contraction
+from .contraction import Contraction, has_few_readers, match_contraction
 from .index_maps import product, substitute_all
 from .pack_quantized import pack_quantized
 from .roles import CONTRACTION, Roles
@@ -71,7 +71,7 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     if source is not None:
         _pack_constant(c, k, source, panel, packed)
         padded = True
-    elif not contiguous and _few_readers(c):
+    elif not contiguous and has_few_readers(c):
         return  # one query against many keys: an ordinary reduction reads them once
     elif not contiguous or _rows_lie_apart(c) or (panel.group > 1 and _has_many_rows(c)):
         _pack_at_run_time(c, k, panel)
@@ -103,20 +103,6 @@ def _has_many_rows(c: Contraction) -> bool:
     """Whether enough rows of the left operand meet the right one to pay for packing it."""
     rows = bounds(product(extent(a) for a in c.m))[1]
     return rows is None or rows >= PACKING_ROWS
-
-
-FEW_READERS = 4
-FEW_READERS_OF_MUCH = 8
-MUCH = 1 << 16
-
-
-def _few_readers(c: Contraction) -> bool:
-    """Whether so few rows use a run-time right operand that to bring it into panels would cost more than the products; of one of `MUCH`
-    elements, which is read from memory, a few more rows."""
-    readers = bounds(product(extent(a) for a in c.m))[1] if c.m else 1
-    elements = bounds(product(extent(a) for a in (*c.n, *c.k)))[0]
-    much = elements is not None and elements >= MUCH
-    return readers is not None and readers <= (FEW_READERS_OF_MUCH if much else FEW_READERS)
 
 
 def _rows_lie_apart(c: Contraction) -> bool:

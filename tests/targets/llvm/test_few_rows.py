@@ -80,3 +80,27 @@ def test_rows_along_the_result(m: int, n: int, k: int, blocks: int, dtype: DType
 def test_more_rows_are_packed() -> None:
     assert "simd.brgemm" in tw.compile(module_of(16, 1024, 128, f32, False)).ir("loop")
     assert "simd.brgemm" in tw.compile(module_of(6, 16, 16, f32, False)).ir("loop")  # a small matrix
+
+
+@pytest.mark.parametrize("dtype", [np.float32, bf16.numpy], ids=["f32", "bf16"])
+def test_pages_are_read_where_they_lie(dtype: Any) -> None:
+    """Attention of one query to keys and values in pages that a table tells: nothing copies them."""
+    rng = np.random.default_rng(0)
+    table = np.array([[5, 0, 3], [2, 6, 6]], np.int64)
+    keys, values = (rng.standard_normal((7, 16, 2, 8)).astype(dtype) for _ in range(2))
+    q = rng.standard_normal((2, 4, 1, 8)).astype(np.float32)
+
+    def gathered(pages: Any, table: Any) -> Any:
+        found = pages[table].astype(np.float32)
+        return found.reshape(2, table.shape[1] * 16, 2, 8).transpose(0, 2, 1, 3)
+
+    def attend(q: Any, keys: Any, values: Any, table: Any) -> Any:
+        return tw.nn.functional.attention(q, gathered(keys, table), gathered(values, table))
+
+    with tw.compile(attend, (q, keys, values, table), dims={"table": {1: "n<=8"}}, cache=False) as library:
+        found = library(q, keys, values, table)
+        assert len(library.metadata["kernels"]) == 1
+    k, v = (np.repeat(gathered(x, table), 2, axis=1).astype(np.float64) for x in (keys, values))
+    scores = q @ k.swapaxes(2, 3) / np.sqrt(8)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
