@@ -133,6 +133,14 @@ def test_an_interrupted_conversion_goes_on(llama: Path, tmp_path: Path) -> None:
     assert same(folder, convert(llama, tmp_path / "other", how))
 
 
+def test_two_conversions_to_one_folder_are_refused(llama: Path, tmp_path: Path) -> None:
+    def again(stage: str, done: int, total: int) -> None:
+        with pytest.raises(WeightsError, match="another process is converting"):
+            convert(llama, tmp_path, Conversion("int4_g32"))
+
+    convert(llama, tmp_path, Conversion("int8"), progress=again).verify()
+
+
 def test_progress_ends_at_its_total(llama: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     convert(llama, tmp_path, Conversion("int8"), progress=lambda stage, done, total: seen.append((done, total)))

@@ -44,6 +44,10 @@ class LazyTensor:
             raise WeightsError(f"{self.where}: is not quantized")
         return self._checked(self.load_quantized, self.shape[::-1] if self.transposed else self.shape)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """What `read` returns, for all that takes arrays, such as `load_weights`."""
+        return np.array(self.read(), dtype, copy=copy)
+
     def map(
         self,
         function: Callable[[Array], Array],

@@ -75,13 +75,24 @@ def convert(
     ever partly there under its name; tilewright.json comes last. At once in memory: one shard, and the tensor at work. A matrix that comes quantized
     in the scheme that it shall have, or is to stay as it is (``none``), is kept bit by bit.
 
-    Raises WeightsError: the source is damaged, or the folder has weights of something else in it.
+    Raises WeightsError: the source is damaged, or the folder has weights of something else in it, or another process is writing to it.
     """
+    from filelock import FileLock, Timeout
+
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     output = Path(output)
     if output.resolve() == checkpoint.path.resolve():
         raise WeightsError(f"{output}: is the source; give another folder")
     output.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(output / ".convert.lock", timeout=0):
+            _convert_all(checkpoint, output, how, progress)
+    except Timeout:
+        raise WeightsError(f"{output}: another process is converting to this folder") from None
+    return ConvertedFolder(output)
+
+
+def _convert_all(checkpoint: Checkpoint, output: Path, how: Conversion, progress: Progress | None) -> None:
     key = _key(checkpoint, how)
     shards = _plan(checkpoint, how)
     _clear(output, {shard.name for shard in shards})
@@ -118,7 +129,6 @@ def convert(
         "tensors": {name: entries[name] for name in checkpoint},
     }
     _write(output / RECORD, json.dumps(record, indent=1).encode())
-    return ConvertedFolder(output)
 
 
 def _convert(
