@@ -22,7 +22,7 @@ _COMMANDS = {
     "compile": "Compile a model to an artifact.",
     "doctor": "Check this machine, and whether a model is supported.",
     "inspect": "Show what an artifact contains, or a model's IR.",
-    "llm": "Language models: convert weights.",
+    "llm": "Language models: convert weights, chat, serve, measure.",
     "profile": "Show where a model's time goes, kernel by kernel.",
     "reduce": "Make a model that fails as small as it can be.",
     "run": "Run a model once.",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from . import llm_bench, llm_chat, llm_serve
 from .common import console, number, progress_display
 
 
@@ -78,3 +79,7 @@ def convert_command(
     shards = f"{len(folder.sources)} shard{'s' if len(folder.sources) != 1 else ''}"
     out.print(f"{output}: {len(folder)} tensors, {number(size, 'B')} in {shards}", highlight=False, markup=False)
     sys.stdout.flush()
+
+
+for _module in (llm_chat, llm_serve, llm_bench):
+    command.add_command(_module.command)

@@ -1,0 +1,327 @@
+"""`tilewright llm bench`: how fast a compiled model, or any OpenAI-compatible server, answers one user and many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from .common import add_row, console, progress_display
+from .llm_model import open_engine
+
+if TYPE_CHECKING:
+    from tilewright.llm.engine.engine import Engine
+
+_PERCENTILES = (50, 90, 99)
+
+
+@dataclass
+class Sample:
+    """One answer: when it was asked for, and when its tokens came (several at once have one time). Times in seconds."""
+
+    begin: float
+    prompt_tokens: int = 0
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    """(time, how many tokens)."""
+    tokens: int = 0
+    """How many came; a server says so at the end."""
+    end: float = 0.0
+    error: str | None = None
+
+    @property
+    def first(self) -> float:
+        return self.arrivals[0][0] - self.begin
+
+    def gaps(self) -> list[float]:
+        """Seconds between tokens; of those that come together each took its share."""
+        pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
+        return [(b - a) / count for (a, _), (b, count) in pairs for _ in range(count)]
+
+
+Ask = Callable[[int, int, random.Random], Awaitable[Sample]]
+"""Answers a new prompt of so many tokens with so many tokens."""
+
+
+class _Counts(click.ParamType):
+    name = "N,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        try:
+            counts = tuple(int(part) for part in str(value).split(",")) if isinstance(value, str) else value
+        except ValueError:
+            counts = ()
+        if not counts or min(counts) < 1:
+            self.fail(f"'{value}' is no list of counts, such as 1,4,16", param, ctx)
+        return counts
+
+
+@click.command("bench")
+@click.argument("library", type=click.Path(exists=True), required=False)
+@click.option(
+    "--url", help="A server to measure in place of LIBRARY, e.g. http://127.0.0.1:8000/v1; its key is OPENAI_API_KEY."
+)
+@click.option("--model", help="What the server calls the model (default: the first that it has).")
+@click.option(
+    "--prompt-tokens", "prompts", type=_Counts(), default="128", show_default=True, help="Lengths of prompts."
+)
+@click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Length of answers.")
+@click.option("--users", type=_Counts(), default="1,4,16", show_default=True, help="How many ask at a time.")
+@click.option(
+    "--requests",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Questions of each user, one after the other.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random prompts.")
+@click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
+def command(
+    library: str | None,
+    url: str | None,
+    model: str | None,
+    prompts: tuple[int, ...],
+    tokens: int,
+    users: tuple[int, ...],
+    requests: int,
+    seed: int,
+    json_path: str | None,
+) -> None:
+    """Measure the model LIBRARY in this process, or the server at --url: random prompts, each another, so that no prefix cache helps.
+
+    A server is asked for completions that go on behind the text's end (ignore_eos).
+    """
+    if (library is None) == (url is None):
+        raise click.UsageError("give either a LIBRARY or --url")
+    with progress_display() as progress:
+        plan = [(prompt, count) for prompt in prompts for count in users]
+
+        async def measure(ask: Ask) -> list[dict[str, Any]]:
+            progress("warming up")
+            warm = await ask(prompts[0], 2, random.Random(seed - 1))
+            if warm.error:
+                raise click.ClickException(warm.error)
+            rows = []
+            for i, (prompt, count) in enumerate(plan):
+                progress(f"{count} users, prompts of {prompt} tokens", i, len(plan))
+                rows.append(await _level(ask, prompt, tokens, count, requests, seed + i))
+            return rows
+
+        if library is not None:
+            rows, about = _in_process(library, measure, tokens)
+        else:
+            rows, about = asyncio.run(_of_server(str(url), model, measure))
+    result = about | {"tokens": tokens, "requests_per_user": requests, "levels": rows}
+    text = json.dumps(result, indent=2)
+    if json_path == "-":
+        click.echo(text)
+        return
+    if json_path:
+        Path(json_path).write_text(text + "\n")
+    _show(result)
+
+
+Measure = Callable[[Ask], Coroutine[Any, Any, list[dict[str, Any]]]]
+
+
+def _in_process(path: str, measure: Measure, tokens: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    engine = open_engine(path)
+    engine.start()
+    try:
+        rows = asyncio.run(measure(_engine_asker(engine)))
+    finally:
+        engine.stop()
+    for row in rows:
+        row["roofline"] = _roofline(engine.runner, row, tokens)
+    return rows, {"library": path}
+
+
+def _engine_asker(engine: Engine) -> Ask:
+    from tilewright.errors import TilewrightError
+    from tilewright.llm.engine.sampling import SamplingParameters
+    from tilewright.llm.engine.stream import Request
+
+    async def ask(prompt_tokens: int, tokens: int, draw: random.Random) -> Sample:
+        prompt = [draw.randrange(engine.runner.vocabulary) for _ in range(prompt_tokens)]
+        sample = Sample(time.perf_counter(), prompt_tokens)
+        request = Request(prompt=prompt, sampling=SamplingParameters(temperature=0), max_tokens=tokens, ignore_eos=True)
+        try:
+            async for delta in engine.submit(request):
+                if delta.tokens:
+                    sample.arrivals.append((time.perf_counter(), len(delta.tokens)))
+                    sample.tokens += len(delta.tokens)
+        except TilewrightError as error:
+            sample.error = str(error)
+        sample.end = time.perf_counter()
+        return sample
+
+    return ask
+
+
+async def _of_server(url: str, model: str | None, measure: Measure) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    import httpx
+
+    key = os.environ.get("OPENAI_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600, limits=limits) as client:
+        try:
+            if model is None:
+                found = await client.get("models")
+                found.raise_for_status()
+                model = str(found.json()["data"][0]["id"])
+            return await measure(_server_asker(client, model)), {"url": url, "model": model}
+        except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+            raise click.ClickException(f"{url}: {error or type(error).__name__}") from None
+
+
+def _server_asker(client: Any, model: str) -> Ask:
+    import httpx
+
+    async def ask(prompt_tokens: int, tokens: int, draw: random.Random) -> Sample:
+        # Numbers below 256 are tokens of every model; what they mean does not matter.
+        body = {
+            "model": model,
+            "prompt": [draw.randrange(3, 256) for _ in range(prompt_tokens)],
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        sample = Sample(time.perf_counter(), prompt_tokens)
+        try:
+            async with client.stream("POST", "completions", json=body) as response:
+                if response.status_code != 200:
+                    sample.error = f"{response.status_code}: {(await response.aread()).decode(errors='replace')[:500]}"
+                else:
+                    await _read(response.aiter_lines(), sample)
+        except httpx.HTTPError as error:
+            sample.error = f"{type(error).__name__}: {error}"
+        sample.end = time.perf_counter()
+        return sample
+
+    return ask
+
+
+async def _read(lines: AsyncIterator[str], sample: Sample) -> None:
+    async for line in lines:
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        content = json.loads(line[6:])
+        if "error" in content:
+            sample.error = str(content["error"])
+        if content.get("choices"):
+            sample.arrivals.append((time.perf_counter(), 1))
+        if usage := content.get("usage"):
+            sample.prompt_tokens, sample.tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    if not sample.tokens:  # a server that gives no account sends a token an event
+        sample.tokens = len(sample.arrivals)
+
+
+async def _level(ask: Ask, prompt: int, tokens: int, users: int, requests: int, seed: int) -> dict[str, Any]:
+    """Measure `users` that ask at a time."""
+
+    async def user(number: int) -> list[Sample]:
+        draw = random.Random(f"{seed} {number}")
+        return [await ask(prompt, tokens, draw) for _ in range(requests)]
+
+    begin = time.perf_counter()
+    samples = [sample for found in await asyncio.gather(*map(user, range(users))) for sample in found]
+    return summary(samples, users, prompt, time.perf_counter() - begin)
+
+
+def summary(samples: Sequence[Sample], users: int, prompt: int, seconds: float) -> dict[str, Any]:
+    """The figures of one level. Latencies are in milliseconds, rates in tokens a second over all users."""
+    good = [sample for sample in samples if sample.error is None and sample.arrivals]
+    errors = [sample.error for sample in samples if sample.error is not None]
+    first = [sample.first for sample in good]
+    gaps = [gap for sample in good for gap in sample.gaps()]
+    prompts = sum(sample.prompt_tokens for sample in good)
+    return {
+        "users": users,
+        "prompt_tokens": prompt,
+        "answers": len(good),
+        "errors": len(errors),
+        "first_error": errors[0] if errors else None,
+        "seconds": seconds,
+        "output_rate": sum(sample.tokens for sample in good) / seconds,
+        "total_rate": (prompts + sum(sample.tokens for sample in good)) / seconds,
+        "prefill_rate": prompts / len(good) / float(np.median(first)) if good and users == 1 else None,
+        "first_token_ms": _percentiles(first),
+        "inter_token_ms": _percentiles(gaps),
+        "answer_ms": _percentiles([sample.end - sample.begin for sample in good]),
+    }
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    if not seconds:
+        return None
+    return {f"p{p}": float(np.percentile(seconds, p)) * 1e3 for p in _PERCENTILES}
+
+
+def _roofline(runner: Any, row: dict[str, Any], tokens: int) -> dict[str, float] | None:
+    """Floor times of one user's prefill and decode and their share of the measured ones, where the runner tells what it does.
+
+    A runner may have `weight_bytes` (read for a token), `kv_bytes` (of a cached token) and `flops` (for a token). A step of decoding reads the weights once and every user's
+    cached tokens; prefill is bound by arithmetic, of which the peak is that of bf16 products.
+    """
+    if row["inter_token_ms"] is None or not all(
+        hasattr(runner, name) for name in ("weight_bytes", "kv_bytes", "flops")
+    ):
+        return None
+    from tilewright.machine import machine
+
+    here = machine()
+    batch = min(row["users"], runner.max_batch)
+    held = row["prompt_tokens"] + tokens / 2
+    moved = runner.weight_bytes + batch * held * runner.kv_bytes
+    decode = max(moved / here.bandwidth, batch * runner.flops / here.bf16_flops) * 1e3
+    found = {"decode_floor_ms": decode, "decode_share": decode / row["inter_token_ms"]["p50"]}
+    if row["users"] == 1:
+        prefill = max(runner.weight_bytes / here.bandwidth, row["prompt_tokens"] * runner.flops / here.bf16_flops) * 1e3
+        found |= {"prefill_floor_ms": prefill, "prefill_share": prefill / row["first_token_ms"]["p50"]}
+    return found
+
+
+def _show(result: dict[str, Any]) -> None:
+    out = console()
+    table = Table(box=None)
+    columns = (
+        "users",
+        "prompt",
+        "output tok/s",
+        "prefill tok/s",
+        "first ms p50",
+        "p99",
+        "inter ms p50",
+        "p99",
+        "errors",
+        "of roofline",
+    )
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in result["levels"]:
+        first, inter, roof = (row.get(name) or {} for name in ("first_token_ms", "inter_token_ms", "roofline"))
+        add_row(
+            table,
+            str(row["users"]),
+            str(row["prompt_tokens"]),
+            f"{row['output_rate']:.1f}",
+            "" if row["prefill_rate"] is None else f"{row['prefill_rate']:.0f}",
+            *(f"{figures[p]:.1f}" if p in figures else "" for figures in (first, inter) for p in ("p50", "p99")),
+            str(row["errors"]),
+            f"{roof['decode_share']:.0%}" if "decode_share" in roof else "",
+        )
+    out.print(table)
+    if wrong := next((row["first_error"] for row in result["levels"] if row["errors"]), None):
+        out.print(f"the first error: {wrong}", style="red", markup=False, highlight=False)

@@ -1,0 +1,106 @@
+"""`tilewright llm serve LIBRARY`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .llm_model import chosen, open_engine, sampling_options
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+_COUNT = click.IntRange(min=1)
+
+
+@click.command("serve")
+@click.argument("library", type=click.Path(exists=True))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all networks.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
+@click.option("--name", help="What clients call the model (default: the file's name).")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Accepted keys, one a line. Also: TILEWRIGHT_API_KEYS.",
+)
+@click.option(
+    "--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Web pages of it may use the server; '*': all."
+)
+@click.option("--max-body", type=_COUNT, metavar="BYTES", help="Largest request.  [default: 8388608]")
+@click.option("--max-prompt-tokens", type=_COUNT, help="Longest prompt (default: the model's context).")
+@click.option("--max-tokens", type=_COUNT, help="Longest answer (default: the model's context).")
+@click.option("--queue", type=click.IntRange(min=0), help="Most answers that wait; then 429.  [default: 256]")
+@click.option("--max-connections", type=_COUNT, help="Then 503.  [default: 1024]")
+@click.option("--header-timeout", type=_SECONDS, help="Seconds for a request's headers.  [default: 10]")
+@click.option("--body-timeout", type=_SECONDS, help="Seconds for a request's body.  [default: 30]")
+@click.option("--send-timeout", type=_SECONDS, help="Seconds that a client may read nothing.  [default: 60]")
+@click.option("--request-timeout", type=_SECONDS, help="Seconds for a whole answer.  [default: 600]")
+@click.option("--heartbeat", type=_SECONDS, help="Seconds between signs of life in a stream.  [default: 15]")
+@click.option("--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]")
+@sampling_options
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(
+    library: str,
+    host: str,
+    port: int,
+    name: str | None,
+    api_key_file: str | None,
+    origins: tuple[str, ...],
+    max_body: int | None,
+    max_prompt_tokens: int | None,
+    max_tokens: int | None,
+    max_connections: int | None,
+    log_level: str,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    min_p: float | None,
+    repetition_penalty: float | None,
+    **given: Any,
+) -> None:
+    """Serve the compiled model LIBRARY over HTTP, as OpenAI's API, with a chat page at /.
+
+    Sampling options are what requests get that say nothing of their own. SIGTERM and Ctrl-C refuse new requests, finish those in progress, and end the server;
+    a second one ends it at once.
+    """
+    from tilewright.llm.server.app import application
+    from tilewright.llm.server.http import make_server
+    from tilewright.llm.server.limits import Limits, read_keys
+    from tilewright.llm.server.service import Service
+
+    bounds = {
+        "body": max_body,
+        "prompt_tokens": max_prompt_tokens,
+        "max_tokens": max_tokens,
+        "connections": max_connections,
+    }
+    limits = Limits(**{name: value for name, value in (bounds | given).items() if value is not None})
+    keys = read_keys(api_key_file)
+    defaults = chosen(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty
+    )
+    # Before the model is loaded, which may take a while.
+    listener = socket.create_server(
+        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+    )
+    engine = open_engine(library)
+    service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults)
+    shown = f"[{host}]" if ":" in host else host
+    base = f"http://{shown}:{listener.getsockname()[1]}"
+
+    def ready() -> None:
+        click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
+        if not keys and host not in ("127.0.0.1", "localhost", "::1"):
+            click.echo(
+                "tilewright: warning: anybody on the network can use this server; --api-key-file changes that", err=True
+            )
+
+    server = make_server(application(service, origins), service.lifecycle, limits, ready, log_level=log_level)
+    engine.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        engine.stop()

@@ -1,0 +1,196 @@
+"""`application`: the ASGI application, and which path is answered by whom."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from .chat import chat
+from .completions import completion, embeddings
+from .errors import ApiError, json_response
+from .limits import read_body
+from .protocol import Asked, ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest, parse
+from .responses import Store, responses
+from .service import Service
+from .streaming import EventStream, while_connected
+
+_log = logging.getLogger("tilewright.server")
+_STORE = 64 << 20  # bytes of responses that are kept for previous_response_id
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(service: Service, origins: Sequence[str] = ()) -> Starlette:
+    """The application that serves `service`; web pages of `origins` ("*": of all) may use it from a browser."""
+    store = Store(_STORE)
+
+    async def models(request: Request) -> Response:
+        return json_response({"object": "list", "data": [_model(service)]})
+
+    async def model(request: Request) -> Response:
+        _require_model(service, request.path_params["name"])
+        return json_response(_model(service))
+
+    async def chat_completions(request: Request) -> Response:
+        asked = await _asked(service, request, ChatRequest)
+        return await _answer(service, request, await chat(service, asked, _owner(service, request)), bool(asked.stream))
+
+    async def text_completions(request: Request) -> Response:
+        asked = await _asked(service, request, CompletionRequest)
+        return await _answer(
+            service, request, await completion(service, asked, _owner(service, request)), bool(asked.stream)
+        )
+
+    async def create_response(request: Request) -> Response:
+        asked = await _asked(service, request, ResponsesRequest)
+        job = await responses(service, asked, store, _owner(service, request))
+        return await _answer(service, request, job, bool(asked.stream), job.failed)
+
+    async def kept_response(request: Request) -> Response:
+        id, owner = request.path_params["id"], _owner(service, request)
+        if request.method == "DELETE":
+            store.remove(id, owner)
+            return json_response({"id": id, "object": "response", "deleted": True})
+        return json_response(store.get(id, owner).response)
+
+    async def embed(request: Request) -> Response:
+        asked = await _asked(service, request, EmbeddingRequest)
+        return await _whole(service, request, 1, lambda: embeddings(service, asked))
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def health(request: Request) -> Response:
+        state = "draining" if service.lifecycle.draining else "ok"
+        return json_response({"status": state}, 200 if state == "ok" else 503)
+
+    async def page(request: Request) -> Response:
+        text, policy = _page()
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
+
+    def route(path: str, handler: Handler, *methods: str, open: bool = False) -> Route:
+        return Route(path, _guarded(service, handler, path, open), methods=list(methods) or ["GET"])
+
+    routes = [
+        route("/", page, open=True),
+        route("/health", health, open=True),
+        route("/metrics", metrics),
+        route("/v1/models", models),
+        route("/v1/models/{name:path}", model),
+        route("/v1/chat/completions", chat_completions, "POST"),
+        route("/v1/completions", text_completions, "POST"),
+        route("/v1/embeddings", embed, "POST"),
+        route("/v1/responses", create_response, "POST"),
+        route("/v1/responses/{id}", kept_response, "GET", "DELETE"),
+    ]
+    cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+    return Starlette(
+        routes=routes,
+        middleware=[cors] if origins else [],
+        exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
+    )
+
+
+def _guarded(service: Service, handler: Handler, path: str, open: bool) -> Handler:
+    """A handler behind the key, of which every error is OpenAI's kind of error, and counted."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            if not open:
+                service.keys.check(request.headers.get("authorization"))
+            response = await handler(request)
+        except ApiError as error:
+            response = error.response()
+        except Exception:
+            _log.exception("%s %s", request.method, path)
+            response = ApiError(500, "an error of the server; its log tells more").response()
+        if service.lifecycle.draining or response.status_code in (401, 415, 503):
+            response.headers["Connection"] = "close"  # the body may be unread
+        service.metrics.requests.labels(path, str(response.status_code)).inc()
+        return response
+
+    return guarded
+
+
+async def _asked(service: Service, request: Request, kind: type[Asked]) -> Asked:
+    """The request in the body, for the model that is served here."""
+    if service.lifecycle.draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        # Also what keeps a web page of somebody else from sending requests: a browser asks before it sends JSON.
+        raise ApiError(415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}")
+    asked = parse(kind, await read_body(request, service.limits))
+    _require_model(service, asked.model)  # type: ignore[attr-defined]
+    return asked
+
+
+async def _answer(service: Service, request: Request, job: Any, stream: bool, failed: Any = None) -> Response:
+    """Generate, in one piece or as a stream; nothing is generated for a client that is gone."""
+    count = job.generation.count
+    if stream:
+        return EventStream(job.stream(), service.limits, service.admission.enter(count), failed)
+    return await _whole(service, request, count, job.whole)
+
+
+async def _whole(service: Service, request: Request, count: int, work: Callable[[], Awaitable[Any]]) -> Response:
+    leave = service.admission.enter(count)
+    try:
+        async with while_connected(request.receive):
+            return json_response(await work())
+    finally:
+        leave()
+    return Response(status_code=499)  # which nobody reads; nginx's number for it
+
+
+def _require_model(service: Service, name: str) -> None:
+    if name != service.name:
+        message = f"there is no model {name!r} here; this server has {service.name!r}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def _model(service: Service) -> dict[str, Any]:
+    about = {"id": service.name, "object": "model", "created": service.created, "owned_by": "tilewright"}
+    return about | {"max_model_len": service.context}  # the name that load generators look for
+
+
+def _owner(service: Service, request: Request) -> str:
+    """Who asks: the key or, where there are none, the address."""
+    if not service.keys:
+        return request.client.host if request.client else ""
+    return hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
+
+
+def _http_error(request: Request, error: HTTPException) -> Response:
+    messages = {
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.url.path} does not take {request.method}",
+    }
+    return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """The chat page, and a policy that lets it run its own script and nothing else."""
+    text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    found = {tag: re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("script", "style")}
+    hashes = {
+        tag: " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts)
+        for tag, parts in found.items()
+    }
+    policy = f"default-src 'none'; connect-src 'self'; script-src {hashes['script']}; style-src {hashes['style']}"
+    return text, policy + "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

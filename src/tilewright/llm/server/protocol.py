@@ -1,0 +1,306 @@
+"""The requests of OpenAI's API that the server takes, checked by pydantic.
+
+A field that is not listed here is refused: an answer that silently ignores what was asked for is a wrong one. Fields that change nothing in the answer
+(`user`, `metadata`, ...) are taken and not read. `top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and `chat_template_kwargs` are what other servers add to
+OpenAI's fields, under the same names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from .errors import ApiError
+
+MAX_STOP = 16
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+Stop = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=MAX_STOP)]
+
+
+class StreamOptions(Model):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False  # padding against eavesdroppers on a provider's lines; there is none
+
+
+class Unread(Model):
+    """Fields that change nothing in the answer."""
+
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+class Sampling(Unread):
+    """What chooses the tokens; None means the model's default."""
+
+    model: str
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    ignore_eos: bool = False
+
+
+class Penalized(Sampling):
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, max_length=1024)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: Stop | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class TextPart(Model):
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(Model):
+    name: str
+    arguments: str
+
+
+class ToolCall(Model):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None  # clients that gather a stream send it back
+
+
+class Message(Model):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+    @property
+    def text(self) -> str | None:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content
+
+
+class Function(Model):
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Model):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Model):
+    name: str
+
+
+class NamedTool(Model):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Model):
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextFormat(Model):
+    type: Literal["text"]
+
+
+class ObjectFormat(Model):
+    type: Literal["json_object"]
+
+
+class SchemaFormat(Model):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class ChatRequest(Penalized):
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: list[Literal["text"]] | None = None
+    store: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(Penalized):
+    prompt: str | list[str] | list[Token] | list[list[Token]]
+    max_tokens: int | None = Field(None, ge=1)
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: bool | None = None
+    best_of: int | None = Field(None, ge=1)
+    suffix: None = None
+
+
+class EmbeddingRequest(Unread):
+    model: str
+    input: str | list[str] | list[Token] | list[list[Token]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1)
+
+
+class InputText(Model):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+class InputMessage(Model):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputText]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class InputCall(Model):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+    namespace: None = None
+
+
+class InputCallOutput(Model):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[InputText]
+    id: str | None = None
+    status: str | None = None
+
+
+class ResponseTool(Model):
+    type: Literal["function"]
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseNamedTool(Model):
+    type: Literal["function"]
+    name: str
+
+
+class ResponseSchemaFormat(JsonSchema):
+    type: Literal["json_schema"]
+
+
+class TextOptions(Model):
+    format: Annotated[TextFormat | ObjectFormat | ResponseSchemaFormat, Field(discriminator="type")] | None = None
+
+
+class ResponseStreamOptions(Model):
+    include_obfuscation: bool | None = None
+
+
+def _item_type(value: Any) -> str:
+    return str(value.get("type", "message")) if isinstance(value, dict) else str(getattr(value, "type", "message"))
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[InputCall, Tag("function_call")]
+    | Annotated[InputCallOutput, Tag("function_call_output")],
+    Discriminator(_item_type),
+]
+
+
+class ResponsesRequest(Sampling):
+    input: str | list[InputItem]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    text: TextOptions | None = None
+    tools: list[ResponseTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | ResponseNamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    include: list[str] | None = Field(None, max_length=0)
+
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+def parse(kind: type[Asked], body: bytes) -> Asked:
+    """The request in a body; ApiError 400 names the field at fault."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = _deepest(error)
+        where = _path(first["loc"])
+        if first["type"] == "json_invalid":
+            raise ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json") from None
+        if first["type"] == "extra_forbidden":
+            raise ApiError(400, f"unknown parameter: '{where}'", param=where, code="unknown_parameter") from None
+        message = f"'{where}': {first['msg']}" if where else first["msg"]
+        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+        raise ApiError(400, message, param=where or None, code=code) from None
+
+
+def _deepest(error: ValidationError) -> Any:
+    """Of the errors that alternatives of a union gave, the one that got furthest; else the first."""
+    return max(error.errors(include_url=False, include_input=False), key=lambda e: len(_path(e["loc"]).split(".")))
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """``messages.0.content``, without the names of types that pydantic puts in for alternatives."""
+    path: list[str] = []
+    for part in map(str, location):
+        if (
+            part.replace("-", "_").isidentifier()
+            and part not in _ALTERNATIVES
+            and path[-1:] != [part]
+            or part.isdigit()
+        ):
+            path.append(part)
+    return ".".join(path)
+
+
+_ALTERNATIVES = {"str", "NamedTool", "ResponseNamedTool", "message", "function_call", "function_call_output"}

@@ -1,0 +1,308 @@
+"""/v1/responses: OpenAI's newer form of a chat, over the same turns as /v1/chat/completions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.stream import Request
+from .chat import ANY_OBJECT, Answer, Turn, call_for_template, prepare
+from .errors import ApiError
+from .protocol import (
+    Function,
+    InputCall,
+    InputMessage,
+    InputText,
+    ObjectFormat,
+    ResponseNamedTool,
+    ResponseSchemaFormat,
+    ResponsesRequest,
+    SchemaFormat,
+    TextFormat,
+)
+from .service import Generation, Service
+from .streaming import event
+from .tools import CallBegins, Event
+
+Item = dict[str, Any]
+
+
+@dataclass
+class _Stored:
+    response: dict[str, Any]
+    messages: list[dict[str, Any]]
+    """The chat up to and with this answer, without instructions, which hold for one response."""
+    owner: str
+    size: int
+
+
+class Store:
+    """The last responses, for `previous_response_id`: in memory, at most so many bytes of them, and only for the key that made them."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._stored: OrderedDict[str, _Stored] = OrderedDict()
+
+    def put(self, response: dict[str, Any], messages: list[dict[str, Any]], owner: str) -> None:
+        size = 1000 + 4 * (len(repr(messages)) + len(repr(response)))  # characters take up to four bytes
+        self._stored[response["id"]] = _Stored(response, messages, owner, size)
+        self._left -= size
+        while self._left < 0:
+            self._left += self._stored.popitem(last=False)[1].size
+
+    def get(self, id: str, owner: str, param: str | None = None) -> _Stored:
+        """ApiError 404 where there is none, or it is somebody else's."""
+        found = self._stored.get(id)
+        if found is None or found.owner != owner:
+            message = f"there is no response {id!r}: this server keeps only the last ones, and those not made with store: false"
+            raise ApiError(404, message, param=param, code="response_not_found")
+        return found
+
+    def remove(self, id: str, owner: str) -> None:
+        self._left += self.get(id, owner).size
+        del self._stored[id]
+
+
+class Responses:
+    """One request to /v1/responses, ready to be generated."""
+
+    def __init__(
+        self,
+        service: Service,
+        request: ResponsesRequest,
+        turn: Turn,
+        generation: Generation,
+        messages: list[dict[str, Any]],
+        store: Store,
+        owner: str,
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._turn = turn
+        self.generation = generation
+        self._messages = messages
+        self._store = store
+        self._owner = owner
+        self._items: list[Item] = []
+        self._sequence = -1
+        sampling, text = (
+            generation.requests[0].sampling,
+            request.text.format if request.text and request.text.format else None,
+        )
+        self._response: dict[str, Any] = {
+            "id": f"resp_{secrets.token_hex(24)}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
+            "model": service.name,
+            "output": [],
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "previous_response_id": request.previous_response_id,
+            "store": request.store is not False,
+            "temperature": sampling.temperature,
+            "text": {"format": text.model_dump(by_alias=True) if text else {"type": "text"}},
+            "tool_choice": _plain(request.tool_choice) or "auto",
+            "tools": [{"strict": None, **tool.model_dump(exclude_none=True)} for tool in request.tools or ()],
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "usage": None,
+        }
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The events of a streamed answer."""
+        async with aclosing(self._events()) as events:
+            async for content in events:
+                yield event(content, content["type"])
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        async with aclosing(self._events()) as events:
+            async for _ in events:
+                pass
+        return self._response
+
+    def failed(self, error: ApiError) -> bytes:
+        """The event that ends a stream in which something went wrong."""
+        self._response |= {"status": "failed", "error": {"code": "server_error", "message": error.message}}
+        return event(self._event("response.failed", response=self._response), "response.failed")
+
+    def _event(self, type: str, **content: Any) -> dict[str, Any]:
+        self._sequence += 1
+        return {"type": type, "sequence_number": self._sequence, **content}
+
+    async def _events(self) -> AsyncGenerator[dict[str, Any], None]:
+        answer = Answer(self._turn)
+        yield self._event("response.created", response=dict(self._response))
+        yield self._event("response.in_progress", response=dict(self._response))
+        async with aclosing(self.generation.deltas()) as deltas:
+            async for _, delta in deltas:
+                for entry in answer.read(delta):
+                    for content in self._add(entry):
+                        yield content
+        cut = answer.finish_reason == "length"
+        for content in self._close("incomplete" if cut else "completed"):
+            yield content
+        usage = self.generation.usage()
+        self._response |= {
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": self._items,
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": usage["prompt_tokens_details"] | {"cache_write_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            },
+        }
+        if self._response["store"]:
+            self._store.put(self._response, self._messages + _as_messages(self._items), self._owner)
+        yield self._event(f"response.{self._response['status']}", response=self._response)
+
+    def _add(self, entry: Event) -> list[dict[str, Any]]:
+        """The events of what an answer adds: an item begins, or the one that is open grows."""
+        events: list[dict[str, Any]] = []
+        open = self._items[-1] if self._items and self._items[-1]["status"] == "in_progress" else None
+        if isinstance(entry, str):
+            if open is None or open["type"] != "message":
+                events += self._close("completed")
+                open = {
+                    "type": "message",
+                    "id": f"msg_{secrets.token_hex(12)}",
+                    "role": "assistant",
+                    "status": "in_progress",
+                    "content": [],
+                }
+                events.append(self._begin(open))
+                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+                open["content"].append(part)
+                events.append(
+                    self._event("response.content_part.added", part=dict(part), **self._where(), content_index=0)
+                )
+            open["content"][0]["text"] += entry
+            text = self._event("response.output_text.delta", delta=entry, logprobs=[], **self._where(), content_index=0)
+            return [*events, text]
+        if isinstance(entry, CallBegins):
+            events += self._close("completed")
+            item = {
+                "type": "function_call",
+                "id": f"fc_{secrets.token_hex(12)}",
+                "call_id": entry.id,
+                "name": entry.name,
+            }
+            return [*events, self._begin(item | {"arguments": "", "status": "in_progress"})]
+        self._items[-1]["arguments"] += entry.text
+        return [self._event("response.function_call_arguments.delta", delta=entry.text, **self._where())]
+
+    def _begin(self, item: Item) -> dict[str, Any]:
+        self._items.append(item)
+        shown = item | ({"content": []} if item["type"] == "message" else {})
+        return self._event("response.output_item.added", output_index=len(self._items) - 1, item=shown)
+
+    def _where(self) -> dict[str, Any]:
+        return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
+
+    def _close(self, status: str) -> list[dict[str, Any]]:
+        """The events that end the item that is open."""
+        if not self._items or self._items[-1]["status"] != "in_progress":
+            return []
+        item = self._items[-1]
+        item["status"] = status
+        if item["type"] == "message":
+            part = item["content"][0]
+            where = self._where() | {"content_index": 0}
+            events = [
+                self._event("response.output_text.done", text=part["text"], logprobs=[], **where),
+                self._event("response.content_part.done", part=part, **where),
+            ]
+        else:
+            names = {"name": item["name"], "arguments": item["arguments"]}
+            events = [self._event("response.function_call_arguments.done", **names, **self._where())]
+        return [*events, self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)]
+
+
+async def responses(service: Service, request: ResponsesRequest, store: Store, owner: str) -> Responses:
+    """Check a request to /v1/responses and make it ready; `owner` tells whose responses it may continue."""
+    messages: list[dict[str, Any]] = []
+    if request.previous_response_id is not None:
+        messages += store.get(request.previous_response_id, owner, "previous_response_id").messages
+    messages = messages + _messages(request)
+    given = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    choice = request.tool_choice
+    turn = await prepare(
+        service,
+        given + messages,
+        [Function(name=t.name, description=t.description, parameters=t.parameters) for t in request.tools or ()],
+        f"function:{choice.name}" if isinstance(choice, ResponseNamedTool) else choice,
+        _schema(request.text.format if request.text else None),
+        request.parallel_tool_calls is not False,
+        param="input",
+    )
+    limit = service.max_tokens(request.max_output_tokens, len(turn.prompt), "max_output_tokens")
+    asked = Request(
+        prompt=turn.prompt,
+        sampling=service.sampling(request),
+        max_tokens=limit,
+        ignore_eos=request.ignore_eos,
+        grammar=turn.grammar,
+        user=owner,
+    )
+    return Responses(service, request, turn, service.generation([asked]), messages, store, owner)
+
+
+def _schema(format: TextFormat | ObjectFormat | SchemaFormat | ResponseSchemaFormat | None) -> dict[str, Any] | None:
+    if isinstance(format, ResponseSchemaFormat):
+        return format.schema_ if format.schema_ is not None else ANY_OBJECT
+    return ANY_OBJECT if isinstance(format, ObjectFormat) else None
+
+
+def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
+    """The input's items as messages for a chat template: calls belong to the assistant's message before them."""
+    if isinstance(request.input, str):
+        return [{"role": "user", "content": request.input}]
+    messages: list[dict[str, Any]] = []
+    for index, item in enumerate(request.input):
+        if isinstance(item, InputMessage):
+            role = "system" if item.role == "developer" else item.role
+            messages.append({"role": role, "content": _text(item.content)})
+        elif isinstance(item, InputCall):
+            call = call_for_template(item.call_id, item.name, item.arguments, f"input.{index}")
+            _add_call(messages, call)
+        else:
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+    return messages
+
+
+def _as_messages(items: list[Item]) -> list[dict[str, Any]]:
+    """An answer's items as messages for a chat template."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        if item["type"] == "message":
+            messages.append({"role": "assistant", "content": item["content"][0]["text"]})
+        else:
+            _add_call(messages, call_for_template(item["call_id"], item["name"], item["arguments"], "output"))
+    return messages
+
+
+def _add_call(messages: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _text(content: str | list[InputText]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump() if isinstance(value, ResponseNamedTool) else value

@@ -1,0 +1,97 @@
+"""Server-sent events, and noticing that nobody listens any more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .errors import ApiError, dump
+from .limits import Limits
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(content: Any, name: str | None = None) -> bytes:
+    """An event of JSON."""
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + dump(content) + b"\n\n"
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[anyio.CancelScope]:
+    """Cancels what is inside when the client goes away; the scope then says ``cancelled_caught``. The request's body must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    with anyio.CancelScope() as scope:
+        watcher = asyncio.create_task(watch())
+        try:
+            yield scope
+        finally:
+            watcher.cancel()
+
+
+class EventStream(Response):
+    """A stream of events that `produce` makes.
+
+    In silence a comment is sent every `Limits.heartbeat` seconds, so that neither proxies nor clients give up. When the client goes away
+    the generator is closed. An ApiError of the generator is sent as an event, for the status is long sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        limits: Limits,
+        finish: Callable[[], None],
+        failed: Callable[[ApiError], bytes] | None = None,
+    ) -> None:
+        """`finish` is called at the end, whatever it was."""
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._limits = limits
+        self._finish = finish
+        self._failed = failed or (lambda error: event(error.body))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._run(receive, send)
+        finally:
+            self._finish()
+
+    async def _run(self, receive: Receive, send: Send) -> None:
+        async with while_connected(receive), aclosing(self._events) as events:
+            last = time.monotonic()
+
+            async def write(data: bytes) -> None:
+                nonlocal last
+                last = time.monotonic()
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+
+            async def beat() -> None:
+                while True:
+                    await asyncio.sleep(max(0.01, last + self._limits.heartbeat - time.monotonic()))
+                    if time.monotonic() - last >= self._limits.heartbeat:
+                        await write(b": heartbeat\n\n")
+
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            heart = asyncio.create_task(beat())
+            try:
+                async for data in events:
+                    await write(data)
+            except ApiError as error:
+                await write(self._failed(error))
+            finally:
+                heart.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

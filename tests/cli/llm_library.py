@@ -1,0 +1,35 @@
+"""A model library without a compiled model: `python -m tests.cli.llm_library ARGUMENTS` is the command line with the echo model as every library."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from tests.llm.server.echo import EchoRunner, tokenizer
+
+
+class Priced(EchoRunner):
+    """Tells what it does."""
+
+    weight_bytes = 10_000_000
+    kv_bytes = 100
+    flops = 20_000_000.0
+
+
+def open_library(path: str) -> tuple[Any, Any, Any]:
+    return Priced(), tokenizer(), None
+
+
+def install() -> None:
+    """Put `open_library` where the commands look for it."""
+    module: Any = types.ModuleType("tilewright.llm.library")
+    module.open_library = open_library
+    sys.modules["tilewright.llm.library"] = module
+
+
+if __name__ == "__main__":
+    from tilewright.cli import main
+
+    install()
+    main(sys.argv[1:])

@@ -1,0 +1,217 @@
+"""`tilewright llm serve | chat | bench`, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner
+from openai import OpenAI
+
+from tilewright.cli import llm_bench, llm_serve
+from tilewright.llm.server.limits import Limits
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "tests.cli.llm_library", "llm", *map(str, arguments)]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.so"
+    path.write_bytes(b"")
+    return path
+
+
+class Served:
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            command("serve", *arguments, "--port", 0),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        assert " at " in self.line, self.process.communicate()[1]
+        self.url = self.line.split(" at ")[1].split()[0]
+
+    def client(self, key: str = "x") -> OpenAI:
+        return OpenAI(base_url=self.url, api_key=key, max_retries=0)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Served]]:
+    servers: list[Served] = []
+    yield servers
+    for server in servers:
+        server.process.kill()
+        server.process.communicate()
+
+
+def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    server = Served(library, "--api-key-file", keys, "--max-tokens", 1500, "--log-level", "error", "--temperature", 0)
+    started.append(server)
+    assert server.line.startswith("tiny at http://127.0.0.1:")
+    assert httpx.get(f"{server.url}/models").status_code == 401
+    client = server.client("secret")
+    texts: list[str] = []
+
+    def talk() -> None:
+        stream = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "w" * 300}], stream=True
+        )
+        for chunk in stream:
+            texts.append(chunk.choices[0].delta.content or "")
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    while len(texts) < 3:
+        time.sleep(0.01)
+    server.process.send_signal(signal.SIGTERM)
+    talker.join(30)
+    assert "".join(texts) == "w" * 300, "SIGTERM lets an answer finish"
+    assert server.process.wait(20) == 0
+    assert server.process.stderr is not None and server.process.stderr.read() == ""
+
+
+def test_serve_again_after_kill(library: Path, started: list[Served]) -> None:
+    """Nothing of a killed server is in the way of the next."""
+    first = Served(library, "--name", "m")
+    started.append(first)
+    port = first.url.rsplit(":", 1)[1].split("/")[0]
+    assert first.client().completions.create(model="m", prompt="abc").choices[0].text
+    busy = subprocess.run(
+        command("serve", library, "--port", port), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert busy.returncode == 1 and "in use" in busy.stderr and len(busy.stderr.splitlines()) == 1
+    first.process.kill()
+    first.process.wait()
+    again = subprocess.Popen(command("serve", library, "--port", port), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert again.stdout is not None and f":{port}/" in again.stdout.readline()
+    again.send_signal(signal.SIGTERM)
+    assert again.wait(20) == 0
+    again.communicate()
+
+
+def test_chat(library: Path) -> None:
+    lines = [
+        "hello",
+        "two\\",
+        "lines",
+        "/stats",
+        "/system Be kind.",
+        "/nix",
+        "again",
+        "x" * 3000,
+        "/stats",
+        "/exit",
+        "never",
+    ]
+    run = subprocess.run(
+        command("chat", library), cwd=ROOT, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    out = [line for line in run.stdout.splitlines() if line]
+    assert out[:3] == ["hello", "two", "lines"]
+    assert "of 2048 tokens of context used" in out[3] and "tokens read" in out[3]
+    assert out[4:6] == ["there is no command /nix; /help lists them", "again"]
+    assert out[6].startswith("error: the prompt has 3")
+    assert "of 2048 tokens of context used" in out[-1], "what cannot be answered is forgotten"
+
+
+def test_chat_is_interrupted(library: Path) -> None:
+    process = subprocess.Popen(
+        command("chat", library), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("begin\n" + "x" * 500 + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "begin\n"
+    process.stdout.read(10)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate("/stats\nend\n", timeout=60)
+    assert process.returncode == 0, errors
+    lines = [line for line in out.splitlines() if line]
+    assert lines[0].endswith(" (stopped)") and len(lines[0]) < 490
+    assert "tokens read" in lines[1] and lines[2] == "end"
+
+
+def figures(*arguments: object) -> Any:
+    options = ("--users", "1,3", "--requests", 2, "--tokens", 8, "--prompt-tokens", 40, "--json", "-")
+    run = subprocess.run(command("bench", *arguments, *options), cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def check(found: Any) -> None:
+    one, three = found["levels"]
+    assert (one["users"], three["users"], one["answers"], three["answers"]) == (1, 3, 2, 6)
+    assert one["errors"] == three["errors"] == 0
+    for row in (one, three):
+        for name in ("first_token_ms", "inter_token_ms", "answer_ms"):
+            assert 0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"]
+        assert row["output_rate"] * row["seconds"] == pytest.approx(8 * row["answers"])
+        assert row["total_rate"] * row["seconds"] == pytest.approx(48 * row["answers"])
+    assert one["prefill_rate"] > 0 and three["prefill_rate"] is None
+
+
+def test_bench_of_a_library(library: Path) -> None:
+    found = figures(library)
+    check(found)
+    roof = found["levels"][0]["roofline"]
+    assert (
+        0 < roof["decode_share"] == pytest.approx(roof["decode_floor_ms"] / found["levels"][0]["inter_token_ms"]["p50"])
+    )
+    assert roof["prefill_share"] > 0
+
+
+def test_bench_of_a_server(library: Path, started: list[Served]) -> None:
+    server = Served(library, "--log-level", "error")
+    started.append(server)
+    found = figures("--url", server.url)
+    assert found["model"] == "tiny"
+    check(found)
+    wrong = subprocess.run(command("bench", "--url", server.url, "--model", "other"), cwd=ROOT, capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert wrong.returncode == 1 and "404" in wrong.stderr and "no model" in wrong.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--users", "1,x"], ["--tokens", "1"]])
+def test_bench_of_nothing(arguments: list[str]) -> None:
+    assert CliRunner().invoke(llm_bench.command, arguments).exit_code == 2
+
+
+def test_docs_name_options_and_defaults_that_exist() -> None:
+    page = (ROOT / "docs" / "llm" / "serving.md").read_text()
+    known: dict[str, click.Parameter] = {
+        option: parameter
+        for module in (llm_serve, llm_bench)
+        for parameter in module.command.params
+        for option in parameter.opts
+    }
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) <= set(known)
+    fields = {"--max-body": "body", "--max-connections": "connections"}
+    said = re.findall(r"`(--[a-z-]+)` \((\d+)( MiB)?", page)
+    assert len(said) >= 7
+    for option, value, mega in said:
+        default = getattr(Limits(), fields.get(option, option[2:].replace("-", "_")))
+        assert default == int(value) * (1 << 20 if mega else 1), option
+        assert f"[default: {default:g}]" in (known[option].help or "") or f"[default: {default}]" in (
+            known[option].help or ""
+        )

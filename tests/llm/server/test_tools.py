@@ -1,0 +1,89 @@
+"""Calls are found in a model's text however it is cut, and what is none stays text."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tilewright.llm.server.errors import ApiError
+from tilewright.llm.server.protocol import Function
+from tilewright.llm.server.tools import HERMES, LLAMA, CallArguments, CallBegins, Convention, ToolCallParser, convention
+
+KNOWN = ("add", "say")
+
+
+def parse(style: Convention, pieces: list[str], begun: str | None = None) -> tuple[str, list[tuple[str, str]]]:
+    """The text and the calls of a reply that comes in `pieces`."""
+    parser = ToolCallParser(style, KNOWN, begun)
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    text, calls = "", []
+    for event in events:
+        if isinstance(event, str):
+            text += event
+        elif isinstance(event, CallBegins):
+            assert event.index == len(calls)
+            calls.append((event.name, ""))
+        else:
+            assert isinstance(event, CallArguments) and event.index == len(calls) - 1
+            calls[-1] = (calls[-1][0], calls[-1][1] + event.text)
+    return text, calls
+
+
+ONE = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": {"c": "}<\\"/tool_call>"}}}\n</tool_call>'
+REPLIES = [
+    (HERMES, "Hello, <tool> me", "Hello, <tool> me", []),
+    (HERMES, "two blanks  \n", "two blanks  \n", []),
+    (HERMES, ONE, "", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')]),
+    (HERMES, f"I will.\n\n{ONE}\n{ONE}", "I will.", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')] * 2),
+    (HERMES, '<tool_call>{"arguments": {"x": 2}, "name": "say"}</tool_call>', "", [("say", '{"x": 2}')]),
+    (HERMES, '<tool_call>{"name": "say"}</tool_call>', "", [("say", "{}")]),
+    (HERMES, '<tool_call>{"name": "rm", "arguments": {}}</tool_call>.', '<tool_call>{"name": "rm", "arguments": {}}</tool_call>.', []),
+    (HERMES, "<tool_call>not JSON</tool_call>", "<tool_call>not JSON</tool_call>", []),
+    (HERMES, '<tool_call>{"name": "add", "argu', '<tool_call>{"name": "add", "argu', []),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": 1', "", [("add", '{"a": 1')]),
+    (HERMES, ONE[:-3], "", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')]),
+    (LLAMA, '{"name": "add", "parameters": {"a": 1}}', "", [("add", '{"a": 1}')]),
+    (LLAMA, ' {"name": "add", "parameters": {}}; {"name": "say", "parameters": {"b": "é"}}', "", [("add", "{}"), ("say", '{"b": "é"}')]),
+    (LLAMA, '{"name": "Bob", "age": 3} is JSON', '{"name": "Bob", "age": 3} is JSON', []),
+    (LLAMA, 'See {"name": "add", "parameters": {}}', 'See {"name": "add", "parameters": {}}', []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "reply", "text", "calls"), REPLIES)
+def test_however_the_reply_is_cut(style: Convention, reply: str, text: str, calls: list[tuple[str, str]]) -> None:
+    draw = random.Random(1)
+    cuts = [[reply], list(reply)]
+    for _ in range(20):
+        places = sorted(draw.sample(range(len(reply)), 4))
+        cuts.append([reply[a:b] for a, b in zip([0, *places], [*places, len(reply)], strict=True)])
+    for pieces in cuts:
+        assert parse(style, pieces) == (text, calls), pieces
+
+
+@pytest.mark.parametrize("style", [HERMES, LLAMA])
+def test_a_reply_that_was_begun_for_the_model(style: Convention) -> None:
+    for name in (None, "add"):
+        whole = f'{style.prefix("add")}{{"a": 1}}}}{style.closing}'
+        rest = whole.removeprefix(style.prefix(name))
+        assert parse(style, list(rest), begun=name or "") == ("", [("add", '{"a": 1}')])
+    assert parse(style, ['{"a": 1}'], begun="add") == ("", [("add", '{"a": 1}')]), "the grammar ends with the arguments"
+
+
+def test_conventions_of_templates() -> None:
+    assert convention("... <tool_call></tool_call> XML tags") is HERMES
+    assert convention('{%- if tools %} Respond in the format {"name": function name, "parameters": dict}') is LLAMA
+    with pytest.raises(ApiError, match="knows no tools"):
+        convention("{{ messages }}")
+    for other in ("[TOOL_CALLS]", "<tool_call><function=name>", "{{ tools | tojson }}"):
+        with pytest.raises(ApiError, match="does not read"):
+            convention("{% if tools %}" + other)
+
+
+def test_schema_of_calls() -> None:
+    add = Function(name="add", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
+    schema = LLAMA.schema([add, Function(name="say")])
+    assert [s["properties"]["name"] for s in schema["anyOf"]] == [{"const": "add"}, {"const": "say"}]
+    assert schema["anyOf"][0]["properties"]["parameters"] == add.parameters
+    assert json.loads(HERMES.prefix("add").removeprefix("<tool_call>\n") + "{}}") == {"name": "add", "arguments": {}}
