@@ -86,6 +86,18 @@ def test_word_pieces() -> None:
     assert t.decode([1, 2, 3]) == " tokenizer s"
 
 
+def test_words_and_decoders_that_are_not_known() -> None:
+    from tokenizers import Regex, decoders, models
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend(models.WordLevel({"one": 0, "two": 1}, unk_token="one"))
+    assert Tokenizer(backend).decode([0, 1]) == " one two" == " " + backend.decode([0, 1])
+    for decoder, name in ((decoders.CTC(), "CTC"), (decoders.Replace(Regex("_+"), " "), "Replace")):
+        backend.decoder = decoder
+        with pytest.raises(ArtifactError, match=f"has the step {name}"):
+            Tokenizer(backend).bytes_of(0)
+
+
 TEMPLATE = """{%- if messages[0].role == 'system' %}{{ bos_token + messages[0].content }}{% endif %}
 {%- for m in messages %}
     {%- if m.role == 'tool' %}{% continue %}{% endif %}

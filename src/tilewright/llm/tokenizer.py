@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -166,16 +166,29 @@ class Detokenizer:
         return self._decoder.decode(b"", True)
 
 
-def _reader(decoder: dict[str, Any] | None) -> Any:
-    """How the vocabulary writes bytes, by what the tokenizer's decoder undoes."""
-    steps = [] if decoder is None else decoder.get("decoders", [decoder])
+_KNOWN = {"BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece"}
+
+
+def _reader(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
+    """How the vocabulary writes bytes, by what the tokenizer's decoder undoes; what it does at a text's border (strip a space) is left out.
+
+    Raises:
+        ArtifactError: the decoder does what cannot be told of one token alone.
+    """
+    if decoder is None:  # words, which the library joins by spaces
+        return lambda name: b" " + name.encode()
+    steps = decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}
+    if unknown := kinds - _KNOWN | {"Replace" for step in steps if "Regex" in step.get("pattern", {})}:
+        raise ArtifactError(
+            f"the tokenizer's decoder has the step {min(unknown)}, which is not supported for generating text"
+        )
     if "ByteLevel" in kinds:
         letters = _byte_letters()
         return lambda name: (
             bytes(letters[c] for c in name) if all(c in letters for c in name) else name.encode()
         )  # what byte-level BPE cannot have made stands for itself
-    replaced = [(step["pattern"].get("String"), step["content"]) for step in steps if step["type"] == "Replace"]
+    replaced = [(step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"]
     replaced += [(step.get("replacement", "▁"), " ") for step in steps if step["type"] == "Metaspace"]
     fallback = "ByteFallback" in kinds
     pieces = next((step for step in steps if step["type"] == "WordPiece"), None)
@@ -190,7 +203,7 @@ def _reader(decoder: dict[str, Any] | None) -> Any:
         if suffixed is not None:
             name = name.replace(suffixed["suffix"], " ")
         for old, new in replaced:
-            name = name.replace(old, new) if old else name
+            name = name.replace(old, new)
         return name.encode()
 
     return read

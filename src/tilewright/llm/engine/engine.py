@@ -57,7 +57,9 @@ class Engine:
         """
         Raises:
             RequestError: the options do not fit the model.
+            ArtifactError: the tokenizer cannot tell what single tokens stand for.
         """
+        tokenizer.bytes_of(0)  # makes the table of all tokens, which takes a moment
         self.runner = runner
         self.tokenizer = tokenizer
         self.options = options = options or Options()
@@ -225,11 +227,12 @@ class Engine:
         return not (self._arrived or self._texts or self._scheduler.running or self._scheduler.waiting)
 
     def _run(self) -> None:
+        me = threading.current_thread()
         while True:
             with self._changed:
                 self._changed.notify_all()  # who drains
-                self._changed.wait_for(lambda: not self._idle or self._cancelled or self._thread is None)
-                if self._thread is None:
+                self._changed.wait_for(lambda: not self._idle or self._cancelled or self._thread is not me)
+                if self._thread is not me:
                     return
             try:
                 self.step()
