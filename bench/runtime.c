@@ -16,20 +16,21 @@ static int64_t no_bytes(const int64_t* symbols) {
   return 0;
 }
 
-static int32_t no_launches(tw_context* context, const int64_t* symbols, void** inputs, void** outputs, uint8_t* arena,
-                           const uint8_t* weights) {
-  (void)context, (void)symbols, (void)inputs, (void)outputs, (void)arena, (void)weights;
+static int32_t no_launches(tw_context* context, int64_t* symbols, void** inputs, void** outputs, void** states,
+                           uint8_t* arena, const uint8_t* weights) {
+  (void)context, (void)symbols, (void)inputs, (void)outputs, (void)states, (void)arena, (void)weights;
   return 0;
 }
 
-const tw_module_desc tw_module = {
-    .abi_version = TW_ABI_VERSION,
+static const tw_function_desc function = {
+    .name = "main",
     .solve = solve,
     .output_shapes = output_shapes,
     .arena_size = no_bytes,
     .scratch_size = no_bytes,
     .main = no_launches,
 };
+const tw_module_desc tw_module = {.abi_version = TW_ABI_VERSION, .num_functions = 1, .functions = &function};
 const tw_blob tw_blob_weights = {0};
 const tw_blob tw_blob_metadata = {0};
 

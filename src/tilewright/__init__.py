@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tilewright import nn, numpy
     from tilewright.compiler import compile, load
     from tilewright.errors import ArtifactError, CompileError, ShapeError, TilewrightError, UnsupportedOperatorError
-    from tilewright.frontends.trace import Tensor, TraceError, cond, scan, tensor, where, while_loop
+    from tilewright.frontends.trace import State, Tensor, TraceError, cond, scan, tensor, where, while_loop
     from tilewright.just_in_time import jit
     from tilewright.reduction import reduce
 
@@ -27,6 +27,7 @@ __all__ = [
     "ArtifactError",
     "CompileError",
     "ShapeError",
+    "State",
     "Tensor",
     "TilewrightError",
     "TraceError",
@@ -56,7 +57,7 @@ _HOME = {
     "jit": "tilewright.just_in_time",
     "reduce": "tilewright.reduction",
     **dict.fromkeys(
-        ("Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"), "tilewright.frontends.trace"
+        ("State", "Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"), "tilewright.frontends.trace"
     ),
 }
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .ir.core import Module
     from .ir.passes import Checker
     from .ir.types import DType
+    from .lowering.memory_plan import MemoryPlan
     from .lowering.pipeline import Lowered
     from .precision import OutputError
     from .runtime.model import CompiledModel
@@ -97,7 +98,8 @@ def compile(
 
     `model` is a path (``.onnx``, ``.pt2``), a `torch.nn.Module`, a `torch.export.ExportedProgram`, an `onnx.ModelProto`, a
     `tilewright.nn` module, a Python function over `tilewright.Tensor`, or a `tilewright.ir` module; `args` and `kwargs` are example inputs where the model does not state its shapes. `dims` names dynamic
-    dimensions and their bounds. `precision` None keeps the model's own arithmetic; "bf16" and "f16" compute contractions, attention
+    dimensions and their bounds. A dictionary of such models makes one library of several functions (`library.functions`), which share weights and states:
+    ``{"prefill": (model, args, dims), "decode": (step, args)}``. `precision` None keeps the model's own arithmetic; "bf16" and "f16" compute contractions, attention
     included, on factors of that type with float32 sums, and everything else in float32. `threads` limits the worker threads at run time
     (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models.
 
@@ -161,10 +163,13 @@ class _Kept:
         self.compile_anew = compile_anew
         self.library: CompiledModel | None = None
 
-    def ir(self, level: str, library: CompiledModel) -> str:
+    def compiled(self) -> CompiledModel:
         if self.library is None:
             self.library = self.compile_anew()
-        return self.library.ir(level)
+        return self.library
+
+    def ir(self, level: str, library: CompiledModel) -> str:
+        return self.compiled().ir(level)
 
 
 class Compilation:
@@ -290,6 +295,8 @@ class Compilation:
         from .precision import output_error
 
         assert self.graph is not None
+        if list(library.functions) != ["main"]:
+            return None  # what several functions do to the states they share depends on who is called when
         plain = Compilation(self.target, self.progress)
         with _inside_errors(), plain._generate(self.graph.clone(), None) as reference:
             try:
@@ -315,7 +322,7 @@ class Compilation:
         if self.check:
             # Rounding to 16 bits is meant to change results a little.
             rough = self.precision is not None and any(pass_name(p) == "lower-precision" for p in passes)
-            tolerance = CheckOptions(rtol=3e-2, atol=3e-2) if rough else CheckOptions()
+            tolerance = CheckOptions(None, rtol=3e-2, atol=3e-2) if rough else CheckOptions(None)
             if self.checker is None:
                 self.checker = Checker(module, tolerance)
             self.checker.options = tolerance
@@ -338,19 +345,17 @@ class Compilation:
             raise UnsupportedOperatorError(refused, self.target.name)
         return lowered
 
-    def _metadata(self, lowered: Lowered, plan: Any) -> dict[str, Any]:
+    def _metadata(self, lowered: Lowered, plan: MemoryPlan) -> dict[str, Any]:
         from .artifact.sources import ABI_VERSION
-        from .dialects import func
-        from .transforms.index_limits import index_limits
+        from .dialects.func import entries, shared_states
 
         assert self.graph is not None
-        main = self.graph.symbol("main")
-        assert isinstance(main, func.Func)
-        described = _interface(main)
-        limits = index_limits(self.graph)
-        for entry in described["inputs"]:
-            if entry["name"] in limits:
-                entry["limit"] = limits[entry["name"]]
+        functions = entries(self.graph)
+        described = _described(functions, plan)
+        if states := shared_states(functions):
+            described["states"] = [
+                {"name": n, "dtype": t.dtype.label, "shape": list(t.shape)} for n, (t, _) in states.items()
+            ]
         kernels = [
             {
                 "name": k.name,
@@ -424,11 +429,27 @@ def _interface(main: Func) -> dict[str, Any]:
     for entry in found["inputs"]:
         if entry["name"] in main.updates:
             entry["updated"] = True
-    if states:
-        found["states"] = [{"name": n, "dtype": types[n].dtype.label, "shape": list(types[n].shape)} for n in states]
     if main.nested:
         found["nested"] = dict(zip(("inputs", "outputs"), main.nested, strict=True))
     return found | ({"seed": main.seed} if main.seed else {})
+
+
+def _described(functions: Sequence[Func], plan: MemoryPlan) -> dict[str, Any]:
+    """What the metadata say of a module's functions: of "main" as of the model itself, and where there are others of each by its name."""
+    from .transforms.index_limits import index_limits
+
+    found: dict[str, dict[str, Any]] = {}
+    for function in functions:
+        entry = found[function.sym_name] = _interface(function)
+        limits = index_limits(function)
+        for tensor in entry["inputs"]:
+            if tensor["name"] in limits:
+                tensor["limit"] = limits[tensor["name"]]
+    main = found.get("main", {"inputs": [], "outputs": [], "symbols": {}, "solver": []})
+    if list(found) == ["main"]:
+        return main
+    memory = {name: {"memory": plan.functions[name].to_metadata()} for name in found}
+    return {**main, "functions": {name: {**entry, **memory[name]} for name, entry in found.items()}}
 
 
 def source_of(model: Any, module: Module) -> dict[str, str]:
@@ -438,6 +459,8 @@ def source_of(model: Any, module: Module) -> dict[str, str]:
     found = {"xxh3_128": artifact_cache.hash_module(module)}
     if isinstance(model, (str, Path)):
         return {"kind": Path(model).suffix.lstrip("."), "name": Path(model).name, **found}
+    if isinstance(model, Mapping):
+        return {"kind": "functions", "name": ", ".join(model), **found}
     kind = type(model)
     return {"kind": kind.__module__.partition(".")[0], "name": kind.__name__, **found}
 
@@ -452,6 +475,10 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
 
     if isinstance(model, Module):
         return model.clone()
+    if isinstance(model, Mapping):
+        if args is not None or kwargs or dims:
+            raise CompileError("of several functions each has arguments of its own: {'name': (model, args, dims), ...}")
+        return _import_functions(model)
     if isinstance(model, (str, Path)):
         return _import_path(Path(model), args, kwargs, dims)
     origin = type(model).__module__.partition(".")[0]
@@ -477,6 +504,28 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
         f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2, .mlir, .tw), a torch.nn.Module, a torch.export.ExportedProgram, "
         "an onnx.ModelProto, a jax.export.Exported, a tilewright.nn Module, a Python function over tilewright.Tensor or a tilewright.ir Module"
     )
+
+
+def _import_functions(models: Mapping[str, Any]) -> Module:
+    """One module of several models, each of one function, which is renamed."""
+    from .dialects.func import entries, shared_states
+    from .ir.core import Module
+
+    module = Module()
+    for name, given in models.items():
+        model, args, dims = (*given, None, None)[:3] if isinstance(given, tuple) else (given, None, None)
+        functions = entries(import_model(model, args, {}, dims))
+        if len(functions) != 1 or not name.isidentifier():
+            what = "a name" if len(functions) == 1 else "a model of one function"
+            raise CompileError(f"function {name!r} of the library: give {what} (the model has {len(functions)})")
+        (function,) = functions
+        function.detach()
+        function.sym_name = name
+        module.body.append(function)
+    if not models:
+        raise CompileError("a library needs at least one function")
+    shared_states(entries(module))
+    return module
 
 
 def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None) -> Module:
@@ -511,13 +560,15 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
 
 def _read_text(path: Path) -> Module:
     """A module in Tilewright's own text, as `ir.printer` writes it."""
+    from .dialects.func import Func
     from .ir.parser import parse
     from .ir.verifier import verify
 
     try:
         module = parse(path.read_text())
         verify(module)
-        module.symbol("main")
+        if not any(isinstance(op, Func) for op in module.body.ops):
+            raise CompileError("it has no function")
     except Exception as error:  # attributes of a wrong kind fail in many ways
         raise CompileError(f"{path}: not a module in Tilewright's text: {error}") from error
     return module
@@ -534,27 +585,37 @@ def _inside_errors() -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
-def load(path: str | Path, *, threads: int | None = None, pin_threads: bool = False) -> CompiledModel:
+def load(
+    path: str | Path,
+    *,
+    weights: str | Path | None = None,
+    threads: int | None = None,
+    pin_threads: bool = False,
+    check_weights: bool = False,
+) -> CompiledModel:
     """Load a compiled artifact (``.so``, ``.dylib``, ``.dll``, ``.wasm``, or a WebGPU ``.tar``).
 
-    `threads` limits the threads that compute (default: all cores of the process); `pin_threads` binds each but the caller's to a core
+    `weights`: the file of weights of an artifact that was saved without them, where it is not beside it. Nothing of it is read before it is needed;
+    `check_weights` compares its checksum first. `threads` limits the threads that compute (default: all cores of the process); `pin_threads` binds each but the caller's to a core
     (Linux), for a process that has the machine to itself.
 
     Raises:
-        ArtifactError: not there, damaged, of another ABI version, or for a processor with other features.
+        ArtifactError: not there, damaged, of another ABI version, for a processor with other features, or with weights that are not its own.
     """
     path = Path(path)
     if path.suffix == ".wasm":
         from .runtime.wasm import WasmLibrary
 
-        return WasmLibrary(path)
+        return WasmLibrary(path, weights=weights)
     if path.suffix == ".tar":
         from .runtime.webgpu import load_webgpu
 
         return load_webgpu(path)
     from .runtime.library import Library
 
-    return Library(path, num_threads=threads or 0, pin_threads=pin_threads)
+    return Library(
+        path, weights=weights, num_threads=threads or 0, pin_threads=pin_threads, check_weights=check_weights
+    )
 
 
 __all__ = ["Compilation", "Report", "compile", "import_model", "load"]

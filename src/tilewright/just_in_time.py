@@ -61,12 +61,18 @@ class Jitted:
 
     def _compiled(self, arguments: Arguments) -> tuple[Traced, CompiledModel]:
         from .compiler import compile
+        from .errors import CompileError
         from .frontends.trace import trace_function
 
         key = self._signature(arguments)
         kept = self._kept.get(key)
         if kept is None or not all(module.holds(name, value) for module, name, value in kept[0].observed):
             traced = trace_function(self.function, arguments, self.dims)
+            if states := traced.module.symbol("main").attributes["states"]:
+                raise CompileError(
+                    f"{self.function.__qualname__} changes state '{states[0][0]}': tw.jit keeps nothing from call to call; use tw.compile, whose library "
+                    "has the states, or return the new value"
+                )
             kept = self._kept[key] = traced, compile(traced.module, **self.options)
         return kept
 

@@ -15,6 +15,7 @@ import xxhash
 
 from tilewright.artifact import link, package, trailer
 from tilewright.artifact.sources import COMPILE_FLAGS, EXPORTS, INCLUDE_DIR
+from tilewright.artifact.weights import gather_weights
 from tilewright.errors import ArtifactError
 from tilewright.ir.constant import Constant
 from tilewright.runtime.library import Library
@@ -55,11 +56,11 @@ def check(library: Library) -> None:
 @pytest.mark.parametrize("compiler", ["", "zig"])
 def test_a_library_for_this_machine(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CC", compiler)
-    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
+    weights = gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     target = host_triple()
     whole = package.link_library(tmp_path / "whole.so", model(target), METADATA, target, weights=weights)
     check(Library(whole))
-    bare = package.link_library(tmp_path / "bare.so", model(target), METADATA, target, weights=weights, embed=False)
+    bare = package.link_library(tmp_path / "bare.so", model(target), METADATA, target)
     check(Library(bare, weights=weights))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bare.so", "whole.so"]
 
@@ -67,7 +68,7 @@ def test_a_library_for_this_machine(compiler: str, tmp_path: Path, monkeypatch: 
 def test_no_compiler_is_needed_but_zig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TILEWRIGHT_CC", raising=False)
-    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
+    weights = gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     target = host_triple()
     check(Library(package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)))
 
@@ -75,7 +76,7 @@ def test_no_compiler_is_needed_but_zig(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
 def test_only_the_interface_is_exported(tmp_path: Path) -> None:
     target = host_triple()
-    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
+    weights = gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     path = package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)
     listing = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     assert {line.split()[-1] for line in listing.splitlines()} == set(EXPORTS)
@@ -92,7 +93,7 @@ def test_only_the_interface_is_exported(tmp_path: Path) -> None:
     ],
 )
 def test_other_machines(target: str, magic: bytes, tmp_path: Path) -> None:
-    weights = package.gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
+    weights = gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     path = package.link_library(tmp_path / "model", model(target), METADATA, target, weights=weights)
     data = path.read_bytes()
     assert data.startswith(magic)
@@ -142,7 +143,10 @@ def test_compiled_sources_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_tar_holds_the_parts(tmp_path: Path) -> None:
-    path = package.save_tar(tmp_path / "model.tar", [b"object"], WEIGHTS, METADATA)
+    parts = [(0, Constant(WEIGHTS))]
+    path = package.save_artifact(
+        tmp_path / "model.tar", [b"object"], parts, WEIGHTS.nbytes, METADATA, host_triple(), beside=False
+    )
     trailer.verify_file(path)
     with tarfile.open(path) as archive:
         names = archive.getnames()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +172,34 @@ def test_inspect(capsys: pytest.CaptureFixture[str], artifact: Path, model: Path
     assert json.loads(capsys.readouterr().out)["symbols"] == {"batch": [1, 32]}
     assert run("inspect", str(model), "--dims", "x:batch<=32", "--ir", "graph") == 0
     assert "graph.matmul" in capsys.readouterr().out
+
+
+def test_inspect_shows_each_function(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import tilewright as tw
+
+    kept = tw.State("kept", (4, 8))
+
+    def append(x: Any, place: Any) -> Any:
+        kept[place] = x
+        return kept.value.sum(0)
+
+    x, place = np.zeros((2, 8), np.float32), np.zeros(2, np.int64)
+    dims = {"x": {0: "n<=3"}, "place": {0: "n<=3"}}
+    library = tw.compile({"append": (append, (x, place), dims), "read": (lambda place: kept[place] + 1, (place,))})
+    path = library.save(tmp_path / "m.so", weights="beside")
+    assert run("inspect", str(path)) == 0
+    out = capsys.readouterr().out
+    for expected in (
+        "states of all functions",
+        "[4, 8]",
+        "function append",
+        "1 <= n <= 3",
+        "function read",
+        "identity: ",
+    ):
+        assert expected in out
+    assert run("run", str(path)) == 1
+    assert "no function 'main'; its functions are 'append', 'read'" in capsys.readouterr().err
 
 
 def test_profile(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:

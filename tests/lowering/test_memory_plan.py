@@ -72,7 +72,7 @@ def check(program: Program, plan: MemoryPlan, values: dict[str, int]) -> None:
         if isinstance(op, host.Launch):
             for out, source in kernels[op.kernel].attributes.get(IN_PLACE, ()):
                 allowed.add((root(op.inputs[source]), root(op.outputs[out])))
-    arena = evaluate(plan.arena, values)
+    arena = evaluate(plan.largest.arena, values)
     rows = []
     for buffer, uses in lives.items():
         if isinstance(buffer.defining_op, host.Alloc):
@@ -101,7 +101,7 @@ UNBOUNDED: list[tuple[Dim, ...]] = [*SHAPES, (free, 16), (free, seq), (wide, 3),
 def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
     plan = random_program(shapes, seed)
     # Unbounded sizes of a dozen unrelated formulas may end in regions of their own.
-    assert plan.arena_bytes <= (2 if shapes is UNBOUNDED else 1.35) * plan.live_bytes
+    assert plan.largest.arena_bytes <= (2 if shapes is UNBOUNDED else 1.35) * plan.largest.live_bytes
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, UNBOUNDED], ids=["bounded", "unbounded"])
@@ -129,7 +129,7 @@ def random_program(shapes: list[tuple[Dim, ...]], seed: int) -> MemoryPlan:
         values = {"batch": rng.randint(1, 8), "seq": rng.randint(1, 512)}
         values |= {"free": rng.choice([1, 7, 4000]), "wide": rng.choice([0, 5, 9000])}
         check(program, plan, values)
-    assert plan.live_bytes <= plan.arena_bytes <= plan.unplanned_bytes
+    assert plan.largest.live_bytes <= plan.largest.arena_bytes <= plan.largest.unplanned_bytes
     return plan
 
 
@@ -140,9 +140,9 @@ def test_arena_shrinks_with_the_sizes() -> None:
         x = program.launch([x], (batch, seq, 64 * (1 + 3 * (k % 2))))
     program.launch([x], program.args[-1])
     plan = program.plan()
-    assert str(plan.arena) == "1280*batch*seq"
-    assert plan.arena_bytes == 1280 * 8 * 512 == plan.live_bytes
-    assert plan.unplanned_bytes == 6 * 1280 * 8 * 512
+    assert str(plan.largest.arena) == "1280*batch*seq"
+    assert plan.largest.arena_bytes == 1280 * 8 * 512 == plan.largest.live_bytes
+    assert plan.largest.unplanned_bytes == 6 * 1280 * 8 * 512
 
 
 def test_unbounded_sizes_are_formulas() -> None:
@@ -152,9 +152,9 @@ def test_unbounded_sizes_are_formulas() -> None:
     c = program.launch([b], (free, 4))
     program.launch([c], program.args[-1])
     plan = program.plan()
-    assert {s.name for s in free_symbols(plan.arena)} == {"free"}
-    assert evaluate(plan.arena, {"free": 4}) == 128
-    assert plan.to_metadata()["arena"] == str(plan.arena)
+    assert {s.name for s in free_symbols(plan.largest.arena)} == {"free"}
+    assert evaluate(plan.largest.arena, {"free": 4}) == 128
+    assert plan.to_metadata()["arena"] == str(plan.largest.arena)
 
 
 def test_in_place_only_where_it_is_sound() -> None:
@@ -169,7 +169,7 @@ def test_in_place_only_where_it_is_sound() -> None:
     program.launch([d, f], y)
     plan = program.plan()
     offset = {v: v.defining_op.offset for v in (a, b, c, d, e, f)}
-    assert plan.in_place == 2
+    assert plan.largest.in_place == 2
     assert offset[a] == offset[b]
     assert offset[c] == offset[e]
     assert offset[b] != offset[c]

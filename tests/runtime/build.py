@@ -31,6 +31,15 @@ STATES = [
     {"name": "calls", "dtype": "int32", "shape": []},
     {"name": "last", "dtype": "float32", "shape": [2, 4]},
 ]
+FUNCTIONS = {
+    "main": METADATA,
+    "recall": {
+        "inputs": [],
+        "outputs": [{"name": "last", "dtype": "float32", "shape": [2, 4]}],
+        "symbols": {},
+        "solver": [],
+    },
+}
 W = np.arange(1, 9, dtype=np.float32) * 0.5
 B = np.arange(1, 9, dtype=np.float32) * 10
 WEIGHTS = np.concatenate([W, B]).view(np.uint8)
@@ -54,13 +63,12 @@ def blobs_source(weights: np.ndarray, embed: bool, text: bytes) -> str:
 def build(
     path: Path, *, embed: bool = True, wasm: bool = False, defines: tuple[str, ...] = (), states: bool = False
 ) -> Path:
-    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it; its metadata tell of its states or do not."""
+    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it; its metadata tell of its states and functions or do not."""
     import json
 
     blobs = path.with_suffix(".blobs.c")
-    blobs.write_text(
-        blobs_source(WEIGHTS, embed, json.dumps({**METADATA, **({"states": STATES} if states else {})}).encode())
-    )
+    metadata = {**METADATA, **({"states": STATES, "functions": FUNCTIONS} if states else {})}
+    blobs.write_text(blobs_source(WEIGHTS, embed, json.dumps(metadata).encode()))
     sources = [SOURCES / "affine_module.c", blobs, *runtime_sources()]
     common = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", f"-I{INCLUDE_DIR}"]
     zig = [sys.executable, "-m", "ziglang", "cc"]

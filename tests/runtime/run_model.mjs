@@ -12,5 +12,7 @@ try {
 } catch (error) {
   message = error.message;
 }
+const functions = Object.keys(model.functions);
+const recalled = functions.includes("recall") ? [...model.call("recall", {}).last.data] : [];
 model.close();
-console.log(JSON.stringify({ y: [...y.data], y_shape: y.shape, pairs: [...pairs.data], message }));
+console.log(JSON.stringify({ y: [...y.data], y_shape: y.shape, pairs: [...pairs.data], message, functions, recalled }));

@@ -44,7 +44,8 @@ def run(driver: Path, *arguments: str, data: bytes = b"") -> str:
 
 @needs_cc
 @pytest.mark.parametrize(
-    "check", ["values", "errors", "allocation", "threads", "busy", "forked", "bound", "profile", "states"]
+    "check",
+    ["values", "errors", "allocation", "threads", "busy", "forked", "bound", "profile", "states", "functions"],
 )
 def test_checks_in_c(driver: Path, check: str) -> None:
     run(driver, check)

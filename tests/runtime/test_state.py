@@ -58,6 +58,34 @@ def test_wrong_states_are_refused(library: Any) -> None:
         library.state["calls"]
 
 
+def test_functions_share_states(library: Any) -> None:
+    assert list(library.functions) == ["main", "recall"] and library.functions["main"] is library
+    recall = library.functions["recall"]
+    np.testing.assert_array_equal(recall(), W.reshape(2, 4) * W[0])
+    y, _ = library(X, Z)
+    np.testing.assert_array_equal(library.recall(), y[:1].reshape(2, 4) * W[0])
+    recall.state["last"] = np.full((2, 4), 4, np.float32)
+    assert (recall() == 2).all() and library.state["calls"] == recall.state["calls"] == 1
+    assert repr(recall) == "Function('recall', )" and recall.outputs[0].name == "last"
+    with pytest.raises(ShapeError, match="the model has 0 inputs"):
+        recall(X)
+    with pytest.raises(AttributeError, match="no attribute or function 'remember'"):
+        library.remember  # noqa: B018
+    recall.close()
+    with pytest.raises(ArtifactError, match="closed"):
+        library(X, Z)
+
+
+def test_a_bound_function_reads_what_others_write(tmp_path: Path) -> None:
+    library = Library(build(tmp_path / "model.so", states=True))
+    bound = library.functions["recall"].bind()
+    y, _ = library(X, Z)
+    np.testing.assert_array_equal(bound(), y[:1].reshape(2, 4) * W[0])
+    with pytest.raises(ArtifactError, match="closed"):
+        library.close()
+        bound()
+
+
 def test_all_threads_share_what_is_kept(tmp_path: Path) -> None:
     library = Library(build(tmp_path / "model.so", states=True))
     threads = [threading.Thread(target=lambda: [library(X, Z) for _ in range(50)]) for _ in range(4)]

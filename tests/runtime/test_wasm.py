@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from build import expected
+from build import W, build, expected
 
 from tilewright.artifact.sources import INCLUDE_DIR
 from tilewright.errors import ArtifactError, ShapeError
@@ -71,3 +71,15 @@ def test_javascript_gives_the_same(affine_wasm: Path) -> None:
     np.testing.assert_allclose(np.reshape(result["y"], result["y_shape"]), y, rtol=1e-6)
     np.testing.assert_array_equal(result["pairs"], pairs)
     assert result["message"] == "input 'z' has size 2 in dimension 0, but 'batch' is 3 from dimension 0 of 'x'"
+    assert result["functions"] == ["main"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_javascript_runs_other_functions(tmp_path: Path) -> None:
+    model = build(tmp_path / "model.wasm", wasm=True, states=True)
+    loader = INCLUDE_DIR.parent / "js" / "tilewright.mjs"
+    script = Path(__file__).parent / "run_model.mjs"
+    done = subprocess.run(["node", script, loader, model], check=True, capture_output=True, text=True)
+    result = json.loads(done.stdout)
+    assert result["functions"] == ["main", "recall"]
+    np.testing.assert_allclose(result["recalled"], np.array(result["y"][:8]) * W[0])

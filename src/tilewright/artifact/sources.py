@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """TW_ABI_VERSION of tilewright.h."""
 
 INCLUDE_DIR = Path(__file__).parent.parent / "runtime" / "c"
@@ -19,6 +19,10 @@ EXPORTS = (
     "tw_binding_size",
     "tw_bind",
     "tw_run_bound",
+    "tw_function_index",
+    "tw_function_run",
+    "tw_function_shapes",
+    "tw_function_bind",
     "tw_state",
     "tw_reset",
     "tw_metadata",

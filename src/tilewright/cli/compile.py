@@ -24,6 +24,12 @@ from .common import (
 @click.argument("model")
 @click.option("-o", "--output", required=True, help=f"The artifact: {', '.join(ARTIFACT_SUFFIXES)}.")
 @compile_options
+@click.option(
+    "--weights",
+    type=click.Choice(["inside", "beside"]),
+    default="inside",
+    help="In the artifact, or in a file beside it.",
+)
 @click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
 def command(
     model: str,
@@ -32,6 +38,7 @@ def command(
     dims: tuple[Any, ...],
     threads: int | None,
     precision: str | None,
+    weights: str,
     verify: bool,
 ) -> int:
     """Compile MODEL (.onnx or .pt2) to an artifact."""
@@ -50,7 +57,7 @@ def command(
             model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, progress=progress
         )
         progress("writing")
-        library.save(output)
+        library.save(output, weights=weights)
     seconds = time.perf_counter() - begin
     out = console()
     kernels = len(library.metadata.get("kernels", []))

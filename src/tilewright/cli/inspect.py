@@ -44,21 +44,25 @@ def command(
 
 def _show(metadata: dict[str, Any], library: Any) -> None:
     out = console()
-    table = Table("", "name", "dtype", "shape", box=None)
-    kinds = {"inputs": "in", "states": "state", "outputs": "out"}
-    for side, kind in kinds.items():
-        for entry in metadata.get(side, ()):
-            label = "updated in" if entry.get("updated") else kind
-            add_row(table, label, entry["name"], entry["dtype"], shape_text(tuple(entry["shape"])))
-    out.print(table)
-    for name, (low, high) in symbol_bounds(metadata).items():
-        out.print(f"{low} <= {name}{'' if high is None else f' <= {high}'}", highlight=False)
+    functions = metadata.get("functions")
+    if functions is None:
+        _show_interface(metadata)
+    else:
+        if "states" in metadata:
+            out.print("states of all functions", style="bold")
+            _show_interface({"states": metadata["states"]})
+            out.print()
+        for name, entry in functions.items():
+            out.print(f"function {name}", style="bold")
+            _show_interface(entry)
+            arena = entry["memory"]["arena"]
+            out.print(f"arena: {arena} bytes, at most {entry['memory']['arena_bytes']}\n", highlight=False)
     plain = {k: v for k, v in metadata.items() if isinstance(v, str | int | float | bool)}
     if plain:
         out.print()
     for key, value in plain.items():
         out.print(f"{key.replace('_', ' ')}: {value}", highlight=False, markup=False)
-    for key in ("target", "memory", "fusion"):
+    for key in ("target", "memory", "weights", "fusion"):
         section = metadata.get(key)
         if isinstance(section, dict):
             out.print(f"\n{key}", style="bold")
@@ -73,13 +77,27 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
             table.add_column(
                 column, justify="right" if column in ("launches", "bytes", "flop") else "left", no_wrap=True
             )
-        largest = {name: high for name, (_, high) in symbol_bounds(metadata).items() if high is not None}
+        bounds = {s: b for entry in (metadata, *(functions or {}).values()) for s, b in symbol_bounds(entry).items()}
+        largest = {name: high for name, (_, high) in bounds.items() if high is not None}
         for kernel in kernels:
             costs = (_cost(kernel.get(key), largest, unit) for key, unit in (("bytes", "B"), ("flops", "")))
             operators = ", ".join(kernel.get("operators", ()))
             add_row(table, kernel["name"], kernel.get("kind", ""), str(kernel.get("launches", "")), *costs, operators)
         out.print(table)
         out.print("bytes and flop: of one launch at the largest sizes", highlight=False)
+
+
+def _show_interface(metadata: dict[str, Any]) -> None:
+    out = console()
+    table = Table("", "name", "dtype", "shape", box=None)
+    kinds = {"inputs": "in", "states": "state", "outputs": "out"}
+    for side, kind in kinds.items():
+        for entry in metadata.get(side, ()):
+            label = "updated in" if entry.get("updated") else kind
+            add_row(table, label, entry["name"], entry["dtype"], shape_text(tuple(entry["shape"])))
+    out.print(table)
+    for name, (low, high) in symbol_bounds(metadata).items():
+        out.print(f"{low} <= {name}{'' if high is None else f' <= {high}'}", highlight=False)
 
 
 def _cost(formula: Any, largest: dict[str, int], unit: str) -> str:

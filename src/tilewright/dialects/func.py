@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir.core import Attr, Effect, IRError, Operation, Value, VariadicOperand, operation
-from ..ir.types import Type
+from ..errors import CompileError
+from ..ir.constant import Constant
+from ..ir.core import Attr, Effect, IRError, Module, Operation, Value, VariadicOperand, operation
+from ..ir.types import BufferType, TensorType, Type
 
 
 @operation
 class Func(Operation):
-    """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them.
+    """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them. All of a module's functions are
+    for callers (`entries`); nothing calls another.
 
     `nested` (argument and result entries: name, and one place, several, None, or "complex" and two) says which of them a caller sees as
     lists, as absent, or as one tensor of complex numbers; empty where each is a value of its own. `seed` is the name of the argument (an i64 scalar), if any, that a caller may leave out: each
@@ -19,7 +22,7 @@ class Func(Operation):
 
     `updates`: names of arguments that a run changes. Their new values are the last results, behind the outputs; they are written to where the
     arguments lie. `states` are those of them that no caller passes, since they are kept from run to run: pairs of a name and the value (a `Constant`)
-    that the first run finds.
+    that the first run finds. Functions of a module share those of one name (`shared_states`).
     """
 
     name = "func.func"
@@ -71,6 +74,36 @@ class Func(Operation):
 
     def interpret(self, env: Any, *args: Any) -> Any:
         return env.run_block(self.body, args)
+
+
+def entries(module: Module) -> list[Func]:
+    """The functions that callers of a module find: all of them, "main" first."""
+    return sorted(module.functions(Func), key=lambda f: f.sym_name != "main")
+
+
+def shared_states(functions: Sequence[Func]) -> dict[str, tuple[TensorType | BufferType, Constant]]:
+    """The states of a module's functions, with their types and first values: those of one name are one.
+
+    Raises:
+        CompileError: functions disagree about a state; names it and them.
+    """
+    found: dict[str, tuple[TensorType | BufferType, Constant]] = {}
+    owner: dict[str, str] = {}
+    for function in functions:
+        types = {n: a.type for n, a in zip(function.arg_names, function.body.args, strict=True)}
+        for name, first in function.states:
+            known, begins = found.setdefault(name, (types[name], first))
+            other = owner.setdefault(name, function.sym_name)
+            if known is not types[name]:
+                raise CompileError(
+                    f"state '{name}' is {known} in function '{other}' and {types[name]} in function '{function.sym_name}': functions share states "
+                    "by name; give one of them another"
+                )
+            if begins != first:
+                raise CompileError(
+                    f"state '{name}' begins with other values in '{other}' than in '{function.sym_name}'"
+                )
+    return found
 
 
 @operation

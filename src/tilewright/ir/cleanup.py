@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .core import Block, Effect, IRError, Operation, Value
@@ -88,8 +89,9 @@ def _cse_block(block: Block, outer: dict[Any, Operation]) -> int:
     return count
 
 
-def sort_block(block: Block) -> None:
-    """Order a block's operations so that producers, of values and of symbols, stand before users, changing as little as possible.
+def sort_block(block: Block, earlier: Mapping[Operation, Iterable[Operation]] | None = None) -> None:
+    """Order a block's operations so that producers, of values and of symbols, stand before users, changing as little as possible; `earlier` tells
+    what else has to stand before an operation.
 
     Raises:
         IRError: the operations depend on each other in a cycle.
@@ -116,7 +118,7 @@ def sort_block(block: Block) -> None:
             stack.append((op, True))
             used = [v for inner in op.walk() for v in inner.operands] if op.regions else op.operands
             producers = [v.defining_op for v in reversed(used)] + definers_of(op, symbols)
-            for producer in producers:
+            for producer in (*producers, *(earlier or {}).get(op, ())):
                 if producer is not None and producer.parent is block and producer not in placed:
                     stack.append((producer, False))
     if ordered != ops:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .types import DType, TensorType
@@ -16,14 +16,14 @@ _counter = itertools.count()
 
 
 class Constant:
-    """An array standing in the IR as an attribute; compared by identity of the array, or by content (its digest) when not large.
+    """An array standing in the IR as an attribute; compared by where the array lies in memory, or by content (its digest) when not large.
 
     `array` is a NumPy array (possibly memory-mapped) and must not be written to. `name` is the parameter's name in the source
     model and, with a number, the key of its resource in printed text. `Constant.made` is one whose data are made from others'
     when they are asked for, and not kept.
     """
 
-    __slots__ = ("_array", "_digest", "_write", "key", "name", "numpy_dtype", "shape")
+    __slots__ = ("_array", "_digest", "_recipe", "_write", "key", "name", "numpy_dtype", "shape")
     SMALL = 32
     COMPARED = 65536
     """Arrays of up to so many elements are compared by content."""
@@ -33,6 +33,7 @@ class Constant:
 
         self._array: np.ndarray[Any, Any] | None = np.asarray(array)
         self._write: Callable[[np.ndarray[Any, Any]], None] | None = None
+        self._recipe: Hashable = None
         self.numpy_dtype, self.shape = self._array.dtype, tuple(int(d) for d in self._array.shape)
         self.name = name
         self.key = f"{name or 'constant'}_{next(_counter)}"
@@ -40,10 +41,17 @@ class Constant:
 
     @classmethod
     def made(
-        cls, shape: Sequence[int], dtype: Any, write: Callable[[np.ndarray[Any, Any]], None], name: str = ""
+        cls,
+        shape: Sequence[int],
+        dtype: Any,
+        write: Callable[[np.ndarray[Any, Any]], None],
+        name: str = "",
+        *,
+        recipe: Hashable,
     ) -> Constant:
         """A constant whose data `write` puts into an array of its shape and dtype, as often as they are needed; at once and for
-        all when there are few. `write` may run in any thread."""
+        all when there are few. `write` may run in any thread. `recipe` says what it does to which constants: what is made twice by one recipe, for
+        two functions say, is equal."""
         import numpy as np
 
         if math.prod(shape) <= cls.COMPARED:
@@ -51,7 +59,7 @@ class Constant:
             write(array)
             return cls(array, name)
         constant = cls(np.broadcast_to(np.zeros((), dtype), shape), name)
-        constant._array, constant._write = None, write
+        constant._array, constant._write, constant._recipe = None, write, recipe
         return constant
 
     @property
@@ -73,8 +81,14 @@ class Constant:
 
     @property
     def source(self) -> object:
-        """What the data come from: constants of one source and shape are equal."""
+        """The object that the data come from."""
         return self._array if self._write is None else self._write
+
+    def _origin(self) -> Hashable:
+        """What large constants of one dtype and shape are equal by: their recipe, or where their elements lie."""
+        if self._array is None:
+            return self._recipe
+        return self._array.__array_interface__["data"][0], self._array.strides
 
     @property
     def size(self) -> int:
@@ -129,12 +143,14 @@ class Constant:
             return True
         if not isinstance(other, Constant) or self.numpy_dtype != other.numpy_dtype or self.shape != other.shape:
             return False
-        return self.source is other.source or (self.size <= self.COMPARED and self.digest() == other.digest())
+        if self.size <= self.COMPARED:
+            return self.source is other.source or self.digest() == other.digest()
+        return self._origin() == other._origin()
 
     def __hash__(self) -> int:
         if self.size <= self.COMPARED:
             return hash(self.digest())
-        return hash((self.shape, id(self.source)))
+        return hash((self.shape, self._origin()))
 
     def __repr__(self) -> str:
         return f"Constant({self.key}: {self.type})"

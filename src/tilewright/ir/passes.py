@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -41,7 +41,8 @@ class CheckOptions:
     When they differ both modules are written to `dump_to` (default: a new temporary folder).
     """
 
-    function: str = "main"
+    function: str | None = "main"
+    """None: every function of the module."""
     draws: int = 3
     seed: int = 0
     max_dim: int = 9
@@ -194,12 +195,18 @@ class _Dump:
 
 
 class Checker:
-    """The inputs of a function and its results before the next pass. `options` may change between passes."""
+    """The inputs of a function, or of all, and the results before the next pass. `options` may change between passes."""
 
     def __init__(self, module: Module, options: CheckOptions) -> None:
         self.options = options
-        self.inputs = random_inputs(module, options)
-        self.results = [run_function(module, options.function, draw) for draw in self.inputs]
+        one = options.function
+        names = (
+            [str(op.attributes["sym_name"]) for op in module.body.ops if op.name == "func.func"]
+            if one is None
+            else [one]
+        )
+        self.cases = [(n, draw) for n in names for draw in random_inputs(module, replace(options, function=n))]
+        self.results = [run_function(module, n, draw) for n, draw in self.cases]
         self.text = print_op(module)
 
     def after(self, module: Module, name: str) -> None:
@@ -207,9 +214,9 @@ class Checker:
 
         options = self.options
         text = print_op(module)
-        for k, (draw, before) in enumerate(zip(self.inputs, self.results, strict=True)):
-            after = run_function(module, options.function, draw)
-            labels = _result_names(module, options.function, len(before))
+        for k, ((function, draw), before) in enumerate(zip(self.cases, self.results, strict=True)):
+            after = run_function(module, function, draw)
+            labels = _result_names(module, function, len(before))
             if len(after) != len(before):
                 self._fail(name, f"returns {len(after)} results instead of {len(before)}", draw, text)
             for label, x, y in zip(labels, before, after, strict=True):
@@ -255,7 +262,7 @@ def random_inputs(module: Module, options: CheckOptions) -> list[dict[str, np.nd
     """
     import numpy as np
 
-    args = _parameters(module, options.function)
+    args = _parameters(module, options.function or "main")
     symbols: dict[Expr, None] = {}
     for t in args.values():
         for d in t.shape:

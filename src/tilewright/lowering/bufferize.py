@@ -1,7 +1,7 @@
 """From tensors to memory: a function of tensor groups becomes a host program that launches kernels on buffers.
 
-Comes in: the function "main" over tensors, of constants, groups, reshapes, joins and scans of such only, and for each group the kernels that
-compute it. Goes out: the function "main" whose arguments are the model's inputs followed by its outputs as buffers. Whatever
+Comes in: functions over tensors, of constants, groups, reshapes, joins and scans of such only, and for each group the kernels that
+compute it. Goes out: the same functions, whose arguments are the model's inputs followed by its outputs as buffers. Whatever
 computes a result writes it where the caller wants it (destination passing); a scan's body writes its slices into the stacked results.
 """
 
@@ -15,7 +15,7 @@ from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.types import BufferType, TensorType
-from .in_place import computed, updates_in_place
+from .in_place import OVERWRITES, computed, updates_in_place
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,22 @@ KernelsOf = Callable[[tensor.Group], Sequence[str | KernelCall]]
 
 
 def bufferize(module: Module, kernels_of: KernelsOf) -> None:
-    """Replace the tensor function "main" by its host program.
+    """Replace the tensor functions by their host programs.
 
     Raises:
-        IRError: the function holds an operation that is neither constant, group, view nor scan, or a kernel is missing.
+        IRError: a function holds an operation that is neither constant, group, view nor scan, or a kernel is missing.
     """
-    old = module.symbol("main")
-    assert isinstance(old, func.Func)
+    for function in module.functions(func.Func):
+        _bufferize(module, function, kernels_of)
+    host.check_launches(module)
+
+
+def _bufferize(module: Module, old: func.Func, kernels_of: KernelsOf) -> None:
     results = old.outputs
     names = tuple(old.result_names) or tuple(f"output{k}" for k in range(len(results)))
     inputs = tuple(old.arg_names) or tuple(f"input{k}" for k in range(len(old.body.args)))
     new = func.Func(
-        sym_name="main",
+        sym_name=old.sym_name,
         arg_names=(*inputs, *names),
         result_names=names,
         updates=old.updates,
@@ -77,7 +81,6 @@ def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     module.body.insert_before(old, new)
     old.drop_all()
     old.detach()
-    host.check_launches(module)
 
 
 def _move(builder: Builder, pairs: Sequence[tuple[Value, Value]]) -> None:
@@ -182,6 +185,10 @@ class _Bufferizer:
                 self.buffers[result] = _view(builder, self.buffers[whole], TensorType(result.type.dtype, shape))
 
     def _launch(self, builder: Builder, group: tensor.Group, calls: Sequence[str | KernelCall]) -> None:
+        if (number := group.attributes.get(OVERWRITES)) is not None:
+            (result,) = group.results
+            if result not in self.buffers:
+                self.buffers[result] = _view(builder, self.buffers[group.operands[number]], result.type)
         self._allocate(builder, group)
         known = [self.buffers[v] for v in (*group.inputs, *group.results)]
         shared: dict[int, Value] = {}

@@ -10,7 +10,8 @@ from typing import cast
 
 from ..dialects import func, tensor
 from ..dialects.tensor import Read
-from ..ir.core import Block, Module, Operation, OpResult, Value
+from ..ir.cleanup import sort_block
+from ..ir.core import Block, IRError, Module, Operation, OpResult, Value
 from ..ir.symbolic import Dim, Expr, prove_eq
 from ..transforms.index_maps import flatten_index, substitute_all
 
@@ -34,31 +35,74 @@ def computed(value: Value, block: Block) -> list[Value] | None:
 
 
 def write_in_place(module: Module) -> None:
-    """Decide for each of the function's updates whether it is made where its argument lies; notes it at the function, and at scatters."""
-    main = module.symbol("main")
-    assert isinstance(main, func.Func)
-    if not main.updates:
-        return
-    order = {op: k for k, op in enumerate(main.body.ops)}
+    """Decide for each of the functions' updates whether it is made where its argument lies; notes it at the function, and at scatters."""
+    for function in module.functions(func.Func):
+        if function.updates:
+            _write_in_place(function)
+
+
+def _write_in_place(main: func.Func) -> None:
     written: list[str] = []
     taken: set[Value] = set()
+    earlier: dict[Operation, set[Operation]] = {}
     for name, (argument, value) in zip(main.updates, main.updated, strict=True):
         chain = computed(value, main.body)
-        if chain is None or chain[-1] in taken:
+        if chain is None:
             continue
-        result = cast(OpResult, chain[-1])
-        maker = result.op
-        begin = min(order[op] for op in _makers(maker))
-        readers = _readers(argument, main.body)
-        if any(order[op] > begin for op in readers) or (
-            maker in readers and not _may_overwrite(maker, result, argument)
-        ):
+        results = _versions(cast(OpResult, chain[-1]), argument)
+        steps = list(zip((argument, *results), results, strict=False))
+        overwritten = [_overwritten(result, version, main.body) for version, result in steps]
+        if taken.intersection(results) or None in overwritten:
             continue
-        if isinstance(maker, tensor.Join) and any(order[op] == begin for op in readers):
+        # Whoever reads a version of the argument's value does so before the next one begins to be made.
+        wanted = {op: set(before) for op, before in earlier.items()}
+        for version, result in steps:
+            readers = _readers(version, main.body) - {result.op}
+            for maker in _makers(result.op):
+                wanted.setdefault(maker, set()).update(readers)
+        if not _put_before(main.body, wanted):
             continue
+        earlier = wanted
+        for (_, result), number in zip(steps, overwritten, strict=True):
+            if number is not None and number >= 0:  # of a scatter
+                result.op.attributes[OVERWRITES] = number
         written.append(name)
-        taken.add(result)
+        taken.update(results)
     main.attributes[WRITTEN] = tuple(written)
+
+
+def _put_before(block: Block, earlier: dict[Operation, set[Operation]]) -> bool:
+    """Order a block so that all of `earlier[op]` stand before `op`; False, and unchanged, where they depend on it."""
+    place = {op: k for k, op in enumerate(block.ops)}
+    if all(place[reader] < place[op] for op, readers in earlier.items() for reader in readers):
+        return True
+    if any(reader.terminator for readers in earlier.values() for reader in readers):
+        return False
+    try:
+        sort_block(block, {op: sorted(readers, key=place.__getitem__) for op, readers in earlier.items()})
+    except IRError:
+        return False
+    return True
+
+
+def _versions(result: OpResult, argument: Value) -> list[OpResult]:
+    """The values that follow each other in the memory of an argument, the first one first: several where one scatter after the other changes it."""
+    versions = [result]
+    while (before := _scattered_into(versions[0].op)) is not argument:
+        if not isinstance(before, OpResult):
+            return [result]
+        versions.insert(0, before)
+    return versions
+
+
+def _scattered_into(op: Operation) -> Value | None:
+    """The tensor of which the only result of a group is a copy with other elements at some places."""
+    if not isinstance(op, tensor.Group) or op.kind != "scatter" or len(op.results) != 1:
+        return None
+    scatter = op.body.terminator.operands[0].defining_op
+    if not isinstance(scatter, tensor.Scatter) or scatter.dest not in op.body.args:
+        return None
+    return _root(op.operands[op.body.args.index(scatter.dest)])
 
 
 def updates_in_place(main: func.Func) -> set[Value]:
@@ -94,13 +138,15 @@ def _root(value: Value) -> Value:
     return value
 
 
-def _may_overwrite(maker: Operation, result: OpResult, argument: Value) -> bool:
-    """Whether the operation that computes `result` may do so in the memory of the argument, which it reads; notes that at a scatter."""
-    if not isinstance(maker, tensor.Group):
-        return False
-    numbers = [k for k, v in enumerate(maker.operands) if _root(v) is argument]
-    if len(numbers) != 1:
-        return False
+def _overwritten(result: OpResult, version: Value, block: Block) -> int | None:
+    """Where the operation that computes `result` may do so in the memory of `version`: the number of the operand that a scatter overwrites, -1 for
+    what writes everything; None where it may not."""
+    maker = result.op
+    if maker not in _readers(version, block):
+        return -1
+    numbers = [k for k, v in enumerate(maker.operands) if _root(v) is version]
+    if not isinstance(maker, tensor.Group) or len(numbers) != 1:
+        return None
     if maker.kind == "scatter" and len(maker.results) == 1:
         arg = maker.body.args[numbers[0]]
         scatter = maker.body.terminator.operands[0].defining_op
@@ -110,10 +156,9 @@ def _may_overwrite(maker: Operation, result: OpResult, argument: Value) -> bool:
             and len(arg.users) == 1
             and not scatter_reads(maker, arg)
         ):
-            maker.attributes[OVERWRITES] = numbers[0]
-            return True
-        return False
-    return (result.index, numbers[0]) in in_place_pairs(maker)
+            return numbers[0]
+        return None
+    return -1 if (result.index, numbers[0]) in in_place_pairs(maker) else None
 
 
 def scatter_reads(group: tensor.Group, arg: Value) -> bool:

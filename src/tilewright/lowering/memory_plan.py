@@ -13,7 +13,7 @@ the arena is only as large as a run's own sizes ask.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,8 +37,8 @@ IN_PLACE = "tw.in_place"
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
-    """What planning decided. Bytes are at the symbols' upper bounds (`NOMINAL` for those without)."""
+class ArenaPlan:
+    """What planning decided for one function. Bytes are at the symbols' upper bounds (`NOMINAL` for those without)."""
 
     arena: Dim  # bytes, over the function's symbols
     arena_bytes: int
@@ -46,10 +46,11 @@ class MemoryPlan:
     live_bytes: int  # the most that is alive at one time: no plan needs less
     buffers: int
     in_place: int  # buffers that took over the memory of a dying one
-    weights: tuple[tuple[int, Constant], ...]  # (offset, data), each once
-    weights_size: int
+    copied: tuple[
+        str, ...
+    ] = ()  # states and inputs that a run replaces by a copy of the whole, because it could not write them where they lie
 
-    def to_metadata(self) -> dict[str, int | str]:
+    def to_metadata(self) -> dict[str, int | str | list[str]]:
         """The report, for an artifact's metadata."""
         return {
             "arena": self.arena if isinstance(self.arena, int) else str(self.arena),
@@ -58,8 +59,25 @@ class MemoryPlan:
             "live_bytes": self.live_bytes,
             "buffers": self.buffers,
             "in_place": self.in_place,
-            "weights_bytes": self.weights_size,
+            **({"copied": list(self.copied)} if self.copied else {}),
         }
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The arena of each function, of which a context needs the largest, and the weights that they share."""
+
+    functions: Mapping[str, ArenaPlan]
+    weights: tuple[tuple[int, Constant], ...]  # (offset, data), each once
+    weights_size: int
+
+    @property
+    def largest(self) -> ArenaPlan:
+        return max(self.functions.values(), key=lambda plan: plan.arena_bytes)
+
+    def to_metadata(self) -> dict[str, int | str | list[str]]:
+        """The report, for an artifact's metadata: the largest arena, and the weights."""
+        return {**self.largest.to_metadata(), "weights_bytes": self.weights_size}
 
 
 @dataclass(eq=False)
@@ -79,15 +97,20 @@ class _Storage:
 
 
 def plan_memory(module: Module) -> MemoryPlan:
-    """Give every `host.alloc` and `host.constant` of the host function "main" its offset.
+    """Give every `host.alloc` and `host.constant` of the host functions its offset.
 
     Raises:
-        IRError: the function is no host program, or a size cannot be told from its symbols.
+        CompileError: functions disagree about a state.
+        IRError: a function is no host program, or a size cannot be told from its symbols.
     """
-    main = module.symbol("main")
-    assert isinstance(main, func.Func)
+    functions = func.entries(module)
+    func.shared_states(functions)
     kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
-    weights, weights_size = _place_weights(main)
+    weights, weights_size = _place_weights(functions)
+    return MemoryPlan({f.sym_name: _plan_arena(f, kernels) for f in functions}, weights, weights_size)
+
+
+def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel]) -> ArenaPlan:
     slots = _number_slots(main)
     allocs = [op for op in main.walk() if isinstance(op, host.Alloc) and op.slot is None]
     storages, in_place = _storages(main, kernels)
@@ -100,16 +123,20 @@ def plan_memory(module: Module) -> MemoryPlan:
             alloc.offset = s.offset
     main.attributes[host.ARENA_SIZE] = arena
     main.attributes[host.SLOTS] = slots
-    return MemoryPlan(
+    return ArenaPlan(
         arena=arena,
         arena_bytes=int(evaluate(arena, values)),
         unplanned_bytes=sum(int(evaluate(_aligned_bytes(a), values)) for a in allocs),
         live_bytes=_most_alive(storages),
         buffers=len(allocs),
         in_place=in_place,
-        weights=weights,
-        weights_size=weights_size,
+        copied=_copied(main),
     )
+
+
+def _copied(main: func.Func) -> tuple[str, ...]:
+    targets = {op.target for op in main.body.ops if isinstance(op, host.Copy)}
+    return tuple(n for n, a in zip(main.arg_names, main.body.args, strict=True) if n in main.updates and a in targets)
 
 
 def root(value: Value) -> Value:
@@ -156,23 +183,48 @@ def _aligned_bytes(alloc: host.Alloc) -> Dim:
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
 
 
-def _place_weights(main: func.Func) -> tuple[tuple[tuple[int, Constant], ...], int]:
+def _place_weights(functions: Sequence[func.Func]) -> tuple[tuple[tuple[int, Constant], ...], int]:
     """Offsets of all constants, equal ones sharing theirs; returns them and the size of the whole."""
+    same = _equal_contents(functions)
     seen: dict[Constant, int] = {}
     end = 0
 
     def place(value: Constant) -> int:
         nonlocal end
+        value = same.get(value, value)
         if value not in seen:
             seen[value] = end
             end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
         return seen[value]
 
-    for op in main.walk():
-        if isinstance(op, host.Constant):
-            op.offset = place(op.value)
-    main.attributes[host.STATES] = tuple(-1 if _is_zero(first) else place(first) for _, first in main.states)
+    for function in functions:
+        for op in function.walk():
+            if isinstance(op, host.Constant):
+                op.offset = place(op.value)
+        function.attributes[host.STATES] = tuple(
+            -1 if _is_zero(first) else place(first) for _, first in function.states
+        )
     return tuple((offset, value) for value, offset in seen.items()), end
+
+
+def _equal_contents(functions: Sequence[func.Func]) -> dict[Constant, Constant]:
+    """Large constants of one function that have the contents of another's without being known to be equal: they were computed for each. Only
+    what looks alike and is not shared is read."""
+    users: dict[Constant, set[str]] = {}
+    for function in functions:
+        for op in function.walk():
+            if isinstance(op, host.Constant) and op.value.size > Constant.COMPARED:
+                users.setdefault(op.value, set()).add(function.sym_name)
+    alike: dict[object, list[Constant]] = {}
+    for value, names in users.items():
+        if len(names) == 1:
+            alike.setdefault((value.numpy_dtype, value.shape), []).append(value)
+    same: dict[Constant, Constant] = {}
+    for values in alike.values():
+        if len(set().union(*(users[v] for v in values))) > 1:
+            first: dict[bytes, Constant] = {}
+            same.update((v, first.setdefault(v.digest(), v)) for v in values)
+    return same
 
 
 def _is_zero(value: Constant) -> bool:

@@ -136,9 +136,11 @@ def lower(
 
 
 def _moved(module: Module) -> tuple[int, Dim]:
-    main = module.symbol("main")
-    assert isinstance(main, func.Func)
-    return moved_bytes(main.body)
+    counts = [moved_bytes(function.body) for function in module.functions(func.Func)]
+    total: Dim = 0
+    for _, moved in counts:
+        total = total + moved
+    return sum(kernels for kernels, _ in counts), total
 
 
 def _contractions(module: Module) -> dict[str, int]:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -65,6 +65,7 @@ _EXCEPTIONS: dict[int, type[TilewrightError]] = {
     6: ArtifactError,
     7: TilewrightError,
     8: TilewrightError,
+    9: ArtifactError,
 }
 
 
@@ -107,10 +108,31 @@ class CompiledModel(ABC):
         self._nested = Nested.of(metadata)
         self._seed: str | None = metadata.get("seed")
         self._updated = tuple(k for k, t in enumerate(metadata["inputs"]) if t.get("updated", False))
+        self._share(metadata, where)
+
+    def _share(self, metadata: dict[str, Any], where: str) -> None:
+        """Set up what the functions of a library have in common."""
         self._turn = threading.RLock()
         """Held during calls of a model that keeps states, and while these are looked at."""
         self._keeps = bool(metadata.get("states"))
         self.state = State(metadata.get("states", ()), self._state_memory, self._turn)
+        entries = metadata.get("functions", {"main": metadata})
+        self.functions = {name: self if name == "main" else self._function(name, e) for name, e in entries.items()}
+
+    functions: dict[str, CompiledModel]
+    """All functions by name: ``library.functions["decode"](...)``, also ``library.decode(...)``. The library itself is "main", if there is one. They share weights,
+    states and working memory."""
+
+    def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
+        raise ArtifactError(f"function '{name}': this kind of library has one function only")
+
+    if not TYPE_CHECKING:  # else every misspelled attribute would be a function
+
+        def __getattr__(self, name: str) -> CompiledModel:
+            found = self.__dict__.get("functions", {}).get(name)
+            if found is None:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute or function '{name}'")
+            return found
 
     state: State
     """The tensors that calls read and write and the next call finds, by name: to be read, replaced and reset."""
@@ -137,10 +159,12 @@ class CompiledModel(ABC):
         """The target's code at `level`, None when there is no such level."""
         return None
 
-    def save(self, path: str | Path) -> Path:
-        """Write the model as a self-contained artifact; nothing half-written is left when that fails.
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+        """Write the model as an artifact; nothing half-written is left when that fails.
 
-        Raises ArtifactError: the file cannot be written.
+        `weights`: "inside" the file, or "beside" it in a file of their own, ``model.weights``, which is mapped when the artifact is loaded and shared by all
+        processes that do; None leaves them where they are, those of a model just compiled inside.
+        Raises ArtifactError: a file cannot be written, or the weights cannot go there.
         """
         raise ArtifactError(f"{path}: this kind of library cannot be saved")
 
@@ -165,6 +189,8 @@ class CompiledModel(ABC):
         rows = []
         for kernel in self.metadata.get("kernels", []):
             row = total[kernel["name"]]
+            if not row.calls:
+                continue  # of another function
             flops, moved = (evaluate(kernel[k], symbols) * row.calls for k in ("flops", "bytes"))
             rows.append(
                 KernelProfile(
@@ -192,6 +218,7 @@ class CompiledModel(ABC):
         filled and returned instead of new ones.
         Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size.
         """
+        self._refuse_without_main()
         if self._seed is not None and self._seed not in kwargs:
             expected = len(self._names if self._nested is None else self._nested.inputs)
             if len(args) < expected and len(args) != len(self._names):
@@ -222,6 +249,7 @@ class CompiledModel(ABC):
         runs fill, apart from the inputs; without it the model runs once to make it.
         Raises ShapeError as `__call__`, and where a tensor would have to be copied or tensors overlap.
         """
+        self._refuse_without_main()
         self._refuse_late("bound")
         values = self._in_order(args, kwargs)
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
@@ -270,6 +298,13 @@ class CompiledModel(ABC):
             raise ShapeError(f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}")
         return (*args, *(kwargs[name] for name in names[len(args) :]))
 
+    def _refuse_without_main(self) -> None:
+        if self not in self.functions.values():
+            names = ", ".join(f"'{name}'" for name in self.functions)
+            raise ShapeError(
+                f"the library has no function 'main'; its functions are {names}: call library.functions[...](...)"
+            )
+
     def _refuse_late(self, what: str) -> None:
         for spec, entry in zip(self.outputs, self.metadata["outputs"], strict=True):
             if entry.get("late", False):
@@ -303,6 +338,49 @@ class CompiledModel(ABC):
         raise TypeError(
             "a compiled model cannot be pickled: save() it and tilewright.load() the file in the other process"
         )
+
+
+def goes_beside(path: str | Path, weights: str | None) -> bool:
+    """What the argument `weights` of `CompiledModel.save` says of a model whose weights may go anywhere."""
+    if weights not in (None, "inside", "beside"):
+        raise ArtifactError(f"{path}: weights={weights!r} is neither 'inside' nor 'beside'")
+    return weights == "beside"
+
+
+class Function(CompiledModel):
+    """One of several functions of a library."""
+
+    def __init__(self, library: Any, name: str, index: int, entry: dict[str, Any]) -> None:
+        """`index`: its number at run time; `entry`: what the library's metadata say of it."""
+        self.library, self.name, self.index = library, name, index
+        shared = {k: v for k, v in library.metadata.items() if k not in ("functions", "seed", "nested")}
+        self._describe({**shared, **entry}, name)
+
+    def _share(self, metadata: dict[str, Any], where: str) -> None:
+        self._turn, self._keeps, self.state = self.library._turn, self.library._keeps, self.library.state
+        self.functions = {self.name: self}
+
+    def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        results: list[np.ndarray] = self.library._execute_function(self, arrays, out)
+        return results
+
+    def ir(self, level: str = "graph") -> str:
+        """The text of the whole library, see `CompiledModel.ir`."""
+        text: str = self.library.ir(level)
+        return text
+
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+        """Write the whole library, see `CompiledModel.save`."""
+        saved: Path = self.library.save(path, weights=weights)
+        return saved
+
+    def close(self) -> None:
+        """Close the whole library."""
+        self.library.close()
+
+    def __repr__(self) -> str:
+        signature = ", ".join(f"{s.name}: {s.dtype}[{', '.join(map(str, s.shape))}]" for s in self.inputs)
+        return f"Function({self.name!r}, {signature})"
 
 
 def _same_memory(array: np.ndarray, tensor: Any) -> bool:

@@ -17,23 +17,27 @@ import numpy as np
 
 from tilewright.artifact.sources import ABI_VERSION
 from tilewright.artifact.trailer import verify_file
+from tilewright.artifact.weights import find_beside, read_weights
 from tilewright.errors import ArtifactError, TilewrightError
-from tilewright.runtime.model import CompiledModel, exception_for
+from tilewright.runtime.model import CompiledModel, Function, exception_for
 from tilewright.runtime.tensors import DTYPES
 
 _TENSOR = struct.Struct("<IiiiBBHII4xQ")  # DLTensor of wasm32
-_OPTIONS = struct.Struct("<IiI4xQI4x")  # tw_options of wasm32
+_OPTIONS = struct.Struct("<IiI4xQII")  # tw_options of wasm32
 _CPU = 1
 _SKIP_VERIFY = 1
 
 
 class WasmLibrary(CompiledModel):
-    """A compiled model in a `.wasm` file. `weights`: where the file does not carry them, all of them as bytes.
+    """A compiled model in a `.wasm` file. `weights`: where the file does not carry them, all of them as bytes, or their file.
 
     Raises ArtifactError: wasmtime is not installed, or the file is no artifact, damaged, or of another version.
     """
 
-    def __init__(self, path: str | Path, *, weights: np.ndarray | None = None) -> None:
+    index = 0
+    """Of its main function at run time."""
+
+    def __init__(self, path: str | Path, *, weights: np.ndarray | str | Path | None = None) -> None:
         try:
             import wasmtime
         except ImportError:
@@ -53,6 +57,9 @@ class WasmLibrary(CompiledModel):
         if found != ABI_VERSION:
             raise ArtifactError(f"{path}: its C interface is version {found}, this Tilewright speaks {ABI_VERSION}")
         self._describe(json.loads(self._text("tw_metadata")), str(path))
+        if not isinstance(weights, np.ndarray):
+            file = find_beside(self.path, self.metadata) if weights is None else Path(weights)
+            weights = None if file is None else read_weights(file, self.metadata)
         self._context = self._create(weights)
 
     def _call(self, name: str, *arguments: int) -> int:
@@ -92,7 +99,7 @@ class WasmLibrary(CompiledModel):
     def _create(self, weights: np.ndarray | None) -> int:
         held = 0 if weights is None else self._place(weights)  # lives as long as the instance
         size = 0 if weights is None else weights.nbytes
-        options = self._place(_OPTIONS.pack(ABI_VERSION, 1, held, size, _SKIP_VERIFY))
+        options = self._place(_OPTIONS.pack(ABI_VERSION, 1, held, size, _SKIP_VERIFY, 0))
         slot = self._place(bytes(4))
         self._checked("tw_create", options, slot)
         context = int(self._view(slot, 4).view(np.uint32)[0])
@@ -100,19 +107,32 @@ class WasmLibrary(CompiledModel):
         self._call("tw_free", slot)
         return context
 
+    def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
+        text = self._place(name.encode() + b"\0")
+        index = self._call("tw_function_index", text)
+        self._call("tw_free", text)
+        return Function(self, name, index, entry)
+
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        return self._execute_function(self, arrays, out)
+
+    def _execute_function(
+        self, function: CompiledModel, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None
+    ) -> list[np.ndarray]:
         with self._turn:
             if not self._context:
                 raise ArtifactError(f"{self.path}: this library has been closed")
             held: list[int] = []
             try:
-                return self._run(arrays, out, held)
+                return self._run(function, arrays, out, held)
             finally:
                 for pointer in held:
                     self._call("tw_free", pointer)
 
-    def _run(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None, held: list[int]) -> list[np.ndarray]:
-        count, results_count = len(arrays), len(self.outputs)
+    def _run(
+        self, function: Any, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None, held: list[int]
+    ) -> list[np.ndarray]:
+        count, results_count = len(arrays), len(function.outputs)
         tensors = bytearray(_TENSOR.size * (count + results_count))
         for index, array in enumerate(arrays):
             held.append(data := self._place(array.reshape(-1).view(np.uint8)))
@@ -122,9 +142,9 @@ class WasmLibrary(CompiledModel):
             _TENSOR.pack_into(tensors, index * _TENSOR.size, *row)
         held.append(at := self._place(bytes(tensors)))
         outputs = at + count * _TENSOR.size
-        self._checked("tw_run", self._context, at, count, outputs, results_count)
+        self._checked("tw_function_run", self._context, function.index, at, count, outputs, results_count)
         results = []
-        for index, (spec, dtype) in enumerate(zip(self.outputs, self._output_dtypes, strict=True)):
+        for index, (spec, dtype) in enumerate(zip(function.outputs, function._output_dtypes, strict=True)):
             row = _TENSOR.unpack(self._view(outputs + index * _TENSOR.size, _TENSOR.size).tobytes())
             sizes: tuple[int, ...] = tuple(self._view(row[7], 8 * row[3]).view(np.int64).tolist())
             size = int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize
@@ -135,7 +155,7 @@ class WasmLibrary(CompiledModel):
                     raise exception_for(2, f"output '{spec.name}': expected {dtype.name}{list(sizes)}, got {got}")
                 out[index][...] = result
             results.append(result)
-        for index in self._updated:
+        for index in function._updated:
             arrays[index][...] = (
                 self._view(held[2 * index], arrays[index].nbytes).view(arrays[index].dtype).reshape(arrays[index].shape)
             )

@@ -134,10 +134,13 @@ class WebgpuLibrary(CompiledModel):
         work.dispatch_workgroups(min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1)
         work.end()
 
-    def save(self, path: str | Path) -> Path:
-        """Write the artifact (a ``.tar``)."""
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+        """Write the artifact (a ``.tar``), with its weights inside."""
         from tilewright.artifact.package import save_files
+        from tilewright.runtime.model import goes_beside
 
+        if goes_beside(path, weights):
+            raise ArtifactError(f"{path}: an artifact for WebGPU has its weights inside")
         files = {
             "metadata.json": json.dumps(self.metadata).encode(),
             "program.json": json.dumps(self._program).encode(),

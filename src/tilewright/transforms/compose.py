@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..dialects import graph, scalar, tensor
+from ..dialects import func, graph, scalar, tensor
 from ..dialects.tensor import extent, free_symbols_of, is_dynamic_symbol
 from ..ir.builder import Builder
 from ..ir.cleanup import cse, dce
-from ..ir.core import Module, Operation, Value
+from ..ir.core import BlockArgument, Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
 from ..ir.types import boolean, i64
 from .contraction import has_few_readers, match_contraction
@@ -161,7 +161,7 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
     if contraction is not None and read in (contraction.a.read, contraction.b.read):
         gathered = read is contraction.b.read and has_few_readers(contraction) and _gathers(op)
         return _keeps_contraction(consumer, read, producer) or gathered
-    if len(consumer.body) + len(op.body) > MAX_BODY:
+    if len(consumer.body) + len(op.body) > MAX_BODY or _would_overwrite(consumer, op):
         return False
     if _needs_index_values(op) and any(_is_dynamic(e) for e in producer.indices):
         return False
@@ -182,6 +182,27 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
         return True
     # Evaluated more often than it has elements: only if that is cheap.
     return heavy == 0 and (cheap + reads) * copies <= 8
+
+
+def _would_overwrite(consumer: Computation, producer: tensor.Compute) -> bool:
+    """Whether a scatter into a tensor that the function updates (a cache, where it lies) takes elements of the same tensor from the producer: it must
+    have read them all before it writes."""
+    if not isinstance(consumer, tensor.Scatter):
+        return False
+    versions = [_behind_views(consumer.dest)]
+    while isinstance(scatter := versions[-1].defining_op, tensor.Scatter):
+        versions.append(_behind_views(scatter.dest))
+    first = versions[-1]
+    if not isinstance(first, BlockArgument) or not isinstance(function := first.block.parent_op, func.Func):
+        return False
+    updated = any(argument is first for argument, _ in function.updated) if function.updates else False
+    return updated and any(_behind_views(r.source) in versions for r in producer.reads)
+
+
+def _behind_views(value: Value) -> Value:
+    while isinstance(view := value.defining_op, tensor.View):
+        value = view.x
+    return value
 
 
 def _belongs_to_contraction(op: tensor.Compute) -> bool:

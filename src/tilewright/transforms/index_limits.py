@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..dialects import func, graph
-from ..ir.core import Module, Value
+from ..ir.core import Value
 from ..ir.symbolic import bounds
 
 _KEEPS_VALUES = frozenset(
@@ -24,15 +24,13 @@ _KEEPS_VALUES = frozenset(
 """Operators whose result holds (some of) the elements of their operands, unchanged."""
 
 
-def index_limits(module: Module) -> dict[str, int]:
-    """For each integer input of "main" that is used as an index: the size of the smallest dimension it indexes.
+def index_limits(function: func.Func) -> dict[str, int]:
+    """For each integer input of a function that is used as an index: the size of the smallest dimension it indexes.
 
     A dimension of unknown size counts with its lower bound. Inputs that index nothing, or only after arithmetic, are left out.
     """
-    main = module.symbol("main")
-    assert isinstance(main, func.Func)
     limits = {}
-    for name, arg in zip(main.arg_names, main.body.args, strict=True):
+    for name, arg in zip(function.arg_names, function.body.args, strict=True):
         if arg.type.dtype.is_integer:
             found = _sizes_indexed(arg, set())
             if found:

@@ -111,7 +111,7 @@ class _Lowering:
             out[...] = source.array  # rounds to nearest, ties to even
 
         name = f"{source.name}.{self.dtype.name}" if source.name else self.dtype.name
-        rounded = Constant.made(source.shape, dtype, write, name)
+        rounded = Constant.made(source.shape, dtype, write, name, recipe=("rounded", dtype, source))
         self._redirect(reads, op.result, Builder.after(op)(graph.Constant(value=rounded, location=op.location)))  # type: ignore[attr-defined]
 
     def _produced(self, op: tensor.Compute | tensor.Scatter) -> None:

@@ -26,7 +26,7 @@ class _Product:
     """A matmul by a constant and the bias addition after it, if there is one; `last` is the result that users see."""
 
     matmul: Any
-    weight: np.ndarray[Any, Any]
+    weight: Constant
     bias: np.ndarray[Any, Any] | None
     last: Any
 
@@ -52,8 +52,9 @@ def merge_matmuls(module: Module) -> int:
 def _product(op: Operation) -> _Product | None:
     if not isinstance(op, graph.Matmul) or op.dtype is not None:
         return None  # integer products stay apart: what makes real numbers of each is its epilogue
-    weight = array_of(op.b)
-    if weight is None or weight.ndim != 2 or tensor_type(op.a).rank < 2 or array_of(op.a) is not None:
+    constant = op.b.defining_op
+    weight = constant.value if isinstance(constant, graph.Constant) else None
+    if weight is None or len(weight.shape) != 2 or tensor_type(op.a).rank < 2 or array_of(op.a) is not None:
         return None
     users = op.result.users
     if op.result.has_one_use and isinstance(users[0], graph.Add) and users[0].parent is op.parent:
@@ -92,12 +93,13 @@ def _merge(products: list[_Product], order: dict[Operation, int]) -> None:
     weights = [p.weight for p in products]
 
     def join(out: np.ndarray[Any, Any]) -> None:
-        np.concatenate(weights, 1, out=out)
+        np.concatenate([w.array for w in weights], 1, out=out)
 
-    joined_weight = Constant.made((weights[0].shape[0], sum(sizes)), weights[0].dtype, join, name)
+    shape = weights[0].shape[0], sum(sizes)
+    joined_weight = Constant.made(shape, weights[0].numpy_dtype, join, name, recipe=("joined", *weights))
     joined = b(graph.Matmul(first.a, b(graph.Constant(value=joined_weight))))
     if any(p.bias is not None for p in products):
-        dtype = products[0].weight.dtype
+        dtype = products[0].weight.numpy_dtype
         parts = [np.zeros(n, dtype) if p.bias is None else p.bias for p, n in zip(products, sizes, strict=True)]
         joined = b(graph.Add(joined, new_constant(b, np.concatenate(parts), name)))
     start = 0

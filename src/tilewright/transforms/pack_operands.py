@@ -153,7 +153,10 @@ def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel
     strides = [_number(c.b.coefficients[a]) for a in axes]
     start = _number(c.b.offset)
     nr, group = panel.nr, panel.group
-    key = (id(source.source), tuple(shape), tuple(strides), start, panel)
+    recipe = ("packed", source, tuple(shape), tuple(strides), start, panel)
+    anchor = c.b.value.defining_op
+    assert anchor is not None
+    key = anchor.parent, recipe
     if key not in packed:
         n_at = len(outer)
         whole, rest = divmod(shape[n_at], nr)
@@ -178,9 +181,7 @@ def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel
         inner = (rows, nr) if group == 1 else (rows // group, nr, group)
         result = (*shape[:n_at], whole + (rest > 0), *shape[n_at + 1 : -1], *inner)
         name = f"{source.name}.packed" if source.name else "packed"
-        constant = Constant.made(result, source.numpy_dtype, write, name)
-        anchor = c.b.value.defining_op
-        assert anchor is not None
+        constant = Constant.made(result, source.numpy_dtype, write, name, recipe=recipe)
         packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
     _replace_b(c, packed[key], _panel_index(outer, last, k, panel))
 

@@ -105,9 +105,11 @@ def _panels(sources: list[Any], bits: int, groups: int, size: int, nr: int, pack
     )
     found = []
     for op, dims, dtype, write in wanted:
-        key = (id(op.value), dims)
+        recipe = ("quantized", op.value, bits, groups, size, nr)
+        key = op.parent, recipe
         if key not in packed:
-            constant = Constant.made(dims, dtype, write, f"{op.value.name}.packed" if op.value.name else "packed")
+            name = f"{op.value.name}.packed" if op.value.name else "packed"
+            constant = Constant.made(dims, dtype, write, name, recipe=recipe)
             packed[key] = Builder.after(op)(graph.Constant(value=constant, location=op.location))  # type: ignore[attr-defined]
         found.append(packed[key])
     return found

@@ -38,6 +38,10 @@ def separate(module: Module) -> list[Part] | None:
     Raises:
         CompileError: an operator that is not for strings is given some; names it and its place.
     """
+    functions = module.functions(Func)
+    if len(functions) != 1 or functions[0].sym_name != "main":
+        _refuse_strings(functions)
+        return None
     block = module.symbol("main").body
     ops = [op for op in block.ops if not op.terminator]
     interpreted = {op for op in ops if needs_interpreter(op)}
@@ -59,6 +63,16 @@ def separate(module: Module) -> list[Part] | None:
         _part(block, [op for op in ops if level.get(op) == k], interpreted=k % 2 == 0)
         for k in sorted(set(level.values()))
     ]
+
+
+def _refuse_strings(functions: Iterable[Func]) -> None:
+    for function in functions:
+        for op in function.body.ops:
+            if needs_interpreter(op) or any(is_string(v) for v in (*op.operands, *op.results)):
+                raise CompileError(
+                    f"'{op.name}' in function '{function.sym_name}' is for strings, which run in Python (at {op.location}): only a model that is one "
+                    "function, 'main', may hold it"
+                )
 
 
 def _is_free(op: Operation) -> bool:

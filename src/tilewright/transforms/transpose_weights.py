@@ -61,7 +61,8 @@ def _misplaced(read: tensor.Read, lane: Expr) -> int | None:
 def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None:
     anchor: Any = read.source.defining_op
     source = anchor.value
-    key = (id(source.source), position)
+    recipe = ("transposed", position, source)
+    key = anchor.parent, recipe
     if key not in made:
         shape = [*source.shape[:position], *source.shape[position + 1 :], source.shape[position]]
         constant = Constant.made(
@@ -69,6 +70,7 @@ def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None
             source.numpy_dtype,
             lambda out: np.copyto(out, np.moveaxis(source.array, position, -1)),
             f"{source.name}.transposed" if source.name else "transposed",
+            recipe=recipe,
         )
         made[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
     indices = (*read.indices[:position], *read.indices[position + 1 :], read.indices[position])

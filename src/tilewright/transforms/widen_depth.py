@@ -67,7 +67,8 @@ def _widen(c: Contraction) -> None:
         whole[..., : old.shape[at]] = np.moveaxis(old.array, at, -1)
         whole[..., old.shape[at] :] = 0
 
-    filled = Constant.made((*old.shape[:at], LEAST_DEPTH, *old.shape[at + 1 :]), old.numpy_dtype, write, old.name)
+    sizes = (*old.shape[:at], LEAST_DEPTH, *old.shape[at + 1 :])
+    filled = Constant.made(sizes, old.numpy_dtype, write, old.name, recipe=("widened", at, old))
     right = Builder.after(constant)(graph.Constant(value=filled, location=constant.location))  # type: ignore[attr-defined]
     for operand, value, place in ((c.a, left, places[0][0]), (c.b, right, at)):
         read = operand.read

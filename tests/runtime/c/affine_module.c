@@ -4,7 +4,8 @@
  *   y: float32[batch, 8] = x * w + b + z[:, None];  pairs: float32[2 * batch] = z, z
  *
  * Two kernels: `scale` writes x * w to the arena, through scratch memory; `shift` adds b and z. Two states:
- *   calls: int32[] counts the runs from 0; last: float32[2, 4] is at first w, then the first row of y. */
+ *   calls: int32[] counts the runs from 0; last: float32[2, 4] is at first w, then the first row of y.
+ * A second function, `recall`, has no inputs and returns last: float32[2, 4], times w[0]. */
 #include "runtime.h"
 
 #define COLUMNS 8
@@ -87,6 +88,33 @@ static int32_t run(tw_context* context, int64_t* values, void** in, void** out, 
   return 0;
 }
 
-const tw_module_desc tw_module = {
-    ABI,           2,        2,      1, 2, 0, 2, 0, 8 * COLUMNS, inputs, outputs, symbols, states, kernels, FEATURES, solve,
-    output_shapes, arena_size, scratch_size, run};
+static const tw_tensor_desc recalled[] = {{"last", kDLFloat, 32, 2, 0}};
+
+static int32_t solve_none(const int64_t* const* shapes, int64_t* values, tw_shape_error* error) {
+  (void)shapes, (void)values, (void)error;
+  return 0;
+}
+
+static void recalled_shapes(const int64_t* values, int64_t* const* shapes) {
+  (void)values;
+  shapes[0][0] = 2, shapes[0][1] = 4;
+}
+
+static int64_t no_bytes(const int64_t* values) {
+  (void)values;
+  return 0;
+}
+
+static int32_t recall(tw_context* context, int64_t* values, void** in, void** out, void** kept, uint8_t* arena,
+                      const uint8_t* weights) {
+  (void)context, (void)values, (void)in, (void)arena;
+  for (int i = 0; i < COLUMNS; ++i) ((float*)out[0])[i] = ((const float*)kept[1])[i] * *(const float*)(const void*)weights;
+  return 0;
+}
+
+static const tw_function_desc functions[] = {
+    {"main", 2, 2, 1, 0, inputs, outputs, symbols, solve, output_shapes, arena_size, scratch_size, run},
+    {"recall", 0, 1, 0, 0, 0, recalled, 0, solve_none, recalled_shapes, no_bytes, no_bytes, recall},
+};
+
+const tw_module_desc tw_module = {ABI, 2, 2, 0, 2, 0, 8 * COLUMNS, functions, states, kernels, FEATURES};

@@ -50,7 +50,7 @@ static void check_result(const call* c, const float* y, const float* pairs) {
 }
 
 static tw_context* create(int32_t threads) {
-  tw_options options = {TW_ABI_VERSION, threads, NULL, 0, 0};
+  tw_options options = {TW_ABI_VERSION, threads, NULL, 0, 0, NULL};
   tw_context* context = NULL;
   CHECK(tw_create(&options, &context) == TW_OK);
   return context;
@@ -136,18 +136,18 @@ static void errors(void) {
   tw_destroy(context);
 
   CHECK(tw_create(NULL, NULL) == TW_ERROR_ARGUMENT);
-  tw_options options = {99, 0, NULL, 0, 0};
+  tw_options options = {99, 0, NULL, 0, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_ABI && !context);
   CHECK(strstr(tw_last_error(), "version 99"));
-  options = (tw_options){TW_ABI_VERSION, -1, NULL, 0, 0};
+  options = (tw_options){TW_ABI_VERSION, -1, NULL, 0, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
   _Alignas(64) static float other[32] = {2};
-  options = (tw_options){TW_ABI_VERSION, 1, other, 63, 0};
+  options = (tw_options){TW_ABI_VERSION, 1, other, 63, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
   CHECK(strcmp(tw_last_error(), "the model has 64 bytes of weights, got 63") == 0);
-  options = (tw_options){TW_ABI_VERSION, 1, other + 1, 64, 0};
+  options = (tw_options){TW_ABI_VERSION, 1, other + 1, 64, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_ARGUMENT);
-  options = (tw_options){TW_ABI_VERSION, 1, other, 64, 0};
+  options = (tw_options){TW_ABI_VERSION, 1, other, 64, 0, NULL};
   CHECK(tw_create(&options, &context) == TW_ERROR_DAMAGED);
   options.flags = TW_SKIP_VERIFY;
   CHECK(tw_create(&options, &context) == TW_OK);
@@ -358,6 +358,36 @@ static void states(void) {
   free(c);
 }
 
+static void functions(void) {
+  tw_context* context = create(2);
+  call* c = new_call(3);
+  CHECK(tw_function_index("main") == 0 && tw_function_index("recall") == 1);
+  CHECK(tw_function_index("rec") == -1 && tw_function_index(NULL) == -1);
+  DLTensor last[1] = {{0}};
+  CHECK(tw_function_shapes(context, 1, NULL, 0, last, 1) == TW_OK && last[0].ndim == 2 && last[0].shape[1] == 4);
+  CHECK(tw_function_run(context, 1, NULL, 0, last, 1) == TW_OK);
+  for (int i = 0; i < 8; ++i) CHECK(((float*)last[0].data)[i] == 0.25f * (float)(i + 1));
+  CHECK(tw_function_run(context, 0, c->in, 2, c->out, 2) == TW_OK);
+  check_result(c, c->y, c->pairs);
+  float own[8]; /* what the one function has written, the other reads */
+  last[0] = (DLTensor){.data = own, .device = {kDLCPU, 0}, .ndim = 2, .dtype = {kDLFloat, 32, 1}, .shape = (int64_t[]){2, 4}};
+  tw_binding* binding = malloc((size_t)tw_binding_size());
+  CHECK(tw_function_bind(context, 1, NULL, 0, last, 1, binding) == TW_OK);
+  tw_binding* other = bind(context, c);
+  CHECK(tw_run_bound(binding) == TW_OK && own[0] == 0.5f * c->y[0] && own[7] == 0.5f * c->y[7]);
+  c->z[0] += 1;
+  CHECK(tw_run_bound(other) == TW_OK && tw_run_bound(binding) == TW_OK && own[7] == 0.5f * c->y[7]);
+  check_result(c, c->y, c->pairs);
+  CHECK(tw_function_run(context, 1, c->in, 2, last, 1) == TW_ERROR_ARGUMENT);
+  CHECK(strcmp(tw_last_error(), "recall has 0 inputs, got 2") == 0);
+  CHECK(tw_function_run(context, 2, NULL, 0, last, 1) == TW_ERROR_ARGUMENT);
+  CHECK(strcmp(tw_last_error(), "the model has 2 functions, asked for number 2") == 0);
+  CHECK(tw_function_shapes(context, -1, NULL, 0, last, 1) == TW_ERROR_ARGUMENT);
+  CHECK(tw_function_bind(context, 7, NULL, 0, last, 1, binding) == TW_ERROR_ARGUMENT);
+  tw_destroy(context);
+  free(binding), free(other), free(c);
+}
+
 int main(int argc, char** argv) {
   const char* name = argc > 1 ? argv[1] : "";
   if (!strcmp(name, "values")) values();
@@ -369,6 +399,7 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "bound")) bound();
   else if (!strcmp(name, "profile")) profile();
   else if (!strcmp(name, "states")) states();
+  else if (!strcmp(name, "functions")) functions();
   else if (!strcmp(name, "refused")) refused(argv[2]);
   else if (!strcmp(name, "hash")) {
     static uint8_t text[4096];

@@ -123,7 +123,7 @@ def linked(module: Module, codes: Any, isa: Isa) -> BuiltLibrary:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     module, codes = affine()
     built = linked(module, codes, host_isa())
-    assert built.plan.arena_bytes == 64 * 512 * 4
+    assert built.plan.largest.arena_bytes == 64 * 512 * 4
     return Library(built.save(tmp_path_factory.mktemp("affine") / "affine.so"))
 
 

@@ -90,7 +90,7 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_traced:
             raise TraceError(
-                f"{type(self).__name__}.{name} is set to a value of the run; a compiled function keeps no state: return it (at {user_location('')})"
+                f"{type(self).__name__}.{name} is set to a value of the run; a compiled function keeps none: return it, or keep it in a tw.State (at {user_location('')})"
             )
         if isinstance(value, Module):
             object.__setattr__(value, "_owner", (self, name))

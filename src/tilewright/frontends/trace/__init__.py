@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import numpy
 from .control import cond, scan, while_loop
 from .importer import Arguments, Traced, import_function, trace_function
+from .state import State
 from .tensor import Tensor, tensor
 from .tracing import TraceError
 
@@ -12,6 +13,7 @@ where = numpy.where
 
 __all__ = [
     "Arguments",
+    "State",
     "Tensor",
     "TraceError",
     "Traced",

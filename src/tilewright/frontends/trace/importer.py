@@ -15,6 +15,7 @@ from ...ir.cleanup import dce
 from ...ir.core import Module
 from ...ir.types import TensorType
 from ..dims import DimsArgument, DimTable, check_dims_argument, parse_dim
+from .state import close_states
 from .tensor import Tensor, as_tensor, traced, value_of
 from .tracing import Trace, tracing
 from .tree import flatten, unflatten
@@ -94,9 +95,9 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, dims: Dim
         results, paths, structure = flatten(function(*args, **kwargs))
         results = [as_tensor(x) if isinstance(x, np.ndarray) else x for x in results]
         computed = [k for k, x in enumerate(results) if isinstance(x, Tensor)]
-        if not computed:
+        if not computed and not trace.states:
             raise CompileError(f"{_name(function)} returns no tensor but {results!r}")
-        trace.builder(Return([value_of(results[k]) for k in computed]))
+        trace.builder(Return([*(value_of(results[k]) for k in computed), *close_states(trace)]))
     labels = [paths[k] or "output" for k in computed]
     main.result_names = tuple(f"output{n}" if n.isdigit() else n for n in labels)
     dce(module)

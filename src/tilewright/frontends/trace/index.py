@@ -180,6 +180,40 @@ def _check(index: Tensor, n: Dim) -> None:
             raise IndexError(f"index {wrong} is outside of a dimension of {n} elements")
 
 
+def _flat_places(x: Tensor, index: Any) -> Tensor:
+    """Where the elements of ``x[index]`` lie in `x`, counted in a row; of the index's size, however large `x` is."""
+    parts = _expanded(x, index if isinstance(index, tuple) else (index,))
+    if any(isinstance(p, Tensor) for p in parts):
+        parts = [as_tensor(p) if isinstance(p, (int, Expr)) else p for p in parts]
+    advanced = [k for k, p in enumerate(parts) if isinstance(p, Tensor)]
+    width = len(common_shape([parts[k].shape for k in advanced]))
+    # As in `take_index`: where arrays that stand together stand, else in front.
+    front = advanced[0] if advanced and advanced[-1] - advanced[0] == len(advanced) - 1 else 0
+    own = [k for k, p in enumerate(parts) if k not in advanced and not isinstance(p, (int, Expr))]
+    rank = len(own) + width
+    total, sizes = as_tensor(0), list(x.shape)
+    for k, p in enumerate(parts):
+        if p is None:
+            continue
+        step: Dim = 1
+        for n in sizes[1:]:
+            step = step * n
+        row = arange(sizes[0])
+        behind = 0
+        if isinstance(p, Tensor):
+            _check(p, sizes[0])
+            found = apply(g.Gather, row, astype(p, i64), axis=0)
+            behind = rank - front - width
+        else:
+            found = _basic(row, [p])
+            if k in own:
+                at = own.index(k)
+                behind = rank - 1 - at - (width if at >= front else 0)
+        total = total + reshape(found * step, (*found.shape, *(1,) * behind))
+        del sizes[0]
+    return reshape(total, ((1,) * (rank - total.ndim) + total.shape))
+
+
 class Places:
     """``x.at``; see `Tensor.at`."""
 
@@ -212,8 +246,7 @@ class Update:
         return self._scatter(values, "max")
 
     def _scatter(self, values: Any, combiner: str | None) -> Tensor:
-        # The index itself says which of the elements, counted in a row, are meant.
-        places = take_index(reshape(arange(self.x.size), self.x.shape), self.index)
+        places = _flat_places(self.x, self.index)
         updates = broadcast_to(as_tensor(values, self.x.dtype), places.shape)
         flat = apply(g.ScatterElements, ravel(self.x), ravel(places), ravel(updates), axis=0, combiner=combiner)
         return reshape(flat, self.x.shape)

@@ -32,10 +32,13 @@ class Trace:
     """A function under construction.
 
     `builders` are the insertion points of the blocks around the current place, outermost first. `observed` are the attributes of `tw.nn`
-    modules that the function read: (module, name, value). Who keeps the result asks whether they still hold.
+    modules that the function read: (module, name, value). Who keeps the result asks whether they still hold. `states` are those that it has used
+    (`state.py`), by name, with what each holds at the current place.
     """
 
     def __init__(self, function: func.Func) -> None:
+        self.function = function
+        self.states: dict[str, tuple[Any, list[Value]]] = {}
         self.builders = [Builder(function.body)]
         self.path: list[str] = []
         self.observed: dict[tuple[int, str], tuple[Any, str, Any]] = {}
@@ -45,6 +48,11 @@ class Trace:
     @property
     def builder(self) -> Builder:
         return self.builders[-1]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the current place is in a branch or a loop's body."""
+        return len(self.builders) > 1
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:

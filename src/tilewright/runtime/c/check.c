@@ -60,9 +60,9 @@ int tw_check_tensor(const char* what, const tw_tensor_desc* wanted, const DLTens
 }
 
 /* "must be between 1 and 512", or only the bound that is there. */
-static int fail_bounds(const tw_module_desc* module, const tw_shape_error* e) {
-  const tw_symbol_desc* symbol = &module->symbols[e->symbol];
-  const char* input = module->inputs[e->input].name;
+static int fail_bounds(const tw_function_desc* function, const tw_shape_error* e) {
+  const tw_symbol_desc* symbol = &function->symbols[e->symbol];
+  const char* input = function->inputs[e->input].name;
   int64_t dim = e->dim;
   if (e->expected != e->actual) {
     if (symbol->upper == INT64_MAX)
@@ -79,18 +79,18 @@ static int fail_bounds(const tw_module_desc* module, const tw_shape_error* e) {
                  e->actual, dim, symbol->name, symbol->lower, symbol->upper);
 }
 
-int tw_fail_shape(const tw_module_desc* module, const tw_shape_error* e) {
-  int known = e->input >= 0 && e->input < module->num_inputs;
-  int symbolic = e->symbol >= 0 && e->symbol < module->num_symbols;
-  int other = e->other_input >= 0 && e->other_input < module->num_inputs;
-  const char* input = known ? module->inputs[e->input].name : "?";
-  const char* symbol = symbolic ? module->symbols[e->symbol].name : "?";
+int tw_fail_shape(const tw_function_desc* function, const tw_shape_error* e) {
+  int known = e->input >= 0 && e->input < function->num_inputs;
+  int symbolic = e->symbol >= 0 && e->symbol < function->num_symbols;
+  int other = e->other_input >= 0 && e->other_input < function->num_inputs;
+  const char* input = known ? function->inputs[e->input].name : "?";
+  const char* symbol = symbolic ? function->symbols[e->symbol].name : "?";
   int64_t dim = e->dim;
   if (e->kind == TW_SHAPE_CONFLICT && other)
     return tw_fail(TW_ERROR_SHAPE,
                    "input '%s' has size %d in dimension %d, but '%s' is %d from dimension %d of '%s'", input, e->actual,
-                   dim, symbol, e->expected, (int64_t)e->other_dim, module->inputs[e->other_input].name);
-  if (e->kind == TW_SHAPE_BOUNDS && known && symbolic) return fail_bounds(module, e);
+                   dim, symbol, e->expected, (int64_t)e->other_dim, function->inputs[e->other_input].name);
+  if (e->kind == TW_SHAPE_BOUNDS && known && symbolic) return fail_bounds(function, e);
   if (e->kind == TW_SHAPE_MULTIPLE)
     return tw_fail(TW_ERROR_SHAPE, "input '%s' has size %d in dimension %d, which must be a multiple of %d", input,
                    e->actual, dim, e->expected);

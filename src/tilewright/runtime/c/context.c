@@ -12,18 +12,21 @@ struct tw_context {
   atomic_flag busy;
   tw_pool* pool;
   const uint8_t* weights;
+  tw_mapping mapping; /* of the file that they lie in, if they do */
   block arena;
   block scratch;
   int32_t num_threads;
   int profiling;
+  const tw_function_desc* running;
   int raised; /* the status whose message has been left in this run, 0: none */
   const tw_binding* prepared; /* the binding that arena and scratch memory were last laid out for */
 
   /* Sized by the module, in one block with the context. */
-  int64_t* symbols;             /* [num_symbols] */
+  int64_t* symbols;             /* [num_symbols] of the function that has most, as all that follow */
   const int64_t** input_shapes; /* [num_inputs] */
   void** input_data;            /* [num_inputs] */
-  int64_t** output_shapes;      /* [num_outputs], into one array of all dimensions */
+  int64_t** output_shapes;      /* [num_outputs], into `output_dims` */
+  int64_t* output_dims;         /* [dimensions of all outputs] */
   void** output_data;           /* [num_outputs] */
   block* outputs;               /* [num_outputs], memory owned by the context */
   block* blocks;                /* [num_blocks] */
@@ -61,41 +64,6 @@ static int grow(block* held, int64_t size, int32_t keep) {
   return 1;
 }
 
-static int verify(const uint8_t* weights, int embedded) {
-  static _Atomic int embedded_verified; /* once for all contexts */
-  if (!tw_blob_weights.hash || (embedded && atomic_load(&embedded_verified))) return TW_OK;
-  if (tw_hash(weights, (uint64_t)tw_module.weights_size) != (uint64_t)tw_blob_weights.hash)
-    return tw_fail(TW_ERROR_DAMAGED, embedded ? "damaged file: the embedded weights differ from what was compiled"
-                                              : "the weights given are not those the model was compiled with");
-  if (embedded) atomic_store(&embedded_verified, 1);
-  return TW_OK;
-}
-
-/* Finds and checks the weights that a context will use. */
-static int find_weights(const tw_options* options, const uint8_t** weights) {
-  int embedded = !options || !options->weights;
-  int64_t wanted = tw_module.weights_size;
-  *weights = NULL;
-  if (wanted == 0) return TW_OK;
-  if (embedded) {
-    if (tw_blob_weights.size == 0)
-      return tw_fail(TW_ERROR_ARGUMENT, "the model's %d bytes of weights are not embedded: pass them in tw_options", wanted);
-    if (tw_blob_weights.size != wanted)
-      return tw_fail(TW_ERROR_DAMAGED, "damaged file: %d bytes of weights expected, %d embedded", wanted,
-                     tw_blob_weights.size);
-    const tw_blob* blob = &tw_blob_weights;
-    *weights = blob->distance ? (const uint8_t*)blob + blob->distance : blob->bytes;
-  } else {
-    if (options->weights_size != (uint64_t)wanted)
-      return tw_fail(TW_ERROR_ARGUMENT, "the model has %d bytes of weights, got %d", wanted,
-                     (int64_t)options->weights_size);
-    if ((uintptr_t)options->weights % TW_ALIGNMENT)
-      return tw_fail(TW_ERROR_ARGUMENT, "the weights must start at a multiple of %d bytes", (int64_t)TW_ALIGNMENT);
-    *weights = options->weights;
-  }
-  return options && (options->flags & TW_SKIP_VERIFY) ? TW_OK : verify(*weights, embedded);
-}
-
 /* Cuts `count` items of `size` bytes off the block at *at; with *at == NULL this only counts. */
 static void* cut(uint8_t* base, size_t* at, int64_t count, size_t size) {
   void* part = base ? base + *at : NULL;
@@ -104,25 +72,45 @@ static void* cut(uint8_t* base, size_t* at, int64_t count, size_t size) {
   return part;
 }
 
+/* The most of everything that a function has. */
+typedef struct {
+  int32_t inputs, outputs, symbols, tensors, dims;
+} counts;
+
+static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+
+static counts most(void) {
+  counts found = {0, 0, 0, 0, 0};
+  for (int32_t k = 0; k < tw_module.num_functions; ++k) {
+    const tw_function_desc* f = &tw_module.functions[k];
+    int32_t dims = 0;
+    for (int32_t i = 0; i < f->num_outputs; ++i) dims += f->outputs[i].ndim;
+    found.inputs = larger(found.inputs, f->num_inputs);
+    found.outputs = larger(found.outputs, f->num_outputs);
+    found.symbols = larger(found.symbols, f->num_symbols);
+    found.tensors = larger(found.tensors, f->num_inputs + f->num_outputs);
+    found.dims = larger(found.dims, dims);
+  }
+  return found;
+}
+
 /* Lays the context and its arrays out at `base`; returns their size. */
 static size_t lay_out(uint8_t* base, tw_context* context) {
   const tw_module_desc* m = &tw_module;
-  int64_t dims = 0;
-  for (int32_t i = 0; i < m->num_outputs; ++i) dims += m->outputs[i].ndim;
+  counts room = most();
   size_t at = 0;
   cut(base, &at, 1, sizeof(tw_context));
-  context->symbols = cut(base, &at, m->num_symbols, sizeof(int64_t));
-  context->input_shapes = cut(base, &at, m->num_inputs, sizeof(int64_t*));
-  context->input_data = cut(base, &at, m->num_inputs, sizeof(void*));
-  context->output_shapes = cut(base, &at, m->num_outputs, sizeof(int64_t*));
-  context->output_data = cut(base, &at, m->num_outputs, sizeof(void*));
-  context->outputs = cut(base, &at, m->num_outputs, sizeof(block));
+  context->symbols = cut(base, &at, room.symbols, sizeof(int64_t));
+  context->input_shapes = cut(base, &at, room.inputs, sizeof(int64_t*));
+  context->input_data = cut(base, &at, room.inputs, sizeof(void*));
+  context->output_shapes = cut(base, &at, room.outputs, sizeof(int64_t*));
+  context->output_data = cut(base, &at, room.outputs, sizeof(void*));
+  context->outputs = cut(base, &at, room.outputs, sizeof(block));
   context->blocks = cut(base, &at, m->num_blocks, sizeof(block));
   context->states = cut(base, &at, m->num_states, sizeof(void*));
   context->nanoseconds = cut(base, &at, m->num_kernels, sizeof(uint64_t));
   context->calls = cut(base, &at, m->num_kernels, sizeof(uint64_t));
-  int64_t* shapes = cut(base, &at, dims, sizeof(int64_t));
-  for (int32_t i = 0; base && i < m->num_outputs; shapes += m->outputs[i++].ndim) context->output_shapes[i] = shapes;
+  context->output_dims = cut(base, &at, room.dims, sizeof(int64_t));
   return at;
 }
 
@@ -134,7 +122,7 @@ static size_t state_bytes(int32_t i) {
 static void set_first_values(tw_context* context) {
   for (int32_t i = 0; i < tw_module.num_states; ++i) {
     int64_t first = tw_module.states[i].first;
-    if (first < 0) __builtin_memset(context->states[i], 0, state_bytes(i));
+    if (first < 0) tw_memory_clear(context->states[i], state_bytes(i));
     else __builtin_memcpy(context->states[i], context->weights + first, state_bytes(i));
   }
 }
@@ -166,17 +154,25 @@ int tw_create(const tw_options* options, tw_context** result) {
                    (int64_t)threads);
   int status = tw_check_cpu(tw_module.cpu_features);
   const uint8_t* weights = NULL;
-  if (!status) status = find_weights(options, &weights);
-  if (status) return status;
+  tw_mapping mapping = {NULL, 0};
+  if (!status) status = tw_find_weights(options, &weights, &mapping);
+  if (status) {
+    tw_unmap_file(&mapping);
+    return status;
+  }
 
   tw_context counting;
   size_t size = lay_out(NULL, &counting);
   tw_context* context = tw_memory_take(size);
-  if (!context) return tw_fail(TW_ERROR_MEMORY, "no memory for a context");
+  if (!context) {
+    tw_unmap_file(&mapping);
+    return tw_fail(TW_ERROR_MEMORY, "no memory for a context");
+  }
   __builtin_memset(context, 0, size);
   atomic_flag_clear(&context->busy);
   lay_out((uint8_t*)context, context);
   context->weights = weights;
+  context->mapping = mapping;
   context->num_threads = threads ? threads : tw_core_count();
   context->pool = tw_pool_create(context->num_threads, options && (options->flags & TW_PIN_THREADS));
   if (!context->pool) {
@@ -194,21 +190,31 @@ void tw_destroy(tw_context* context) {
   tw_pool_destroy(context->pool);
   tw_memory_release(context->arena.data);
   tw_memory_release(context->scratch.data);
-  for (int32_t i = 0; i < tw_module.num_outputs; ++i) tw_memory_release(context->outputs[i].data);
+  for (int32_t i = most().outputs; i-- > 0;) tw_memory_release(context->outputs[i].data);
   for (int32_t i = 0; i < tw_module.num_blocks; ++i) tw_memory_release(context->blocks[i].data);
   for (int32_t i = 0; i < tw_module.num_states; ++i) tw_memory_release(context->states[i]);
+  tw_unmap_file(&context->mapping);
   tw_memory_release(context);
 }
 
-static int check_call(const tw_context* context, const DLTensor* inputs, int32_t num_inputs, const DLTensor* outputs,
-                      int32_t num_outputs) {
-  const tw_module_desc* m = &tw_module;
+int32_t tw_function_index(const char* name) {
+  for (int32_t k = 0; name && k < tw_module.num_functions; ++k)
+    if (tw_text_equal(name, tw_module.functions[k].name)) return k;
+  return -1;
+}
+
+static int check_call(const tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                      const DLTensor* outputs, int32_t num_outputs) {
   if (!context) return tw_fail(TW_ERROR_ARGUMENT, "the context is a null pointer");
-  if (num_inputs != m->num_inputs)
-    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d inputs, got %d", (int64_t)m->num_inputs, (int64_t)num_inputs);
-  if (num_outputs != m->num_outputs)
-    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d outputs, got %d", (int64_t)m->num_outputs,
-                   (int64_t)num_outputs);
+  if (function < 0 || function >= tw_module.num_functions)
+    return tw_fail(TW_ERROR_ARGUMENT, "the model has %d functions, asked for number %d",
+                   (int64_t)tw_module.num_functions, (int64_t)function);
+  const tw_function_desc* f = &tw_module.functions[function];
+  const char* what = tw_text_equal(f->name, "main") ? "the model" : f->name;
+  if (num_inputs != f->num_inputs)
+    return tw_fail(TW_ERROR_ARGUMENT, "%s has %d inputs, got %d", what, (int64_t)f->num_inputs, (int64_t)num_inputs);
+  if (num_outputs != f->num_outputs)
+    return tw_fail(TW_ERROR_ARGUMENT, "%s has %d outputs, got %d", what, (int64_t)f->num_outputs, (int64_t)num_outputs);
   if (num_inputs && !inputs) return tw_fail(TW_ERROR_ARGUMENT, "the array of inputs is a null pointer");
   if (num_outputs && !outputs) return tw_fail(TW_ERROR_ARGUMENT, "the array of outputs is a null pointer");
   return TW_OK;
@@ -222,23 +228,24 @@ static void* address_of(const DLTensor* tensor) {
 }
 
 /* Checks the inputs, finds the symbols and the shapes of the outputs. */
-static int solve_shapes(tw_context* context, const DLTensor* inputs, with_data which) {
-  const tw_module_desc* m = &tw_module;
-  for (int32_t i = 0; i < m->num_inputs; ++i) {
+static int solve_shapes(tw_context* context, const tw_function_desc* f, const DLTensor* inputs, with_data which) {
+  for (int32_t i = 0; i < f->num_inputs; ++i) {
     int read = which == ALL || (which == THOSE_GIVEN && inputs[i].data);
-    int status = tw_check_tensor("input", &m->inputs[i], &inputs[i], read);
+    int status = tw_check_tensor("input", &f->inputs[i], &inputs[i], read);
     if (status) return status;
     context->input_shapes[i] = inputs[i].shape;
     context->input_data[i] = address_of(&inputs[i]);
   }
   tw_shape_error error = {0, -1, 0, -1, 0, 0, -1, 0};
-  if (m->solve(context->input_shapes, context->symbols, &error)) return tw_fail_shape(m, &error);
-  m->output_shapes(context->symbols, context->output_shapes);
+  if (f->solve(context->input_shapes, context->symbols, &error)) return tw_fail_shape(f, &error);
+  int64_t* shape = context->output_dims;
+  for (int32_t i = 0; i < f->num_outputs; shape += f->outputs[i++].ndim) context->output_shapes[i] = shape;
+  f->output_shapes(context->symbols, context->output_shapes);
   return TW_OK;
 }
 
-static void describe_output(const tw_context* context, int32_t i, DLTensor* output) {
-  const tw_tensor_desc* wanted = &tw_module.outputs[i];
+static void describe_output(const tw_context* context, const tw_function_desc* f, int32_t i, DLTensor* output) {
+  const tw_tensor_desc* wanted = &f->outputs[i];
   output->device = (DLDevice){kDLCPU, 0};
   output->ndim = wanted->ndim;
   output->dtype = (DLDataType){(uint8_t)wanted->dtype_code, (uint8_t)wanted->dtype_bits, 1};
@@ -248,8 +255,8 @@ static void describe_output(const tw_context* context, int32_t i, DLTensor* outp
 }
 
 /* Checks an output that the caller owns. */
-static int check_output(const tw_context* context, int32_t i, const DLTensor* output) {
-  const tw_tensor_desc* wanted = &tw_module.outputs[i];
+static int check_output(const tw_context* context, const tw_function_desc* f, int32_t i, const DLTensor* output) {
+  const tw_tensor_desc* wanted = &f->outputs[i];
   if (wanted->late)
     return tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after the run only: leave its data NULL",
                    wanted->name);
@@ -263,19 +270,19 @@ static int check_output(const tw_context* context, int32_t i, const DLTensor* ou
 }
 
 /* Gives an output memory of the context. */
-static int provide_output(tw_context* context, int32_t i, DLTensor* output) {
-  const tw_tensor_desc* wanted = &tw_module.outputs[i];
+static int provide_output(tw_context* context, const tw_function_desc* f, int32_t i, DLTensor* output) {
+  const tw_tensor_desc* wanted = &f->outputs[i];
   int64_t bytes = tw_tensor_bytes(context->output_shapes[i], wanted->ndim, wanted->dtype_bits);
   if (bytes < 0) return tw_fail(TW_ERROR_SHAPE, "output '%s' would be larger than memory", wanted->name);
   if (!reserve(&context->outputs[i], bytes > 0 ? bytes : 1))
     return tw_fail(TW_ERROR_MEMORY, "no memory for output '%s': %d bytes", wanted->name, bytes);
   output->data = context->outputs[i].data;
-  describe_output(context, i, output);
+  describe_output(context, f, i, output);
   return TW_OK;
 }
 
-static int prepare_scratch(tw_context* context, const int64_t* symbols) {
-  int64_t scratch = tw_module.scratch_size(symbols);
+static int prepare_scratch(tw_context* context, const tw_function_desc* f, const int64_t* symbols) {
+  int64_t scratch = f->scratch_size(symbols);
   int64_t threads = tw_pool_threads(context->pool), stride, total;
   if (scratch < 0 || __builtin_add_overflow(scratch, (int64_t)TW_CACHE_LINE, &stride) ||
       __builtin_mul_overflow(stride / TW_CACHE_LINE * TW_CACHE_LINE, threads, &total) ||
@@ -286,40 +293,41 @@ static int prepare_scratch(tw_context* context, const int64_t* symbols) {
   return TW_OK;
 }
 
-static int prepare_memory(tw_context* context, const int64_t* symbols) {
+static int prepare_memory(tw_context* context, const tw_function_desc* f, const int64_t* symbols) {
   context->prepared = NULL;
-  int64_t arena = tw_module.arena_size(symbols);
+  int64_t arena = f->arena_size(symbols);
   if (arena < 0 || (uint64_t)arena > PTRDIFF_MAX || !reserve(&context->arena, arena))
     return tw_fail(TW_ERROR_MEMORY, "no memory for the arena: %d bytes", arena);
-  return prepare_scratch(context, symbols);
+  return prepare_scratch(context, f, symbols);
 }
 
-static int run_program(tw_context* context, int64_t* symbols, void** inputs, void** outputs) {
+static int run_program(tw_context* context, const tw_function_desc* f, int64_t* symbols, void** inputs, void** outputs) {
   context->raised = 0;
+  context->running = f;
   int32_t failed =
-      tw_module.main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
+      f->main(context, symbols, inputs, outputs, context->states, context->arena.data, context->weights);
   if (failed && !context->raised)
     return tw_fail(TW_ERROR_PROGRAM, "the model's program failed with code %d", (int64_t)failed);
   return failed ? context->raised : TW_OK;
 }
 
-static int run(tw_context* context, const DLTensor* inputs, DLTensor* outputs) {
-  int status = solve_shapes(context, inputs, ALL);
+static int run(tw_context* context, const tw_function_desc* f, const DLTensor* inputs, DLTensor* outputs) {
+  int status = solve_shapes(context, f, inputs, ALL);
   /* Outputs that the caller owns are checked before anything is filled in. */
-  for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i)
-    if (outputs[i].data) status = check_output(context, i, &outputs[i]);
+  for (int32_t i = 0; i < f->num_outputs && !status; ++i)
+    if (outputs[i].data) status = check_output(context, f, i, &outputs[i]);
   int32_t late = 0;
-  if (!status) status = prepare_memory(context, context->symbols);
-  for (int32_t i = 0; i < tw_module.num_outputs && !status; ++i) {
-    late += tw_module.outputs[i].late;
-    if (!tw_module.outputs[i].late && !outputs[i].data) status = provide_output(context, i, &outputs[i]);
+  if (!status) status = prepare_memory(context, f, context->symbols);
+  for (int32_t i = 0; i < f->num_outputs && !status; ++i) {
+    late += f->outputs[i].late;
+    if (!f->outputs[i].late && !outputs[i].data) status = provide_output(context, f, i, &outputs[i]);
     context->output_data[i] = address_of(&outputs[i]);
   }
-  if (!status) status = run_program(context, context->symbols, context->input_data, context->output_data);
-  if (late && !status) tw_module.output_shapes(context->symbols, context->output_shapes);
-  for (int32_t i = 0; i < tw_module.num_outputs && late && !status; ++i)
-    if (tw_module.outputs[i].late) {
-      describe_output(context, i, &outputs[i]);
+  if (!status) status = run_program(context, f, context->symbols, context->input_data, context->output_data);
+  if (late && !status) f->output_shapes(context->symbols, context->output_shapes);
+  for (int32_t i = 0; i < f->num_outputs && late && !status; ++i)
+    if (f->outputs[i].late) {
+      describe_output(context, f, i, &outputs[i]);
       outputs[i].data = context->outputs[i].data;
     }
   return status;
@@ -330,60 +338,72 @@ static int begin(tw_context* context) {
   return tw_fail(TW_ERROR_BUSY, "the context is in use by another thread: make one context for each thread");
 }
 
-int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs) {
+int tw_function_run(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                    DLTensor* outputs, int32_t num_outputs) {
   tw_clear_error();
-  int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
+  int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
   if (!status) status = begin(context);
   if (status) return status;
-  status = run(context, inputs, outputs);
+  status = run(context, &tw_module.functions[function], inputs, outputs);
+  atomic_flag_clear(&context->busy);
+  return status;
+}
+
+int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs) {
+  return tw_function_run(context, 0, inputs, num_inputs, outputs, num_outputs);
+}
+
+int tw_function_shapes(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                       DLTensor* outputs, int32_t num_outputs) {
+  tw_clear_error();
+  int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
+  if (!status) status = begin(context);
+  if (status) return status;
+  const tw_function_desc* f = &tw_module.functions[function];
+  for (int32_t i = 0; i < num_outputs && !status; ++i)
+    if (f->outputs[i].late)
+      status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only", f->outputs[i].name);
+  if (!status) status = solve_shapes(context, f, inputs, NONE);
+  for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, f, i, &outputs[i]);
   atomic_flag_clear(&context->busy);
   return status;
 }
 
 int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
                      int32_t num_outputs) {
-  tw_clear_error();
-  int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
-  if (!status) status = begin(context);
-  if (status) return status;
-  for (int32_t i = 0; i < num_outputs && !status; ++i)
-    if (tw_module.outputs[i].late)
-      status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only", tw_module.outputs[i].name);
-  if (!status) status = solve_shapes(context, inputs, NONE);
-  for (int32_t i = 0; i < num_outputs && !status; ++i) describe_output(context, i, &outputs[i]);
-  atomic_flag_clear(&context->busy);
-  return status;
+  return tw_function_shapes(context, 0, inputs, num_inputs, outputs, num_outputs);
 }
 
 /* Where a binding's symbols begin, behind the structure. */
 enum { SYMBOLS = (sizeof(tw_binding) + 7) / 8 * 8 };
 
 int64_t tw_binding_size(void) {
-  const tw_module_desc* m = &tw_module;
-  size_t tensors = (size_t)m->num_inputs + (size_t)m->num_outputs;
-  return (int64_t)(SYMBOLS + (size_t)m->num_symbols * sizeof(int64_t) + tensors * sizeof(void*));
+  counts room = most();
+  return (int64_t)(SYMBOLS + (size_t)room.symbols * sizeof(int64_t) + (size_t)room.tensors * sizeof(void*));
 }
 
-int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs,
-            tw_binding* binding) {
+int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                     DLTensor* outputs, int32_t num_outputs, tw_binding* binding) {
   tw_clear_error();
-  int status = check_call(context, inputs, num_inputs, outputs, num_outputs);
+  int status = check_call(context, function, inputs, num_inputs, outputs, num_outputs);
   if (!status && !binding) status = tw_fail(TW_ERROR_ARGUMENT, "tw_bind: the pointer for the binding is null");
   if (!status) status = begin(context);
   if (status) return status;
+  const tw_function_desc* f = &tw_module.functions[function];
   for (int32_t i = 0; i < num_outputs && !status; ++i)
-    if (tw_module.outputs[i].late)
+    if (f->outputs[i].late)
       status = tw_fail(TW_ERROR_ARGUMENT, "the size of output '%s' is known after a run only: it cannot be bound",
-                       tw_module.outputs[i].name);
-  if (!status) status = solve_shapes(context, inputs, THOSE_GIVEN);
+                       f->outputs[i].name);
+  if (!status) status = solve_shapes(context, f, inputs, THOSE_GIVEN);
   for (int32_t i = 0; i < num_outputs && !status; ++i)
-    if (outputs[i].data) status = check_output(context, i, &outputs[i]);
-    else describe_output(context, i, &outputs[i]);
+    if (outputs[i].data) status = check_output(context, f, i, &outputs[i]);
+    else describe_output(context, f, i, &outputs[i]);
   if (!status) {
     binding->context = context;
+    binding->function = function;
     binding->symbols = (int64_t*)(void*)((uint8_t*)binding + SYMBOLS);
-    binding->data = (void**)(void*)(binding->symbols + tw_module.num_symbols);
-    __builtin_memcpy(binding->symbols, context->symbols, (size_t)tw_module.num_symbols * sizeof(int64_t));
+    binding->data = (void**)(void*)(binding->symbols + f->num_symbols);
+    __builtin_memcpy(binding->symbols, context->symbols, (size_t)f->num_symbols * sizeof(int64_t));
     for (int32_t i = 0; i < num_inputs; ++i) binding->data[i] = context->input_data[i];
     for (int32_t i = 0; i < num_outputs; ++i) binding->data[num_inputs + i] = address_of(&outputs[i]);
     context->prepared = NULL; /* this memory may have been another binding */
@@ -392,17 +412,22 @@ int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLT
   return status;
 }
 
+int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs, int32_t num_outputs,
+            tw_binding* binding) {
+  return tw_function_bind(context, 0, inputs, num_inputs, outputs, num_outputs, binding);
+}
+
 int tw_run_bound(tw_binding* binding) {
   tw_clear_error();
   tw_context* context = binding->context;
+  const tw_function_desc* f = &tw_module.functions[binding->function];
   int status = begin(context);
   if (status) return status;
   if (context->prepared != binding) {
-    status = prepare_memory(context, binding->symbols);
+    status = prepare_memory(context, f, binding->symbols);
     if (!status) context->prepared = binding;
   }
-  if (!status)
-    status = run_program(context, binding->symbols, binding->data, binding->data + tw_module.num_inputs);
+  if (!status) status = run_program(context, f, binding->symbols, binding->data, binding->data + f->num_inputs);
   atomic_flag_clear(&context->busy);
   return status;
 }
@@ -492,6 +517,6 @@ void* tw_late_output(tw_context* context, int32_t index, int64_t size) {
 }
 
 int32_t tw_prepare_scratch(tw_context* context, const int64_t* symbols) {
-  context->raised = prepare_scratch(context, symbols);
+  context->raised = prepare_scratch(context, context->running, symbols);
   return context->raised;
 }

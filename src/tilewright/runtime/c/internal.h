@@ -16,6 +16,9 @@ int tw_text_equal(const char* left, const char* right);
 /* hash.c: XXH64 with seed 0. */
 uint64_t tw_hash(const void* data, uint64_t size);
 
+/* weights.c: finds and checks the weights that a context will use. A file stays mapped at `mapping` until tw_unmap_file. */
+int tw_find_weights(const tw_options* options, const uint8_t** weights, tw_mapping* mapping);
+
 /* cpu.c: TW_OK, or TW_ERROR_CPU naming what is missing of a comma-separated list of LLVM feature names. */
 int tw_check_cpu(const char* features);
 
@@ -23,7 +26,7 @@ int tw_check_cpu(const char* features);
  * is "input" or "output"; `with_data` asks for a usable data pointer too. */
 int tw_check_tensor(const char* what, const tw_tensor_desc* wanted, const DLTensor* tensor, int with_data);
 /* Puts what `solve` found into words; returns TW_ERROR_SHAPE. */
-int tw_fail_shape(const tw_module_desc* module, const tw_shape_error* error);
+int tw_fail_shape(const tw_function_desc* function, const tw_shape_error* error);
 /* Bytes of a compact tensor; -1 when it does not fit an address. */
 int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits);
 

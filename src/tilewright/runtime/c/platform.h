@@ -21,6 +21,18 @@
 /* Memory: 64-byte aligned, contents undefined; NULL when there is none. */
 void* tw_memory_take(size_t size);
 void tw_memory_release(void* pointer);
+/* Fills memory that tw_memory_take gave with zeros; where the system has pages of zeros, without touching a large one. */
+void tw_memory_clear(void* pointer, size_t size);
+
+/* A file mapped into memory, read-only. */
+typedef struct {
+  const uint8_t* data; /* NULL: none */
+  uint64_t size;
+} tw_mapping;
+
+/* Maps a file; returns NULL or, in a few words, why not. An empty file has a `data` that is not NULL. */
+const char* tw_map_file(const char* path, tw_mapping* mapping);
+void tw_unmap_file(tw_mapping* mapping);
 
 /* A clock that never goes back, in nanoseconds; always 0 where there is none (wasm32). */
 uint64_t tw_clock(void);

@@ -9,13 +9,15 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #endif
 #if defined(__APPLE__)
@@ -36,6 +38,38 @@ void* tw_memory_take(size_t size) {
 }
 
 void tw_memory_release(void* pointer) { free(pointer); }
+
+void tw_memory_clear(void* pointer, size_t size) {
+#if defined(__linux__)
+  /* Linux gives private memory back as zeros; what is behind the last whole page may be the allocator's. */
+  size_t whole = size / HUGE_PAGE * HUGE_PAGE;
+  if (size >= 2 * HUGE_PAGE && !madvise(pointer, whole, MADV_DONTNEED)) {
+    pointer = (char*)pointer + whole;
+    size -= whole;
+  }
+#endif
+  memset(pointer, 0, size);
+}
+
+const char* tw_map_file(const char* path, tw_mapping* mapping) {
+  struct stat info;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  const char* problem = file < 0 || fstat(file, &info) ? strerror(errno) : NULL;
+  if (!problem && !S_ISREG(info.st_mode)) problem = "it is no file";
+  if (!problem) {
+    mapping->size = (uint64_t)info.st_size;
+    void* data = mapping->size ? mmap(NULL, (size_t)mapping->size, PROT_READ, MAP_SHARED, file, 0) : (void*)"";
+    if (data == MAP_FAILED) problem = strerror(errno);
+    else mapping->data = data;
+  }
+  if (file >= 0) close(file);
+  return problem;
+}
+
+void tw_unmap_file(tw_mapping* mapping) {
+  if (mapping->data && mapping->size) munmap((void*)(uintptr_t)mapping->data, (size_t)mapping->size);
+  mapping->data = NULL;
+}
 
 uint64_t tw_clock(void) {
   struct timespec now;

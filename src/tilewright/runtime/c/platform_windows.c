@@ -13,6 +13,33 @@ void* tw_memory_take(size_t size) { return _aligned_malloc(size ? size : 1, TW_A
 
 void tw_memory_release(void* pointer) { _aligned_free(pointer); }
 
+void tw_memory_clear(void* pointer, size_t size) { ZeroMemory(pointer, size); }
+
+const char* tw_map_file(const char* path, tw_mapping* mapping) {
+  const char* problem = NULL;
+  LARGE_INTEGER size = {0};
+  HANDLE section = NULL, file = INVALID_HANDLE_VALUE;
+  int length = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
+  wchar_t* wide = length > 0 ? malloc((size_t)length * sizeof(wchar_t)) : NULL;
+  if (wide && MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, length))
+    file = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
+  free(wide);
+  if (file == INVALID_HANDLE_VALUE || !GetFileSizeEx(file, &size)) problem = "it cannot be opened";
+  else if (!size.QuadPart) mapping->data = (const uint8_t*)"";
+  else if ((section = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL)))
+    mapping->data = MapViewOfFile(section, FILE_MAP_READ, 0, 0, 0);
+  mapping->size = (uint64_t)size.QuadPart;
+  if (!problem && !mapping->data) problem = "it cannot be mapped";
+  if (section) CloseHandle(section);
+  if (file != INVALID_HANDLE_VALUE) CloseHandle(file);
+  return problem;
+}
+
+void tw_unmap_file(tw_mapping* mapping) {
+  if (mapping->data && mapping->size) UnmapViewOfFile(mapping->data);
+  mapping->data = NULL;
+}
+
 uint64_t tw_clock(void) {
   LARGE_INTEGER now, rate;
   QueryPerformanceCounter(&now);

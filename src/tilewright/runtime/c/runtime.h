@@ -3,7 +3,7 @@
  * Generated code defines one constant, `tw_module`, that says everything the runtime needs to know about the
  * model, and calls back only the functions at the end of this file. All structures hold only i32, i64 and pointers in natural
  * alignment, so a printer of LLVM IR writes them as literal (unpacked) structs; the data layout of the target does the
- * rest, 4-byte pointers of wasm32 included. docs/runtime.md shows the whole as LLVM IR. */
+ * rest, 4-byte pointers of wasm32 included. */
 #ifndef TILEWRIGHT_RUNTIME_H_
 #define TILEWRIGHT_RUNTIME_H_
 
@@ -58,25 +58,17 @@ typedef struct {
  * 64-byte aligned, contents undefined. */
 typedef void (*tw_kernel)(int64_t begin, int64_t end, void* const* buffers, const int64_t* dims, uint8_t* scratch);
 
-/* { i32 x 8, i64, ptr x 11 }. Strings end in a zero byte; arrays of length 0 may be null. */
+/* What callers run: { ptr, i32 x 4, ptr x 8 }. Arrays of length 0 may be null. */
 typedef struct {
-  int32_t abi_version; /* TW_ABI_VERSION */
+  const char* name;
   int32_t num_inputs;
   int32_t num_outputs;
   int32_t num_symbols;
-  int32_t num_kernels;
-  int32_t num_blocks; /* of memory whose size is computed in the run */
-  int32_t num_states;
   int32_t reserved;
-
-  int64_t weights_size; /* bytes that `main` reads; 0: the model has none */
 
   const tw_tensor_desc* inputs;
   const tw_tensor_desc* outputs;
   const tw_symbol_desc* symbols;
-  const tw_state_desc* states;
-  const char* const* kernel_names;
-  const char* cpu_features; /* LLVM's names, separated by commas: "avx2,fma,avx512f"; may be null */
 
   /* Finds the values of the symbols that the inputs' shapes determine, the first of the table, and checks every dimension;
    * the others, which main computes, get values that they may have. Returns 0, or nonzero with `error` filled in. The runtime has checked ranks and that no dimension is negative; it checks bounds itself
@@ -89,10 +81,27 @@ typedef struct {
   int64_t (*arena_size)(const int64_t* symbols);
   int64_t (*scratch_size)(const int64_t* symbols);
   /* The host program: launches the kernels in order. `arena` and `weights` are 64-byte aligned; inputs and outputs
-   * are aligned to their elements only. Writes the symbols that it computes, the states, and the inputs that the model updates. Returns 0,
-   * or what a function below returned. */
+   * are aligned to their elements only; `states` are all of the module's. Writes the symbols that it computes, the states, and the inputs that
+   * the model updates. Returns 0, or what a function below returned. */
   int32_t (*main)(tw_context* context, int64_t* symbols, void** inputs, void** outputs, void** states, uint8_t* arena,
                   const uint8_t* weights);
+} tw_function_desc;
+
+/* { i32 x 6, i64, ptr x 4 }. Strings end in a zero byte; arrays of length 0 may be null. */
+typedef struct {
+  int32_t abi_version;   /* TW_ABI_VERSION */
+  int32_t num_functions; /* at least 1 */
+  int32_t num_kernels;
+  int32_t num_blocks; /* of memory whose size is computed in a run, in the function that has most */
+  int32_t num_states;
+  int32_t reserved;
+
+  int64_t weights_size; /* bytes that the functions read; 0: the model has none */
+
+  const tw_function_desc* functions; /* "main", if there is one, is the first */
+  const tw_state_desc* states;
+  const char* const* kernel_names;
+  const char* cpu_features; /* LLVM's names, separated by commas: "avx2,fma,avx512f"; may be null */
 } tw_module_desc;
 
 extern const tw_module_desc tw_module;
@@ -104,9 +113,22 @@ typedef struct {
   int64_t size; /* bytes that follow this header */
   int64_t hash; /* weights: XXH64, seed 0, of all of them, embedded or not; 0: not known, not verified */
   int64_t distance; /* from this header to the bytes; 0: they follow it */
-  int64_t reserved[5];
+  uint8_t identity[16]; /* weights that lie in a file: what its header must say; zeros: they do not */
+  int64_t reserved[3];
   uint8_t bytes[]; /* 64-byte aligned */
 } tw_blob;
+
+/* A file of weights: this header, little-endian, and from byte TW_WEIGHTS_START on what a blob of weights holds. */
+typedef struct {
+  uint8_t magic[8]; /* "TILEWGT\x01" */
+  uint32_t version; /* TW_WEIGHTS_VERSION */
+  uint32_t reserved;
+  uint8_t identity[16]; /* XXH3-128 of the weights, in the canonical order of its bytes */
+  uint64_t size;        /* bytes of weights */
+  uint64_t hash;        /* XXH64, seed 0, of them */
+} tw_weights_header;
+
+enum { TW_WEIGHTS_VERSION = 1, TW_WEIGHTS_START = 4096 };
 
 extern const tw_blob tw_blob_weights;  /* size 0: the weights are not embedded */
 extern const tw_blob tw_blob_metadata; /* JSON and a final zero byte, which `size` counts */

@@ -8,6 +8,9 @@
  *     if (tw_run(model, inputs, num_inputs, outputs, num_outputs)) puts(tw_last_error());
  *     tw_destroy(model);
  *
+ * A model may have several functions (a language model's prefill and decode, say), which share weights and states: tw_function_index finds one by
+ * name, tw_function_run runs it. The functions without a number in their arguments are about function 0: "main" where there is one.
+ *
  * A context owns the model's working memory, its states (a cache, say) and its threads, and serves one call at a time; threads that run
  * the model at the same time use one context each. Functions that return `int` return TW_OK or a `tw_status`,
  * and leave a one-line explanation in tw_last_error(). */
@@ -55,7 +58,7 @@ typedef struct {
 } DLTensor;
 #endif
 
-#define TW_ABI_VERSION 2
+#define TW_ABI_VERSION 3
 
 typedef enum {
   TW_OK = 0,
@@ -66,12 +69,14 @@ typedef enum {
   TW_ERROR_CPU = 5,      /* this processor or its system lacks instructions that the kernels use */
   TW_ERROR_DAMAGED = 6,  /* the weights are not those the model was compiled with */
   TW_ERROR_BUSY = 7,     /* the context is running in another thread */
-  TW_ERROR_PROGRAM = 8   /* the model's own program reported a failure */
+  TW_ERROR_PROGRAM = 8,  /* the model's own program reported a failure */
+  TW_ERROR_FILE = 9      /* the file of weights cannot be read */
 } tw_status;
 
 /* Flags of tw_options. */
 #define TW_SKIP_VERIFY 1u /* trust the weights: do not compare their checksum in tw_create */
 #define TW_PIN_THREADS 2u /* bind each worker to a core, counting on from the one that first calls tw_run */
+#define TW_VERIFY_FILE 4u /* compare the checksum of a file of weights, which reads all of it */
 
 typedef struct tw_context tw_context;
 
@@ -81,6 +86,8 @@ typedef struct {
   const void* weights;  /* NULL: the embedded ones; else they must outlive the context, 64-byte aligned */
   uint64_t weights_size; /* bytes at `weights` */
   uint32_t flags;
+  const char* weights_path; /* NULL, or the model's file of weights, which is mapped read-only: contexts, and processes, share its memory, and a
+                               part of it is read when a run first needs it. The system's encoding; UTF-8 on Windows. */
 } tw_options;
 
 /* The TW_ABI_VERSION that the library was built with. */
@@ -105,15 +112,25 @@ TW_API int tw_run(tw_context* context, const DLTensor* inputs, int32_t num_input
 TW_API int tw_output_shapes(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
                             int32_t num_outputs);
 
+/* The number of a function, -1 where the model has none of this name. */
+TW_API int32_t tw_function_index(const char* name);
+
+/* tw_run, and tw_output_shapes, for a function by its number. */
+TW_API int tw_function_run(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                           DLTensor* outputs, int32_t num_outputs);
+TW_API int tw_function_shapes(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                              DLTensor* outputs, int32_t num_outputs);
+
 /* A run whose tensors have been checked already. The memory is the caller's, and nothing has to be freed. */
 typedef struct {
   tw_context* context;
   void** data; /* where the inputs' elements lie, then the outputs': may be changed between runs, to memory of the same
                   size and alignment, which is not checked again */
   int64_t* symbols;
+  int64_t function;
 } tw_binding;
 
-/* Bytes of memory that a binding of this model needs. */
+/* Bytes of memory that a binding of this model needs, whatever its function. */
 TW_API int64_t tw_binding_size(void);
 
 /* Checks the tensors as tw_run does and fills in `binding`, tw_binding_size() bytes aligned to 8, which is valid as long as
@@ -122,7 +139,11 @@ TW_API int64_t tw_binding_size(void);
 TW_API int tw_bind(tw_context* context, const DLTensor* inputs, int32_t num_inputs, DLTensor* outputs,
                    int32_t num_outputs, tw_binding* binding);
 
-/* Runs the model on what the binding holds: tw_run without its checks. */
+/* tw_bind for a function by its number. */
+TW_API int tw_function_bind(tw_context* context, int32_t function, const DLTensor* inputs, int32_t num_inputs,
+                            DLTensor* outputs, int32_t num_outputs, tw_binding* binding);
+
+/* Runs the bound function on what the binding holds: tw_run without its checks. */
 TW_API int tw_run_bound(tw_binding* binding);
 
 /* Describes state `index` in the metadata's order of "states": a tensor that runs read and write, and the next run of this context finds as the

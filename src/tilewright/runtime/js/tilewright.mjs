@@ -6,9 +6,9 @@
 //
 // Tensors are { data: typed array, shape: array of numbers }. Results are copies and stay valid.
 
-const ABI_VERSION = 2;
+const ABI_VERSION = 3;
 const TENSOR = 40; // bytes of a DLTensor: data, device (2), ndim, dtype, shape, strides, padding, byte_offset
-const OPTIONS = 32; // abi_version, num_threads, weights, padding, weights_size, flags, padding
+const OPTIONS = 32; // abi_version, num_threads, weights, padding, weights_size, flags, weights_path
 const CPU = 1;
 
 // name: [DLPack type code, bits, array type]; 16-bit and 8-bit floats are passed as their bit patterns
@@ -45,7 +45,8 @@ export class Model {
     if (version !== ABI_VERSION)
       throw new TilewrightError(`the model's interface is version ${version}, this loader speaks ${ABI_VERSION}`);
     this.metadata = JSON.parse(this.#text(exports.tw_metadata()));
-    for (const { name, dtype } of [...this.metadata.inputs, ...this.metadata.outputs])
+    this.functions = this.metadata.functions ?? { main: this.metadata };
+    for (const { name, dtype } of Object.values(this.functions).flatMap(({ inputs, outputs }) => [...inputs, ...outputs]))
       if (!DTYPES[dtype]) throw new TilewrightError(`'${name}': data type ${dtype} cannot be passed from JavaScript`);
     const held = weights ? this.#place(new Uint8Array(weights.buffer ?? weights, weights.byteOffset ?? 0)) : 0;
     const options = this.#alloc(OPTIONS + 4);
@@ -53,6 +54,7 @@ export class Model {
     [ABI_VERSION, 1, held, 0].forEach((word, i) => view.setUint32(options + 4 * i, word, true));
     view.setBigUint64(options + 16, BigInt(weights?.byteLength ?? 0), true);
     view.setUint32(options + 24, 0, true);
+    view.setUint32(options + 28, 0, true);
     this.#check(exports.tw_create(options, options + OPTIONS));
     this.#context = this.#view().getUint32(options + OPTIONS, true);
     exports.tw_free(options);
@@ -61,17 +63,25 @@ export class Model {
   /** Runs the model once. `inputs`: an object from input name to tensor; returns one from output name to tensor. Inputs that the metadata calls
    * "updated" are changed in place. */
   run(inputs) {
+    return this.call("main", inputs);
+  }
+
+  /** The same for one of several functions, by name. */
+  call(name, inputs) {
     if (!this.#context) throw new TilewrightError("this model has been closed");
-    const { inputs: wanted, outputs } = this.metadata;
+    if (!Object.hasOwn(this.functions, name)) throw new TilewrightError(`the model has no function '${name}'`);
+    const { inputs: wanted, outputs } = this.functions[name];
     for (const name of Object.keys(inputs))
       if (!wanted.some((spec) => spec.name === name)) throw new TilewrightError(`the model has no input '${name}'`);
     const held = [];
     try {
+      const text = this.#place(new TextEncoder().encode(name + "\0"), held);
+      const number = this.#exports.tw_function_index(text);
       const tensors = this.#alloc(TENSOR * (wanted.length + outputs.length), held);
       new Uint8Array(this.#exports.memory.buffer, tensors, TENSOR * (wanted.length + outputs.length)).fill(0);
       wanted.forEach((spec, i) => this.#write(tensors + i * TENSOR, spec, inputs[spec.name], held));
       const results = tensors + wanted.length * TENSOR;
-      this.#check(this.#exports.tw_run(this.#context, tensors, wanted.length, results, outputs.length));
+      this.#check(this.#exports.tw_function_run(this.#context, number, tensors, wanted.length, results, outputs.length));
       wanted.forEach((spec, i) => {
         if (spec.updated) inputs[spec.name].data.set(this.#read(tensors + i * TENSOR, spec).data);
       });

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...errors import ArtifactError
 from ...runtime.library import Library
-from ...runtime.model import CompiledModel
+from ...runtime.model import CompiledModel, Function
 from ..llvm.isa import Isa
 from ..llvm.target import BuiltCode, LlvmTarget
 
@@ -16,7 +18,12 @@ class BuiltCpuLibrary(BuiltCode, Library):
 
     def __init__(self, built: Any, threads: int | None) -> None:
         self.built = built
-        super().__init__(built.path, weights=built.weights, num_threads=threads or 0, verify=False)
+        super().__init__(built.path, num_threads=threads or 0, verify=False)
+
+    @property
+    def weights(self) -> np.ndarray[Any, Any]:
+        """The compiler's own, which nobody has written anywhere yet."""
+        return self.built.weights
 
 
 class ForeignLibrary(BuiltCode, CompiledModel):
@@ -26,7 +33,13 @@ class ForeignLibrary(BuiltCode, CompiledModel):
         self.built, self.name = built, name
         self._describe(built.metadata, name)
 
+    def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
+        return Function(self, name, 0, entry)
+
     def _execute(self, arrays: Any, out: Any) -> Any:
+        return self._execute_function(self, arrays, out)
+
+    def _execute_function(self, function: Any, arrays: Any, out: Any) -> Any:
         raise ArtifactError(f"compiled for {self.name}, which is not this machine: save it and run it there")
 
     def close(self) -> None:

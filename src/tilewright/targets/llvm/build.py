@@ -7,14 +7,15 @@ import re
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...artifact import package
-from ...dialects import func
+from ...artifact.weights import gather_weights
 from ...ir.core import Module
 from ...lowering.memory_plan import MemoryPlan, plan_memory
 from .host import kernel_order, print_host
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 class BuiltLibrary:
     """A linked library without its weights, and what is needed to save it with them.
 
-    `path` is the shared library (or WebAssembly module); it is removed with this object when it is a temporary one (what is loaded stays). `weights` are
-    the bytes (uint8, aligned to 64) to be given to a context.
+    `path` is the shared library (or WebAssembly module); it is removed with this object when it is a temporary one (what is loaded stays).
     """
 
     path: Path
@@ -39,17 +39,21 @@ class BuiltLibrary:
     metadata: dict[str, Any]
     isa: Isa
     plan: MemoryPlan
-    weights: np.ndarray[Any, Any] = field(repr=False)
 
-    def save(self, path: str | Path) -> Path:
-        """Write a self-contained artifact: `.tar` holds the unlinked parts, anything else is linked.
+    @cached_property
+    def weights(self) -> np.ndarray[Any, Any]:
+        """The bytes (uint8, aligned to 64) to be given to a context; made when first asked for."""
+        return gather_weights(self.plan.weights, self.plan.weights_size)
+
+    def save(self, path: str | Path, *, beside: bool = False) -> Path:
+        """Write an artifact: `.tar` holds the unlinked parts, anything else is linked. The weights go inside, or `beside` it into a file of their own.
 
         Raises ArtifactError when the file cannot be written.
         """
-        path = Path(path)
-        if path.suffix == ".tar":
-            return package.save_tar(path, self.objects, self.weights, self.metadata)
-        return package.save_shared(path, self.objects, self.weights, self.metadata, self.isa)
+        plan = self.plan
+        return package.save_artifact(
+            path, self.objects, plan.weights, plan.weights_size, self.metadata, self.isa, beside=beside
+        )
 
     @property
     def llvm_text(self) -> str:
@@ -66,7 +70,7 @@ def build(
     path: str | Path | None = None,
     processes: int | None = None,
 ) -> BuiltLibrary:
-    """Compile and link the host function "main" of `module` with its kernels.
+    """Compile and link the host functions of `module` with their kernels.
 
     `codes` are the kernels' by name; `plan` is what `plan_memory` found, if it has run. The weights are those of the program's
     constants. `metadata` describes the model (`lowering.interface`); its kernels are put in launch order. `path`: where the library goes; by default a temporary file.
@@ -77,15 +81,12 @@ def build(
         InternalError: LLVM refuses the generated code.
     """
     plan = plan or plan_memory(module)
-    main = module.symbol("main")
-    assert isinstance(main, func.Func)
-    order = kernel_order(main)
+    order = kernel_order(module)
     host_text = print_host(module, codes, isa, plan.weights_size)
     texts = [*kernel_modules([codes[name] for name in order]), host_text]
     objects = compile_objects(texts, isa, processes)
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
-    weights = package.gather_weights(plan.weights, plan.weights_size)
     temporary = path is None
     if path is None:
         handle, name = tempfile.mkstemp(
@@ -93,8 +94,8 @@ def build(
         )
         os.close(handle)
         path = name
-    package.link_library(path, objects, full, isa, weights=weights, embed=False)
-    built = BuiltLibrary(Path(path), objects, texts, full, isa, plan, weights)
+    package.link_library(path, objects, full, isa)
+    built = BuiltLibrary(Path(path), objects, texts, full, isa, plan)
     if temporary:
         weakref.finalize(built, Path(path).unlink, missing_ok=True)
     return built

@@ -1,6 +1,6 @@
 """The host program as LLVM IR: the module that defines `tw_module`, as the runtime's `runtime.h` describes it.
 
-Comes in: the planned host function "main" and, for each kernel it launches, what its code generator tells. Goes out: LLVM IR
+Comes in: the planned host functions and, for each kernel they launch, what its code generator tells. Goes out: LLVM IR
 text that refers to the kernels by name. All structs are literal, so the target's data layout decides the size of pointers.
 """
 
@@ -23,14 +23,15 @@ from .isa import Isa
 if TYPE_CHECKING:
     from .kernel import KernelCode
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 _UNBOUNDED = (1 << 63) - 1
 _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
 _ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
 _TENSOR = "{ ptr, i32, i32, i32, i32 }"
 _SYMBOL = "{ ptr, i64, i64 }"
 _STATE = "{ ptr, i32, i32, i32, i32, ptr, i64 }"
-_MODULE = "{ i32, i32, i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
+_FUNCTION = "{ ptr, i32, i32, i32, i32, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr }"
+_MODULE = "{ i32, i32, i32, i32, i32, i32, i64, ptr, ptr, ptr, ptr }"
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes
 _CODES = {
     "bf16": 4,
@@ -65,25 +66,26 @@ def host_outputs(main: func.Func) -> list[tuple[str, BufferType]]:
     return [(n, a.type) for n, a in zip(main.result_names, args, strict=True)]
 
 
-def kernel_order(main: func.Func) -> list[str]:
-    """The kernels that a host function launches, in order of first launch: their numbers at run time."""
-    return list(dict.fromkeys(op.kernel for op in main.walk() if isinstance(op, host.Launch)))
+def kernel_order(module: Module) -> list[str]:
+    """The kernels that a module's host functions launch, in order of first launch: their numbers at run time."""
+    launches = (op for function in func.entries(module) for op in function.walk() if isinstance(op, host.Launch))
+    return list(dict.fromkeys(op.kernel for op in launches))
 
 
 def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weights_size: int) -> str:
-    """The LLVM IR of the host program "main".
+    """The LLVM IR of the host functions.
 
     `codes` are the kernels' codes by name; `weights_size` is what memory planning found.
 
     Raises:
         CompileError: a dimension of an output, or one that a kernel needs, follows from no input's shape.
-        IRError: the program is not planned.
+        IRError: a function is not planned.
     """
-    main = module.symbol("main")
-    assert isinstance(main, func.Func)
-    if host.ARENA_SIZE not in main.attributes:
-        raise IRError("memory has not been planned", main)
-    return _Printer(module, main, codes, isa).text(weights_size)
+    functions = func.entries(module)
+    for function in functions:
+        if host.ARENA_SIZE not in function.attributes:
+            raise IRError("memory has not been planned", function)
+    return _Tables(module, functions, codes).text(isa, weights_size)
 
 
 def _solver(main: func.Func) -> ShapeSolver:
@@ -93,49 +95,38 @@ def _solver(main: func.Func) -> ShapeSolver:
         raise CompileError(str(error)) from error
 
 
-class _Printer:
-    def __init__(self, module: Module, main: func.Func, codes: Mapping[str, KernelCode], isa: Isa) -> None:
-        self.main, self.codes, self.isa = main, codes, isa
-        self.solver = _solver(main)
-        self.solved = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
-        """In the order in which `solve` finds them."""
-        self.computed = sorted(defined_inside(main), key=str)
-        """What `main` itself writes into the table of symbols, behind those solved."""
-        self.symbols = [*self.solved, *self.computed]
-        count = len(_arguments(main))
-        self.late = {
-            arg: number for number, arg in enumerate(main.body.args[count:]) if mentions(arg.type.shape, self.computed)
-        }
-        """Outputs whose size is known at the end of a run only, with their numbers."""
-        self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
-        self.order = kernel_order(main)
-        self.globals: list[str] = []
-        self._strings: dict[str, str] = {}
-        _check_known(main, self.symbols)
+class _Tables:
+    """The module's constants, and what its functions share."""
 
-    def text(self, weights_size: int) -> str:
-        inputs, outputs = host_inputs(self.main), host_outputs(self.main)
-        functions = [self._solve(), self._output_shapes(), self._arena_size(), self._scratch_size(), self._main()]
-        features = [f.lstrip("+") for f in self.isa.features if not f.startswith("-")]
-        names = [f"ptr {self._string(name)}" for name in self.order]
-        bounded = [f"{_SYMBOL} {{ ptr {self._string(s.name)}, {_limits(s)} }}" for s in self.symbols]
+    def __init__(self, module: Module, functions: Sequence[func.Func], codes: Mapping[str, KernelCode]) -> None:
+        self.functions, self.codes = functions, codes
+        self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
+        self.order = kernel_order(module)
+        self.states = func.shared_states(functions)
+        self._lines: list[str] = []
+        self._strings: dict[str, str] = {}
+
+    def text(self, isa: Isa, weights_size: int) -> str:
+        printers = [_Printer(self, function, number) for number, function in enumerate(self.functions)]
+        bodies = [printer.text() for printer in printers]
+        features = [f.lstrip("+") for f in isa.features if not f.startswith("-")]
+        names = [f"ptr {self.string(name)}" for name in self.order]
+        blocks = max(function.attributes.get(host.SLOTS, 0) for function in self.functions)
+        counts = (ABI_VERSION, len(printers), len(self.order), blocks, len(self.states), 0)
         fields = [
-            *(f"i32 {n}" for n in self._counts()),
+            *(f"i32 {n}" for n in counts),
             f"i64 {weights_size}",
-            f"ptr {self._array('inputs', _TENSOR, [self._tensor(n, t) for n, t in inputs])}",
-            f"ptr {self._array('outputs', _TENSOR, [self._tensor(n, t) for n, t in outputs])}",
-            f"ptr {self._array('symbols', _SYMBOL, bounded)}",
-            f"ptr {self._array('states', _STATE, self._states())}",
-            f"ptr {self._array('kernel_names', 'ptr', names)}",
-            f"ptr {self._string(','.join(features)) if features else 'null'}",
-            *(f"ptr @tw.{n}" for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")),
+            f"ptr {self.array('functions', _FUNCTION, [printer.row() for printer in printers])}",
+            f"ptr {self.array('states', _STATE, self._state_rows())}",
+            f"ptr {self.array('kernel_names', 'ptr', names)}",
+            f"ptr {self.string(','.join(features)) if features else 'null'}",
         ]
         declarations = [
             f"declare hidden void @{self.codes[name].symbol}(i64, i64, ptr, ptr, ptr)" for name in self.order
         ]
         return "\n".join(
             [
-                *self.globals,
+                *self._lines,
                 f"@tw_module = hidden constant {_MODULE} {{ {', '.join(fields)} }}, align 8",
                 "",
                 *declarations,
@@ -148,44 +139,87 @@ class _Printer:
                 "declare i64 @llvm.smax.i64(i64, i64)",
                 "declare i64 @llvm.smin.i64(i64, i64)",
                 "",
-                *functions,
+                *bodies,
             ]
         )
 
-    def _counts(self) -> tuple[int, ...]:
-        sizes = (len(host_inputs(self.main)), len(host_outputs(self.main)), len(self.symbols), len(self.order))
-        return (ABI_VERSION, *sizes, self.main.attributes.get(host.SLOTS, 0), len(self.main.states), 0)
-
-    # -- Tables ----------------------------------------------------------------------------------------------------------------
-
-    def _string(self, text: str) -> str:
+    def string(self, text: str) -> str:
         if text not in self._strings:
             name = f"@tw.string{len(self._strings)}"
             data = text.encode() + b"\0"
             shown = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
-            self.globals.append(f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}"')
+            self._lines.append(f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}"')
             self._strings[text] = name
         return self._strings[text]
 
-    def _array(self, name: str, kind: str, items: Sequence[str]) -> str:
+    def array(self, name: str, kind: str, items: Sequence[str]) -> str:
         if not items:
             return "null"
-        self.globals.append(f"@tw.{name} = private constant [{len(items)} x {kind}] [{', '.join(items)}], align 8")
+        self._lines.append(f"@tw.{name} = private constant [{len(items)} x {kind}] [{', '.join(items)}], align 8")
         return f"@tw.{name}"
 
-    def _tensor(self, name: str, type_: BufferType) -> str:
+    def tensor(self, name: str, type_: BufferType, late: bool = False) -> str:
         code, bits = dlpack_type(type_.dtype)
-        late = int(mentions(type_.shape, self.computed))
-        return f"{_TENSOR} {{ ptr {self._string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank}, i32 {late} }}"
+        return f"{_TENSOR} {{ ptr {self.string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank}, i32 {int(late)} }}"
 
-    def _states(self) -> list[str]:
-        arguments = dict(_arguments(self.main))
+    def _state_rows(self) -> list[str]:
+        offsets = {
+            name: offset
+            for function in self.functions
+            for (name, _), offset in zip(function.states, function.attributes[host.STATES], strict=True)
+        }
         rows: list[str] = []
-        for (name, _), offset in zip(self.main.states, self.main.attributes[host.STATES], strict=True):
-            type_ = arguments[name].type
-            shape = self._array(f"state{len(rows)}", "i64", [f"i64 {d}" for d in type_.shape])
-            rows.append(f"{_STATE} {{ {self._tensor(name, type_)[len(_TENSOR) + 2 : -2]}, ptr {shape}, i64 {offset} }}")
+        for name, (type_, _) in self.states.items():
+            assert isinstance(type_, BufferType)
+            shape = self.array(f"state{len(rows)}", "i64", [f"i64 {d}" for d in type_.shape])
+            tensor = self.tensor(name, type_)[len(_TENSOR) + 2 : -2]
+            rows.append(f"{_STATE} {{ {tensor}, ptr {shape}, i64 {offsets[name]} }}")
         return rows
+
+
+class _Printer:
+    """Writes one function of the module, the `number`th."""
+
+    def __init__(self, tables: _Tables, main: func.Func, number: int) -> None:
+        self.tables, self.main, self.number = tables, main, number
+        self.codes, self.kernels, self.order = tables.codes, tables.kernels, tables.order
+        self.launched = list(dict.fromkeys(op.kernel for op in main.walk() if isinstance(op, host.Launch)))
+        self.solver = _solver(main)
+        self.solved = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
+        """In the order in which `solve` finds them."""
+        self.computed = sorted(defined_inside(main), key=str)
+        """What `main` itself writes into the table of symbols, behind those solved."""
+        self.symbols = [*self.solved, *self.computed]
+        count = len(_arguments(main))
+        self.late = {
+            arg: number for number, arg in enumerate(main.body.args[count:]) if mentions(arg.type.shape, self.computed)
+        }
+        """Outputs whose size is known at the end of a run only, with their numbers."""
+        _check_known(main, self.symbols)
+
+    def text(self) -> str:
+        parts = [self._solve(), self._output_shapes(), self._arena_size(), self._scratch_size(), self._main()]
+        return "\n".join(parts)
+
+    def row(self) -> str:
+        """The function's entry in the module's table."""
+        tables, inputs, outputs = self.tables, host_inputs(self.main), host_outputs(self.main)
+        sides = [
+            [tables.tensor(n, t, mentions(t.shape, self.computed)) for n, t in tensors] for tensors in (inputs, outputs)
+        ]
+        bounded = [f"{_SYMBOL} {{ ptr {tables.string(s.name)}, {_limits(s)} }}" for s in self.symbols]
+        fields = [
+            f"ptr {tables.string(self.main.sym_name)}",
+            *(f"i32 {n}" for n in (len(inputs), len(outputs), len(bounded), 0)),
+            f"ptr {tables.array(f'inputs{self.number}', _TENSOR, sides[0])}",
+            f"ptr {tables.array(f'outputs{self.number}', _TENSOR, sides[1])}",
+            f"ptr {tables.array(f'symbols{self.number}', _SYMBOL, bounded)}",
+            *(f"ptr {self._name(n)}" for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")),
+        ]
+        return f"{_FUNCTION} {{ {', '.join(fields)} }}"
+
+    def _name(self, function: str) -> str:
+        return f"@tw.{function}{self.number}"
 
     # -- Functions over the symbols ------------------------------------------------------------------------------------------
 
@@ -210,13 +244,13 @@ class _Printer:
         result = "0"
         for value in dict.fromkeys(index.value(size) for size in sizes):
             result = value if result == "0" else emit.op(f"call i64 @llvm.smax.i64(i64 {result}, i64 {value})")
-        return _function(f"i64 @tw.{name}(ptr %symbols)", emit, f"i64 {result}")
+        return _function(f"i64 {self._name(name)}(ptr %symbols)", emit, f"i64 {result}")
 
     def _arena_size(self) -> str:
         return self._size_function("arena_size", [self.main.attributes[host.ARENA_SIZE]])
 
     def _scratch_size(self) -> str:
-        return self._size_function("scratch_size", [self.codes[name].scratch for name in self.order])
+        return self._size_function("scratch_size", [self.codes[name].scratch for name in self.launched])
 
     def _output_shapes(self) -> str:
         emit = Emitter()
@@ -227,7 +261,7 @@ class _Printer:
                 shape = emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', number)}")
                 for k, dim in enumerate(type_.shape):
                     emit.line(f"store i64 {index.value(dim)}, ptr {emit.at(shape, str(k), 8)}, align 8")
-        return _function("void @tw.output_shapes(ptr %symbols, ptr %shapes)", emit, "void")
+        return _function(f"void {self._name('output_shapes')}(ptr %symbols, ptr %shapes)", emit, "void")
 
     @staticmethod
     def _slot(emit: Emitter, pointer: str, index: int) -> str:
@@ -266,7 +300,7 @@ class _Printer:
             emit.line(f"store i64 {value}, ptr {emit.at('%symbols', str(number), 8)}, align 8")
         for number, symbol in enumerate(self.computed, len(self.solved)):
             emit.line(f"store i64 {_allowed(symbol)}, ptr {emit.at('%symbols', str(number), 8)}, align 8")
-        return _function("i32 @tw.solve(ptr %shapes, ptr %symbols, ptr %error)", emit, "i32 0")
+        return _function(f"i32 {self._name('solve')}(ptr %shapes, ptr %symbols, ptr %error)", emit, "i32 0")
 
     def _row(self, emit: Emitter, index: int) -> str:
         if not self.solver.inputs[index][1]:
@@ -323,7 +357,7 @@ class _Printer:
         used += [op.step.upper for op in ops if isinstance(op, host.For)]
         used += [
             d
-            for name in self.order
+            for name in self.launched
             for d in (self.codes[name].extent, self.codes[name].grain, *self.kernels[name].dims)
         ]
         index = self._symbol_values(emit, "%symbols", used, self.solved)
@@ -332,21 +366,20 @@ class _Printer:
         program = _Program(self, emit, index, buffers, self._dims_arrays(emit, index), self._argument_places(emit))
         program.block(self.main.body)
         signature = "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %states, ptr %arena, ptr %weights"
-        return _function(f"i32 @tw.main({signature})", emit, "i32 0")
+        return _function(f"i32 {self._name('main')}({signature})", emit, "i32 0")
 
     def _argument_places(self, emit: Emitter) -> dict[Value, str]:
-        states = [n for n, _ in self.main.states]
-        given = [a for n, a in _arguments(self.main) if n not in states]
-        kept = dict(_arguments(self.main))
-        groups: dict[str, Sequence[Value]] = {
-            "%inputs": given,
-            "%states": [kept[n] for n in states],
-            "%outputs": self.main.body.args[len(given) + len(states) :],
+        arguments, numbers = _arguments(self.main), {n: k for k, n in enumerate(self.tables.states)}
+        states = {n for n, _ in self.main.states}
+        groups: dict[str, list[tuple[int, Value]]] = {
+            "%inputs": list(enumerate(a for n, a in arguments if n not in states)),
+            "%states": [(numbers[n], a) for n, a in arguments if n in states],
+            "%outputs": list(enumerate(self.main.body.args[len(arguments) :])),
         }
         return {
             arg: emit.op(f"load ptr, ptr {self._slot(emit, array, slot)}")
             for array, args in groups.items()
-            for slot, arg in enumerate(args)
+            for slot, arg in args
             if arg.has_uses
         }
 
@@ -357,7 +390,7 @@ class _Printer:
         every = tuple(s.name for s in self.symbols)
         if every:
             arrays[every] = "%symbols"
-        for name in self.order:
+        for name in self.launched:
             dims = self.kernels[name].dims
             key = tuple(s.name for s in dims)
             if key not in arrays:
@@ -450,7 +483,7 @@ class _Program:
         if high is not None:
             self._fail(emit.op(f"icmp sgt i64 {value}, {high}"), f"a size computed at {where} is more than {high}")
         self._define(symbol, value)
-        if any(symbol in free_symbols(printer.codes[name].scratch) for name in printer.order):
+        if any(symbol in free_symbols(printer.codes[name].scratch) for name in printer.launched):
             self._stop_if(emit.op("call i32 @tw_prepare_scratch(ptr %context, ptr %symbols)"))
 
     def _define(self, symbol: Expr, value: str) -> None:
@@ -468,7 +501,7 @@ class _Program:
     def _fail(self, condition: str, message: str) -> None:
         """Where `condition` holds, end the run with a message."""
         with self.emit.when(condition):
-            text = self.printer._string(message)
+            text = self.printer.tables.string(message)
             self._stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, ptr {text})"))
 
     def _present(self, pointer: str) -> str:

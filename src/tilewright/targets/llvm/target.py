@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...dialects import loop
 from ...ir.types import bf16, f32, i8, u8
 from ...lowering.pipeline import Lowered, LoweringOptions
+from ...runtime.model import goes_beside
 from ...schedule import Schedule
 from ..base import Progress, Target
 from .brgemm import panel_of, tile_shape
@@ -72,8 +73,8 @@ class BuiltCode:
 
     built: BuiltLibrary
 
-    def save(self, path: str | Path) -> Path:
-        return self.built.save(path)
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+        return self.built.save(path, beside=goes_beside(path, weights))
 
     def code_text(self, level: str) -> str | None:
         """LLVM IR or assembly, None for another level."""
