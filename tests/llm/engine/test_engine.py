@@ -109,6 +109,7 @@ def test_a_request_gets_what_the_model_says() -> None:
 def test_64_requests_at_once_get_what_each_gets_alone(pages: int, speculation: Any) -> None:
     """With 9 pages hardly two sequences fit, so that they take each other's all the time."""
     runner = {"local": 0.85, "pages": pages}
+    draft = None
     if speculation == "draft":
         draft = FakeRunner(**{"vocabulary": tokenizer().vocabulary, **runner}, draft=True)
         speculation = Speculation(draft, tokens=3, max_batch=99)
@@ -128,7 +129,7 @@ def test_64_requests_at_once_get_what_each_gets_alone(pages: int, speculation: A
             if when == step:
                 streams[i].cancel()
         step += 1
-    assert len(streams) == 64 and not fake.misuses
+    assert len(streams) == 64 and not fake.misuses and (draft is None or not draft.misuses)
     ended = 0
     for i, stream in enumerate(streams):
         expected = alone(stream.request, local=0.85)
@@ -203,6 +204,19 @@ def test_prompts_that_come_together_are_computed_once() -> None:
     for i, stream in enumerate(streams):
         assert stream.collect()[0].tokens == fake.greedy([*prompt, i], 2)
     assert fake.calls["tokens"] < len(prompt) + 8 * 3
+
+
+def test_prompts_computed_side_by_side_end_up_in_the_same_pages() -> None:
+    """Chunks of less than a page: both have computed it when it is whole, and one of the two is freed."""
+    engine, fake = watched(Options(chunk=32))
+    prompt = list(range(2, 142))
+    streams = [engine.submit(Request([*prompt, i], GREEDY, max_tokens=70, ignore_eos=True)) for i in range(2)]
+    for _ in range(14):
+        engine.step()
+    assert engine.stats().running == 2 and engine.stats().pages_used == 2 + 2
+    for i, stream in enumerate(streams):
+        assert stream.collect()[0].tokens == fake.greedy([*prompt, i], 70)
+    assert not fake.misuses and not leaks(engine)
 
 
 def test_choices_are_forked_behind_the_prompt() -> None:

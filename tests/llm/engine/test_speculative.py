@@ -95,6 +95,23 @@ def test_drawn_tokens_have_the_models_frequencies() -> None:
     assert (np.abs(found[0] - found[1]) < 5 * np.sqrt(2 * np.maximum(found[0], 0.01) / 1280)).all()
 
 
+def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
+    """Two at a time are not speculated with, so the draft's cache lacks what they said."""
+    size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
+    draft, plain = FakeRunner(**size, draft=True, chunk=32), FakeRunner(**size)
+    engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft, max_batch=1)))
+    prompts = [[first] * 40 for first in (5, 6)]
+    greedy = SamplingParameters(0)
+    long = engine.submit(Request(prompts[0], greedy, max_tokens=150, ignore_eos=True))
+    short = engine.submit(Request(prompts[1], greedy, max_tokens=100, ignore_eos=True))
+    said = [stream.collect()[0].tokens for stream in (long, short)]
+    assert said == [plain.greedy(p, n) for p, n in zip(prompts, (150, 100), strict=True)]
+    assert draft.calls["decode"] > 0 and draft.calls["prefill"] > 4, "once the short one was done"
+    again = engine.submit(Request([*prompts[1], *said[1]], greedy, max_tokens=40, ignore_eos=True))
+    assert again.collect()[0].tokens == plain.greedy([*prompts[1], *said[1]], 40)
+    assert not draft.misuses and again.cached_tokens < 60
+
+
 def test_a_draft_that_fails_is_given_up() -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft = FakeRunner(**size, draft=True)
