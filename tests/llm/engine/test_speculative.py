@@ -95,6 +95,24 @@ def test_drawn_tokens_have_the_models_frequencies() -> None:
     assert (np.abs(found[0] - found[1]) < 5 * np.sqrt(2 * np.maximum(found[0], 0.01) / 1280)).all()
 
 
+def test_a_draft_that_is_the_model_itself_is_always_right() -> None:
+    """So its cache holds what the model's does, whatever was shared, copied, forked or preempted."""
+    size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "pages": 9}
+    draft = FakeRunner(**size, chunk=48)
+    engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft, tokens=3, max_batch=3)))
+    prompt = list(range(2, 90))
+    sampling = (SamplingParameters(0), SamplingParameters(seed=5))
+    streams = [
+        engine.submit(Request([*prompt[: 88 - 9 * i], i], sampling[i % 2], max_tokens=70, ignore_eos=True, n=1 + i % 2))
+        for i in range(6)
+    ]
+    for stream in streams:
+        stream.collect()
+    statistics = engine.stats()
+    assert statistics.accepted_tokens == statistics.proposed_tokens > 50 and statistics.preemptions > 0
+    assert statistics.cached_tokens > 0 and not draft.misuses
+
+
 def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
     """Two at a time are not speculated with, so the draft's cache lacks what they said."""
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}

@@ -386,7 +386,6 @@ class Engine:
                 continue
             tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
             sequence.held += len(tokens) - 1
-            sequence.drafted = min(sequence.drafted, sequence.held)
             self._statistics.proposed_tokens += len(guess.tokens)
             self._statistics.accepted_tokens += len(tokens) - 1
             top = sequence.request.sampling.logprobs
