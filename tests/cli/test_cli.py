@@ -198,8 +198,12 @@ def test_inspect_shows_each_function(capsys: pytest.CaptureFixture[str], tmp_pat
         "identity: ",
     ):
         assert expected in out
-    assert run("run", str(path)) == 1
-    assert "no function 'main'; its functions are 'append', 'read'" in capsys.readouterr().err
+    assert run("run", str(path)) == 2
+    assert "no function 'main': give --function one of append, read" in capsys.readouterr().err
+    assert run("run", str(path), "--function", "append", "--dim", "n=3") == 0
+    assert "[3, 8]" in capsys.readouterr().out
+    assert run("profile", str(path), "--function", "read", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kernels"]
 
 
 def test_profile(capsys: pytest.CaptureFixture[str], artifact: Path) -> None:

@@ -20,6 +20,7 @@ from .common import (
     add_row,
     compile_options,
     console,
+    function_of,
     gather_inputs,
     input_options,
     is_artifact,
@@ -65,6 +66,7 @@ def command(
     files: tuple[tuple[str, str], ...],
     sizes: tuple[tuple[str, int], ...],
     seed: int,
+    function: str,
     against: tuple[str, ...],
     pt2_path: str | None,
     seconds: float,
@@ -80,7 +82,7 @@ def command(
     from tilewright.machine import usable_cores
 
     count = threads or usable_cores()
-    library = obtain(model, target, dims, count, precision)
+    library = function_of(obtain(model, target, dims, count, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     with progress_display() as progress, tempfile.TemporaryDirectory() as folder:
         calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(**inputs)}

@@ -109,8 +109,9 @@ def imported() -> tuple[str, ...]:
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that runs a model: --input, --dim, --seed."""
+    """The options of every command that runs a model: --function, --input, --dim, --seed."""
     for decorate in (
+        click.option("--function", default="main", show_default=True, help="Which function of a library of several."),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
         click.option(
             "--dim",
@@ -189,6 +190,13 @@ def require_file(path: str) -> None:
         raise click.ClickException(f"{path}: no such file")
     if Path(path).is_dir():
         raise click.ClickException(f"{path}: is a folder, not a model")
+
+
+def function_of(library: Any, name: str) -> Any:
+    """A function of a library by name; raises click.UsageError if it has none such."""
+    if name not in library.functions:
+        raise click.UsageError(f"no function '{name}': give --function one of {', '.join(library.functions)}")
+    return library.functions[name]
 
 
 def gather_inputs(

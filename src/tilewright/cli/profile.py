@@ -9,7 +9,17 @@ from typing import Any
 import click
 from rich.table import Table
 
-from .common import add_row, compile_options, console, gather_inputs, input_options, number, obtain, progress_display
+from .common import (
+    add_row,
+    compile_options,
+    console,
+    function_of,
+    gather_inputs,
+    input_options,
+    number,
+    obtain,
+    progress_display,
+)
 
 
 @click.command("profile")
@@ -27,13 +37,14 @@ def command(
     files: tuple[tuple[str, str], ...],
     sizes: tuple[tuple[str, int], ...],
     seed: int,
+    function: str,
     top: int,
     as_json: bool,
 ) -> None:
     """Show where the time of MODEL goes (an artifact, or a model that is compiled first)."""
     from tilewright.machine import machine
 
-    library = obtain(model, target, dims, threads, precision)
+    library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     with progress_display() as progress:
         progress("measuring this machine")

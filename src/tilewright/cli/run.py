@@ -9,7 +9,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from .common import add_row, compile_options, console, gather_inputs, input_options, obtain, shape_text
+from .common import add_row, compile_options, console, function_of, gather_inputs, input_options, obtain, shape_text
 
 
 @click.command("run")
@@ -26,10 +26,11 @@ def command(
     files: tuple[tuple[str, str], ...],
     sizes: tuple[tuple[str, int], ...],
     seed: int,
+    function: str,
     output: str | None,
 ) -> None:
     """Run MODEL (an artifact, or a model that is compiled first) and show its outputs."""
-    library = obtain(model, target, dims, threads, precision)
+    library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     begin = time.perf_counter()
     results = library(**inputs)
