@@ -93,6 +93,7 @@ def compile(
     disable: Sequence[str] = (),
     check: bool = False,
     dump: str | Path | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> CompiledModel:
     """Compile a model for a target and load it.
 
@@ -101,7 +102,8 @@ def compile(
     dimensions and their bounds. A dictionary of such models makes one library of several functions (`library.functions`), which share weights and states:
     ``{"prefill": (model, args, dims), "decode": (step, args)}``. `precision` None keeps the model's own arithmetic; "bf16" and "f16" compute contractions, attention
     included, on factors of that type with float32 sums, and everything else in float32. `threads` limits the worker threads at run time
-    (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models.
+    (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models. `about` is what the artifact's metadata say beside (JSON's
+    types, under names of your own); such artifacts are not kept in the cache.
 
     For those who work on the compiler: `disable` names passes to leave out, `check` runs the module before and after each pass
     through the interpreter and compares, `dump` is a folder for the module after each pass.
@@ -116,11 +118,18 @@ def compile(
     chosen = resolve(target)
     factors = factor_type(precision, chosen)
     say = progress or (lambda stage: None)
-    use_cache = cache and chosen.runs_here and not (disable or check or dump)
+    use_cache = cache and chosen.runs_here and not (disable or check or dump or about)
 
     def anew(lookup: bool) -> CompiledModel:
         compilation = Compilation(
-            chosen, say, precision=factors, disable=frozenset(disable), check=check, dump=dump, cache=lookup
+            chosen,
+            say,
+            precision=factors,
+            disable=frozenset(disable),
+            check=check,
+            dump=dump,
+            cache=lookup,
+            about=about,
         )
         with _inside_errors():
             library = compilation.run(model, args, dict(kwargs or {}), dims, threads)
@@ -185,7 +194,9 @@ class Compilation:
         check: bool = False,
         dump: str | Path | None = None,
         cache: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
+        self.about = dict(about or {})
         self.target = target
         self.precision = precision
         self.cache = cache
@@ -371,6 +382,7 @@ class Compilation:
             for k in lowered.kernels.values()
         ]
         return {
+            **self.about,
             "format": 1,
             "abi": ABI_VERSION,
             "compiler": f"tilewright {__version__}",

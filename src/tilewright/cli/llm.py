@@ -81,5 +81,90 @@ def convert_command(
     sys.stdout.flush()
 
 
+@command.command("compile")
+@click.argument("model", type=click.Path(exists=True))
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write: model.so.")
+@click.option(
+    "--quantization", metavar="NAME", help="Quantize first, as `llm convert` does, into a folder beside the library."
+)
+@click.option(
+    "--context-window-size",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    help="Most tokens of a sequence.",
+)
+@click.option(
+    "--prefill-chunk-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Most tokens of a prompt in one call.",
+)
+@click.option(
+    "--max-batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Most sequences in one call."
+)
+@click.option(
+    "--kv-cache",
+    type=Size(),
+    metavar="SIZE",
+    help="Memory of the KV cache (default: for whole contexts of all sequences).",
+)
+@click.option(
+    "--kv-dtype",
+    type=click.Choice(["f32", "bf16", "f16"]),
+    default="bf16",
+    show_default=True,
+    help="Type of cached keys and values.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["f32", "bf16"]),
+    default="bf16",
+    show_default=True,
+    help="Type of products that are not quantized.",
+)
+@click.option("--target", default="cpu", show_default=True, help="What to compile for.")
+def compile_command(
+    model: str, output: str, quantization: str | None, context_window_size: int, prefill_chunk_size: int, max_batch_size: int, kv_cache: int | None,
+    kv_dtype: str, precision: str, target: str,
+) -> None:  # fmt: skip
+    """Compile the model library of MODEL: a folder of `llm convert`, a Hugging Face folder, or a GGUF file.
+
+    Beside the library go its weights (model.weights) and its tokenizer (model.tokenizer).
+    """
+    from pathlib import Path
+
+    from tilewright.llm.library import LibraryOptions, compile_library, page_bytes, save_library
+    from tilewright.llm.weights import Conversion, convert, open_checkpoint
+
+    names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+    with progress_display() as progress:
+        checkpoint = open_checkpoint(model)
+        if quantization is not None:
+            checkpoint = convert(
+                checkpoint, Path(output).with_suffix(".converted"), Conversion(quantization), progress=progress
+            )
+        options = LibraryOptions(
+            context=context_window_size,
+            chunk=prefill_chunk_size,
+            max_batch=max_batch_size,
+            cache_dtype=names[kv_dtype],
+            precision=None if precision == "f32" else precision,
+            pages=None if kv_cache is None else max(1, kv_cache // page_bytes(checkpoint.config, names[kv_dtype])),
+        )
+        library = compile_library(checkpoint, options, target=target, progress=progress)
+        progress("writing")
+        path = save_library(library, checkpoint, output)
+    out = console()
+    weights = path.with_suffix(".weights")
+    out.print(
+        f"{path}: {number(path.stat().st_size, 'B')}, weights {number(weights.stat().st_size, 'B')}",
+        highlight=False,
+        markup=False,
+    )
+    sys.stdout.flush()
+
+
 for _module in (llm_chat, llm_serve, llm_bench):
     command.add_command(_module.command)

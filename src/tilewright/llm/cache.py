@@ -123,23 +123,32 @@ def attention(
 ) -> Tensor:  # fmt: skip
     """Causal attention of the last n of m tokens: q [batch, n, heads, d], k and v [batch, m, kv_heads, d]; see `Cache.attend`."""
     n, keys = q.shape[1], k.shape[1]
-    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-    # The operator's own causal mask lets row i see column j <= i, which are the right ones where no tokens came before.
-    causal = n == keys
     row, column = tnp.arange(n)[:, None] + (keys - n), tnp.arange(keys)[None]
+    # The operator's own causal mask lets row i see column j <= i, which are the right ones where no tokens came before.
+    causal = n == keys and sinks is None
+    return attend_where(q, k, v, row, column, scale=scale, window=window, sinks=sinks, softcap=softcap, causal=causal)
+
+
+def attend_where(
+    q: Tensor, k: Tensor, v: Tensor, row: Tensor, column: Tensor, *, scale: float, window: int | None = None,
+    sinks: Tensor | None = None, softcap: float | None = None, causal: bool = False,
+) -> Tensor:  # fmt: skip
+    """Attention of q [batch, n, heads, d] over k and v [batch, m, kv_heads, d], of which the tokens at positions `row` see those at positions `column`
+    up to their own (both broadcast to [batch, 1, n, m]). `causal`: positions are places."""
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     mask = None if causal else column <= row
     if window is not None:
         near = column > row - window
         mask = near if mask is None else mask & near
     if sinks is not None:
         # One more key, which every row sees: its score is 0, and the mask makes the sink of it.
+        batch, heads, n = q.shape[:3]
         k, v = (tnp.concatenate([x, tnp.zeros((x.shape[0], x.shape[1], 1, x.shape[3]), x.dtype)], 2) for x in (k, v))
-        seen = tnp.where(column <= row if mask is None else mask & (column <= row), 0.0, float("-inf"))
-        heads = sinks.shape[0]
-        seen = tnp.broadcast_to(seen, (heads, n, keys))
-        mask, causal = tnp.concatenate([seen, tnp.broadcast_to(sinks.reshape(heads, 1, 1), (heads, n, 1))], 2), False
+        seen = tnp.broadcast_to(tnp.where(mask, 0.0, float("-inf")), (batch, heads, n, k.shape[2] - 1))
+        sink = tnp.broadcast_to(sinks.reshape(heads, 1, 1), (batch, heads, n, 1))
+        mask = tnp.concatenate([seen, sink], 3)
     y = F.attention(q, k, v, mask, causal, scale, softcap or 0.0)
     return y.transpose(0, 2, 1, 3)  # type: ignore[no-any-return]
 
 
-__all__ = ["Cache", "DenseCache", "NoCache", "attention"]
+__all__ = ["Cache", "DenseCache", "NoCache", "attend_where", "attention"]

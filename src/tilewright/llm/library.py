@@ -1,0 +1,294 @@
+"""`compile_library`: a checkpoint becomes a model library, functions on tokens that share weights and a paged KV cache; `LibraryRunner` calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..compiler import compile, load
+from ..errors import ArtifactError, CompileError
+from ..frontends.nn import Linear
+from ..frontends.trace import Tensor
+from ..frontends.trace.dtypes import dtype_of
+from ..frontends.trace.tensor import concrete
+from ..ir.types import bf16
+from .config import Config
+from .load_weights import load_weights
+from .models.base import CausalLM, LanguageModel, build
+from .paged_cache import PagedCache, Pages
+from .quantization import Quantized
+from .quantization.packing import unpack_bits
+from .quantized_linear import QuantizedLinear, factors, replace_linears
+from .runner import PAGE, Floats, Ints
+from .tokenizer import Tokenizer
+from .weights import Checkpoint, LazyTensor, open_checkpoint
+
+TOKENIZER = ".tokenizer"
+"""Suffix of the folder beside a library."""
+KEPT_IN_GROUPS = 32
+"""Codes of 4 bits are multiplied as they are where groups are made of so many; of 8 bits, of four."""
+
+
+@dataclass(frozen=True)
+class LibraryOptions:
+    """Bounds, for which all memory is planned, and the data type of cached keys and values."""
+
+    context: int = 4096
+    """Most tokens of a sequence; less where the model's own limit is less."""
+    chunk: int = 256
+    """Most tokens of one call of ``prefill``."""
+    max_batch: int = 8
+    """Most sequences of one call of ``decode``."""
+    pages: int | None = None
+    """Pages of `PAGE` tokens that the cache has; None: as many as `max_batch` sequences of the whole context need."""
+    speculated: int = 8
+    """Most tokens of a sequence in one call of ``verify``."""
+    cache_dtype: str = "bfloat16"
+    precision: str | None = "bf16"
+    """Of products that are not quantized: None is float32."""
+
+    @property
+    def pages_of_sequence(self) -> int:
+        return -(-self.context // PAGE)
+
+    @property
+    def page_count(self) -> int:
+        return self.max_batch * self.pages_of_sequence if self.pages is None else self.pages
+
+
+def compile_library(
+    source: str | Path | Checkpoint,
+    options: LibraryOptions | None = None,
+    *,
+    target: str = "cpu",
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Any:
+    """The library of a checkpoint: functions ``prefill``, ``decode``, ``verify`` and ``copy_page``, see `LibraryRunner`.
+
+    Raises:
+        CompileError: there is no definition for the model, or its weights do not fit; WeightsError: files are missing or damaged.
+    """
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    options = options or LibraryOptions()
+    model = model_of(checkpoint, options.context)
+    limit = min(options.context, model.config.context)
+    options = LibraryOptions(**{**asdict(options), "context": limit})
+    about = {
+        "config": checkpoint.config,
+        "vocabulary": model.config.vocabulary,
+        "quantization": getattr(getattr(checkpoint, "quantization", None), "name", "none"),
+        **asdict(options),
+        "pages": options.page_count,
+    }
+    return compile(
+        functions_of(model, options),
+        target=target,
+        precision=options.precision,
+        threads=threads,
+        progress=progress,
+        about={"llm": about},
+        cache=False,  # which keeps whole artifacts
+    )
+
+
+def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path:
+    """Write a library, its weights beside it (``model.weights``), and the files of the tokenizer (folder ``model.tokenizer``).
+
+    Raises:
+        ArtifactError: a file cannot be written.
+    """
+    path = Path(path)
+    folder = path.with_suffix(TOKENIZER)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, read in checkpoint.files.items():
+            (folder / name).write_bytes(read())
+        (folder / "config.json").write_text(json.dumps(checkpoint.config, indent=1))
+    except OSError as error:
+        raise ArtifactError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    saved: Path = library.save(path, weights="beside")
+    return saved
+
+
+def open_library(path: str | Path, *, threads: int | None = None) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
+    """What serves the library at `path`: its runner, its tokenizer, and the model's config.json.
+
+    Raises:
+        ArtifactError: it is damaged or of another machine, or its weights or tokenizer are not beside it; CompileError: it is of no language model.
+    """
+    runner = LibraryRunner(load(path, threads=threads))
+    return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.about["config"]
+
+
+def model_of(checkpoint: Checkpoint, context: int | None = None) -> CausalLM:
+    """A checkpoint's model with its weights; linear layers whose weights are codes in groups that products take stay such."""
+    model = build(checkpoint.config, context=context)
+    if not isinstance(model, CausalLM):
+        raise CompileError(f"{checkpoint.path}: {type(model).__name__} does not generate text")
+    quantized: dict[str, LazyTensor] = {}
+    floats: dict[str, LazyTensor] = {}
+    for name, tensor in checkpoint.items():
+        place = model.target(name)
+        keeps = place is not None and place.part is None and place.transposed == tensor.transposed and _stays(tensor)
+        if place is not None and keeps and place.name.endswith(".weight"):
+            quantized[place.name.removesuffix(".weight")] = tensor
+        else:
+            floats[name] = tensor
+    used: set[str] = set()
+
+    def replacement(path: str, linear: Linear) -> QuantizedLinear | None:
+        tensor = quantized.get(path)
+        if tensor is None:
+            return None
+        used.add(path)
+        codes, scales = codes_of(tensor.read_quantized())
+        return QuantizedLinear(codes, scales, linear.bias)
+
+    replace_linears(model, replacement)
+    floats |= {quantized[path].name: quantized[path] for path in quantized.keys() - used}
+    load_weights(model, _Read(floats))
+    return model
+
+
+class _Read(Mapping[str, Any]):
+    """Lazy tensors, read when asked for."""
+
+    def __init__(self, tensors: Mapping[str, LazyTensor]) -> None:
+        self.tensors = tensors
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tensors[name].read()
+
+    def __iter__(self) -> Any:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def _stays(tensor: LazyTensor) -> bool:
+    """Whether products take a tensor's codes as they are."""
+    scheme = tensor.scheme
+    if (
+        scheme is None
+        or len(tensor.shape) != 2
+        or scheme.kind != "integer"
+        or not scheme.symmetric
+        or scheme.bits not in (4, 8)
+    ):
+        return False
+    columns = tensor.shape[0 if tensor.transposed else 1]
+    size = scheme.group or columns
+    return columns % size == 0 and size % (KEPT_IN_GROUPS if scheme.bits == 4 else 4) == 0
+
+
+def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:
+    """Codes (int4 or int8 [out, in]) and scales [out, groups] as tensors."""
+    if quantized.scheme.bits == 8:
+        codes = quantized.qweight
+    else:
+        codes = (unpack_bits(quantized.qweight, 4, quantized.shape[1]).astype(np.int8) - 8).astype(ml_dtypes.int4)
+    if quantized.permutation is not None:
+        raise CompileError("columns that are ordered by importance are not supported: convert the model without")
+    return concrete(codes), concrete(quantized.scales)
+
+
+def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
+    """Bytes of a page of the KV cache, of all layers."""
+    about = Config(config)
+    return 2 * about.layers * PAGE * about.kv_heads * about.head_dim * dtype_of(dtype).numpy.itemsize
+
+
+def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
+    """What `compile` takes: each function with example arguments and the bounds of its sizes."""
+    pages = Pages(options.page_count, options.cache_dtype)
+    table = f"pages<={options.pages_of_sequence}"
+    batch = f"batch<={options.max_batch}"
+    i32 = np.int32
+
+    def prefill(tokens: Tensor, start: Tensor, table: Tensor) -> Tensor:
+        with factors(bf16):
+            cache = PagedCache(pages, tokens.shape[0], start[None], table[None])
+            return model(tokens[None], cache, last_only=True)[0, 0]  # type: ignore[no-any-return]
+
+    def decode(tokens: Tensor, lengths: Tensor, table: Tensor) -> Tensor:
+        return model(tokens[:, None], PagedCache(pages, 1, lengths, table))[:, 0]  # type: ignore[no-any-return]
+
+    def verify(tokens: Tensor, lengths: Tensor, table: Tensor) -> Tensor:
+        return model(tokens, PagedCache(pages, tokens.shape[1], lengths, table))  # type: ignore[no-any-return]
+
+    def copy_page(source: Tensor, target: Tensor) -> None:
+        pages.copy(source, target)
+
+    rows = {0: batch, 1: table}
+    return {
+        "prefill": (
+            prefill,
+            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32)),
+            {"tokens": {0: f"tokens<={options.chunk}"}, "table": {0: table}},
+        ),
+        "decode": (
+            decode,
+            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32)),
+            {"tokens": {0: batch}, "lengths": {0: batch}, "table": rows},
+        ),
+        "verify": (
+            verify,
+            (np.zeros((2, 2), i32), np.zeros(2, i32), np.zeros((2, 2), i32)),
+            {"tokens": {0: batch, 1: f"tokens<={options.speculated}"}, "lengths": {0: batch}, "table": rows},
+        ),
+        "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32))),
+    }
+
+
+class LibraryRunner:
+    """The `Runner` of a library that `compile_library` made."""
+
+    has_state = False
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.about = about = library.metadata.get("llm")
+        if about is None:
+            raise CompileError("this library was not made of a language model: see `tilewright llm compile`")
+        self.vocabulary, self.pages, self.context = about["vocabulary"], about["pages"], about["context"]
+        self.chunk, self.max_batch = about["chunk"], about["max_batch"]
+        self._functions = library.functions
+
+    def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
+        return self._functions["prefill"](tokens, np.asarray(start, np.int32), pages)  # type: ignore[no-any-return]
+
+    def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
+        return self._functions["decode"](tokens, lengths, pages)  # type: ignore[no-any-return]
+
+    def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
+        return self._functions["verify"](tokens, lengths, pages)  # type: ignore[no-any-return]
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._functions["copy_page"](np.array([source], np.int32), np.array([target], np.int32))
+
+    def reset(self, slot: int) -> None:
+        pass
+
+    def embed(self, tokens: Ints) -> Floats:
+        raise CompileError("this library has no function for embeddings")
+
+
+__all__ = [
+    "LibraryOptions",
+    "LibraryRunner",
+    "codes_of",
+    "compile_library",
+    "functions_of",
+    "model_of",
+    "open_library",
+    "page_bytes",
+    "save_library",
+]

@@ -1,0 +1,137 @@
+"""Model libraries: pages in any order, chunks, batches, verification; quantized ones against the model of the dequantized weights."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import tilewright as tw  # noqa: E402
+from tests.llm.small_tokenizer import byte_level  # noqa: E402
+from tilewright.cli.llm import command  # noqa: E402
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library  # noqa: E402
+from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
+
+TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
+EXACT = LibraryOptions(context=256, chunk=64, max_batch=4, cache_dtype="float32", precision=None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two layers, as transformers writes it."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100, max_position_embeddings=512,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    path: Path = tmp_path_factory.mktemp("llama")
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runner(folder: Path) -> Iterator[LibraryRunner]:
+    with compile_library(folder, EXACT) as library:
+        yield LibraryRunner(library)
+
+
+def wanted(folder: Path, tokens: Any = TOKENS, weights: Any = None) -> Any:
+    """transformers' logits after each token, with other weights where given."""
+    model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    if weights is not None:
+        model.load_state_dict({n: torch.tensor(w) for n, w in weights.items()}, strict=False)
+    with torch.no_grad():
+        return model(torch.tensor(tokens[None].astype(np.int64))).logits[0].numpy()
+
+
+def table(*rows: list[int]) -> Any:
+    width = max(map(len, rows))
+    return np.array([row + [-1] * (width - len(row)) for row in rows], np.int32)
+
+
+def test_chunks_then_batched_decoding(folder: Path, runner: LibraryRunner) -> None:
+    """Two sequences; pages in no order, that of the second used before by another."""
+    logits = wanted(folder)
+    runner.prefill(TOKENS[60:100], 0, np.array([9], np.int32), 1)
+    for start, stop in ((0, 50), (50, 64), (64, 100)):
+        pages = table([3, 7])[0, : -(-stop // 64)]
+        np.testing.assert_allclose(runner.prefill(TOKENS[start:stop], start, pages, 0), logits[stop - 1], atol=1e-4)
+    np.testing.assert_allclose(runner.prefill(TOKENS[:30], 0, np.array([9], np.int32), 1), logits[29], atol=1e-4)
+    for step in range(40):
+        lengths = np.array([100 + step, 30 + step], np.int32)
+        pages = table([3, 7, 1], [9, 4])
+        found = runner.decode(TOKENS[lengths], lengths, pages, np.array([0, 1], np.int32))
+        np.testing.assert_allclose(found, logits[lengths], atol=1e-4)
+
+
+def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> None:
+    runner.prefill(TOKENS[:40], 0, np.array([5], np.int32), 0)
+    runner.copy_page(5, 6)
+    other = TOKENS[::-1].copy()
+    runner.decode(other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32))  # the copy stays as it was
+    found = runner.verify(TOKENS[None, 40:44], np.array([40], np.int32), table([6]), np.array([0], np.int32))
+    np.testing.assert_allclose(found[0], wanted(folder)[40:44], atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ("int8_g32", "int4_g32", "int4_g32_asym"))
+def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
+    """What rounding activations to 8 bits, or factors to bf16, adds is small beside the logits."""
+    convert(folder, tmp_path / "converted", Conversion(scheme))
+    checkpoint = open_checkpoint(tmp_path / "converted")
+    logits = wanted(folder, weights={n: t.read() for n, t in checkpoint.items()})
+    with compile_library(checkpoint, LibraryOptions(context=256, chunk=64, max_batch=4)) as library:
+        runner = LibraryRunner(library)
+        if scheme != "int4_g32_asym":
+            assert "quantized_matmul" in library.ir("graph")
+        pages = np.array([2], np.int32)
+        for found, place in (
+            (runner.prefill(TOKENS[:50], 0, pages, 0), 49),
+            (runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))[0], 50),
+        ):
+            assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
+
+
+def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
+    """By the command: the library, its weights beside it, the tokenizer; another library's weights are refused."""
+    source = tmp_path / "source"
+    shutil.copytree(folder, source)
+    byte_level(100).save(str(source / "tokenizer.json"))
+    options = ["--context-window-size", "256", "--max-batch-size", "2", "--quantization", "int4_g32"]
+    found = CliRunner().invoke(command, ["compile", str(source), "-o", str(tmp_path / "model.so"), *options])
+    assert found.exit_code == 0, found.output
+    opened, tokenizer, config = open_library(tmp_path / "model.so")
+    with opened.library:
+        assert (opened.context, opened.max_batch, opened.pages) == (256, 2, 8)
+        assert tokenizer.vocabulary == 258 and config["model_type"] == "llama"
+        assert opened.library.metadata["llm"]["quantization"] == "int4_g32"
+        first = opened.prefill(TOKENS[:50], 0, np.array([2], np.int32), 0)
+    with compile_library(tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2)) as library:
+        np.testing.assert_array_equal(LibraryRunner(library).prefill(TOKENS[:50], 0, np.array([1], np.int32), 0), first)
+    (tmp_path / "model.weights").unlink()
+    with pytest.raises(tw.ArtifactError, match=r"model\.weights"):
+        open_library(tmp_path / "model.so")
+
+
+def test_bounds_are_kept(runner: LibraryRunner) -> None:
+    with pytest.raises(tw.ShapeError, match="tokens"):
+        runner.prefill(TOKENS[:65], 0, np.array([0, 1], np.int32), 0)
+
+
+def test_what_is_no_library_of_a_language_model() -> None:
+    with (
+        tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False) as library,
+        pytest.raises(tw.CompileError, match="not made of a language model"),
+    ):
+        LibraryRunner(library)
