@@ -246,3 +246,12 @@ def test_parse_errors_name_the_column(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         symbolic_text.parse(text, {"n": N})
     assert "column" in str(caught.value)
+
+
+def test_long_sums_take_few_steps() -> None:
+    """Sizes that only a run has, added up: what nothing proves is given up at once, not after every order of replacing them."""
+    sizes = [symbol(f"size_{k}", 0, None) for k in range(40)]
+    total: Dim = sum(sizes[1:], sizes[0])
+    assert prove_le(0, total) and prove_le(sizes[3], total)
+    assert not prove_le(100, total)
+    assert not prove_le(total, symbol("rows", 0, 64))

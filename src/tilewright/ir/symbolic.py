@@ -659,7 +659,8 @@ def _non_negative(e: Dim, depth: int) -> bool:
                 if _non_negative(_add(e, _add(_scale(atom.expr, -c), _scale(least, c // atom.b))), depth - 1):
                     return True
             for bound in _symbolic_bounds(atom, upper=c < 0):
-                if isinstance(bound, Expr) and atom in _all_atoms(bound):
+                # A number in place of a term that is the atom alone tells nothing that the interval did not: every order of such steps would be tried.
+                if (not others) if isinstance(bound, int) else atom in _all_atoms(bound):
                     continue
                 # Only this term is replaced: sound since each occurrence may be bounded on its own.
                 weaker = _add(e, _mul(_from_monomial(others, c), _add(bound, _scale(atom.expr, -1))))

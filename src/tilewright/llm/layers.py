@@ -63,11 +63,10 @@ class Rotary(Module):
 
 
 def turned(x: Tensor, turns: Turns) -> Tensor:
-    """Heads [batch, n, heads, d] with their first elements turned."""
+    """Heads [batch, n, heads, d] with their first elements turned, in the turns' precision."""
     size = turns[0].shape[-1]
-    if size == x.shape[-1]:
-        return F.rotary(x, *turns)
-    return tnp.concatenate([F.rotary(x[..., :size], *turns), x[..., size:]], -1)  # type: ignore[no-any-return]
+    first = tnp.astype(F.rotary(x[..., :size], *turns), x.dtype)
+    return first if size == x.shape[-1] else tnp.concatenate([first, x[..., size:]], -1)  # type: ignore[no-any-return]
 
 
 class Attention(Module):
@@ -202,6 +201,26 @@ class Block(Module):
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
+def pooled(hidden: Tensor, mask: Any = None, kind: str = "mean") -> Tensor:
+    """One vector [batch, hidden] of length 1 for each sequence: the first token's (``cls``), the last one's (``last``) or the ``mean``.
+
+    Raises:
+        ValueError: another `kind`.
+    """
+    if kind not in ("cls", "last", "mean"):
+        raise ValueError(f"unknown pooling {kind!r}; known: cls, last, mean")
+    there = tnp.ones(hidden.shape[:2]) if mask is None else tnp.astype(mask, "float32")
+    if kind == "cls":
+        x = hidden[:, 0]
+    elif kind == "last":
+        # The place of the last token that is there.
+        place = tnp.argmax(there * tnp.arange(1, hidden.shape[1] + 1), 1)
+        x = tnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
+    else:
+        x = (hidden * there[:, :, None]).sum(1) / there.sum(1)[:, None]
+    return x / tnp.maximum(tnp.vector_norm(x, axis=-1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
+
+
 __all__ = [
     "ACTIVATIONS",
     "MLP",
@@ -213,5 +232,6 @@ __all__ = [
     "RoutedMLP",
     "Turns",
     "activation",
+    "pooled",
     "turned",
 ]

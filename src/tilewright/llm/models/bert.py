@@ -57,6 +57,9 @@ class Bert(LanguageModel):
 
     renamed: ClassVar[Mapping[str, str]] = {
         r"^(bert|roberta)\.": "",
+        # The first checkpoints'.
+        r"\.LayerNorm\.gamma$": ".LayerNorm.weight",
+        r"\.LayerNorm\.beta$": ".LayerNorm.bias",
         r"^encoder\.layer\.": "layers.",
         r"\.attention\.self\.": ".attention.",
         r"\.attention\.output\.dense\.": ".attention.output.",
@@ -102,23 +105,3 @@ class Roberta(Bert):
         padding = int(self.config["pad_token_id"])
         there = tnp.astype(tokens != padding, "int64")
         return tnp.cumsum(there, 1) * there + padding  # type: ignore[no-any-return]
-
-
-def pooled(hidden: Tensor, mask: Any = None, kind: str = "mean") -> Tensor:
-    """One vector [batch, hidden] of length 1 for each sequence: the first token's (``cls``), the last one's (``last``) or the ``mean``.
-
-    Raises:
-        ValueError: another `kind`.
-    """
-    if kind not in ("cls", "last", "mean"):
-        raise ValueError(f"unknown pooling {kind!r}; known: cls, last, mean")
-    there = tnp.ones(hidden.shape[:2]) if mask is None else tnp.astype(mask, "float32")
-    if kind == "cls":
-        x = hidden[:, 0]
-    elif kind == "last":
-        # The place of the last token that is there.
-        place = tnp.argmax(there * tnp.arange(1, hidden.shape[1] + 1), 1)
-        x = tnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
-    else:
-        x = (hidden * there[:, :, None]).sum(1) / there.sum(1)[:, None]
-    return x / tnp.maximum(tnp.vector_norm(x, axis=-1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
