@@ -66,11 +66,29 @@ def started() -> Iterator[list[Served]]:
 def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("secret\n")
-    server = Served(library, "--api-key-file", keys, "--max-tokens", 1500, "--log-level", "error", "--temperature", 0)
+    server = Served(
+        library,
+        "--api-key-file",
+        keys,
+        "--max-tokens",
+        1500,
+        "--log-level",
+        "error",
+        "--temperature",
+        0,
+        "--speculate",
+        4,
+    )
     started.append(server)
     assert server.line.startswith("tiny at http://127.0.0.1:")
     assert httpx.get(f"{server.url}/models").status_code == 401
     client = server.client("secret")
+    repeated = "the same words, " * 5
+    answer = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": repeated}])
+    assert answer.choices[0].message.content == repeated
+    metrics = httpx.get(server.url.removesuffix("v1") + "metrics", headers={"Authorization": "Bearer secret"}).text
+    (accepted,) = re.findall(r"^tilewright_engine_accepted_tokens_total (.*)$", metrics, re.MULTILINE)
+    assert float(accepted) > 20, "--speculate"
     texts: list[str] = []
 
     def talk() -> None:
@@ -192,7 +210,9 @@ def test_bench_of_a_server(library: Path, started: list[Served]) -> None:
     assert wrong.returncode == 1 and "404" in wrong.stderr and "no model" in wrong.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["--users", "1,x"], ["--tokens", "1"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--users", "1,x"], ["--tokens", "1"], ["--url", "http://x", "--speculate", "4"]]
+)
 def test_bench_of_nothing(arguments: list[str]) -> None:
     assert CliRunner().invoke(llm_bench.command, arguments).exit_code == 2
 
@@ -203,7 +223,7 @@ def test_docs_name_options_and_defaults_that_exist() -> None:
         option: parameter
         for module in (llm_serve, llm_bench)
         for parameter in module.command.params
-        for option in parameter.opts
+        for option in (*parameter.opts, *parameter.secondary_opts)
     }
     assert set(re.findall(r"--[a-z][a-z-]+", page)) <= set(known)
     fields = {"--max-body": "body", "--max-connections": "connections"}

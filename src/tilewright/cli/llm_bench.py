@@ -17,7 +17,7 @@ import numpy as np
 from rich.table import Table
 
 from .common import add_row, console, progress_display
-from .llm_model import open_engine
+from .llm_model import engine_options, open_engine
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
@@ -84,6 +84,7 @@ class _Counts(click.ParamType):
     help="Questions of each user, one after the other.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random prompts.")
+@engine_options
 @click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
 def command(
     library: str | None,
@@ -95,6 +96,7 @@ def command(
     requests: int,
     seed: int,
     json_path: str | None,
+    **options: Any,
 ) -> None:
     """Measure the model LIBRARY in this process, or the server at --url: random prompts, each another, so that no prefix cache helps.
 
@@ -102,6 +104,8 @@ def command(
     """
     if (library is None) == (url is None):
         raise click.UsageError("give either a LIBRARY or --url")
+    if url is not None and any(value not in (None, True) for value in options.values()):
+        raise click.UsageError("options of the engine are for a LIBRARY; a server at --url has its own")
     with progress_display() as progress:
         plan = [(prompt, count) for prompt in prompts for count in users]
 
@@ -117,7 +121,7 @@ def command(
             return rows
 
         if library is not None:
-            rows, about = _in_process(library, measure, tokens)
+            rows, about = _in_process(library, options, measure, tokens)
         else:
             rows, about = asyncio.run(_of_server(str(url), model, measure))
     result = about | {"tokens": tokens, "requests_per_user": requests, "levels": rows}
@@ -133,8 +137,10 @@ def command(
 Measure = Callable[[Ask], Coroutine[Any, Any, list[dict[str, Any]]]]
 
 
-def _in_process(path: str, measure: Measure, tokens: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    engine = open_engine(path)
+def _in_process(
+    path: str, options: dict[str, Any], measure: Measure, tokens: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    engine = open_engine(path, **options)
     engine.start()
     try:
         rows = asyncio.run(measure(_engine_asker(engine)))

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from .common import console
-from .llm_model import chosen, open_engine, sampling_options
+from .llm_model import chosen, engine_options, open_engine, sampling_options
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
@@ -82,7 +82,7 @@ class _Chat:
         rate = f"{(count - 1) / (end - first):.1f} tokens/s" if count > 1 else "no rate"
         self.stats = (
             f"{len(prompt)} tokens read ({stream.cached_tokens} known already), the first of {count} after "
-            f"{(first or end) - begin:.2f} s, then {rate}; {self.held} of {self.engine.runner.context} tokens of context used"
+            f"{(first or end) - begin:.2f} s, then {rate}; {self.held} of {self.engine.limit} tokens of context used"
         )
 
 
@@ -91,14 +91,24 @@ class _Chat:
 @click.option("--system", help="The system message.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest reply (default: as much as the context holds).")
 @click.option("--seed", type=int, help="Equal seeds give equal replies.")
+@engine_options
 @sampling_options
 def command(
-    library: str, system: str | None, max_tokens: int | None, seed: int | None, **sampling: float | None
+    library: str,
+    system: str | None,
+    max_tokens: int | None,
+    seed: int | None,
+    max_batch: int | None,
+    chunk: int | None,
+    prefix_cache: bool,
+    speculate: int | None,
+    draft: str | None,
+    **sampling: float | None,
 ) -> None:
     """Chat with the compiled model LIBRARY in the terminal. /help tells what else there is."""
     from tilewright.llm.engine.sampling import SamplingParameters
 
-    engine = open_engine(library)
+    engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft)
     chat = _Chat(engine, SamplingParameters(seed=seed, **chosen(**sampling)), max_tokens, system, console())
     chat.reset()
     engine.start()

@@ -10,13 +10,60 @@ if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
 
 
-def open_engine(path: str, **options: Any) -> Engine:
-    """An engine, not yet started, for the model library at `path`; `options` are the engine's own."""
+def open_engine(
+    path: str,
+    max_batch: int | None,
+    chunk: int | None,
+    prefix_cache: bool,
+    speculate: int | None,
+    draft: str | None,
+    **more: Any,
+) -> Engine:
+    """An engine, not yet started, for the model library at `path`, with the values of `engine_options`; `more` are other options of the engine."""
     from tilewright.llm.engine.engine import Engine, Options
+    from tilewright.llm.engine.speculative import Speculation
     from tilewright.llm.library import open_library
 
+    if draft is not None and speculate is None:
+        raise click.UsageError("--draft needs --speculate, the number of tokens to guess")
     runner, tokenizer, _ = open_library(path)
-    return Engine(runner, tokenizer, Options(**options))
+    speculation = None
+    if speculate is not None:
+        speculation = Speculation(None if draft is None else open_library(draft)[0], speculate)
+    options = Options(max_batch=max_batch, chunk=chunk, prefix_cache=prefix_cache, speculation=speculation, **more)
+    return Engine(runner, tokenizer, options)
+
+
+def engine_options(command: Any) -> Any:
+    """The options of commands that run an engine."""
+    count = click.IntRange(min=1)
+    for decorate in (
+        click.option(
+            "--max-batch", type=count, help="Most answers at a time (default: what the library was compiled for)."
+        ),
+        click.option(
+            "--prefill-chunk", "chunk", type=count, help="Most tokens of a prompt in a step (default: the library's)."
+        ),
+        click.option(
+            "--prefix-cache/--no-prefix-cache",
+            default=True,
+            help="Keep the KV cache of prompts for those that begin alike.",
+        ),
+        click.option(
+            "--speculate",
+            type=count,
+            metavar="N",
+            help="Guess N tokens a step, and check them at once: from the text so far, or by --draft.",
+        ),
+        click.option(
+            "--draft",
+            type=click.Path(exists=True),
+            metavar="LIBRARY",
+            help="A small model of the same vocabulary that guesses.",
+        ),
+    ):
+        command = decorate(command)
+    return command
 
 
 def sampling_options(command: Any) -> Any:

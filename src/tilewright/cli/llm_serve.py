@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .llm_model import chosen, open_engine, sampling_options
+from .llm_model import chosen, engine_options, open_engine, sampling_options
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _COUNT = click.IntRange(min=1)
@@ -38,6 +38,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--request-timeout", type=_SECONDS, help="Seconds for a whole answer.  [default: 600]")
 @click.option("--heartbeat", type=_SECONDS, help="Seconds between signs of life in a stream.  [default: 15]")
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]")
+@engine_options
 @sampling_options
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -53,6 +54,11 @@ def command(
     max_prompt_tokens: int | None,
     max_tokens: int | None,
     max_connections: int | None,
+    max_batch: int | None,
+    chunk: int | None,
+    prefix_cache: bool,
+    speculate: int | None,
+    draft: str | None,
     log_level: str,
     temperature: float | None,
     top_p: float | None,
@@ -86,7 +92,8 @@ def command(
     listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
     )
-    engine = open_engine(library)
+    # Who may wait is decided at the server's door.
+    engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft, queue=2**31)
     service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults)
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"

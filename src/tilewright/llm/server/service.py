@@ -37,13 +37,13 @@ class Service:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.engine.runner.max_batch, self.limits.queue)
+        self.admission = Admission(self.engine.options.max_batch or self.engine.runner.max_batch, self.limits.queue)
         self.metrics = Metrics(self.engine.stats, lambda: self.admission.inside)
 
     @property
     def context(self) -> int:
         """Most tokens of prompt and answer together."""
-        return self.engine.runner.context
+        return self.engine.limit
 
     async def encode(self, text: str, special: bool, param: str) -> list[int]:
         """The tokens of a prompt; `special`: with those that begin one. ApiError 400 where there are too many or none."""
