@@ -108,6 +108,18 @@ def test_formats_that_a_scheme_holds_are_kept_bit_by_bit(kind: str, scheme: str,
     assert len(quantized) > 8 and all(t.scheme and t.scheme.name == scheme for t in quantized)
 
 
+def test_an_expert_is_read_without_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.llm.weights import gguf_file
+
+    folder = folder_of(small_model("mixtral"), tmp_path / "hf")
+    file = open_checkpoint(gguf_of(folder, tmp_path / "m.gguf", "Q5_0"))
+    read: list[int] = []
+    monkeypatch.setattr(gguf_file, "decode", lambda data, form: read.append(data.size) or decode(data, form))
+    expert = file["model.layers.1.block_sparse_moe.experts.2.w1.weight"]
+    assert expert.read().shape == (96, 64) and read == [96 * 64 // 32 * 22]
+    assert expert.where.endswith("blk.1.ffn_gate_exps.weight[2]")
+
+
 def test_the_same_weights_convert_to_the_same_tensors(llama: Path, tmp_path: Path) -> None:
     gguf_of(llama, tmp_path / "m.gguf")
     how = Conversion("int4_g64_asym")

@@ -64,9 +64,7 @@ def logits(model: Any, checkpoint: Any, tokens: torch.Tensor) -> np.ndarray:
         return again(tokens).logits.numpy()
 
 
-@pytest.mark.parametrize(
-    ("family", "kv_heads"), [("llama", 2), ("llama", 4), ("qwen2", 4), ("gemma2", 2), ("phi3", 4), ("starcoder2", 2)]
-)
+@pytest.mark.parametrize(("family", "kv_heads"), [("llama", 4), ("gemma2", 2), ("phi3", 4), ("starcoder2", 2)])
 def test_the_same_is_computed_and_less_is_lost(family: str, kv_heads: int, tmp_path: Path) -> None:
     model, tokens, statistics = calibrated(family, num_key_value_heads=kv_heads)
     source = open_checkpoint(folder_of(model, tmp_path / "in"))

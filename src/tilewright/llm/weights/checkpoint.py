@@ -52,32 +52,22 @@ class LazyTensor:
         self,
         function: Callable[[Array], Array],
         *,
-        name: str | None = None,
-        shape: tuple[int, ...] | None = None,
         dtype: np.dtype[Any] | None = None,
         parts: Callable[[Array], Array] | None = None,
     ) -> LazyTensor:
-        """The tensor that `function` makes of this one. `parts` does the same to each array of the quantized form, where that is possible: it moves or picks rows."""
-        load, load_quantized, dims = self.load, self.load_quantized, self.shape if shape is None else shape
-        moved: Callable[[], Quantized] | None = None
-        if load_quantized is not None and parts is not None and not self.transposed:
+        """The tensor, of the same shape, that `function` makes of this one. `parts` does the same to each array of the quantized form, where that is
+        possible: it moves rows."""
+        load, load_quantized = self.load, self.load_quantized
+        made = replace(self, dtype=dtype or self.dtype, load=lambda: function(load()), scheme=None, load_quantized=None)
+        if load_quantized is None or parts is None or self.transposed:
+            return made
 
-            def move() -> Quantized:
-                quantized = load_quantized()
-                arrays = {part: a if part == "permutation" else parts(a) for part, a in quantized.arrays.items()}
-                return Quantized.of(quantized.scheme, dims, arrays)
+        def move() -> Quantized:
+            quantized = load_quantized()
+            arrays = {part: a if part == "permutation" else parts(a) for part, a in quantized.arrays.items()}
+            return Quantized.of(quantized.scheme, self.shape, arrays)
 
-            moved = move
-
-        return LazyTensor(
-            self.name if name is None else name,
-            dims,
-            dtype or self.dtype,
-            self.where,
-            lambda: function(load()),
-            self.scheme if moved else None,
-            moved,
-        )
+        return replace(made, scheme=self.scheme, load_quantized=move)
 
     def renamed(self, name: str) -> LazyTensor:
         return replace(self, name=name)

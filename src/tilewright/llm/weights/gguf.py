@@ -48,21 +48,9 @@ def _as_hugging_face(
     target = hugging_face_name(family, name)
     if target is None:
         raise WeightsError(f"{tensor.where}: no tensor of {family.model_type} is called so")
-    tensor = tensor.renamed(target)
     if "{expert}" in target:
-        if len(tensor.shape) != 3:
-            raise WeightsError(
-                f"{tensor.where}: has shape {list(tensor.shape)}; experts are stacked in three dimensions"
-            )
-        return [
-            tensor.map(
-                lambda a, e=e: a[e],  # type: ignore[misc]
-                name=target.replace("{expert}", str(e)),
-                shape=tensor.shape[1:],
-                parts=lambda a, e=e: a[e],  # type: ignore[misc]
-            )
-            for e in range(tensor.shape[0])
-        ]
+        return [one.renamed(target.replace("{expert}", str(e))) for e, one in enumerate(file.slices(name))]
+    tensor = tensor.renamed(target)
     if family.rotary_pairs and (match := family.rotary_pairs.search(name)):
         heads = config["num_attention_heads"] if match[1] == "q" else config["num_key_value_heads"]
         return [_reorder_rows(tensor, _halves_from_pairs(tensor, heads))]

@@ -33,7 +33,9 @@ class GGUFFile:
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, LazyTensor]
-    sources: tuple[Path, ...] = field(default=())
+    sources: tuple[Path, ...] = ()
+    raw: dict[str, tuple[Format, Array]] = field(default_factory=dict)
+    """The tensors' formats and bytes."""
 
     def get(self, key: str, default: Any = None, kind: type | tuple[type, ...] = object) -> Any:
         """A value of the metadata. Raises WeightsError: it is not of `kind`."""
@@ -41,6 +43,15 @@ class GGUFFile:
         if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise WeightsError(f"{self.path}: {key} is {type(value).__name__} {str(value)[:40]!r}")
         return value
+
+    def slices(self, name: str) -> list[LazyTensor]:
+        """A tensor along its first axis, each read by itself: a stack of experts need not be in memory as a whole."""
+        whole, (form, data) = self.tensors[name], self.raw[name]
+        count = whole.shape[0]
+        if len(whole.shape) < 3 or not count:
+            raise WeightsError(f"{whole.where}: has shape {list(whole.shape)}; experts are stacked in three dimensions")
+        pieces = data.reshape(count, -1)
+        return [_tensor(name, whole.shape[1:], form, f"{whole.where}[{i}]", pieces[i]) for i in range(count)]
 
     def need(self, key: str, kind: type | tuple[type, ...] = object) -> Any:
         """Like `get`. Raises WeightsError also if there is none."""
@@ -61,10 +72,12 @@ def read_gguf_file(path: Path) -> GGUFFile:
     sources = [path]
     for i in range(2, parts + 1):
         other = path.with_name(f"{path.name[: match.start()]}-{i:05}-of-{parts:05}.gguf")
-        for name, tensor in _read_part(other).tensors.items():
+        part = _read_part(other)
+        for name, tensor in part.tensors.items():
             if name in first.tensors:
                 raise WeightsError(f"{tensor.where}: is in another part too")
-            first.tensors[name] = tensor
+        first.tensors |= part.tensors
+        first.raw |= part.raw
         sources.append(other)
     first.sources = tuple(sources)
     return first
@@ -163,7 +176,9 @@ def _read_part(path: Path) -> GGUFFile:
             raise WeightsError(
                 f"{where}: {form.name} {list(shape)} should take {nbytes} bytes from {begin + offset} on, of {size}; the file is cut off or damaged"
             )
-        file.tensors[name] = _tensor(name, shape, form, where, data[begin + offset : begin + offset + nbytes])
+        octets = data[begin + offset : begin + offset + nbytes]
+        file.raw[name] = form, octets
+        file.tensors[name] = _tensor(name, shape, form, where, octets)
     return file
 
 
