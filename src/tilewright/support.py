@@ -36,8 +36,10 @@ class Support:
     @property
     def operators(self) -> Counter[str]:
         """How often each operator occurs after import."""
-        ops = () if self.module is None else self.module.symbol("main").body.ops
-        return Counter(op.name for op in ops if not op.terminator)
+        from .dialects.func import entries
+
+        functions = () if self.module is None else entries(self.module)
+        return Counter(op.name for function in functions for op in function.body.ops if not op.terminator)
 
 
 def examine(

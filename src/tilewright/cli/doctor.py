@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from tilewright.dialects.func import entries
 from tilewright.errors import TilewrightError
 from tilewright.ir.symbolic import free_symbols
 from tilewright.support import Support, examine
@@ -153,7 +154,7 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
         _say("FAILED", f"{model}: {found.error}")
     if not found.ok or found.module is None:
         return found
-    main: Any = found.module.symbol("main")
+    functions = entries(found.module)
     operators = found.operators
     for text in found.interpreted:
         _say(
@@ -161,10 +162,13 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
         )
     _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
     _say("ok", f"target {target}: {found.kernels} different kernels")
-    for name, value in zip(main.arg_names, main.body.args, strict=True):
-        kind = "state" if name in dict(main.states) else "updated input" if name in main.updates else "input"
-        _say("ok", f"{kind} {name}: {value.type.dtype.label}{shape_text(value.type.shape)}")
-    for symbol in sorted({s for v in main.body.args for d in v.type.shape for s in free_symbols(d)}, key=str):
+    for f in functions:
+        for name, value in zip(f.arg_names, f.body.args, strict=True):
+            kind = "state" if name in dict(f.states) else "updated input" if name in f.updates else "input"
+            where = f"{f.sym_name}: " if len(functions) > 1 else ""
+            _say("ok", f"{where}{kind} {name}: {value.type.dtype.label}{shape_text(value.type.shape)}")
+    arguments = [v for f in functions for v in f.body.args]
+    for symbol in sorted({s for v in arguments for d in v.type.shape for s in free_symbols(d)}, key=str):
         _say("ok", f"dynamic dimension: {_bounds_text(symbol)}")
     return found
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...dialects import loop
+from ...dialects.func import entries
 from ...errors import CompileError, UnsupportedOperator
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ..base import Progress, Target
@@ -36,11 +37,14 @@ class WebgpuTarget(Target):
                 info = lowered.kernels[kernel.sym_name]
                 what = str(error).partition(" (")[0].removeprefix("target webgpu ")
                 found.setdefault(what, []).extend([str(info.location)] * info.launches)
-        for op in lowered.module.symbol("main").body.ops:
+        functions = entries(lowered.module)
+        for op in (op for function in functions for op in function.body.ops):
             if isinstance(op, RUN_TIME):
                 found.setdefault("has no loops, branches and sizes that the run computes", []).append(str(op.location))
-        if updates := lowered.module.symbol("main").attributes.get("updates"):
+        if updates := dict.fromkeys(name for function in functions for name in function.updates):
             found["keeps no states and changes no inputs"] = [f"'{name}'" for name in updates]
+        if [function.sym_name for function in functions] != ["main"]:
+            found["runs models of one function, 'main'"] = [f"'{function.sym_name}'" for function in functions]
         return [
             UnsupportedOperator(
                 what,
