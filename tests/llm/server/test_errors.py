@@ -9,7 +9,10 @@ from typing import Any
 import openai
 import pytest
 
+from tilewright.errors import CompileError
+
 from .conftest import Running
+from .echo import EchoRunner
 
 CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"
 HI = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
@@ -165,8 +168,6 @@ def test_cors(start: Callable[..., Running]) -> None:
 
 
 def test_a_failing_model(start: Callable[..., Running]) -> None:
-    from .echo import EchoRunner
-
     class Failing(EchoRunner):
         def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
             if "!" in self._tokenizer.decode(tokens):
@@ -184,4 +185,15 @@ def test_a_failing_model(start: Callable[..., Running]) -> None:
         client.responses.create(model="echo", input="ab!cd")
     *_, last = client.responses.create(model="echo", input="ab!cd", stream=True)
     assert last.type == "response.failed" and last.response.error and "disk" in last.response.error.message
+    assert client.chat.completions.create(**HI).choices[0].message.content == "hi"  # type: ignore[call-overload]
+
+
+def test_a_model_without_embeddings(start: Callable[..., Running]) -> None:
+    class Bare(EchoRunner):
+        def embed(self, tokens: Any) -> Any:
+            raise CompileError("this library has no function for embeddings")
+
+    client = start(runner=Bare()).client()
+    with pytest.raises(openai.BadRequestError, match="no function for embeddings"):
+        client.embeddings.create(model="echo", input="x")
     assert client.chat.completions.create(**HI).choices[0].message.content == "hi"  # type: ignore[call-overload]

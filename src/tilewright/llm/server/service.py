@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ...errors import OverloadedError, RequestError, TilewrightError
+from ...errors import CompileError, OverloadedError, RequestError, TilewrightError
 from ..engine.engine import Engine
 from ..engine.grammar import Constraint, Grammars
 from ..engine.sampling import SamplingParameters
@@ -200,4 +200,6 @@ def _refusal(error: TilewrightError) -> ApiError:
         return ApiError(400, str(error))
     if isinstance(error, OverloadedError):
         return ApiError(503, str(error), headers={"Retry-After": "5"})
+    if isinstance(error.__cause__, CompileError):  # the model has no such function
+        return ApiError(400, str(error.__cause__))
     return ApiError(500, str(error))
