@@ -124,6 +124,34 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
         open_library(tmp_path / "model.so")
 
 
+def normalized(x: Any) -> Any:
+    return x / np.linalg.norm(x)
+
+
+def test_embeddings(folder: Path, runner: LibraryRunner) -> None:
+    model = transformers.LlamaModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        hidden = model(torch.tensor(TOKENS[None, :70].astype(np.int64))).last_hidden_state[0].numpy()
+    np.testing.assert_allclose(runner.embed(TOKENS[:70]), normalized(hidden.mean(0)), atol=1e-5)
+
+
+def test_an_encoder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=100,
+        max_position_embeddings=128,
+    )  # fmt: skip
+    model = transformers.BertModel(config).eval()
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        hidden = model(torch.tensor(TOKENS[None, :70].astype(np.int64))).last_hidden_state[0].numpy()
+    with compile_library(tmp_path, LibraryOptions(context=128, precision=None)) as library:
+        runner = LibraryRunner(library)
+        np.testing.assert_allclose(runner.embed(TOKENS[:70]), normalized(hidden.mean(0)), atol=1e-5)
+        with pytest.raises(tw.CompileError, match="bert is an encoder"):
+            runner.prefill(TOKENS[:2], 0, np.array([0], np.int32), 0)
+
+
 def test_bounds_are_kept(runner: LibraryRunner) -> None:
     with pytest.raises(tw.ShapeError, match="tokens"):
         runner.prefill(TOKENS[:65], 0, np.array([0, 1], np.int32), 0)

@@ -18,7 +18,9 @@ from ..frontends.trace import Tensor
 from ..frontends.trace.dtypes import dtype_of
 from ..frontends.trace.tensor import concrete
 from ..ir.types import bf16
+from .cache import NoCache
 from .config import Config
+from .layers import pooled
 from .load_weights import load_weights
 from .models.base import CausalLM, LanguageModel, build
 from .paged_cache import PagedCache, Pages
@@ -52,6 +54,8 @@ class LibraryOptions:
     cache_dtype: str = "bfloat16"
     precision: str | None = "bf16"
     """Of products that are not quantized: None is float32."""
+    pooling: str = "mean"
+    """What ``embed`` makes of a text's tokens: see `layers.pooled`."""
 
     @property
     def pages_of_sequence(self) -> int:
@@ -70,7 +74,7 @@ def compile_library(
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """The library of a checkpoint: functions ``prefill``, ``decode``, ``verify`` and ``copy_page``, see `LibraryRunner`.
+    """The library of a checkpoint: functions ``prefill``, ``decode``, ``verify`` and ``copy_page``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
 
     Raises:
         CompileError: there is no definition for the model, or its weights do not fit; WeightsError: files are missing or damaged.
@@ -127,11 +131,9 @@ def open_library(path: str | Path, *, threads: int | None = None) -> tuple[Libra
     return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.about["config"]
 
 
-def model_of(checkpoint: Checkpoint, context: int | None = None) -> CausalLM:
+def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageModel:
     """A checkpoint's model with its weights; linear layers whose weights are codes in groups that products take stay such."""
     model = build(checkpoint.config, context=context)
-    if not isinstance(model, CausalLM):
-        raise CompileError(f"{checkpoint.path}: {type(model).__name__} does not generate text")
     quantized: dict[str, LazyTensor] = {}
     floats: dict[str, LazyTensor] = {}
     for name, tensor in checkpoint.items():
@@ -208,6 +210,16 @@ def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
     """What `compile` takes: each function with example arguments and the bounds of its sizes."""
+
+    def embed(tokens: Tensor) -> Tensor:
+        whole = tokens[None]
+        with factors(bf16):
+            hidden = model.hidden(whole, NoCache(whole)) if isinstance(model, CausalLM) else model(whole)
+        return pooled(hidden, kind=options.pooling)[0]
+
+    embedding = {"embed": (embed, (np.zeros(2, np.int32),), {"tokens": {0: f"tokens<={options.context}"}})}
+    if not isinstance(model, CausalLM):
+        return embedding
     pages = Pages(options.page_count, options.cache_dtype)
     table = f"pages<={options.pages_of_sequence}"
     batch = f"batch<={options.max_batch}"
@@ -245,6 +257,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
             {"tokens": {0: batch, 1: f"tokens<={options.speculated}"}, "lengths": {0: batch}, "table": rows},
         ),
         "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32))),
+        **embedding,
     }
 
 
@@ -262,23 +275,30 @@ class LibraryRunner:
         self.chunk, self.max_batch = about["chunk"], about["max_batch"]
         self._functions = library.functions
 
+    def _call(self, name: str, *arguments: Any) -> Any:
+        if name not in self._functions:
+            raise CompileError(
+                f"this library has no function {name!r}: {self.about['config'].get('model_type')} is an encoder, which has embeddings only"
+            )
+        return self._functions[name](*arguments)
+
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
-        return self._functions["prefill"](tokens, np.asarray(start, np.int32), pages)  # type: ignore[no-any-return]
+        return self._call("prefill", tokens, np.asarray(start, np.int32), pages)  # type: ignore[no-any-return]
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        return self._functions["decode"](tokens, lengths, pages)  # type: ignore[no-any-return]
+        return self._call("decode", tokens, lengths, pages)  # type: ignore[no-any-return]
 
     def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        return self._functions["verify"](tokens, lengths, pages)  # type: ignore[no-any-return]
+        return self._call("verify", tokens, lengths, pages)  # type: ignore[no-any-return]
 
     def copy_page(self, source: int, target: int) -> None:
-        self._functions["copy_page"](np.array([source], np.int32), np.array([target], np.int32))
+        self._call("copy_page", np.array([source], np.int32), np.array([target], np.int32))
 
     def reset(self, slot: int) -> None:
         pass
 
     def embed(self, tokens: Ints) -> Floats:
-        raise CompileError("this library has no function for embeddings")
+        return self._call("embed", tokens)  # type: ignore[no-any-return]
 
 
 __all__ = [
