@@ -88,7 +88,7 @@ CASES = [
             F("b", "s", 2, 32, dtype=i8, fill=integers(-127, 128)),
             F("b", "s", 2, fill=positive),
             F(5, 64, dtype=i4, fill=integers(-8, 8)),
-            F(5, 2, dtype=f16, fill=positive),
+            F(5, 2, dtype=f32, fill=positive),
         ),
         lambda b, d, *x: b(graph.ScaledMatMul(*x)),
         lambda d, x, x_scales, codes, scales: (
