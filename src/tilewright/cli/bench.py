@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 import tempfile
@@ -26,6 +25,7 @@ from .common import (
     is_artifact,
     obtain,
     progress_display,
+    write_json,
 )
 
 ENGINES = ("torch", "onnxruntime")
@@ -92,13 +92,8 @@ def command(
         differences = _differences(calls)
         times = interleaved(calls, seconds, progress)
     result = _result(model, library, inputs, count, times, differences)
-    text = json.dumps(result, indent=2)
-    if json_path == "-":
-        click.echo(text)
-        return
-    if json_path:
-        Path(json_path).write_text(text + "\n")
-    _show(result)
+    if write_json(result, json_path):
+        _show(result)
 
 
 def _engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -280,3 +281,13 @@ def number(value: float, unit: str) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()
+
+
+def write_json(result: Any, path: str | None) -> bool:
+    """Write a result to a file too, if one is named; whether it is to be shown as well, which it is not if JSON goes to stdout ('-')."""
+    text = json.dumps(result, indent=2)
+    if path == "-":
+        click.echo(text)
+    elif path:
+        Path(path).write_text(text + "\n")
+    return path != "-"

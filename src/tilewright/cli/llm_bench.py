@@ -9,14 +9,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from rich.table import Table
 
-from .common import add_row, console, progress_display
+from .common import add_row, console, progress_display, write_json
 from .llm_model import engine_options, open_engine
 
 if TYPE_CHECKING:
@@ -125,13 +124,8 @@ def command(
         else:
             rows, about = asyncio.run(_of_server(str(url), model, measure))
     result = about | {"tokens": tokens, "requests_per_user": requests, "levels": rows}
-    text = json.dumps(result, indent=2)
-    if json_path == "-":
-        click.echo(text)
-        return
-    if json_path:
-        Path(json_path).write_text(text + "\n")
-    _show(result)
+    if write_json(result, json_path):
+        _show(result)
 
 
 Measure = Callable[[Ask], Coroutine[Any, Any, list[dict[str, Any]]]]

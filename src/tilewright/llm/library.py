@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..frontends.trace import Tensor
 from ..frontends.trace.dtypes import dtype_of
 from ..frontends.trace.tensor import concrete
 from ..ir.types import bf16
+from ..transforms.pack_quantized import fits_panels
 from .cache import NoCache
 from .config import Config
 from .layers import pooled
@@ -33,8 +34,6 @@ from .weights import Checkpoint, LazyTensor, open_checkpoint
 
 TOKENIZER = ".tokenizer"
 """Suffix of the folder beside a library."""
-KEPT_IN_GROUPS = 32
-"""Codes of 4 bits are multiplied as they are where groups are made of so many; of 8 bits, of four."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ def compile_library(
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
     model = model_of(checkpoint, options.context)
-    limit = min(options.context, model.config.context)
-    options = LibraryOptions(**{**asdict(options), "context": limit})
+    options = replace(options, context=min(options.context, model.config.context))
     about = {
         "config": checkpoint.config,
         "vocabulary": model.config.vocabulary,
@@ -155,24 +153,8 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
 
     replace_linears(model, replacement)
     floats |= {quantized[path].name: quantized[path] for path in quantized.keys() - used}
-    load_weights(model, _Read(floats))
+    load_weights(model, floats)
     return model
-
-
-class _Read(Mapping[str, Any]):
-    """Lazy tensors, read when asked for."""
-
-    def __init__(self, tensors: Mapping[str, LazyTensor]) -> None:
-        self.tensors = tensors
-
-    def __getitem__(self, name: str) -> Any:
-        return self.tensors[name].read()
-
-    def __iter__(self) -> Any:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
 
 def _stays(tensor: LazyTensor) -> bool:
@@ -188,7 +170,7 @@ def _stays(tensor: LazyTensor) -> bool:
         return False
     columns = tensor.shape[0 if tensor.transposed else 1]
     size = scheme.group or columns
-    return columns % size == 0 and size % (KEPT_IN_GROUPS if scheme.bits == 4 else 4) == 0
+    return columns % size == 0 and fits_panels(scheme.bits, size)
 
 
 def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,11 @@ CHUNK = 32
 """Codes of 4 bits of which the halves share bytes."""
 
 
+def fits_panels(bits: int, size: int) -> bool:
+    """Whether groups of so many codes are made of whole chunks (4 bits) or quads (8 bits)."""
+    return size % (CHUNK if bits == 4 else 4) == 0
+
+
 def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Value]) -> None:
     """Bring the constant codes and scales of a `graph.scaled_matmul` or `graph.dequantized_matmul` into panels, and mark it as a contraction; leave it alone where they are no constants, or
     where groups are not made of whole quads or chunks."""
@@ -39,7 +44,7 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     if panel.group != 4 or not (whole and read_as_written and isinstance(groups, int) and isinstance(size, int)):
         return
     bits, nr = codes.source.type.dtype.bits, panel.nr
-    if size % (CHUNK if bits == 4 else 4):
+    if not fits_panels(bits, size):
         return
     code_panels, scale_panels = _panels(sources, bits, groups, size, nr, packed)
     t = TensorBuilder(Builder.before(compute))
@@ -115,4 +120,4 @@ def _panels(sources: list[Any], bits: int, groups: int, size: int, nr: int, pack
     return found
 
 
-__all__ = ["pack_quantized"]
+__all__ = ["fits_panels", "pack_quantized"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,15 @@ class QuantizedMatMul(GraphOp):
         return narrow(b, b(ScaledMatMul(rounded, scale, self.codes, self.scales)), self.x)
 
 
+def _noted_sum(t: TensorBuilder, shape: Sequence[Dim], depth: Sequence[Dim], product: Callable[..., Scalar]) -> Tensor:
+    """A sum of products that packing recognizes by its note."""
+    y = t.reduce("sum", shape, depth, product)
+    made = y.value.defining_op
+    assert made is not None
+    made.attributes[QUANTIZED] = True
+    return y
+
+
 @operation
 class ScaledMatMul(GraphOp):
     """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] codes[n, g, k])``: x i8 (..., G, S), x_scales (..., G), codes (N, G S), scales
@@ -134,11 +143,7 @@ class ScaledMatMul(GraphOp):
             inner = x[(*row, group, k)].cast(i32) * codes[column, group * size + k].cast(i32)
             return inner.cast(f32) * (x_scales[(*row, group)] * scales[column, group].cast(f32))
 
-        y = t.reduce("sum", self.result.type.shape, (groups, size), product)
-        made = y.value.defining_op
-        assert made is not None
-        made.attributes[QUANTIZED] = True
-        return y
+        return _noted_sum(t, self.result.type.shape, (groups, size), product)
 
 
 @operation
@@ -174,8 +179,4 @@ class DequantizedMatMul(GraphOp):
             weight = codes[column, group * size + k].cast(f32) * scales[column, group].cast(f32)
             return left * weight.cast(bf16).cast(f32)
 
-        y = t.reduce("sum", self.result.type.shape, (groups, size), product)
-        made = y.value.defining_op
-        assert made is not None
-        made.attributes[QUANTIZED] = True
-        return y
+        return _noted_sum(t, self.result.type.shape, (groups, size), product)

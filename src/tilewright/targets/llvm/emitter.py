@@ -131,6 +131,12 @@ class Emitter:
         is_integer = kind[1:-1].split(" x ")[-1].startswith("i") if kind.startswith("<") else kind.startswith("i")
         return self.op(f"{'add' if is_integer else 'fadd'} {kind} {a}, {b}")
 
+    def first_lanes(self, lanes: int, count: str) -> str:
+        """The mask (``<lanes x i1>``) of the first `count` lanes."""
+        numbers = f"<{lanes} x i64>"
+        each = ", ".join(f"i64 {i}" for i in range(lanes))
+        return self.op(f"icmp slt {numbers} <{each}>, {self.splat(numbers, 'i64', count)}")
+
     def masked_load(self, kind: str, pointer: str, align: int, mask: str) -> str:
         """Lanes of `kind` where `mask` holds, zero elsewhere; masked lanes are not touched in memory."""
         lanes = kind[1:].split(" ")[0]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ....dialects import simd
 from ....ir.types import bf16
-from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
-from ..values import storage
 from .problem import named
+from .quantized_matrix import load_scales
 
 
 def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, str]]:
@@ -62,11 +61,10 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
     codes = 32 if op.bits == 4 else 4
 
     def group(g: str, _: Carried) -> list[str]:
-        stored = f"<{lanes} x {storage(dtype, 1, isa.half)}>"
         scales = []
         for v in range(vectors):
             where = e.at("%b_scales", e.add(e.mul(g, str(op.nr)), str(v * lanes)), dtype.itemsize)
-            scales.append(loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes))
+            scales.append(load_scales(e, isa, where, dtype, lanes))
 
         def chunk(i: str, _: Carried) -> list[str]:
             first = e.add(e.mul(g, str(op.size // codes)), i)

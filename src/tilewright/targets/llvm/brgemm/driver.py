@@ -207,10 +207,9 @@ class Driver:
         """So many `rows` of a tile on the stack, `width` elements apart, to C, or added to it: `columns` that end in the last of `vectors` vectors."""
         p, e = self.problem, self.emitter
         element, size = LLVM_TYPES[p.c_dtype], p.c_dtype.itemsize
-        vector, numbers = f"<{lanes} x {element}>", f"<{lanes} x i64>"
+        vector = f"<{lanes} x {element}>"
         left = e.sub(columns, str((vectors - 1) * lanes))
-        lane_ids = f"<{', '.join(f'i64 {i}' for i in range(lanes))}>"
-        mask = e.op(f"icmp slt {numbers} {lane_ids}, {e.splat(numbers, 'i64', left)}")
+        mask = e.first_lanes(lanes, left)
 
         def row(i: str, _: Carried) -> list[str]:
             for v in range(vectors):

@@ -254,9 +254,8 @@ def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     def remainder(a: str, b: str, left: str) -> None:
         """The last `left` elements of k, 0 < left < block: copied and filled up with zeros."""
         buffer = e.alloca(f"[{2 * ROWS * ROW} x i8]", 64)
-        line, lanes = f"<{depth} x i{8 * size}>", f"<{depth} x i64>"
-        numbers = f"<{', '.join(f'i64 {i}' for i in range(depth))}>"
-        mask = e.op(f"icmp slt {lanes} {numbers}, {e.splat(lanes, 'i64', left)}")
+        line = f"<{depth} x i{8 * size}>"
+        mask = e.first_lanes(depth, left)
 
         copies = [e.at(buffer, str(i * ROWS * ROW), 1) for i in range(t.high)]
         for source, target, rows in zip(lower_rows(a), copies, ("%first", "%second"), strict=False):

@@ -12,13 +12,21 @@ from functools import partial
 from ....dialects import simd
 from ....ir.symbolic import Dim
 from ....ir.types import f32, i8, u8
-from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
-from ..values import storage
 from .group_step import has_quads, quad_step
 from .problem import Arguments, named
-from .quantized_matrix import HEIGHT, Problem, configure, fits_matrix, matrix_function, unpack_function
+from .quantized_matrix import (
+    HEIGHT,
+    Problem,
+    add_scaled,
+    configure,
+    fits_matrix,
+    load_scales,
+    matrix_function,
+    unpack_function,
+    upper_codes,
+)
 
 MOST_ROWS = 6
 """Rows of a tile of vectors, which has two sums for each vector of a row."""
@@ -192,12 +200,7 @@ def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
     e, dims = Emitter(), Arguments()
     numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
     line = 4 * p.lanes
-    low, four = e.splat(raw, "i8", "15"), e.splat(numbers, "i32", "4")
-
-    def upper(x: str) -> str:
-        """Bytes with their upper four bits below (and others' above)."""
-        shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, {four}")
-        return e.op(f"bitcast {numbers} {shifted} to {raw}")
+    low = e.splat(raw, "i8", "15")
 
     def quad(a: list[str], b: str, step: int, acc: list[str]) -> list[str]:
         """One vector of bytes for each vector of columns: a quad, or two of 4-bit codes."""
@@ -211,7 +214,7 @@ def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
             words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
             return quad_step(e, isa, i8, u8, p.lanes, words, row, acc)
         start = step // 4 * 32 + step % 4 * 4
-        for half, codes in enumerate((row, list(map(upper, row)))):
+        for half, codes in enumerate((row, [upper_codes(e, p.lanes, x) for x in row])):
             codes = [e.op(f"and {raw} {x}, {low}") for x in codes]
             words = [e.load("i32", e.at(x, str(start + 16 * half), 1), 1) for x in a]
             acc = quad_step(e, isa, i8, u8, p.lanes, words, codes, acc)
@@ -236,28 +239,21 @@ def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
 
         acc = e.loop("0", str(p.quads // turn), "1", [(numbers, x) for x in acc], steps)
         results = [x for _, x in totals]
-        stored = f"<{p.lanes} x {storage(p.scales, 1, isa.half)}>"
-        right = []
-        for v in range(p.vectors):
-            where = e.at(b_scales, str(v * p.lanes), p.scales.itemsize)
-            right.append(loaded(e, isa, e.load(stored, where, p.scales.itemsize * p.lanes), p.scales, p.lanes))
+        wheres = [e.at(b_scales, str(v * p.lanes), p.scales.itemsize) for v in range(p.vectors)]
+        right = [load_scales(e, isa, where, p.scales, p.lanes) for where in wheres]
         for i in range(rows):
             where = e.at("%a_scales", e.add(e.mul(str(i), dims(p.a_scales_m)), g), 4)
             left = e.splat(floats, "float", e.load("float", where, 4))
             for v in range(p.vectors):
                 k = i * p.vectors + v
-                scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {acc[k]} to {floats}')}, {left}")
-                results[k] = e.fma(floats, scaled, right[v], results[k], isa.fma)
+                results[k] = add_scaled(e, isa, p.lanes, acc[k], left, right[v], results[k])
         b_next = e.at(b, str(p.quads * p.vectors * line), 1)
         return [b_next, e.at(b_scales, str(p.vectors * p.lanes), p.scales.itemsize), *results]
 
     carried = [("ptr", "%b"), ("ptr", "%b_scales"), *[(floats, "zeroinitializer")] * (rows * p.vectors)]
     _, _, *totals = e.loop("0", str(p.groups), "1", carried, group)
-    lane_ids = f"<{', '.join(f'i64 {i}' for i in range(p.lanes))}>"
-    longs = f"<{p.lanes} x i64>"
     for v in range(p.vectors):
-        left = e.sub("%columns", str(v * p.lanes))
-        mask = e.op(f"icmp slt {longs} {lane_ids}, {e.splat(longs, 'i64', left)}")
+        mask = e.first_lanes(p.lanes, e.sub("%columns", str(v * p.lanes)))
         for i in range(rows):
             where = e.at("%c", e.add(e.mul(str(i), "%c_m"), str(v * p.lanes)), 4)
             e.masked_store(floats, totals[i * p.vectors + v], where, 4, mask)

@@ -52,6 +52,26 @@ class Problem:
         return int(1 << (self.bits - 1))
 
 
+def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> str:
+    """So many scales of `dtype`, as float32."""
+    stored = f"<{lanes} x {storage(dtype, 1, isa.half)}>"
+    return loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes)
+
+
+def add_scaled(e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str) -> str:
+    """``total + sums * left * right`` of a group's integer sums and both scales. All tiles end groups so: a row's result does not depend on which of them has it."""
+    floats = f"<{lanes} x float>"
+    scaled = e.op(f"fmul {floats} {e.op(f'sitofp <{lanes} x i32> {sums} to {floats}')}, {left}")
+    return e.fma(floats, scaled, right, total, isa.fma)
+
+
+def upper_codes(e: Emitter, lanes: int, x: str) -> str:
+    """Bytes with their upper four bits below (and others' above)."""
+    raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
+    shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 4)")
+    return e.op(f"bitcast {numbers} {shifted} to {raw}")
+
+
 def fits_matrix(p: Problem, isa: Isa) -> bool:
     """Whether matrix registers take a problem's groups."""
     return isa.byte_tiles and p.lanes == HEIGHT and p.size % 32 == 0
@@ -72,10 +92,9 @@ def configure(e: Emitter, p: Problem) -> None:
 def unpack_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     """``void @name(ptr %b, ptr %memory)``: a panel's codes as signed bytes, [vectors, groups * size / 4 quads, lanes, 4]."""
     e = Emitter()
-    raw, numbers = f"<{4 * p.lanes} x i8>", f"<{p.lanes} x i32>"
+    raw = f"<{4 * p.lanes} x i8>"
     line, column = 4 * p.lanes, p.groups * p.size * p.lanes
     offset, low = e.splat(raw, "i8", str(-p.offset)), e.splat(raw, "i8", "15")
-    four = e.splat(numbers, "i32", "4")
 
     def put(value: str, quad: str, v: int) -> None:
         signed = e.op(f"add {raw} {value}, {offset}")
@@ -93,9 +112,8 @@ def unpack_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
                     put(x, e.add(e.mul(i, "4"), str(step)), v)
                     continue
                 first = e.add(e.mul(i, "8"), str(step))
-                shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, {four}")
-                put(e.op(f"and {raw} {x}, {low}"), first, v)
-                put(e.op(f"and {raw} {e.op(f'bitcast {numbers} {shifted} to {raw}')}, {low}"), e.add(first, "4"), v)
+                for half, codes in enumerate((x, upper_codes(e, p.lanes, x))):
+                    put(e.op(f"and {raw} {codes}, {low}"), e.add(first, str(4 * half)), v)
         return []
 
     e.loop("0", str(p.groups * p.quads // 4), "1", [], chunk)
@@ -128,16 +146,14 @@ def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
 
     def scale(g: str, turn: int, totals: list[str]) -> list[str]:
         """The sums of group `g`, scaled, are added to the totals."""
-        stored = f"<{p.lanes} x {storage(p.scales, 1, isa.half)}>"
         where = e.at("%b_scales", e.mul(g, str(panel)), p.scales.itemsize)
-        right = loaded(e, isa, e.load(stored, where, p.scales.itemsize * p.lanes), p.scales, p.lanes)
+        right = load_scales(e, isa, where, p.scales, p.lanes)
         result = []
         for row in range(HEIGHT):
             sums = e.load(numbers, e.at(buffers[turn], str(row * p.lanes), 4), 64)
             where = e.at("%a_scales", e.add(e.mul(str(row), a_scales_m), g), 4)
             left = e.splat(floats, "float", e.load("float", where, 4))
-            scaled = e.op(f"fmul {floats} {e.op(f'sitofp {numbers} {sums} to {floats}')}, {left}")
-            result.append(e.fma(floats, scaled, right, totals[row], isa.fma))
+            result.append(add_scaled(e, isa, p.lanes, sums, left, right, totals[row]))
         return result
 
     def turns(g: str, count: int, totals: list[str]) -> list[str]:
@@ -157,9 +173,7 @@ def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     totals = turns(str(whole * ahead), rest, totals)
     for g in range(p.groups - (ahead - 1), p.groups):
         totals = scale(str(g), g % ahead, totals)
-    lane_ids = f"<{', '.join(f'i64 {i}' for i in range(p.lanes))}>"
-    longs = f"<{p.lanes} x i64>"
-    mask = e.op(f"icmp slt {longs} {lane_ids}, {e.splat(longs, 'i64', '%columns')}")
+    mask = e.first_lanes(p.lanes, "%columns")
     for row, total in enumerate(totals):
         e.masked_store(floats, total, e.at("%c", e.mul(str(row), "%c_m"), 4), 4, mask)
     parameters = [f"ptr %{x}" for x in ("a", "a_scales", "codes", "b_scales", "c")]
@@ -168,4 +182,14 @@ def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     return name, text, tuple(dims.dims)
 
 
-__all__ = ["HEIGHT", "Problem", "configure", "fits_matrix", "matrix_function", "unpack_function"]
+__all__ = [
+    "HEIGHT",
+    "Problem",
+    "add_scaled",
+    "configure",
+    "fits_matrix",
+    "load_scales",
+    "matrix_function",
+    "unpack_function",
+    "upper_codes",
+]

@@ -45,9 +45,7 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     low, high = storage(p.dtype, 1, isa.half), LLVM_TYPES[p.c_dtype]
     mask = ""
     if t.masked:
-        valid = e.sub("%columns", str((t.vectors - 1) * t.lanes))
-        lane_ids = f"<{', '.join(f'i64 {i}' for i in range(t.lanes))}>"
-        mask = e.op(f"icmp ult <{t.lanes} x i64> {lane_ids}, {e.splat(f'<{t.lanes} x i64>', 'i64', valid)}")
+        mask = e.first_lanes(t.lanes, e.sub("%columns", str((t.vectors - 1) * t.lanes)))
 
     def widened(value: str, dtype: DType, lanes: int) -> str:
         """An element of A or B in the type of the sums."""

@@ -29,6 +29,9 @@ class Machine:
         return dict(self.tiles).get(dtype, (self.mr, self.nr))
 
 
+MATRIX_ROWS = 32
+"""Rows of a tile in matrix registers, which no tile in vector registers has."""
+
 CHUNK = 4096
 """Elements that one thread takes at least from a flat elementwise loop."""
 
@@ -188,3 +191,8 @@ def is_outermost_chain(s: Schedule, name: str) -> bool:
 def same_place(main: loop.Block, epilogue: loop.Block) -> bool:
     a, b = written_buffer(main).type, written_buffer(epilogue).type
     return bool(a.dtype is b.dtype and a.shape == b.shape)
+
+
+def in_matrix_registers(factor: DType, machine: Machine) -> bool:
+    """Whether matrix registers multiply factors of a type."""
+    return machine.tile(factor)[0] >= MATRIX_ROWS

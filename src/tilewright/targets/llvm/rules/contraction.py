@@ -11,9 +11,11 @@ from ....schedule.tree import enclosing_loops, written_buffer
 from ....transforms.index_maps import product
 from ....transforms.roles import CONTRACTION, Roles
 from .common import (
+    MATRIX_ROWS,
     Machine,
     blocks_of,
     fuse_all,
+    in_matrix_registers,
     loop_of,
     same_place,
     set_grain,
@@ -27,8 +29,6 @@ ROWS = COLUMNS = 64
 read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
 DEPTH = 64
 """Blocks of a sum are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
-MATRIX_ROWS = 32
-"""Rows of a tile in matrix registers, which no tile in vector registers has."""
 FEW, NEAR, WIDE = 8, 64, 512
 """A right operand that lies row by row in memory is read for `FEW` rows of the left one in blocks of `NEAR` rows and `WIDE` columns: some pages
 at a time, each of them for a while."""
@@ -72,7 +72,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
     to_memory = _goes_to_memory(root, factor_type(main), machine)
     deep = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= DEEP
     many = _most_rows(main, roles) >= TALL  # for some tiles of about as many rows
-    tall = _in_matrix_registers(factor_type(main), machine) and not lines_of and _has_many_rows(s, m, to_memory)
+    tall = in_matrix_registers(factor_type(main), machine) and not lines_of and _has_many_rows(s, m, to_memory)
     tall = tall and (not near or (deep and many))
     rows_lead = near or (tall and many and _left_is_far(main, roles, machine))
     long = not tall and (near or to_memory)
@@ -108,7 +108,7 @@ def contraction(s: Schedule, machine: Machine) -> None:
         else:
             s.compact()
     _block_depth(s, main, roles, machine)
-    often = _in_matrix_registers(factor_type(main), machine) and _fewest_rows(main, roles) >= OFTEN
+    often = in_matrix_registers(factor_type(main), machine) and _fewest_rows(main, roles) >= OFTEN
     tensorize_tile(s, main, roles, near=often)
 
 
@@ -156,11 +156,7 @@ def _goes_to_memory(root: loop.Block, factor: DType, machine: Machine) -> bool:
     Vectors multiply slowly enough for any."""
     result = written_buffer(root).type
     is_far = upper_limit(result.size, 0) * result.dtype.itemsize >= FAR * machine.l2
-    return is_far and _in_matrix_registers(factor, machine)
-
-
-def _in_matrix_registers(factor: DType, machine: Machine) -> bool:
-    return machine.tile(factor)[0] >= MATRIX_ROWS
+    return is_far and in_matrix_registers(factor, machine)
 
 
 def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:

@@ -9,16 +9,15 @@ from ....lowering.memory_plan import IN_PLACE
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops
 from ....transforms.roles import Roles
-from .common import Machine, fuse_all, loop_of, same_place, set_grain, upper_limit
+from .common import Machine, fuse_all, in_matrix_registers, loop_of, same_place, set_grain, upper_limit
 
 ROWS = 128
 """Of a tile: its results, and the rows of 8-bit integers, stay in the second-level cache while panels of codes pass."""
 COLUMNS = 128
 """Of a tile, about: some hundred KiB of codes that follow one another."""
-
 DEPTH = 2048
 """Terms of a sum that rows and a panel of bf16 have at a time: both stay in the second-level cache."""
-MATRIX_ROWS = 16
+MANY_ROWS = 16
 """Rows from which on matrix registers multiply sooner than vectors."""
 
 
@@ -68,7 +67,7 @@ def _tensorize(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) ->
         return
     reduce = [x for p in range(len(main.reduce_axes)) if (x := _innermost(s, main, len(main.axes) + p)) is not None]
     s.reorder(m, n, *reduce)
-    many = _is_integer(main) and machine.tile(i8)[0] >= 32 and upper_limit(s.loop(m).extent) >= MATRIX_ROWS
+    many = _is_integer(main) and in_matrix_registers(i8, machine) and upper_limit(s.loop(m).extent) >= MANY_ROWS
     _, groups, size = roles.quantized
     pieces = (
         1
