@@ -29,6 +29,13 @@ ALIASES = {
 """Other names of keys."""
 
 
+def _numbers(value: Any) -> Any:
+    """What JSON has no number for, and newer files write as ``{"__float__": "Infinity"}``, as floats."""
+    if isinstance(value, Mapping):
+        return float(value["__float__"]) if "__float__" in value else {k: _numbers(v) for k, v in value.items()}
+    return [_numbers(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
 class Config:
     """The keys of a config.json. Those that all families share are attributes in the family's own numbers.
 
@@ -39,7 +46,7 @@ class Config:
     def __init__(self, values: Mapping[str, Any], context: int | None = None) -> None:
         inner = values.get("text_config")
         # What is both seen and read has the numbers of its language model apart.
-        self.values: dict[str, Any] = {**values, **inner} if isinstance(inner, Mapping) else dict(values)
+        self.values: dict[str, Any] = _numbers({**values, **inner} if isinstance(inner, Mapping) else dict(values))
         self._context = context
 
     @staticmethod
@@ -51,10 +58,7 @@ class Config:
         """
         file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
         try:
-            # Newer files write what JSON has no number for as {"__float__": "Infinity"}.
-            values = json.loads(
-                file.read_text(), object_hook=lambda o: float(o["__float__"]) if "__float__" in o else o
-            )
+            values = json.loads(file.read_text())
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise CompileError(f"{file}: not a model's config.json: {error}") from None
         if not isinstance(values, dict):

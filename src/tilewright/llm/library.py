@@ -29,6 +29,7 @@ from .quantization import Quantized
 from .quantization.packing import unpack_bits
 from .quantized_linear import QuantizedLinear, factors, replace_linears
 from .runner import PAGE, Floats, Ints
+from .slot_states import SlotStates
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
 
@@ -75,6 +76,8 @@ def compile_library(
 ) -> Any:
     """The library of a checkpoint: functions ``prefill``, ``decode``, ``verify`` and ``copy_page``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
 
+    A model that keeps state beside its pages has ``reset`` instead of ``verify`` and ``copy_page``: what came cannot be taken back, nor be another's beginning.
+
     Raises:
         CompileError: there is no definition for the model, or its weights do not fit; WeightsError: files are missing or damaged.
     """
@@ -85,6 +88,7 @@ def compile_library(
     about = {
         "config": checkpoint.config,
         "vocabulary": model.config.vocabulary,
+        "has_state": isinstance(model, CausalLM) and model.has_state,
         "quantization": getattr(getattr(checkpoint, "quantization", None), "name", "none"),
         **asdict(options),
         "pages": options.page_count,
@@ -203,17 +207,19 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     if not isinstance(model, CausalLM):
         return embedding
     pages = Pages(options.page_count, options.cache_dtype)
+    states = SlotStates(options.max_batch) if model.has_state else None
     table = f"pages<={options.pages_of_sequence}"
     batch = f"batch<={options.max_batch}"
     i32 = np.int32
 
-    def prefill(tokens: Tensor, start: Tensor, table: Tensor) -> Tensor:
+    def prefill(tokens: Tensor, start: Tensor, table: Tensor, slot: Tensor | None = None) -> Tensor:
         with factors(bf16):
-            cache = PagedCache(pages, tokens.shape[0], start[None], table[None])
+            slots = None if slot is None else slot[None]
+            cache = PagedCache(pages, tokens.shape[0], start[None], table[None], states, slots)
             return model(tokens[None], cache, last_only=True)[0, 0]  # type: ignore[no-any-return]
 
-    def decode(tokens: Tensor, lengths: Tensor, table: Tensor) -> Tensor:
-        return model(tokens[:, None], PagedCache(pages, 1, lengths, table))[:, 0]  # type: ignore[no-any-return]
+    def decode(tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None) -> Tensor:
+        return model(tokens[:, None], PagedCache(pages, 1, lengths, table, states, slots))[:, 0]  # type: ignore[no-any-return]
 
     def verify(tokens: Tensor, lengths: Tensor, table: Tensor) -> Tensor:
         return model(tokens, PagedCache(pages, tokens.shape[1], lengths, table))  # type: ignore[no-any-return]
@@ -221,32 +227,40 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     def copy_page(source: Tensor, target: Tensor) -> None:
         pages.copy(source, target)
 
+    def reset(slot: Tensor) -> None:
+        assert states is not None
+        states.reset(slot)
+
     rows = {0: batch, 1: table}
-    return {
+    slot, slots = ((np.zeros((), i32),), (np.zeros(2, i32),)) if states is not None else ((), ())
+    functions = {
         "prefill": (
             prefill,
-            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32)),
+            (np.zeros(2, i32), np.zeros((), i32), np.zeros(2, i32), *slot),
             {"tokens": {0: f"tokens<={options.chunk}"}, "table": {0: table}},
         ),
         "decode": (
             decode,
-            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32)),
-            {"tokens": {0: batch}, "lengths": {0: batch}, "table": rows},
+            (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *slots),
+            {"tokens": {0: batch}, "lengths": {0: batch}, "table": rows, **({"slots": {0: batch}} if slots else {})},
         ),
+        **embedding,
+    }
+    if states is not None:
+        return {**functions, "reset": (reset, (np.zeros(1, i32),))}
+    return {
+        **functions,
         "verify": (
             verify,
             (np.zeros((2, 2), i32), np.zeros(2, i32), np.zeros((2, 2), i32)),
             {"tokens": {0: batch, 1: f"tokens<={options.speculated}"}, "lengths": {0: batch}, "table": rows},
         ),
         "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32))),
-        **embedding,
     }
 
 
 class LibraryRunner:
     """The `Runner` of a library that `compile_library` made."""
-
-    has_state = False
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -255,20 +269,28 @@ class LibraryRunner:
             raise CompileError("this library was not made of a language model: see `tilewright llm compile`")
         self.vocabulary, self.pages, self.context = about["vocabulary"], about["pages"], about["context"]
         self.chunk, self.max_batch = about["chunk"], about["max_batch"]
+        self.has_state = about["has_state"]
         self._functions = library.functions
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if name not in self._functions:
+            about = (
+                "keeps state that cannot be taken back"
+                if self.has_state
+                else "is an encoder, which has embeddings only"
+            )
             raise CompileError(
-                f"this library has no function {name!r}: {self.about['config'].get('model_type')} is an encoder, which has embeddings only"
+                f"this library has no function {name!r}: {self.about['config'].get('model_type')} {about}"
             )
         return self._functions[name](*arguments)
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
-        return self._call("prefill", tokens, np.asarray(start, np.int32), pages)  # type: ignore[no-any-return]
+        own = (np.asarray(slot, np.int32),) if self.has_state else ()
+        return self._call("prefill", tokens, np.asarray(start, np.int32), pages, *own)  # type: ignore[no-any-return]
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        return self._call("decode", tokens, lengths, pages)  # type: ignore[no-any-return]
+        own = (slots,) if self.has_state else ()
+        return self._call("decode", tokens, lengths, pages, *own)  # type: ignore[no-any-return]
 
     def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
         return self._call("verify", tokens, lengths, pages)  # type: ignore[no-any-return]
@@ -277,7 +299,8 @@ class LibraryRunner:
         self._call("copy_page", np.array([source], np.int32), np.array([target], np.int32))
 
     def reset(self, slot: int) -> None:
-        pass
+        if self.has_state:
+            self._call("reset", np.array([slot], np.int32))
 
     def embed(self, tokens: Ints) -> Floats:
         return self._call("embed", tokens)  # type: ignore[no-any-return]

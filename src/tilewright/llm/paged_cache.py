@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import CompileError
 from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as _tnp
 from .cache import attend_where
 from .runner import PAGE
+from .slot_states import SlotStates
 
 tnp: Any = _tnp
 
@@ -32,9 +34,12 @@ class Pages:
 
 class PagedCache:
     """The cache of one call: `n` tokens of each of a batch of sequences, of which `lengths` [batch] came before; `table` [batch, p] are the
-    numbers of their pages, in order, and any number where a sequence has no more."""
+    numbers of their pages, in order, and any number where a sequence has no more. `slots` [batch] are where in `states` they keep what is beside the pages."""
 
-    def __init__(self, pages: Pages, n: Any, lengths: Tensor, table: Tensor) -> None:
+    def __init__(
+        self, pages: Pages, n: Any, lengths: Tensor, table: Tensor, states: SlotStates | None = None, slots: Tensor | None = None
+    ) -> None:  # fmt: skip
+        self._states, self._slots = states, slots
         self._pages, self._table = pages, tnp.maximum(tnp.astype(table, "int64"), 0)
         self._positions = tnp.astype(lengths, "int64")[:, None] + tnp.arange(n)[None]
         self._page = tnp.take_along_axis(self._table, self._positions // PAGE, 1)
@@ -61,10 +66,16 @@ class PagedCache:
         return found.reshape(batch, pages * PAGE, *x.shape[2:])  # type: ignore[no-any-return]
 
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
-        raise NotImplementedError
+        return self._kept.read(layer, name, shape, self._slots)
 
     def set_state(self, layer: int, name: str, value: Tensor) -> None:
-        raise NotImplementedError
+        self._kept.write(layer, name, value, self._slots)
+
+    @property
+    def _kept(self) -> SlotStates:
+        if self._states is None:
+            raise CompileError("the model keeps state beside its pages: its class must say `has_state = True`")
+        return self._states
 
 
 __all__ = ["PagedCache", "Pages"]

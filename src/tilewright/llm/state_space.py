@@ -1,6 +1,7 @@
 """Layers with a state of fixed size for each sequence: the selective state space models of Mamba and Mamba 2.
 
-Both step through the sequence with one `scan`; states are the cache's, so that a sequence goes on where it ended. Activations are [batch, n, channels].
+Mamba steps through the sequence with one `scan`, Mamba 2 works through chunks of it with products of matrices. States are the cache's, so that a sequence goes
+on where it ended. Activations are [batch, n, channels].
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ..frontends.nn import functional as F
 from ..frontends.nn.layers import uniform
 from ..frontends.trace import Tensor, scan
 from ..frontends.trace import numpy as _tnp
+from ..ir.symbolic import bounds
 from .cache import Cache
 
 tnp: Any = _tnp
@@ -76,6 +78,61 @@ class Mamba(Module):
         return self.out_proj(out * F.silu(gate))  # type: ignore[no-any-return]
 
 
+CHUNK = 64
+"""Tokens that Mamba 2 works through at once: what it computes of pairs of tokens grows with it, how often states are written shrinks."""
+
+
+def state_space_dual(
+    state: Tensor, x: Tensor, rate: Tensor, decay: Tensor, taken: Tensor, read: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``h = exp(rate decay) h + rate x taken^T; y = h read`` for each token: the last h, and all y, like `x`.
+
+    `state` [batch, groups, heads, size, state] is the h before, `x` [batch, n, groups, heads, size], `rate` [batch, n, groups, heads], `decay` [groups, heads], at most 0;
+    `taken` and `read` [batch, n, groups, state]. All is computed in float32, tokens of a chunk by products of matrices (Dao & Gu, 2024, section 6): what a token takes
+    in is read by the later ones of its chunk as in attention, with weights that decay, and by later chunks from the state.
+    """
+    x, rate, taken, read = (tnp.astype(t, "float32") for t in (x, rate, taken, read))
+    batch, n, groups, heads, size = x.shape
+    if isinstance(n, int) and n == 1:
+        h = state * tnp.exp(rate[:, 0] * decay)[..., None, None]
+        h = h + (rate[:, 0, ..., None] * x[:, 0])[..., None] * taken[:, 0, :, None, None]
+        return h, (h * read[:, 0, :, None, None]).sum(-1)[:, None]
+    most = bounds(n)[1]
+    chunk, count = (CHUNK, (n + CHUNK - 1) // CHUNK) if most is None or most > CHUNK else (n, 1)
+
+    def chunked(t: Tensor) -> Tensor:
+        """[batch, n, groups, ...] to [batch, chunks, groups, chunk, ...]; behind the end nothing decays and nothing is taken in."""
+        t = tnp.pad(t, [(0, 0), (0, count * chunk - n), *[(0, 0)] * (t.ndim - 2)])
+        return tnp.moveaxis(t.reshape(batch, count, chunk, *t.shape[2:]), 2, 3)  # type: ignore[no-any-return]
+
+    def by_head(t: Tensor) -> Tensor:
+        """[batch, n, groups, heads, ...] to [batch, chunks, groups, heads, chunk, ...]."""
+        return tnp.moveaxis(chunked(t), 4, 3)  # type: ignore[no-any-return]
+
+    taken, read = chunked(taken)[:, :, :, None], chunked(read)[:, :, :, None]
+    given = by_head(rate[..., None] * x)
+    past = tnp.cumsum(by_head(rate * decay), -1)  # the logarithm of what is left of the state before the chunk
+    earlier = tnp.arange(chunk)[None] <= tnp.arange(chunk)[:, None]
+    left = tnp.exp(tnp.where(earlier, past[..., :, None] - past[..., None, :], float("-inf")))
+    out = (left * (read @ tnp.swapaxes(taken, -1, -2))) @ given
+    whole = past[..., -1:]
+    added = tnp.swapaxes(given * tnp.exp(whole - past)[..., None], -1, -2) @ taken
+    kept = tnp.exp(whole)[..., None]
+
+    def step(h: Tensor, now: Any) -> tuple[Tensor, Tensor]:
+        kept, added = now
+        return h * kept + added, h
+
+    if isinstance(count, int) and count == 1:
+        last, before = state * kept[:, 0] + added[:, 0], state[:, None]
+    else:
+        last, before = scan(step, state, (tnp.moveaxis(kept, 1, 0), tnp.moveaxis(added, 1, 0)))
+        before = tnp.moveaxis(before, 0, 1)
+    out = out + tnp.exp(past)[..., None] * (read @ tnp.swapaxes(before, -1, -2))
+    out = tnp.moveaxis(tnp.moveaxis(out, 3, 4), 3, 2).reshape(batch, count * chunk, groups, heads, size)
+    return last, tnp.pad(out, [(0, 0), (0, n - count * chunk), *[(0, 0)] * 3])
+
+
 class GatedNorm(Module):
     """RMS normalization over `groups` parts of the channels, of what `gate` has weighted or (`gate_last`) before it does."""
 
@@ -128,15 +185,10 @@ class Mamba2(Module):
         decay = (-tnp.exp(self.A_log)).reshape(self.groups, self.heads // self.groups)
         rate = rate.reshape(batch, n, *decay.shape)
 
-        def step(h: Tensor, now: Any) -> tuple[Tensor, Tensor]:
-            x, rate, taken, read = now
-            h = h * tnp.exp(rate * decay)[..., None, None] + (rate[..., None] * x)[..., None] * taken[:, :, None, None]
-            return h, (h * read[:, :, None, None]).sum(-1)
-
         start = cache.state(self.layer, "ssm", (*decay.shape, self.size, self.state))
-        last, out = scan(step, start, tuple(map(_steps, (channels, rate, taken, read))))
+        last, out = state_space_dual(start, channels, rate, decay, taken, read)
         cache.set_state(self.layer, "ssm", last)
-        out = tnp.astype(tnp.moveaxis(out, 0, 1), x.dtype) + channels * self.D.reshape(*decay.shape, 1)
+        out = tnp.astype(out, x.dtype) + channels * self.D.reshape(*decay.shape, 1)
         out = out.reshape(batch, n, self.heads * self.size)
         return self.out_proj(out * F.silu(gate) if self.norm is None else self.norm(out, gate))  # type: ignore[no-any-return]
 

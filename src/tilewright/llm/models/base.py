@@ -119,6 +119,9 @@ class CausalLM(LanguageModel):
     `rotary` computes what layers turn heads by, from the positions.
     """
 
+    has_state: ClassVar[bool] = False
+    """Whether layers ask for `Cache.state`: sequences then have state beside their keys and values."""
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.model = Decoder(config, self.block, lambda: self.norm(config.hidden))

@@ -71,6 +71,7 @@ class HybridBlock(Module):
 
 @register("falcon_h1")
 class FalconH1(CausalLM):
+    has_state: ClassVar[bool] = True
     renamed: ClassVar[Mapping[str, str]] = {r"\.final_layernorm\.": ".norm."}
 
     @classmethod

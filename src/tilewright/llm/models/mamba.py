@@ -29,6 +29,7 @@ class MambaBlock(Module):
 
 @register("mamba")
 class MambaLM(CausalLM):
+    has_state: ClassVar[bool] = True
     renamed: ClassVar[Mapping[str, str]] = {
         r"^backbone\.": "model.",
         r"\.embeddings?\.": ".embed_tokens.",
