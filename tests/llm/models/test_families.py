@@ -39,7 +39,7 @@ MIXTURE = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 
 GEMMA = {**GROUPED, "head_dim": 24, "query_pre_attn_scalar": 20, "sliding_window": 6}
 SSM = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2}
 FALCON = {
-    **GROUPED, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 8, "lm_head_multiplier": 0.7,
+    **GROUPED, "max_position_embeddings": 128, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 8, "lm_head_multiplier": 0.7,
     "embedding_multiplier": 1.3, "mlp_multipliers": [0.8, 1.2], "key_multiplier": 0.6, "attention_out_multiplier": 0.9, "attention_in_multiplier": 1.1,
     "ssm_multipliers": [0.5, 1.5, 0.7, 1.4, 0.9], "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.8,
 }  # fmt: skip
