@@ -29,7 +29,7 @@ from .quantization import Quantized
 from .quantization.packing import unpack_bits
 from .quantized_linear import QuantizedLinear, factors, replace_linears
 from .runner import PAGE, Floats, Ints
-from .slot_states import SlotStates
+from .slot_states import Rows, SlotStates
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
 
@@ -212,14 +212,18 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     batch = f"batch<={options.max_batch}"
     i32 = np.int32
 
+    def beside(slots: Tensor | None) -> Rows | None:
+        return None if states is None or slots is None else states.of(slots)
+
     def prefill(tokens: Tensor, start: Tensor, table: Tensor, slot: Tensor | None = None) -> Tensor:
         with factors(bf16):
-            slots = None if slot is None else slot[None]
-            cache = PagedCache(pages, tokens.shape[0], start[None], table[None], states, slots)
+            cache = PagedCache(
+                pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
+            )
             return model(tokens[None], cache, last_only=True)[0, 0]  # type: ignore[no-any-return]
 
     def decode(tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None) -> Tensor:
-        return model(tokens[:, None], PagedCache(pages, 1, lengths, table, states, slots))[:, 0]  # type: ignore[no-any-return]
+        return model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]  # type: ignore[no-any-return]
 
     def verify(tokens: Tensor, lengths: Tensor, table: Tensor) -> Tensor:
         return model(tokens, PagedCache(pages, tokens.shape[1], lengths, table))  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as _tnp
 from .cache import attend_where
 from .runner import PAGE
-from .slot_states import SlotStates
+from .slot_states import Rows
 
 tnp: Any = _tnp
 
@@ -34,12 +34,10 @@ class Pages:
 
 class PagedCache:
     """The cache of one call: `n` tokens of each of a batch of sequences, of which `lengths` [batch] came before; `table` [batch, p] are the
-    numbers of their pages, in order, and any number where a sequence has no more. `slots` [batch] are where in `states` they keep what is beside the pages."""
+    numbers of their pages, in order, and any number where a sequence has no more. `beside` is what they keep beside the pages."""
 
-    def __init__(
-        self, pages: Pages, n: Any, lengths: Tensor, table: Tensor, states: SlotStates | None = None, slots: Tensor | None = None
-    ) -> None:  # fmt: skip
-        self._states, self._slots = states, slots
+    def __init__(self, pages: Pages, n: Any, lengths: Tensor, table: Tensor, beside: Rows | None = None) -> None:
+        self._beside = beside
         self._pages, self._table = pages, tnp.maximum(tnp.astype(table, "int64"), 0)
         self._positions = tnp.astype(lengths, "int64")[:, None] + tnp.arange(n)[None]
         self._page = tnp.take_along_axis(self._table, self._positions // PAGE, 1)
@@ -66,16 +64,16 @@ class PagedCache:
         return found.reshape(batch, pages * PAGE, *x.shape[2:])  # type: ignore[no-any-return]
 
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self._kept.read(layer, name, shape, self._slots)
+        return self._rows.read(f"layer{layer}.{name}", shape)
 
     def set_state(self, layer: int, name: str, value: Tensor) -> None:
-        self._kept.write(layer, name, value, self._slots)
+        self._rows.write(f"layer{layer}.{name}", value)
 
     @property
-    def _kept(self) -> SlotStates:
-        if self._states is None:
+    def _rows(self) -> Rows:
+        if self._beside is None:
             raise CompileError("the model keeps state beside its pages: its class must say `has_state = True`")
-        return self._states
+        return self._beside
 
 
 __all__ = ["PagedCache", "Pages"]

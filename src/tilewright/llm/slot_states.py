@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..frontends.trace import State, Tensor
-from ..frontends.trace import numpy as tnp
+from ..frontends.trace import numpy as _tnp
+
+tnp: Any = _tnp
 
 
 class SlotStates:
-    """The states of a library: float32 [slots + 1, ...] of each layer and name, made when a layer first asks for them.
+    """The states of a library: float32 [slots + 1, ...] by name, made when a layer first asks for them.
 
     The last row is of slot -1: of rows of a batch that stand for no sequence, so that they change nothing of others.
     """
@@ -16,24 +20,33 @@ class SlotStates:
         self.slots = slots
         self._states: dict[str, State] = {}
 
-    def read(self, layer: int, name: str, shape: tuple[int, ...], slots: Tensor) -> Tensor:
-        """The rows of `slots` [batch]: [batch, *shape]."""
-        key = f"layer{layer}.{name}"
-        if key not in self._states:
-            self._states[key] = State(key, (self.slots + 1, *shape))
-        return self._states[key][self._rows(slots)]
-
-    def write(self, layer: int, name: str, value: Tensor, slots: Tensor) -> None:
-        """Replace rows that were read before."""
-        self._states[f"layer{layer}.{name}"][self._rows(slots)] = value
+    def of(self, slots: Tensor) -> Rows:
+        """The rows of `slots` [batch]."""
+        return Rows(self, tnp.where(slots < 0, self.slots, slots))
 
     def reset(self, slots: Tensor) -> None:
         """Make the rows of `slots` [batch] zeros in every state."""
-        for state in self._states.values():
-            state[self._rows(slots)] = tnp.zeros((slots.shape[0], *state.shape[1:]))
+        rows = self.of(slots)
+        for name, state in self._states.items():
+            rows.write(name, tnp.zeros((slots.shape[0], *state.shape[1:])))
 
-    def _rows(self, slots: Tensor) -> Tensor:
-        return tnp.where(slots < 0, self.slots, slots)
+    def state(self, name: str, shape: tuple[int, ...]) -> State:
+        if name not in self._states:
+            self._states[name] = State(name, (self.slots + 1, *shape))
+        return self._states[name]
 
 
-__all__ = ["SlotStates"]
+class Rows:
+    """The states' rows of one batch of sequences: read by name and shape [batch, *shape], replaced by name."""
+
+    def __init__(self, states: SlotStates, rows: Tensor) -> None:
+        self._states, self._rows = states, rows
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._states.state(name, shape)[self._rows]
+
+    def write(self, name: str, value: Tensor) -> None:
+        self._states.state(name, value.shape[1:])[self._rows] = value
+
+
+__all__ = ["Rows", "SlotStates"]
