@@ -152,6 +152,7 @@ def tensorize_quantized(
                     accumulate=piece > 0,
                     padded=True,
                     group=2,
+                    near=True,
                 )
             )
     top.detach()
