@@ -720,6 +720,17 @@ def free_symbols(e: Dim) -> frozenset[Expr]:
     return e._free
 
 
+def divisors_of(e: Dim, sym: Expr) -> frozenset[int]:
+    """The numbers by which `sym` itself is divided in `e`, rounding down."""
+    found: set[int] = set()
+    for atom in _all_atoms(e):
+        if isinstance(atom, Binary):
+            found |= divisors_of(atom.a, sym) | divisors_of(atom.b, sym)
+            if isinstance(atom, FloorDiv) and atom.a == sym and isinstance(atom.b, int):
+                found.add(atom.b)
+    return frozenset(found)
+
+
 def substitute(e: Dim, mapping: Mapping[Expr, Dim]) -> Dim:
     """`e` with symbols replaced, simplified anew."""
     if isinstance(e, int) or not mapping or free_symbols(e).isdisjoint(mapping):

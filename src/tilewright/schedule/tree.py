@@ -107,8 +107,8 @@ def reduce_variables(block: loop.Block) -> frozenset[Expr]:
     return symbols_of(block.bindings[len(block.axes) :])
 
 
-def resolved(op: Access, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Index expressions of an access in terms of loop variables (through the bindings of its block)."""
+def resolved(op: Operation, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Index expressions of an operation in terms of loop variables (through the bindings of its block)."""
     block = enclosing(op, loop.Block)
     if not isinstance(block, loop.Block):
         return tuple(exprs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....dialects import loop
+from ....dialects import loop, scalar
 from ....dialects.scalar import Constant
+from ....dialects.tensor import free_symbols_of
+from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, smax
 from ....ir.types import DType
 from ....schedule import Schedule
-from ....schedule.tree import address, enclosing_loops, reduce_variables, written_buffer
+from ....schedule.tree import Access, address, enclosing_loops, reduce_variables, resolved, written_buffer
 from ....transforms.compose import HEAVY
 
 
@@ -86,13 +88,30 @@ def contiguity(block: loop.Block, iv: Expr) -> float:
         parts = linear_in(address(op), iv)
         coefficient = parts[0] if parts is not None else None
         weight = 2.0 if isinstance(op, loop.Store) else 1.0
-        if coefficient is None or op.dynamic:
+        if coefficient is None or any(iv in symbols_behind(x) for x in op.dynamic):
             score -= weight
         elif isinstance(coefficient, int) and abs(coefficient) == 1:
             score += weight
         elif not (isinstance(coefficient, int) and coefficient == 0):
             score -= weight
     return score
+
+
+def moving(op: Access) -> frozenset[Expr]:
+    """The symbols that move an access, be it through numbers that are read."""
+    return free_symbols_of(address(op)).union(*map(symbols_behind, op.dynamic))
+
+
+def symbols_behind(value: Value) -> frozenset[Expr]:
+    """The symbols that a value in a block depends on."""
+    op = value.defining_op
+    if op is None:
+        return frozenset()
+    if isinstance(op, loop.Load):
+        return moving(op)
+    if isinstance(op, scalar.Index):
+        return free_symbols_of(resolved(op, (op.expr,))[0])
+    return frozenset[Expr]().union(*map(symbols_behind, op.operands))
 
 
 def vector_loop(block: loop.Block, candidates: list[loop.For]) -> loop.For | None:

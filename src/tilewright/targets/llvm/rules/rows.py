@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Expr, free_symbols, linear_in
+from ....ir.symbolic import Expr, divisors_of, linear_in, prove_divisible
 from ....schedule import Schedule
-from ....schedule.tree import address, enclosing_loops, reduce_variables
+from ....schedule.tree import address, enclosing_loops, reduce_variables, resolved
 from .common import (
     CHUNK,
     SHORT,
@@ -17,9 +17,11 @@ from .common import (
     independent,
     is_outermost_chain,
     loop_of,
+    moving,
     point_cost,
     set_grain,
     square_loop,
+    symbols_behind,
     upper_limit,
     vector_loop,
     vectorize_inner,
@@ -38,7 +40,8 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
     if rows == len(blocks[0].axes) and _results_together(s, blocks):
         return
     shared: list[str] = []
-    depth = rows - 1 if _lanes_across_rows(blocks, rows) else rows
+    beside = _rows_beside(s, blocks, rows)
+    depth = rows - 1 if beside or _lanes_across_rows(blocks, rows) else rows
     columns = _cut_columns(s, blocks, depth)
     for d in range(depth):
         names = [columns[b][0] if b in columns and d == depth - 1 else loop_of(s, b, d) for b in blocks]
@@ -53,6 +56,8 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         s.parallel(at)
     work = 0.0
     for b in blocks:
+        if b.reduce_axes:
+            _cut_pages(s, b)
         own = [f for f in enclosing_loops(b) if f.kind == "serial"]
         points = 1.0
         for f in own:
@@ -60,6 +65,8 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         work += points * point_cost(b)
         if b.reduce_axes and b in columns and columns[b][1] in window_columns(b):
             _share_windows(s, b, columns[b][1])
+        elif b in beside:
+            _jam_rows(s, b, beside[b])
         else:
             vectorize_inner(s, b, own)
     if shared:
@@ -80,6 +87,63 @@ def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
         ):
             return True
     return False
+
+
+BESIDE = 4
+"""Rows at most that are computed side by side because they read the same: each has accumulators of its own."""
+
+
+def _rows_beside(s: Schedule, blocks: list[loop.Block], rows: int) -> dict[loop.Block, str]:
+    """The products whose matrix is the same for all rows of the last shared axis, if these are few (the queries of a group in attention), with their loop over these rows: an element
+    of the matrix is then loaded once for all. Other axes must be left for the threads."""
+    if rows < 2 or not any(
+        upper_limit(s.loop(x).extent) > 1 for d in range(rows - 1) if (x := loop_of(s, blocks[0], d))
+    ):
+        return {}
+    names = [loop_of(s, b, rows - 1) for b in blocks]
+    if any(
+        x is None or not 1 < upper_limit(s.loop(x).extent) <= BESIDE or not isinstance(s.loop(x).extent, int)
+        for x in names
+    ):
+        return {}
+    found = {}
+    for b, name in zip(blocks, names, strict=True):
+        assert name is not None
+        loads = [op for op in b.body.ops if isinstance(op, loop.Load)]
+        own = [f.iv for f in enclosing_loops(b)[rows:]]
+        matrices = [op for op in loads if all(iv in moving(op) for iv in own)]
+        if b.reduce_axes and len(own) > 1 and matrices and not any(s.loop(name).iv in moving(op) for op in matrices):
+            found[b] = name
+    return found
+
+
+def _cut_pages(s: Schedule, block: loop.Block) -> None:
+    """Split the loops whose quotient by a number says where a read finds its index (pages of a table), so that it is looked up once for each page."""
+    for f in enclosing_loops(block):
+        reads = [op for op in block.body.ops if isinstance(op, loop.Load)]
+        found = {n for op in reads for e in resolved(op, op.indices) for n in divisors_of(e, f.iv)}
+        if (
+            f.kind == "serial"
+            and len(found) == 1
+            and any(f.iv in symbols_behind(v) for op in reads for v in op.dynamic)
+        ):
+            (size,) = found
+            if prove_divisible(f.extent, size):
+                s.split(f.iv.name, size)
+
+
+def _jam_rows(s: Schedule, block: loop.Block, row: str) -> None:
+    """Lanes along the most contiguous loop, and inside of what is not reduced the rows, which share the reduction."""
+    reduced = reduce_variables(block)
+    own = [f for f in enclosing_loops(block) if f.kind == "serial"]
+    chosen = vector_loop(block, [f for f in own if f.iv.name != row])
+    assert chosen is not None
+    lane = chosen.iv.name
+    others = [f.iv.name for f in own if f.iv not in reduced and f.iv.name not in (row, lane)]
+    taps = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
+    s.reorder(*others, *([row, *taps, lane] if chosen.iv in reduced else [lane, row, *taps]))
+    s.vectorize(lane)
+    s.unroll(row)
 
 
 COLUMNS = 8
@@ -216,7 +280,7 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
         if name is None or any(op.dynamic for op in loads):
             continue
         iv = s.loop(name).iv
-        moved = [isinstance(e := address(op), Expr) and iv in free_symbols(e) for op in loads]
+        moved = [iv in moving(op) for op in loads]
         size = divisor(s.loop(name).extent, min(COLUMNS if number == 1 else COLUMNS // 2, TOGETHER // number))
         if any(moved) and not all(moved) and size > 1:
             sizes[p] = size
