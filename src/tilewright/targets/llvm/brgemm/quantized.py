@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from ....dialects import simd
-from ....ir.symbolic import Dim
+from ....ir.symbolic import Dim, bounds
 from ....ir.types import f32, i8, u8
 from ..emitter import Carried, Emitter
 from ..isa import Isa
@@ -31,7 +31,7 @@ from .quantized_matrix import (
 MOST_ROWS = 6
 """Rows of a tile of vectors, which has two sums for each vector of a row."""
 AHEAD = 4096
-"""Bytes between asking for codes and using them."""
+"""Bytes between asking for codes and using them, where each panel is read once."""
 UNROLL = 16
 """Vectors of quads for each column of a panel in one turn of the inner loop, at most."""
 
@@ -102,37 +102,55 @@ class _Writer:
         return b, e.at("%b_scales", e.mul(i, str(op.groups * op.nr)), self.p.scales.itemsize), e.mul(i, str(op.nr))
 
     def _by_vectors(self) -> None:
-        """Blocks of rows, in each all panels."""
+        """Blocks of rows whose heights differ by at most one, in each all panels."""
         e, p, isa = self.e, self.p, self.isa
         limit = max(1, min(MOST_ROWS, (isa.vector_registers - 3 * p.vectors - 2) // (2 * p.vectors)))
-        sums = e.alloca(f"[{limit * p.groups} x i32]", 64)
+        self.sums = e.alloca(f"[{limit * p.groups} x i32]", 64)
+        if self.m.isdigit():
+            m = int(self.m)
+            count = -(-m // limit)
+            for number in range(count):
+                first, end = (m * k // count for k in (number, number + 1))
+                self._block(end - first, str(first), None if count == 1 else str(min(number, 1)))
+            return
+        most = bounds(self.op.m)[1]
+        with e.when(e.op(f"icmp ule i64 {e.sub(self.m, '1')}, {limit - 1}")):
+            heights = range(1, min(limit, most or limit) + 1)
+            e.switch(self.m, {h: partial(self._block, h, "0", None) for h in heights})
+        if most is not None and most <= limit:
+            return
+        with e.when(e.op(f"icmp sgt i64 {self.m}, {limit}")):
+            blocks = e.divide(e.add(self.m, str(limit - 1)), limit)
+            low, tall = (e.op(f"{what} i64 {self.m}, {blocks}") for what in ("udiv", "urem"))
 
-        def block(height: int, row: str) -> None:
-            a, a_scales, c = self._row(row)
-            self._call(_sums_function(p, height, isa), [a, sums])
-            tile = _tile_function(p, height, isa)
+            def each(i: str, carried: Carried) -> list[str]:
+                row = carried[0][1]
+                height = e.add(low, e.op(f"zext i1 {e.op(f'icmp ult i64 {i}, {tall}')} to i64"))
+                part = e.op(f"call i64 @llvm.umin.i64(i64 {i}, i64 1)")
+                heights = range((limit + 1) // 2, limit + 1)
+                e.switch(height, {h: partial(self._block, h, row, part) for h in heights})
+                return [e.add(row, height)]
 
-            def panel(i: str, _: Carried) -> list[str]:
-                b, b_scales, first = self._panel(i)
-                numbers = self.dims(self.op.c_m), e.sub(self.n, first)
-                self._call(tile, [a, a_scales, sums, b, b_scales, e.at(c, first, 4)], *numbers)
-                return []
+            e.loop("0", blocks, "1", [("i64", "0")], each)
 
-            e.loop("0", self.panels, "1", [], panel)
+    def _block(self, height: int, row: str, part: str | None) -> None:
+        """So many rows from `row` on times all panels. Where they are one of several blocks, this and other panels come from a near cache, and this `part` (0 or 1)
+        brings half of what follows them, so that memory is never idle."""
+        e, op = self.e, self.op
+        a, a_scales, c = self._row(row)
+        self._call(_sums_function(self.p, height, self.isa), [a, self.sums])
+        tile = _tile_function(self.p, height, part is not None, self.isa)
 
-        def whole(i: str, _: Carried) -> list[str]:
-            block(limit, e.mul(i, str(limit)))
+        def panel(i: str, _: Carried) -> list[str]:
+            b, b_scales, first = self._panel(i)
+            ahead = str(AHEAD)
+            if part is not None:
+                ahead = e.add(e.mul(self.panels, str(op.panel_bytes)), e.mul(part, str(op.panel_bytes // 2)))
+            numbers = self.dims(op.c_m), e.sub(self.n, first)
+            self._call(tile, [a, a_scales, self.sums, b, b_scales, e.at(c, first, 4), e.at(b, ahead, 1)], *numbers)
             return []
 
-        count, rest = e.divide(self.m, limit), e.remainder(self.m, limit)
-        e.loop("0", count, "1", [], whole)
-        done = e.mul(count, str(limit))
-        if rest.isdigit():
-            if rest != "0":
-                block(int(rest), done)
-        elif limit > 1:
-            with e.when(e.op(f"icmp ne i64 {rest}, 0")):
-                e.switch(rest, {h: partial(block, h, done) for h in range(1, limit)})
+        e.loop("0", self.panels, "1", [], panel)
 
     def _by_matrices(self) -> None:
         """Panels, each unpacked, in each all blocks of rows; the last block begins so early that it is whole."""
@@ -194,22 +212,24 @@ def _sums_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
     return name, text, tuple(dims.dims)
 
 
-def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns, i64...)``: some rows times one panel, of which
-    `columns` are stored."""
+def _tile_function(p: Problem, rows: int, shared: bool, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %b_scales, ptr %c, ptr %ahead, i64 %c_m, i64 %columns, i64...)``: some rows times one panel, of
+    which `columns` are stored. As many bytes are asked for from `ahead` on as a panel has, or half of that where this is `shared`."""
     e, dims = Emitter(), Arguments()
     numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
     line = 4 * p.lanes
     low = e.splat(raw, "i8", "15")
 
-    def quad(a: list[str], b: str, step: int, acc: list[str]) -> list[str]:
+    share, near = (2, 2) if shared else (1, 3)
+
+    def quad(a: list[str], b: str, ahead: str, step: int, acc: list[str]) -> list[str]:
         """One vector of bytes for each vector of columns: a quad, or two of 4-bit codes."""
         row = []
         for v in range(p.vectors):
-            where = e.at(b, str((step * p.vectors + v) * line), 1)
-            if line * p.vectors * step % 64 == 0 or line >= 64:
-                e.line(f"call void @llvm.prefetch.p0(ptr {e.at(where, str(AHEAD), 1)}, i32 0, i32 3, i32 1)")
-            row.append(e.load(raw, where, line))
+            at = (step * p.vectors + v) * line
+            if at % (64 * share) == 0:
+                e.line(f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(at // share), 1)}, i32 0, i32 {near}, i32 1)")
+            row.append(e.load(raw, e.at(b, str(at), 1), line))
         if p.bits == 8:
             words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
             return quad_step(e, isa, i8, u8, p.lanes, words, row, acc)
@@ -221,7 +241,7 @@ def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
         return acc
 
     def group(g: str, carried: Carried) -> list[str]:
-        (_, b), (_, b_scales), *totals = carried
+        (_, b), (_, b_scales), (_, ahead), *totals = carried
         a = [e.at("%a", e.add(e.mul(str(i), dims(p.a_m)), e.mul(g, str(p.size))), 1) for i in range(rows)]
         acc = []
         for i in range(rows):
@@ -232,9 +252,10 @@ def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
         def steps(j: str, inside: Carried) -> list[str]:
             sums = [x for _, x in inside]
             a_now = [e.at(x, e.mul(j, str(turn * 32 // p.bits)), 1) for x in a]
-            b_now = e.at(b, e.mul(j, str(turn * p.vectors * line)), 1)
+            size = turn * p.vectors * line
+            b_now, ahead_now = e.at(b, e.mul(j, str(size)), 1), e.at(ahead, e.mul(j, str(size // share)), 1)
             for step in range(turn):
-                sums = quad(a_now, b_now, step, sums)
+                sums = quad(a_now, b_now, ahead_now, step, sums)
             return sums
 
         acc = e.loop("0", str(p.quads // turn), "1", [(numbers, x) for x in acc], steps)
@@ -247,17 +268,23 @@ def _tile_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
             for v in range(p.vectors):
                 k = i * p.vectors + v
                 results[k] = add_scaled(e, isa, p.lanes, acc[k], left, right[v], results[k])
-        b_next = e.at(b, str(p.quads * p.vectors * line), 1)
-        return [b_next, e.at(b_scales, str(p.vectors * p.lanes), p.scales.itemsize), *results]
+        size = p.quads * p.vectors * line
+        scales_next = e.at(b_scales, str(p.vectors * p.lanes), p.scales.itemsize)
+        return [e.at(b, str(size), 1), scales_next, e.at(ahead, str(size // share), 1), *results]
 
-    carried = [("ptr", "%b"), ("ptr", "%b_scales"), *[(floats, "zeroinitializer")] * (rows * p.vectors)]
-    _, _, *totals = e.loop("0", str(p.groups), "1", carried, group)
+    carried = [
+        ("ptr", "%b"),
+        ("ptr", "%b_scales"),
+        ("ptr", "%ahead"),
+        *[(floats, "zeroinitializer")] * (rows * p.vectors),
+    ]
+    _, _, _, *totals = e.loop("0", str(p.groups), "1", carried, group)
     for v in range(p.vectors):
         mask = e.first_lanes(p.lanes, e.sub("%columns", str(v * p.lanes)))
         for i in range(rows):
             where = e.at("%c", e.add(e.mul(str(i), "%c_m"), str(v * p.lanes)), 4)
             e.masked_store(floats, totals[i * p.vectors + v], where, 4, mask)
-    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "sums", "b", "b_scales", "c")]
+    parameters = [f"ptr %{x}" for x in ("a", "a_scales", "sums", "b", "b_scales", "c", "ahead")]
     parameters += ["i64 %c_m", "i64 %columns", *(f"i64 %d{i}" for i in range(len(dims.dims)))]
     name, text = named("qtile", parameters, e, isa, "noinline nounwind")
     return name, text, tuple(dims.dims)
