@@ -34,7 +34,7 @@ def kernel_from(
     t = TensorBuilder(Builder(group.body))
     results: list[Value] = [r.value for r in body(t, *map(t.wrap, args))]
     # Names of blocks follow the computations.
-    for k, op in enumerate(op for op in group.body.ops if isinstance(op, tensor.Compute)):
+    for k, op in enumerate(op for op in group.walk() if isinstance(op, tensor.Compute)):
         op.attributes["tw.origin"] = f"b{k}"
     group.body.append(tensor.Yield(results))
     return kernel_of_group(tensor.Group((), kind="elementwise", regions=[group.regions[0]]), name)
@@ -119,6 +119,32 @@ def scalar_sum() -> loop.Kernel:
     return kernel_from([(N,)], body)
 
 
+def decaying() -> loop.Kernel:
+    """n steps of b0: h = x1 h + x2; b1 = the sums of h over its middle dimension, stacked."""
+
+    def body(t: TensorBuilder, first: Any, kept: Any, added: Any) -> list[Any]:
+        step = symbol("step", 0, N - 1)
+        types = [first.value.type, TensorType(f32, (N, 2, 40))]
+        scan = tensor.Scan([first.value], step=step, places=(step,), result_types=types)
+        inside = TensorBuilder(Builder(scan.body))
+        h, kept, added = map(inside.wrap, (scan.body.add_arg(first.value.type), kept.value, added.value))
+        h = inside.compute((2, 3, 40), lambda i, j, k: h[i, j, k] * kept[j, k] + added[step, i, k])
+        y = inside.reduce("sum", (2, 40), (3,), lambda i, k, r: h[i, r, k])
+        scan.body.append(tensor.Yield([h.value, y.value]))
+        t.builder.insert(scan)
+        return [t.wrap(r) for r in scan.results]
+
+    return kernel_from([(2, 3, 40), (3, 40), (N, 2, 40)], body)
+
+
+def decayed(h: Any, kept: Any, added: Any) -> list[Any]:
+    sums = []
+    for x in added:
+        h = h * kept + x[:, None]
+        sums.append(h.sum(1))
+    return [h, np.stack(sums)]
+
+
 def quantized() -> loop.Kernel:
     """b0 = rows of 8-bit integers times packed codes, in two groups of four; b1 = b0 + 1."""
 
@@ -149,6 +175,7 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "stencil": (stencil, lambda x: [(2 * x[np.maximum(np.arange(len(x)) - 1, 0)] + 2 * x) * x]),
     "transposed": (transposed, lambda x: [np.exp(x).T.sum((1, 2)), np.exp(x).T]),
     "quantized": (quantized, lambda *x: [unpacked(*x)]),
+    "decaying": (decaying, decayed),
     "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),
 }
 

@@ -23,6 +23,9 @@ from .tensor import extent
 GRAIN = "tw.grain"
 """Attribute of a kernel: how many iterations of its parallel loop are worth a thread (a `Dim` over its dims)."""
 
+STEPS = "tw.steps"
+"""Attribute of a loop whose iterations hand values on in memory."""
+
 FOR_KINDS = (
     "serial",
     "parallel",  # outermost only: the kernel's iterations are divided over worker threads

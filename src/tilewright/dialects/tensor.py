@@ -499,7 +499,7 @@ def sorted_places(x: Any, largest: bool, axis: int = -1) -> Any:
 class Group(Operation):
     """One kernel-to-be: an isolated region over its inputs; `kind` names the rule that schedules it.
 
-    Kinds: ``elementwise``, ``reduction``, ``contraction``, ``scatter``.
+    Kinds: ``contraction``, ``rows``, ``chain``, ``prefix``, ``recurrence``, ``order``, ``scatter``.
     """
 
     name = "tensor.group"

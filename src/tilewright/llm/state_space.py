@@ -64,14 +64,14 @@ class Mamba(Module):
         y = self.x_proj(x)
         rate = F.softplus(self.dt_proj(y[..., : self.rank]))
         taken, read = y[..., self.rank : self.rank + self.state], y[..., self.rank + self.state :]
-        decay = -tnp.exp(self.A_log)
+        decay = -tnp.exp(self.A_log).T
 
         def step(h: Tensor, now: Any) -> tuple[Tensor, Tensor]:
             x, rate, taken, read = now
-            h = h * tnp.exp(rate[:, :, None] * decay) + (rate * x)[:, :, None] * taken[:, None]
-            return h, (h * read[:, None]).sum(-1)
+            h = h * tnp.exp(rate[:, None] * decay) + (rate * x)[:, None] * taken[:, :, None]
+            return h, (h * read[:, :, None]).sum(1)
 
-        start = cache.state(self.layer, "ssm", (self.channels, self.state))
+        start = cache.state(self.layer, "ssm", (self.state, self.channels))  # channels are neighbours: lanes run over them
         last, out = scan(step, start, tuple(map(_steps, (x, rate, taken, read))))
         cache.set_state(self.layer, "ssm", last)
         out = tnp.astype(tnp.moveaxis(out, 0, 1), x.dtype) + x * self.D

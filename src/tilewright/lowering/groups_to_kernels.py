@@ -81,7 +81,7 @@ def group_key(group: tensor.Group) -> Any:
 
 
 def _origins(group: tensor.Group) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(m.attributes["tw.origin"]) for m in group.body.ops if "tw.origin" in m.attributes))
+    return tuple(dict.fromkeys(str(m.attributes["tw.origin"]) for m in group.walk() if "tw.origin" in m.attributes))
 
 
 def _name(group: tensor.Group, taken: set[str]) -> str:
@@ -99,11 +99,12 @@ def _name(group: tensor.Group, taken: set[str]) -> str:
 def group_flops(group: tensor.Group) -> Dim:
     """Arithmetic operations of a group; a function such as ``exp`` counts as one."""
     total: Dim = 0
-    for m in group.body.ops:
-        if not isinstance(m, (tensor.Compute, tensor.Scatter)):
-            continue
+    for m in _computations(group):
         reduce_axes = getattr(m, "reduce_axes", ())
-        points = product(extent(a) for a in (*m.axes, *(() if group.kind == "prefix" else reduce_axes)))
+        around = m.parent_op
+        points = (extent(around.step) if isinstance(around, tensor.Scan) else 1) * product(
+            extent(a) for a in (*m.axes, *(() if group.kind == "prefix" else reduce_axes))
+        )
         if not isinstance(points, int):  # a reduce axis may be bounded by a parallel one: count the longest
             points = substitute(points, {a: a.upper for a in m.axes})
         per_point = sum(
@@ -153,7 +154,7 @@ def _steps(op: Operation, value: Value) -> Dim:
 
 
 def _computations(group: tensor.Group) -> list[tensor.Compute | tensor.Scatter]:
-    return [m for m in group.body.ops if isinstance(m, (tensor.Compute, tensor.Scatter))]
+    return [m for m in group.walk() if isinstance(m, (tensor.Compute, tensor.Scatter))]
 
 
 def _reads_of(op: tensor.Compute | tensor.Scatter, value: Value) -> list[tensor.Read]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dialects import loop, scalar, simd, tensor
 from ..ir.builder import Builder
 from ..ir.core import IRError, Operation, Value
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
-from ..ir.types import BufferType, TensorType, i32, u32, u64
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, substitute, symbol
+from ..ir.types import BufferType, Shape, TensorType, i32, u32, u64
 from ..schedule.tree import substitute_tree
-from ..transforms.index_maps import flatten_index, product
+from ..transforms.index_maps import at_same_point, flatten_index, product
 from ..transforms.prefix import Prefix, match_prefix
+from ..transforms.recurrence import match_recurrence
 from .in_place import OVERWRITES
 
 
@@ -42,7 +43,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
         if op.terminator:
             break
         for result in op.results:
-            if result not in buffers:
+            if result not in buffers and not isinstance(op, tensor.Scan):
                 buffers[result] = builder(loop.Alloc(buffer=_buffer(result.type, "local"), location=op.location))
     names: set[str] = set()
     for op in group.body.ops:
@@ -54,6 +55,8 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
             _lower_scatter(builder, op, buffers, _unique(op, names), copied=overwritten is None)
         elif isinstance(op, tensor.Order):
             _lower_order(builder, op, buffers, _unique(op, names))
+        elif isinstance(op, tensor.Scan):
+            _lower_recurrence(builder, op, buffers, names)
         elif not op.terminator:
             raise IRError("cannot be lowered to loops", op)
     for value, place in places.items():
@@ -95,7 +98,10 @@ def dims_of(kernel: loop.Kernel) -> tuple[Expr, ...]:
 
 def _unique(op: Operation, names: set[str]) -> str:
     base = str(op.attributes.get("tw.origin") or ("reduce" if getattr(op, "combiner", None) else "map"))
-    base = "".join(c if c.isalnum() else "_" for c in base)
+    return _numbered("".join(c if c.isalnum() else "_" for c in base), names)
+
+
+def _numbered(base: str, names: set[str]) -> str:
     name, n = base, 1
     while name in names:
         n += 1
@@ -108,12 +114,17 @@ def _buffer(type: TensorType, space: str) -> BufferType:
     return BufferType(type.dtype, type.shape, space)
 
 
-def _nest(builder: Builder, name: str, axes: tuple[Expr, ...], reduce_axes: tuple[Expr, ...]) -> loop.Block:
-    """Loops over the axes with an empty block inside, appended at the builder."""
-    mapping: dict[Expr, Dim] = {}
+def _nest(
+    builder: Builder, name: str, axes: tuple[Expr, ...], reduce_axes: tuple[Expr, ...], given: Mapping[Expr, Dim] = {}
+) -> loop.Block:
+    """Loops over the axes with an empty block inside, appended at the builder; `given` are the values of axes that loops around run over."""
+    mapping: dict[Expr, Dim] = dict(given)
     ivs = []
     bindings: list[Dim] = []
     for axis in (*axes, *reduce_axes):
+        if axis in given:
+            bindings.append(given[axis])
+            continue
         if isinstance(axis.upper, int) and axis.upper == 0:
             mapping[axis] = 0
             bindings.append(0)
@@ -157,9 +168,11 @@ def _lower_body(body: Builder, source: Operation, buffers: dict[Value, Value]) -
     raise IRError("body has no terminator", source)
 
 
-def _lower_compute(builder: Builder, op: tensor.Compute, buffers: dict[Value, Value], name: str) -> None:
+def _lower_compute(
+    builder: Builder, op: tensor.Compute, buffers: dict[Value, Value], name: str, given: Mapping[Expr, Dim] = {}
+) -> None:
     with builder.at(op.location):
-        block = _nest(builder, name, op.axes, op.reduce_axes)
+        block = _nest(builder, name, op.axes, op.reduce_axes, given)
         block.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
         body = Builder(block.body, location=op.location)
         (value,) = _lower_body(body, op, buffers)
@@ -245,3 +258,73 @@ def _lower_order(builder: Builder, op: tensor.Order, buffers: dict[Value, Value]
             f.body.append(top)
             top = f
         builder.insert(top)
+
+
+def _lower_recurrence(builder: Builder, scan: tensor.Scan, buffers: dict[Value, Value], names: set[str]) -> None:
+    """Loops over the columns; in them the carried values begin and all steps follow, computation after computation.
+
+    A carried value is replaced where it lies, at once if nobody reads the old one any more, else at the end of the step; a slice is computed where it is stacked.
+    """
+    columns, count = match_recurrence(scan), len(scan.initial)
+    assert columns is not None
+    members = [op for op in scan.body.ops if isinstance(op, tensor.Compute)]
+    carried, ends = scan.body.args, list(scan.body.terminator.operands)
+    for arg, end in zip(carried, ends, strict=False):
+        buffers[arg] = builder(loop.Alloc(buffer=_buffer(arg.type, "local"), location=scan.location))
+        if _may_replace(members, end, arg):
+            buffers[end] = buffers[arg]
+    slices = [s for s in zip(ends[count:], scan.results[count:], scan.places, strict=True) if s[1] in buffers]
+    stacked: dict[Value, Dim] = {}
+    for value, result, place in slices:
+        if value not in buffers:
+            buffers[value], stacked[value] = buffers[result], place
+    for m in members:
+        if m.result not in buffers:
+            buffers[m.result] = builder(loop.Alloc(buffer=_buffer(m.result.type, "local"), location=m.location))
+
+    shape = carried[0].type.shape
+    ivs: dict[int, Dim] = {}
+    for d in (*range(columns.front), *range(-columns.back, 0)):
+        ivs[d] = 0
+        if not prove_eq(shape[d], 1):
+            f = loop.For(iv=symbol(f"column{d % len(shape)}", 0, shape[d] - 1), location=scan.location)
+            builder.insert(f)
+            builder, ivs[d] = Builder(f.body, location=scan.location), f.iv
+
+    def given(axes: tuple[Expr, ...]) -> dict[Expr, Dim]:
+        return {axes[d]: iv for d, iv in ivs.items()}
+
+    def copy(at: Builder, source: Value, target: Value, shape: Shape, place: tuple[Dim, ...] = ()) -> None:
+        axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
+        body = Builder(_nest(at, _numbered("copy", names), axes, (), given(axes)).body, location=scan.location)
+        body(loop.Store(body(loop.Load(source, (), None, indices=axes)), target, (), indices=(*place, *axes)))
+
+    for arg, first in zip(carried, scan.initial, strict=True):
+        copy(builder, buffers[first], buffers[arg], arg.type.shape)
+    steps = loop.For(iv=scan.step, location=scan.location)
+    steps.attributes[loop.STEPS] = True
+    builder.insert(steps)
+    step = Builder(steps.body, location=scan.location)
+    for value, result, place in slices:
+        if value in carried:
+            copy(step, buffers[value], buffers[result], value.type.shape, (place,))
+    for m in members:
+        _lower_compute(step, m, buffers, _unique(m, names), given(m.axes))
+    for value, place in stacked.items():
+        for access in buffers[value].users:
+            access.attributes["indices"] = (place, *access.attributes["indices"])
+    for value, result, place in slices:
+        if buffers[value] is not buffers[result] and value not in carried:
+            copy(step, buffers[value], buffers[result], value.type.shape, (place,))
+    for arg, end, result in zip(carried, ends, scan.results, strict=False):
+        if buffers[end] is not buffers[arg]:
+            copy(step, buffers[end], buffers[arg], arg.type.shape)
+        if result in buffers:
+            copy(builder, buffers[arg], buffers[result], arg.type.shape)
+
+
+def _may_replace(members: list[tensor.Compute], new: Value, old: Value) -> bool:
+    """Whether a computation among `members` may write its result where a carried value lies: who reads that one does so before, or just there."""
+    at = next(k for k, m in enumerate(members) if m.result is new)
+    reads = [(k, r) for k, m in enumerate(members[at:]) for r in m.reads if r.source is old]
+    return not members[at].is_reduction and all(k == 0 and at_same_point(r.indices, members[at].axes) for k, r in reads)

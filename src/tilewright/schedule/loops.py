@@ -1,9 +1,9 @@
-"""Primitives on loops: split, fuse, reorder, tile, and the kinds parallel, vectorize, unroll, bind."""
+"""Primitives on loops: split, fuse, reorder, tile, distribute, and the kinds parallel, vectorize, unroll, bind."""
 
 from __future__ import annotations
 
 from ..dialects import loop
-from ..ir.core import Operation
+from ..ir.core import Block, Operation
 from ..ir.symbolic import (
     Dim,
     Expr,
@@ -296,6 +296,63 @@ def unroll(s: Schedule, name: str, factor: int = 0) -> None:
     if factor == 0 and not isinstance(f.extent, int):
         raise ScheduleError(f"unroll: the extent of {name!r} is symbolic ({f.extent}); give a factor")
     _set_kind(s, name, "unroll", factor)
+
+
+@primitive
+def distribute(s: Schedule, name: str) -> tuple[str, ...]:
+    """Give each nest inside a loop a loop of its own, within loops that hold several.
+
+        for i in n:  {A(i); for t in m:  {B(i, t); C(i, t)}}
+    becomes
+        for i in n:  A(i)
+        for t in m:  {for i_2 in n:  B(i_2, t); for i_3 in n:  C(i_3, t)}
+
+    What an iteration writes no other may touch: every access to a buffer that is written inside has the same index, which moves with the loop, in one dimension.
+    """
+    f = s.loop(name)
+    if f.kind != "serial":
+        raise ScheduleError(f"distribute: loop {name!r} is already '{f.kind}'")
+    accesses = [op for op in f.walk() if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
+    for buffer in {op.buffer for op in accesses if not isinstance(op, loop.Load)}:
+        places = [resolved(op, op.indices) for op in accesses if op.buffer is buffer]
+        if not any(
+            _moves(f, column[0]) and all(prove_eq(e, column[0]) for e in column) for column in zip(*places, strict=True)
+        ):
+            raise ScheduleError(f"distribute: iterations of {name!r} share elements of a buffer that is written")
+    nests: list[Operation] = []
+    made: list[str] = []
+
+    def collect(block: Block) -> None:
+        for op in block.ops:
+            if not isinstance(op, (loop.For, loop.Block)):
+                raise ScheduleError(f"distribute: '{op.name}' stands inside {name!r}")
+            if isinstance(op, loop.For) and sum(isinstance(b, loop.Block) for b in op.walk()) > 1:
+                if not isinstance(op.iv.upper, int) and f.iv in free_symbols(op.iv.upper):
+                    raise ScheduleError(f"distribute: the extent of {op.iv.name!r} depends on {name!r}")
+                collect(op.body)
+            else:
+                nests.append(op)
+
+    collect(f.body)
+    for nest in nests:
+        iv = f.iv if nest is nests[0] else symbol(s.fresh(name), 0, f.iv.upper)
+        own = loop.For(iv=iv, location=f.location)
+        assert nest.parent is not None
+        nest.parent.insert_before(nest, own)
+        own.body.append(nest)
+        substitute_tree(own, {f.iv: iv})
+        made.append(iv.name)
+    assert f.parent is not None
+    for op in list(f.body.ops):
+        f.parent.insert_before(f, op)
+    f.erase()
+    return tuple(made)
+
+
+def _moves(f: loop.For, index: Dim) -> bool:
+    """Whether an index differs in each iteration of a loop."""
+    parts = linear_in(index, f.iv)
+    return parts is not None and isinstance(parts[0], int) and parts[0] != 0
 
 
 @primitive

@@ -118,6 +118,8 @@ class Schedule:
         """The loop whose variable is called `name`."""
         for found in walk_loops(self.kernel):
             if found.iv.name == name:
+                if found.attributes.get(loop.STEPS):
+                    raise ScheduleError(f"loop {name!r} goes through steps that follow one another: it stays as it is")
                 return found
         known = ", ".join(f.iv.name for f in walk_loops(self.kernel))
         raise ScheduleError(f"no loop {name!r} in kernel '{self.kernel.sym_name}'; loops: {known}")

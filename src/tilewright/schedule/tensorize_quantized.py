@@ -43,6 +43,8 @@ def tensorize_quantized(
         )
     rows, columns = s.loop(m), s.loop(n)
     around = enclosing_loops(block)
+    if rows not in around or columns not in around:
+        raise ScheduleError(f"tensorize_quantized: {m!r} and {n!r} are not both around block {name!r}")
     top = around[min(around.index(rows), around.index(columns))]
     tile = around[around.index(top) :]
     child = top

@@ -1,12 +1,13 @@
 """Deciding kernels: computations that run together are enclosed in a `tensor.group`.
 
-Three forms of fusion that substitution cannot do:
+Forms of fusion that substitution cannot do:
 
 - a contraction with the elementwise computation that is its only reader (its epilogue);
 - a *chain*: a contraction, computations on its rows, and the contraction that takes those rows as its left operand (attention:
   scores, softmax, weighted values), so that a few rows of the intermediate matrix at a time stay in the cache;
 - *row groups*: computations that agree on their leading axes (the rows) and only exchange values of the same row, such as the
-  maxima, sums and maps of a softmax or a layer norm. One kernel computes them row by row, in one pass over memory.
+  maxima, sums and maps of a softmax or a layer norm. One kernel computes them row by row, in one pass over memory;
+- loops over time whose columns are independent (`recurrence.py`): one kernel takes them through all steps.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..ir.types import boolean
 from .index_maps import at_same_point, product, substitute_all
 from .join_pieces import JOINED
 from .prefix import match_prefix
+from .recurrence import enclose, match_recurrence
 from .roles import CONTRACTION, Roles
 
 ROW_BYTES = 128 * 1024
@@ -48,12 +50,18 @@ class _Draft:
 
 def form_groups(module: Module, *, row_groups: bool = True) -> None:
     """Enclose every computation of a module in a group; without `row_groups` a reduction takes an epilogue at most."""
+    inside: set[Block] = set()  # of loops that are one kernel
     for block in tensor.blocks_of_computations(module):
+        if block in inside:
+            continue
         drafts = _draft(block, row_groups)
         if row_groups:
             drafts = _chain_contractions(drafts)
         for draft in drafts:
-            if draft.kind != "loop":
+            if draft.kind == "recurrence":
+                inside.add(draft.members[0].body)
+                enclose(draft.members[0])
+            elif draft.kind != "loop":
                 _enclose(draft)
         sort_block(block)
 
@@ -175,6 +183,8 @@ def _is_elementwise(draft: _Draft) -> bool:
 
 
 def _new_draft(op: Operation, row_groups: bool) -> _Draft:
+    if row_groups and isinstance(op, tensor.Scan) and match_recurrence(op) is not None:
+        return _Draft([op], "recurrence", closed=True)
     if isinstance(op, Between):
         return _Draft([op], "loop", closed=True)  # in the way of others, never a group
     if isinstance(op, tensor.Scatter):

@@ -33,6 +33,7 @@ from ..ir.core import Block, Module, Operation, Value
 from ..ir.types import DType, f32
 from .contraction import Contraction, match_contraction
 from .index_maps import symbols_of
+from .recurrence import match_recurrence
 from .widen_depth import LEAST_DEPTH
 
 CONVERSION = "narrow"
@@ -44,7 +45,10 @@ _EXACT = ("scalar.max", "scalar.min", "scalar.neg", "scalar.abs", "scalar.select
 
 def lower_precision(module: Module, dtype: DType) -> None:
     """Let every float32 contraction of a module that `lowers` read its factors as `dtype` (bf16 or f16)."""
-    _Lowering(tensor.blocks_of_computations(module), dtype).lower()
+    blocks = tensor.blocks_of_computations(module)
+    # What is carried from step to step in the same kernel is read from registers.
+    own = {op.body for b in blocks for op in b.ops if isinstance(op, tensor.Scan) and match_recurrence(op) is not None}
+    _Lowering([b for b in blocks if b not in own], dtype).lower()
     dce(module)
 
 

@@ -5,6 +5,7 @@
 - rows: all members run row by row; rows are spread over the threads, members vectorized along their most contiguous axis;
 - a single reduction keeps its most contiguous axis innermost, or outermost of the reduce loops when that axis is not reduced;
 - prefix: one pass along the axis of a running combination;
+- recurrence: columns in lanes and over the threads, each through all steps;
 - order: rows over the threads;
 - scatter: lanes and threads along axes on which no two points meet, else serial.
 """
@@ -18,6 +19,7 @@ from .common import Machine
 from .contraction import contraction
 from .order import order
 from .prefix import prefix
+from .recurrence import recurrence
 from .rows import rows as row_group
 from .rows import serial
 from .scatter import scatter
@@ -34,6 +36,8 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine)
         row_group(s, rows, machine)
     elif kind == "prefix":
         prefix(s)
+    elif kind == "recurrence":
+        recurrence(s)
     elif kind == "order":
         order(s)
     elif kind == "scatter":
