@@ -71,7 +71,8 @@ class Mamba(Module):
             h = h * tnp.exp(rate[:, None] * decay) + (rate * x)[:, None] * taken[:, :, None]
             return h, (h * read[:, :, None]).sum(1)
 
-        start = cache.state(self.layer, "ssm", (self.state, self.channels))  # channels are neighbours: lanes run over them
+        # Channels are neighbours: lanes run over them.
+        start = cache.state(self.layer, "ssm", (self.state, self.channels))
         last, out = scan(step, start, tuple(map(_steps, (x, rate, taken, read))))
         cache.set_state(self.layer, "ssm", last)
         out = tnp.astype(tnp.moveaxis(out, 0, 1), x.dtype) + x * self.D
