@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 import tilewright as tw  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
-from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library  # noqa: E402
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library, page_bytes  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
@@ -83,6 +84,23 @@ def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> N
     runner.decode(other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32))  # the copy stays as it was
     found = runner.verify(TOKENS[None, 40:44], np.array([40], np.int32), table([6]), np.array([0], np.int32))
     np.testing.assert_allclose(found[0], wanted(folder)[40:44], atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "error"), (("int8", 0.02), ("int4", 0.25)))
+def test_cached_codes(folder: Path, dtype: str, error: float) -> None:
+    """In a copied page too, whose scales are copied; as many bytes as are planned for."""
+    with compile_library(folder, replace(EXACT, cache_dtype=dtype)) as library:
+        runner = LibraryRunner(library)
+        held = sum(library.state[s["name"]].nbytes for s in library.metadata["states"])
+        assert held == runner.pages * page_bytes(runner.about["config"], dtype)
+        runner.prefill(TOKENS[:64], 0, np.array([5], np.int32), 0)
+        runner.prefill(TOKENS[64:100], 64, np.array([5, 2], np.int32), 0)
+        runner.copy_page(2, 6)
+        other = TOKENS[::-1].copy()
+        runner.decode(other[:1], np.array([70], np.int32), table([5, 2]), np.array([0], np.int32))
+        found = runner.decode(TOKENS[100:101], np.array([100], np.int32), table([5, 6]), np.array([0], np.int32))[0]
+    logits = wanted(folder)[100]
+    assert np.linalg.norm(found - logits) < error * np.linalg.norm(logits)
 
 
 @pytest.mark.parametrize("scheme", ("int8_g32", "int4_g32", "int4_g32_asym"))

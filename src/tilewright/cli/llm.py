@@ -112,7 +112,7 @@ def convert_command(
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(["f32", "bf16", "f16"]),
+    type=click.Choice(["f32", "bf16", "f16", "int8", "int4"]),
     default="bf16",
     show_default=True,
     help="Type of cached keys and values.",
@@ -138,7 +138,7 @@ def compile_command(
     from tilewright.llm.library import LibraryOptions, compile_library, page_bytes, save_library
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
-    names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+    names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8", "int4": "int4"}
     with progress_display() as progress:
         checkpoint = open_checkpoint(model)
         if quantization is not None:

@@ -125,29 +125,25 @@ def attention(
     n, keys = q.shape[1], k.shape[1]
     row, column = tnp.arange(n)[:, None] + (keys - n), tnp.arange(keys)[None]
     # The operator's own causal mask lets row i see column j <= i, which are the right ones where no tokens came before.
-    causal = n == keys and sinks is None
-    return attend_where(q, k, v, row, column, scale=scale, window=window, sinks=sinks, softcap=softcap, causal=causal)
+    return attend_where(
+        q, k, v, row, column, scale=scale, window=window, sinks=sinks, softcap=softcap, causal=n == keys
+    )
 
 
 def attend_where(
     q: Tensor, k: Tensor, v: Tensor, row: Tensor, column: Tensor, *, scale: float, window: int | None = None,
-    sinks: Tensor | None = None, softcap: float | None = None, causal: bool = False,
+    sinks: Tensor | None = None, softcap: float | None = None, causal: bool = False, k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of q [batch, n, heads, d] over k and v [batch, m, kv_heads, d], of which the tokens at positions `row` see those at positions `column`
-    up to their own (both broadcast to [batch, 1, n, m]). `causal`: positions are places."""
+    up to their own (both broadcast to [batch, 1, n, m]). `causal`: positions are places. `k_scale` and `v_scale` [batch, m, kv_heads] multiply codes."""
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    k_scale, v_scale = (None if x is None else x.transpose(0, 2, 1) for x in (k_scale, v_scale))
     mask = None if causal else column <= row
     if window is not None:
         near = column > row - window
         mask = near if mask is None else mask & near
-    if sinks is not None:
-        # One more key, which every row sees: its score is 0, and the mask makes the sink of it.
-        batch, heads, n = q.shape[:3]
-        k, v = (tnp.concatenate([x, tnp.zeros((x.shape[0], x.shape[1], 1, x.shape[3]), x.dtype)], 2) for x in (k, v))
-        seen = tnp.broadcast_to(tnp.where(mask, 0.0, float("-inf")), (batch, heads, n, k.shape[2] - 1))
-        sink = tnp.broadcast_to(sinks.reshape(heads, 1, 1), (batch, heads, n, 1))
-        mask = tnp.concatenate([seen, sink], 3)
-    y = F.attention(q, k, v, mask, causal, scale, softcap or 0.0)
+    y = F.attention(q, k, v, mask, causal, scale, softcap or 0.0, k_scale=k_scale, v_scale=v_scale, sinks=sinks)
     return y.transpose(0, 2, 1, 3)  # type: ignore[no-any-return]
 
 

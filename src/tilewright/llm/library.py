@@ -15,7 +15,6 @@ from ..compiler import compile, load
 from ..errors import ArtifactError, CompileError
 from ..frontends.nn import Linear
 from ..frontends.trace import Tensor
-from ..frontends.trace.dtypes import dtype_of
 from ..frontends.trace.tensor import concrete
 from ..ir.types import bf16
 from ..transforms.pack_quantized import fits_panels
@@ -24,7 +23,7 @@ from .config import Config
 from .layers import pooled
 from .load_weights import load_weights
 from .models.base import CausalLM, LanguageModel, build
-from .paged_cache import PagedCache, Pages
+from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
 from .quantized_linear import QuantizedLinear, factors, replace_linears
@@ -39,7 +38,7 @@ TOKENIZER = ".tokenizer"
 
 @dataclass(frozen=True)
 class LibraryOptions:
-    """Bounds, for which all memory is planned, and the data type of cached keys and values."""
+    """Bounds, for which all memory is planned, and data types."""
 
     context: int = 4096
     """Most tokens of a sequence; less where the model's own limit is less."""
@@ -52,6 +51,7 @@ class LibraryOptions:
     speculated: int = 8
     """Most tokens of a sequence in one call of ``verify``."""
     cache_dtype: str = "bfloat16"
+    """Of cached keys and values: a float type, or "int8" or "int4", codes with a scale for each token and head."""
     precision: str | None = "bf16"
     """Of products that are not quantized: None is float32."""
     pooling: str = "mean"
@@ -191,7 +191,7 @@ def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
     """Bytes of a page of the KV cache, of all layers."""
     about = Config(config)
-    return 2 * about.layers * PAGE * about.kv_heads * about.head_dim * dtype_of(dtype).numpy.itemsize
+    return about.layers * PAGE * token_bytes(about.kv_heads, about.head_dim, dtype)
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`PagedCache`: keys and values in pages, as compiled libraries keep them (Kwon et al., "PagedAttention", 2023)."""
+"""`PagedCache`: keys and values in pages, as compiled libraries keep them (Kwon et al., "PagedAttention", 2023), as floats or as codes of 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor
 from ..frontends.trace import numpy as _tnp
+from ..frontends.trace.dtypes import dtype_of
+from ..ir.symbolic import bounds, smin
 from .cache import attend_where
+from .cache_codes import CODES, packed, quantized, turn, unpacked
 from .runner import PAGE
 from .slot_states import Rows
 
@@ -15,21 +18,32 @@ tnp: Any = _tnp
 
 
 class Pages:
-    """The states of a library: keys and values of each layer [pages, `PAGE`, kv_heads, head_dim], made when a layer first asks for them."""
+    """The states of a library: keys and values of each layer [pages, `PAGE`, kv_heads, head_dim] of a float `dtype`, "int8" or "int4", made when a layer first
+    writes them. Codes have a state of scales beside them; of 4 bits, two are in a byte: element j and, in the high bits, element ``j + head_dim / 2``."""
 
     def __init__(self, count: int, dtype: Any = "float32") -> None:
-        self.count, self.dtype = count, dtype
+        self.count, self.dtype, self.bits = count, dtype, CODES.get(dtype)
         self._states: dict[str, State] = {}
 
-    def state(self, name: str, shape: tuple[int, ...]) -> State:
+    def state(self, name: str, shape: tuple[int, ...], dtype: Any) -> State:
         if name not in self._states:
-            self._states[name] = State(name, (self.count, PAGE, *shape), self.dtype)
+            self._states[name] = State(name, (self.count, PAGE, *shape), dtype)
+        return self._states[name]
+
+    def __getitem__(self, name: str) -> State:
         return self._states[name]
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Copy a page of every state: numbers of pages [1]."""
         for state in self._states.values():
             state[target] = state[source]
+
+
+def token_bytes(kv_heads: int, head_dim: int, dtype: str) -> int:
+    """What the cache takes for a token in a layer."""
+    bits = CODES.get(dtype)
+    of_head = head_dim * dtype_of(dtype).numpy.itemsize if bits is None else head_dim * bits // 8 + 2
+    return 2 * kv_heads * of_head
 
 
 class PagedCache:
@@ -51,17 +65,64 @@ class PagedCache:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
         sinks: Tensor | None = None, softcap: float | None = None,
     ) -> Tensor:  # fmt: skip
-        k, v = (self._appended(f"layer{layer}.{name}", x) for name, x in (("key", k), ("value", v)))
-        row, column = self._positions[:, None, :, None], tnp.arange(k.shape[1])
-        return attend_where(q, k, v, row, column, scale=scale, window=window, sinks=sinks, softcap=softcap)
+        names = f"layer{layer}.key", f"layer{layer}.value"
+        if self._pages.bits is not None:
+            q, k = (x @ turn(q.shape[-1]) for x in (q, k))
+        for name, x in zip(names, (k, v), strict=True):
+            self._append(name, x)
+        limit = bounds(self._table.shape[1])[1]
+        if window is not None and limit is not None and window >= limit * PAGE:
+            window = None
+        first, table = (0, self._table) if window is None else self._seen(window, q.shape[1])
+        (k, k_scale), (v, v_scale) = (self._held(name, table, q.dtype) for name in names)
+        row, column = self._positions[:, None, :, None], first + tnp.arange(k.shape[1])
+        return attend_where(
+            q,
+            k,
+            v,
+            row,
+            column,
+            scale=scale,
+            window=window,
+            sinks=sinks,
+            softcap=softcap,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
 
-    def _appended(self, name: str, x: Tensor) -> Tensor:
-        """All that a state holds of the sequences after `x` [batch, n, ...] came: [batch, p * PAGE, ...]."""
-        state = self._pages.state(name, x.shape[2:])
-        state[self._page, self._slot] = tnp.astype(x, state.dtype)
-        found = tnp.astype(state[self._table], x.dtype)
-        batch, pages = self._table.shape
-        return found.reshape(batch, pages * PAGE, *x.shape[2:])  # type: ignore[no-any-return]
+    def _append(self, name: str, x: Tensor) -> None:
+        """Write what `x` [batch, n, heads, d] brings to where its tokens belong."""
+        if self._pages.bits is None:
+            self._write(name, tnp.astype(x, self._pages.dtype))
+            return
+        codes, scales = quantized(tnp.astype(x, "float32"), self._pages.bits)
+        self._write(name, packed(codes) if self._pages.bits == 4 else codes)
+        self._write(f"{name}.scale", scales)
+
+    def _write(self, name: str, x: Tensor) -> None:
+        self._pages.state(name, x.shape[2:], x.dtype)[self._page, self._slot] = x
+
+    def _held(self, name: str, table: Tensor, dtype: Any) -> tuple[Tensor, Tensor | None]:
+        """What the pages in `table` [batch, p] hold, [batch, p * PAGE, heads, d]: floats, or codes and their scales [batch, p * PAGE, heads]."""
+        batch, pages = table.shape
+
+        def held(name: str) -> Tensor:
+            found = self._pages[name][table]
+            return found.reshape(batch, pages * PAGE, *found.shape[3:])  # type: ignore[no-any-return]
+
+        if self._pages.bits is None:
+            return tnp.astype(held(name), dtype), None
+        codes = held(name)
+        return unpacked(codes) if self._pages.bits == 4 else codes, held(f"{name}.scale")
+
+    def _seen(self, window: int, n: Any) -> tuple[Tensor, Tensor]:
+        """The pages [batch, p] that the windows of `n` tokens touch, as many as they can be, and the position [batch, 1, 1, 1] at which they begin. Where the
+        table has no more, its last one stands for pages that are not there yet."""
+        width = self._table.shape[1]
+        first = tnp.maximum(self._positions[:, :1] - (window - 1), 0) // PAGE
+        number = first + tnp.arange(smin(width, (window + n - 3) // PAGE + 2))
+        table = tnp.take_along_axis(self._table, tnp.minimum(number, width - 1), 1)
+        return (first * PAGE)[:, :, None, None], table
 
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         return self._rows.read(f"layer{layer}.{name}", shape)
@@ -76,4 +137,4 @@ class PagedCache:
         return self._beside
 
 
-__all__ = ["PagedCache", "Pages"]
+__all__ = ["PagedCache", "Pages", "token_bytes"]

@@ -189,10 +189,15 @@ def _exponent(store: loop.Store) -> loop.Load | None:
 
 
 def _is_conversion(block: loop.Block, carriers: set[Value]) -> bool:
-    """Whether a block stores the exponentials in the same places of another buffer, as another type."""
+    """Whether a block stores the exponentials in the same places of another buffer, as another type or times a factor of their column."""
     store = list(block.body.ops)[-1]
-    value = store.value.defining_op if isinstance(store, loop.Store) else None
-    load = value.x.defining_op if isinstance(value, scalar.Cast) else None
+    load = store.value.defining_op if isinstance(store, loop.Store) else None
+    if isinstance(load, scalar.Cast):
+        load = load.x.defining_op
+    if isinstance(load, BINARY["mul"]):
+        load, factor = (x.defining_op for x in load.operands)
+        if not isinstance(factor, loop.Load) or factor.buffer in carriers:
+            return False
     return (
         isinstance(load, loop.Load)
         and load.buffer in carriers

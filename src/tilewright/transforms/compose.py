@@ -227,11 +227,23 @@ def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
 
 
 def _gathers(op: tensor.Compute) -> bool:
-    """Whether every element is one of another tensor, perhaps converted, that data choose (a cache's pages). Read by few, it is not worth copying."""
+    """Whether every element is one of another tensor, perhaps converted or a few bits of it, that data choose (a cache's pages). Read by few, it is not
+    worth copying."""
     value = op.body.terminator.operands[0]
-    while isinstance(made := value.defining_op, scalar.Cast):
-        value = made.x
+    while (made := value.defining_op) is not None and isinstance(made, (scalar.Cast, *UNPACKING)):
+        if len(made.operands) > 1 and not (value.type.is_integer and _is_static(made.operands[1])):
+            return False
+        value = made.operands[0]
     return isinstance(made, tensor.Read) and bool(made.dynamic) and not made.guard
+
+
+UNPACKING = tuple(scalar.BINARY[name] for name in ("shr", "and", "sub"))
+"""What takes a number of few bits out of a byte."""
+
+
+def _is_static(value: Value) -> bool:
+    op = value.defining_op
+    return isinstance(op, scalar.Constant) or (isinstance(op, tensor.Read) and not op.dynamic and not op.guard)
 
 
 def _keeps_contraction(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:

@@ -97,7 +97,10 @@ def _is_zero(value: Value) -> bool:
 
 
 def _is_exponential(value: Value, op: tensor.Compute) -> bool:
+    """Whether a value is an exponential, perhaps times a factor of its column (the scale of a value that is a code)."""
     source = value.defining_op
+    if isinstance(source, scalar.BINARY["mul"]):
+        source = source.operands[0].defining_op
     if isinstance(source, tensor.Read) and not source.guard and tuple(source.indices) == _axes_or_zero(op):
         below = source.source.defining_op
         if isinstance(below, tensor.Compute) and not below.is_reduction:

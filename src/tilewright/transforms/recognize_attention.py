@@ -359,6 +359,8 @@ def _repeated_heads(value: Value) -> tuple[Value, int] | None:
 def grouped_queries(op: Any, rewriter: Rewriter) -> bool:
     """Keys and values repeated for each query head -> fewer key and value heads."""
     k, v = _repeated_heads(op.k), _repeated_heads(op.v)
+    if op.k_scale is not None or op.v_scale is not None:
+        return False  # which are as many as the heads
     if k is None or v is None or k[1] != v[1]:
         return False
     b = rewriter.builder
@@ -404,7 +406,9 @@ def _positions(value: Value, axis: int) -> bool:
 
 def _masked(op: Any, mask: Value | None, causal: bool) -> graph.Attention:
     """The same attention under another mask."""
-    return graph.Attention(op.q, op.k, op.v, mask, scale=op.scale, causal=causal, softcap=op.softcap)
+    return graph.Attention(
+        op.q, op.k, op.v, mask, op.k_scale, op.v_scale, op.sinks, scale=op.scale, causal=causal, softcap=op.softcap
+    )
 
 
 @pattern(graph.Attention)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as nn
 
 from tilewright.dialects import graph
-from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i32, i64
+from tilewright.ir.types import DType, bf16, boolean, f16, f32, f64, i8, i32, i64
 
 from .harness import Case, F, Input, bools, integers, positive
 
@@ -522,6 +522,34 @@ CASES.append(
         note="hidden rows",
     )
 )
+
+
+def _of_codes(d: Any, q: Any, k: Any, v: Any, k_scale: Any, v_scale: Any, sinks: Any) -> Any:
+    """Sinks as keys of their own, which no value belongs to: behind the others, scores that a mask makes of zeros."""
+    k, v = (np.asarray(x, np.float64) * s[..., None] for x, s in ((k, k_scale), (v, v_scale)))
+    repeat, none = q.shape[1] // k.shape[1], np.zeros((len(q), q.shape[1], 1, q.shape[3]))
+    k, v = (np.concatenate((np.repeat(x, repeat, 1), none), 2) for x in (k, v))
+    mask = np.zeros((len(q), q.shape[1], q.shape[2], k.shape[2]))
+    mask[..., -1] = sinks[:, None]
+    return nn.scaled_dot_product_attention(t(q), t(k), t(v), t(mask)).numpy()
+
+
+for _factors, _dtype in ((i8, f32), (f32, bf16)):
+    CASES.append(
+        Case(
+            "Attention",
+            (
+                F("b", 4, "s", 8),
+                *[F("b", 2, 6, 8, dtype=_factors, fill=integers(-9, 9))] * 2,
+                *[F("b", 2, 6, dtype=_dtype)] * 2,
+                F(4),
+            ),
+            lambda b, d, q, k, v, *more: b(graph.Attention(q, k, v, None, *more)),
+            _of_codes,
+            SIZES,
+            note=f"codes {_factors.name}, sinks",
+        )
+    )
 
 
 def _rotate(x: Any, interleaved: bool) -> Any:

@@ -14,9 +14,9 @@ from ...ir.symbolic import prove_eq
 from ...ir.types import TensorType, Type, boolean
 from .base import GraphOp, tensor_type
 from .contract import Einsum
-from .elementwise import BINARY, UNARY, Cast, Select, constant
-from .norm import Softmax, narrow, widen
-from .reduce import ReduceMax
+from .elementwise import BINARY, UNARY, Cast, Select, constant, same_shape
+from .norm import narrow, widen
+from .reduce import ReduceMax, ReduceSum
 from .shape import Concat, Iota, Reshape, Slice
 
 
@@ -27,6 +27,9 @@ class Attention(GraphOp):
     Shapes: q (B, H, S, D), k (B, G, T, D), v (B, G, T, E), result (B, H, S, E); H is a multiple of G (grouped queries; Ainslie
     et al., 2023). `mask` broadcasts to (B, H, S, T): boolean (True attends) or added to the scores. `causal` hides keys j > i.
     `scale` None is ``1 / sqrt(D)``; a `softcap` c other than 0 caps scores below the masks: ``c * tanh(scores / c)``. A row with every key hidden gives zeros, as in PyTorch and ONNX.
+
+    Keys and values may be codes of any type, multiplied by `k_scale` and `v_scale` (B, G, T). `sinks` (H) are scores that take part in each row's softmax and have
+    no value (Xiao et al., 2024; learned, as in GPT-OSS).
     """
 
     name = "graph.attention"
@@ -34,6 +37,9 @@ class Attention(GraphOp):
     k: Operand
     v: Operand
     mask: OptionalOperand
+    k_scale: OptionalOperand
+    v_scale: OptionalOperand
+    sinks: OptionalOperand
     scale: Attr = None
     causal: Attr = False
     softcap: Attr = 0.0
@@ -47,6 +53,13 @@ class Attention(GraphOp):
             raise IRError(f"{heads} query heads do not go over {groups} key and {v.shape[1]} value heads", self)
         if not prove_eq(q.shape[3], k.shape[3]) or not prove_eq(k.shape[2], v.shape[2]):
             raise IRError(f"shapes {q.shape}, {k.shape}, {v.shape} do not fit", self)
+        for name, x, shape in (
+            ("k_scale", self.k_scale, k.shape[:3]),
+            ("v_scale", self.v_scale, k.shape[:3]),
+            ("sinks", self.sinks, (heads,)),
+        ):
+            if x is not None and not same_shape(tensor_type(x).shape, shape):
+                raise IRError(f"{name} is {tensor_type(x).shape}, not {shape}", self)
         return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
 
     @property
@@ -58,9 +71,17 @@ class Attention(GraphOp):
             raise IRError("the head size is symbolic: give a scale", self)
         return 1.0 / math.sqrt(depth)
 
-    def reference(self, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+    def reference(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        given = iter(rest)
+        mask, k_scale, v_scale, sinks = (
+            None if x is None else next(given) for x in (self.mask, self.k_scale, self.v_scale, self.sinks)
+        )
+        k, v = (
+            x.astype(np.float64) * (1 if by is None else by[..., None].astype(np.float64))
+            for x, by in ((k, k_scale), (v, v_scale))
+        )
         repeat = q.shape[1] // k.shape[1]
-        k, v = (np.repeat(x.astype(np.float64), repeat, axis=1) for x in (k, v))
+        k, v = (np.repeat(x, repeat, axis=1) for x in (k, v))
         scores = q.astype(np.float64) @ np.swapaxes(k, 2, 3) * self.factor
         if self.softcap:
             scores = self.softcap * np.tanh(scores / self.softcap)
@@ -68,14 +89,18 @@ class Attention(GraphOp):
             scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
         if self.causal:
             scores = np.where(np.tri(*scores.shape[2:]).astype(bool), scores, -np.inf)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             top = scores.max(-1, keepdims=True)
             e = np.exp(scores - top)
-            weights = np.where(np.isneginf(top), 0.0, e / e.sum(-1, keepdims=True))
+            total = e.sum(-1, keepdims=True)
+            if sinks is not None:
+                total = total + np.exp(sinks.astype(np.float64)[:, None, None] - top)
+            weights = np.where(np.isneginf(top), 0.0, e / total)
             return (weights @ v).astype(q.dtype)
 
     def decompose(self, b: Builder) -> Value:
-        q, k, v = widen(b, self.q), widen(b, self.k), widen(b, self.v)
+        q = widen(b, self.q)
+        k, v = narrow(b, self.k, q), narrow(b, self.v, q)
         qt, kt, vt = tensor_type(q), tensor_type(k), tensor_type(v)
         heads, groups = qt.shape[1], kt.shape[1]
         assert isinstance(heads, int) and isinstance(groups, int)
@@ -84,9 +109,16 @@ class Attention(GraphOp):
         keys = kt.shape[2]
         # With grouped queries everything has an axis more, so that each row stays a row.
         lead, letters = ((batch, groups, repeat), "bgr") if repeat > 1 else ((batch, heads), "bg")
+        ones = (1,) * (len(lead) - 1)
         if repeat > 1:
             q = b(Reshape(q, shape=(*lead, rows, depth)))
+
+        def of_keys(scale: Value) -> Value:
+            return b(Reshape(narrow(b, scale, q), shape=(batch, groups, *ones, keys)))  # type: ignore[no-any-return]
+
         scores = b(Einsum((q, k), equation=f"{letters}sd,bgtd->{letters}st"))
+        if self.k_scale is not None:
+            scores = b(BINARY["mul"](scores, of_keys(self.k_scale)))
         scores = b(BINARY["mul"](scores, constant(b, self.factor / (self.softcap or 1.0), scores)))
         if self.softcap:
             scores = b(BINARY["mul"](b(UNARY["tanh"](scores)), constant(b, self.softcap, scores)))
@@ -101,10 +133,15 @@ class Attention(GraphOp):
         if self.causal:
             row, column = (b(Iota(shape=(rows, keys), axis=a)) for a in (0, 1))
             scores = b(Select(b(BINARY["le"](column, row)), scores, constant(b, -np.inf, scores)))
-        weights = b(Softmax(scores, axis=-1))
-        if self.mask is not None:
-            # Only a mask can hide a whole row. This maximum is the one that softmax decomposes to, so it is computed once.
-            top = b(ReduceMax(scores, axes=(len(lead) + 1,), keepdims=True))
+        top = b(ReduceMax(scores, axes=(len(lead) + 1,), keepdims=True))
+        e = b(UNARY["exp"](b(BINARY["sub"](scores, top))))
+        total = b(ReduceSum(e, axes=(len(lead) + 1,), keepdims=True))
+        if self.sinks is not None:
+            sinks = b(Reshape(narrow(b, self.sinks, q), shape=(1, *lead[1:], 1, 1)))
+            total = b(BINARY["add"](total, b(UNARY["exp"](b(BINARY["sub"](sinks, top))))))
+        weights = e if self.v_scale is None else b(BINARY["mul"](e, of_keys(self.v_scale)))
+        weights = b(BINARY["div"](weights, total))
+        if self.mask is not None:  # nothing else can hide a whole row
             hidden = b(BINARY["eq"](top, constant(b, -np.inf, scores)))
             weights = b(Select(hidden, constant(b, 0, scores), weights))
         y = b(Einsum((weights, v), equation=f"{letters}st,bgte->{letters}se"))

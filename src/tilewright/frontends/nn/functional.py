@@ -82,13 +82,19 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: fl
     return apply(g.BatchNorm, *together(x, weight, bias, mean, variance), epsilon=eps)  # type: ignore[no-any-return]
 
 
-def attention(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None, softcap: float = 0.0) -> Tensor:  # fmt: skip
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None, softcap: float = 0.0, *, k_scale: Any = None,
+    v_scale: Any = None, sinks: Any = None,
+) -> Tensor:  # fmt: skip
     """``softmax(scale * q k^T + mask) v``; q (B, H, S, D), k (B, G, T, D), v (B, G, T, E). A boolean mask is true where a key is seen; `scale`
-    None is ``1 / sqrt(D)``. A `softcap` c other than 0 makes ``c tanh(s / c)`` of scores s before the mask."""
-    q, k, v = together(q, k, v)
-    return apply(
-        g.Attention, q, k, v, None if mask is None else as_tensor(mask), causal=causal, scale=scale, softcap=softcap
-    )  # type: ignore[no-any-return]
+    None is ``1 / sqrt(D)``. A `softcap` c other than 0 makes ``c tanh(s / c)`` of scores s before the mask.
+
+    Keys and values may be integers that `k_scale` and `v_scale` (B, G, T) multiply. `sinks` (H) are scores that take part in each row's softmax and have no value."""
+    q = as_tensor(q)
+    if k_scale is None and v_scale is None:
+        q, k, v = together(q, k, v)
+    rest = (None if x is None else as_tensor(x) for x in (mask, k_scale, v_scale, sinks))
+    return apply(g.Attention, q, as_tensor(k), as_tensor(v), *rest, causal=causal, scale=scale, softcap=softcap)  # type: ignore[no-any-return]
 
 
 def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Tensor:

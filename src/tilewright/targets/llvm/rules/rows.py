@@ -118,15 +118,15 @@ def _rows_beside(s: Schedule, blocks: list[loop.Block], rows: int) -> dict[loop.
 
 
 def _cut_pages(s: Schedule, block: loop.Block) -> None:
-    """Split the loops whose quotient by a number says where a read finds its index (pages of a table), so that it is looked up once for each page."""
+    """Split the loops whose quotient by a number says where a read finds its index (pages of a table), so that it is looked up once for each page; and those that
+    move a read on and then back to the same place (codes in the low, then in the high bits of some bytes), so that the inner loop takes even steps."""
     for f in enclosing_loops(block):
         reads = [op for op in block.body.ops if isinstance(op, loop.Load)]
         found = {n for op in reads for e in resolved(op, op.indices) for n in divisors_of(e, f.iv)}
-        if (
-            f.kind == "serial"
-            and len(found) == 1
-            and any(f.iv in symbols_behind(v) for op in reads for v in op.dynamic)
-        ):
+        uneven = any(
+            linear_in(address(op), f.iv) is None or any(f.iv in symbols_behind(v) for v in op.dynamic) for op in reads
+        )
+        if f.kind == "serial" and len(found) == 1 and uneven:
             (size,) = found
             if prove_divisible(f.extent, size):
                 s.split(f.iv.name, size)

@@ -1,0 +1,141 @@
+"""Attention over the pages of a library: floats and codes, windows, sinks, soft caps; the pages that it reads and the memory that it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.llm.cache import DenseCache
+from tilewright.llm.cache_codes import CODES, packed, quantized, turn, unpacked
+from tilewright.llm.paged_cache import PagedCache, Pages, token_bytes
+from tilewright.llm.runner import PAGE
+
+HEADS, KV_HEADS, SIZE = 6, 2, 24
+TABLES = np.array([[3, 9, 1, 7, 12], [4, 2, 8, 5, 6]], np.int32)
+
+
+@pytest.mark.parametrize("bits", (8, 4))
+def test_codes(bits: int) -> None:
+    """Errors are at most half a step, one where the largest number has no code; zeros stay."""
+    x = np.random.default_rng(0).standard_normal((7, 3, 16)).astype(np.float32)
+    x[0, 0], x[1, 1, 3] = 0, 50
+    codes, scales = quantized(tw.Tensor(x), bits)
+    steps = scales.numpy().astype(np.float32)[..., None]
+    found = codes.numpy() * steps
+    assert (np.abs(found - x) <= np.abs(steps) * 1.01).all() and (found[0, 0] == 0).all()
+    assert np.mean(np.abs(found - x) <= np.abs(steps) * 0.501) > 0.95
+    assert codes.numpy().min() == -(2 ** (bits - 1)) and codes.numpy().max() <= 2 ** (bits - 1) - 1
+    if bits == 4:
+        pairs = packed(codes)
+        assert pairs.dtype == np.uint8 and pairs.shape == (7, 3, 8)
+        np.testing.assert_array_equal(unpacked(pairs).numpy(), codes.numpy())
+
+
+@pytest.mark.parametrize("size", (64, 80, 24, 3))
+def test_turned_vectors_have_the_same_products(size: int) -> None:
+    m = turn(size)
+    np.testing.assert_allclose(m @ m, np.eye(size), atol=1e-6)
+
+
+def test_turned_keys_have_no_channel_of_large_numbers() -> None:
+    """Which would take the codes from all others."""
+    keys = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
+    keys[:, 5] += 30
+
+    def error(matrix: Any) -> Any:
+        codes, scales = quantized(tw.Tensor(keys @ matrix), 4)
+        return np.abs(codes.numpy() * scales.numpy().astype(np.float32)[:, None] @ matrix - keys).mean()
+
+    assert error(turn(64)) < error(np.eye(64, dtype=np.float32)) / 2
+
+
+def library(dtype: str, pages: int, *, precision: str | None = None, **options: Any) -> Any:
+    """Attention as a library has it: of chunks of one sequence, and of single tokens of a batch."""
+    states = Pages(20, dtype)
+
+    def attend(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> Any:
+        return PagedCache(states, q.shape[1], lengths, table).attend(0, q, k, v, **options)
+
+    def arguments(batch: int, n: int) -> Any:
+        heads = [np.zeros((batch, n, h, SIZE), np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)]
+        return (*heads, np.zeros(batch, np.int32), np.zeros((batch, 2), np.int32))
+
+    rows = {name: {1: "n<=64"} for name in "qkv"}
+    batch = {name: {0: "b<=3"} for name in ("q", "k", "v", "lengths")}
+    functions = {
+        "prefill": (attend, arguments(1, 2), {**rows, "table": {1: f"p<={pages}"}}),
+        "decode": (attend, arguments(2, 1), {**batch, "table": {0: "b<=3", 1: f"p<={pages}"}}),
+    }
+    return tw.compile(functions, cache=False, precision=precision)
+
+
+def dequantized(x: Any, bits: int | None) -> Any:
+    if bits is None:
+        return x
+    codes, scales = quantized(tw.Tensor(x), bits)
+    return codes.numpy() * scales.numpy().astype(np.float32)[..., None]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    (
+        ("float32", {"window": 70, "sinks": True}),
+        ("float32", {"softcap": 2.0, "sinks": True}),
+        ("int8", {"window": 17, "softcap": 2.0}),
+        ("int4", {"sinks": True}),
+    ),
+)
+def test_chunks_then_tokens(dtype: str, options: dict[str, Any]) -> None:
+    """Two sequences of several windows: what attention over all keys and values gives. A row's result is the same, bit by bit, whatever else is in the batch
+    and however wide the table is."""
+    random = np.random.default_rng(0)
+    sinks = tw.Tensor(random.standard_normal(HEADS).astype(np.float32)) if options.get("sinks") else None
+    options = {**options, "sinks": sinks, "scale": 0.3}
+    q, k, v = (random.standard_normal((2, 290, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS))
+    bits = CODES.get(dtype)
+    m = np.eye(SIZE, dtype=np.float32) if bits is None else turn(SIZE)
+    held = q @ m, dequantized(k @ m, bits), dequantized(v, bits)
+    tokens = np.zeros((2, 290))
+    wanted = DenseCache().before(tokens).attend(0, *map(tw.Tensor, held), **options).numpy()
+    found = np.zeros_like(wanted)
+    with library(dtype, 5, **options) as functions:
+        prefill, decode = functions.functions["prefill"], functions.functions["decode"]
+        for row, length in ((0, 250), (1, 130)):
+            for a in range(0, length, 50):
+                part = slice(a, min(a + 50, length))
+                table = TABLES[row, None, : -(-part.stop // PAGE)]
+                x = (t[row, None, part] for t in (q, k, v))
+                found[row, part] = prefill(*x, np.array([a], np.int32), table)[0]
+        for step in range(40):
+            at = np.array([250, 130], np.int32) + step
+            x = [t[[0, 1], at][:, None] for t in (q, k, v)]
+            together = decode(*x, at, TABLES)
+            narrow = TABLES[1:, : -(-(at[1] + 1) // PAGE)]
+            np.testing.assert_array_equal(decode(*(t[1:] for t in x), at[1:], narrow)[0], together[1])
+            found[[0, 1], at] = together[:, 0]
+    for row, length in ((0, 290), (1, 170)):
+        # Turned in another order of additions, a number may get the next code.
+        few = 0 if bits is None else 2e-2 if bits == 8 else 0.2
+        assert np.abs(found - wanted)[row, :length].max() < 1e-5 + few
+        assert np.abs(found - wanted)[row, :length].mean() < 1e-5
+
+
+def test_windows_bound_what_is_gathered() -> None:
+    """However long sequences become."""
+    sizes = []
+    for pages in (4, 400):
+        with library("bfloat16", pages, precision="bf16", window=70, scale=0.3) as functions:
+            arenas = functions.metadata["functions"]
+            sizes.append([arenas[f]["memory"]["arena_bytes"] - 8 * pages for f in ("prefill", "decode")])
+    assert max(np.subtract(sizes[1], sizes[0])) < 400 * 3 * 8 * 4
+
+
+@pytest.mark.parametrize(("dtype", "bytes_of_head"), (("float32", 96), ("bfloat16", 48), ("int8", 26), ("int4", 14)))
+def test_bytes(dtype: str, bytes_of_head: int) -> None:
+    with library(dtype, 2, scale=0.3) as functions:
+        states = functions.metadata["states"]
+        held = sum(functions.state[s["name"]].nbytes for s in states)
+    assert held == 20 * PAGE * token_bytes(KV_HEADS, SIZE, dtype) == 20 * PAGE * 2 * KV_HEADS * bytes_of_head
