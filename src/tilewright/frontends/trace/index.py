@@ -6,6 +6,7 @@ has, and that lies outside, takes the nearest element.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from ...dialects import graph as g
 from ...ir.symbolic import Dim, Expr, prove_le, smax, smin
 from ...ir.types import boolean, i64
-from .pointwise import astype
+from .pointwise import astype, clip
 from .reductions import axes_of
 from .shapes import arange, broadcast_to, common_shape, expand_dims, moveaxis, ravel, reshape, stack
 from .tensor import Tensor, apply, as_tensor, concrete, function
@@ -214,6 +215,19 @@ def _flat_places(x: Tensor, index: Any) -> Tensor:
     return reshape(total, ((1,) * (rank - total.ndim) + total.shape))
 
 
+def _rows(x: Tensor, index: Any) -> Tensor | None:
+    """Index vectors in the last dimension, where an index is arrays for the first dimensions and everything of the others."""
+    parts = _expanded(x, index if isinstance(index, tuple) else (index,))
+    arrays = list(itertools.takewhile(lambda p: isinstance(p, Tensor), parts))
+    if not arrays or any(p != slice(None) for p in parts[len(arrays) :]):
+        return None
+    for array, n in zip(arrays, x.shape, strict=False):
+        _check(array, n)
+    shape = common_shape([a.shape for a in arrays])
+    inside = [clip(astype(a, i64), -n, n - 1) for a, n in zip(arrays, x.shape, strict=False)]
+    return stack([broadcast_to(a, shape) for a in inside], -1)
+
+
 class Places:
     """``x.at``; see `Tensor.at`."""
 
@@ -246,6 +260,11 @@ class Update:
         return self._scatter(values, "max")
 
     def _scatter(self, values: Any, combiner: str | None) -> Tensor:
+        rows = _rows(self.x, self.index)
+        if rows is not None:  # whole slices, of which lanes and threads take their parts
+            shape = (*rows.shape[:-1], *self.x.shape[rows.shape[-1] :])  # type: ignore[misc]
+            updates = broadcast_to(as_tensor(values, self.x.dtype), shape)
+            return apply(g.ScatterNd, self.x, rows, updates, combiner=combiner)  # type: ignore[no-any-return]
         places = _flat_places(self.x, self.index)
         updates = broadcast_to(as_tensor(values, self.x.dtype), places.shape)
         flat = apply(g.ScatterElements, ravel(self.x), ravel(places), ravel(updates), axis=0, combiner=combiner)
