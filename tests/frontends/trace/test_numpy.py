@@ -154,17 +154,27 @@ def test_made_of_nothing(make: Callable[[Any], Any]) -> None:
 def test_updates(method: str) -> None:
     x, rows = DATA["x"], np.array([2, 0])
 
+    def places(rows: Any) -> Any:
+        return 1, (slice(None), 2), (rows, slice(1, 3)), (rows, rows), rows, rows[:, None] - 3, (rows, ...)
+
     def update(x: Any, rows: Any) -> Any:
-        return [getattr(x.at[i], method)(0.5) for i in (1, (slice(None), 2), (rows, slice(1, 3)), (rows, rows))]
+        return [getattr(x.at[i], method)(0.5) for i in places(rows)]
 
     function = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}.get(method)
     for run in (update, tw.jit(update)):
-        for i, found in zip(
-            (1, (slice(None), 2), (rows, slice(1, 3)), (rows, rows)), run(tw.Tensor(x), tw.Tensor(rows)), strict=True
-        ):
+        for i, found in zip(places(rows), run(tw.Tensor(x), tw.Tensor(rows)), strict=True):
             expected = x.copy()
             expected[i] = 0.5 if function is None else function(expected[i], np.float32(0.5))
             same(found, expected, method)
+
+
+def test_updates_outside_take_the_nearest() -> None:
+    x, update = DATA["x"], tw.jit(lambda x, rows: (x.at[rows].set(0.5), x.at[rows, 1].set(0.5)))
+    whole, column = update(tw.Tensor(x), tw.Tensor(np.array([99, -99])))
+    for found, index in ((whole, [-1, 0]), (column, ([-1, 0], 1))):
+        expected = x.copy()
+        expected[index] = 0.5
+        same(found, expected, "")
 
 
 def test_types() -> None:
