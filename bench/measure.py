@@ -49,7 +49,7 @@ def measure(
                 child.prioritize(nice)
             times = _take_turns(children, figures, seconds, starter.timeout)
             for name, found in times.items():
-                figures[name] |= _statistics(found)
+                figures[name] |= statistics_of(found)
                 figures[name] |= _extras(children[name], case, roof, statistics.median(found), starter.timeout)
     finally:
         for child in children.values():
@@ -90,7 +90,8 @@ def left_behind(times: dict[str, list[float]], rounds: int) -> list[str]:
     ]
 
 
-def _statistics(times: list[float]) -> dict[str, float]:
+def statistics_of(times: list[float]) -> dict[str, float]:
+    """Of seconds."""
     return {
         "milliseconds": statistics.median(times) * 1e3,
         "min_milliseconds": min(times) * 1e3,

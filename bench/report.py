@@ -39,8 +39,12 @@ def milliseconds(row: Row) -> dict[str, float]:
 
 
 def ratios(row: Row) -> dict[str, float]:
+    """`ratios_of` the row's models."""
+    return ratios_of(row, milliseconds(row))
+
+
+def ratios_of(row: Row, times: dict[str, float]) -> dict[str, float]:
     """Median times of the peers over ours, of those that took turns with our latest figure: there the ratio is to that one's median."""
-    times = milliseconds(row)
     found = {name: row["engines"][name].get("ratio") for name in times if name != OURS}
     return {name: ratio for name, ratio in found.items() if OURS in times and ratio == times[name] / times[OURS]}
 
@@ -54,14 +58,28 @@ def write(path: Path) -> None:
     """Write the table and the plot beside the results file at `path`."""
     rows = ordered(results.read(path))
     path.with_suffix(".md").write_text(markdown(rows))
+    draw(panels(rows), path.with_suffix(".svg"))
+
+
+def draw(chosen: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
+    """Plot the panels, by their titles, if there are any and matplotlib is there."""
     try:
         from .plot import plot
     except ModuleNotFoundError as error:
         print(f"no plot: {error}")
         return
-    main = [row for row in rows if row["case"]["batch"] == 1 and row["case"]["threads"] == 2]
-    if main:
-        plot(main, path.with_suffix(".svg"))
+    if chosen:
+        plot(chosen, path)
+
+
+def panels(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
+    """The ratios at batch 1 on two threads by model, a panel for each precision."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for precision in ("float32", "bf16"):
+        key = (2, 1, precision)
+        chosen = {row["case"]["model"]: ratios(row) for row in rows if _key(row) == key and OURS in milliseconds(row)}
+        found |= {_title(*key): chosen} if chosen else {}
+    return found
 
 
 def ordered(rows: list[Row]) -> list[Row]:
@@ -128,7 +146,7 @@ def _summary(rows: list[Row], keys: list[tuple[int, int, str]]) -> str:
     means = [_mean([row for row in rows if _key(row) == key]) for key in keys]
     lines.append(["geometric mean", *means])
     head = ["best peer ÷ ours", *[_title(*key) for key in keys]]
-    return _table(head, lines) + "\n\nBold: less than the goal (batch 8: slower than a peer)."
+    return table(head, lines) + "\n\nBold: less than the goal (batch 8: slower than a peer)."
 
 
 def _ratio(row: Row) -> tuple[str, str]:
@@ -150,11 +168,11 @@ def _times(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         times, ours, best = milliseconds(row), row["engines"].get(OURS, {}), best_peer(row)
-        span = f"{_number(ours['min_milliseconds'])}–{_number(ours['max_milliseconds'])}" if OURS in times else ""
-        cells = [row["case"]["model"], _number(times.get(OURS)) or "not yet", span]
+        span = f"{number(ours['min_milliseconds'])}–{number(ours['max_milliseconds'])}" if OURS in times else ""
+        cells = [row["case"]["model"], number(times.get(OURS)) or "not yet", span]
         latest = ratios(row)
         for p in peers:
-            text = _number(times.get(p))
+            text = number(times.get(p))
             cells.append(f"**{text}**" if best and p == best[0] else f"({text})" if text and p not in latest else text)
         cells += [*_ratio(row), f"{ours['error']:.0e}" if "error" in ours else ""]
         cells.append(f"{ours['roofline_share']:.0%}" if "roofline_share" in ours else "")
@@ -172,7 +190,7 @@ def _times(rows: list[Row]) -> str:
             notes.append(
                 f"{model}: NumPy takes {ratios(row)['numpy']:.0f} times as long{' (goal: 23)' if row['case']['threads'] == 1 else ''}."
             )
-    return "\n".join([_table(head, lines), *(["", *notes] if notes else [])])
+    return "\n".join([table(head, lines), *(["", *notes] if notes else [])])
 
 
 def _starts(rows: list[Row]) -> str:
@@ -195,7 +213,7 @@ def _starts(rows: list[Row]) -> str:
         "Peak memory in MiB of a process that only loads and runs, less what Python and NumPy take; seconds of the processor to compile ahead of "
         "time, + seconds to load and run once after imports (PyTorch makes its random weights meanwhile, OpenVINO and ONNX Runtime compile):"
     )
-    return f"{title}\n\n{_table(['model', *names], lines)}"
+    return f"{title}\n\n{table(['model', *names], lines)}"
 
 
 def _absent(rows: list[Row]) -> str:
@@ -219,10 +237,10 @@ def _settings(rows: list[Row]) -> str:
         versions = sorted({r["engines"][name]["version"] for r in rows if "version" in r["engines"].get(name, {})})
         text = "; ".join(f"{precision}: {settings}" for precision, settings in engine.settings.items())
         lines.append([name, " / ".join(versions), text])
-    return _table(["engine", "version", "configuration"], lines)
+    return table(["engine", "version", "configuration"], lines)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Three significant digits, or as many as stand before the point."""
     if value is None:
         return ""
@@ -239,5 +257,6 @@ def _number(value: float | None) -> str:
     )
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
+def table(head: list[str], lines: list[list[str]]) -> str:
+    """In Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .case import Case
+if TYPE_CHECKING:
+    from .case import Case
 
 _CONTEXT = multiprocessing.get_context("spawn")
 SAMPLE = 2e-4  # seconds: a shorter inference is timed in groups that take this long
@@ -66,7 +67,7 @@ class Child:
         self._connection, theirs = _CONTEXT.Pipe()
         self._log = tempfile.NamedTemporaryFile(mode="r", errors="replace")  # noqa: SIM115
         self._process = _CONTEXT.Process(
-            target=_serve, args=(theirs, self._log.name, threads, function, arguments), daemon=True
+            target=serve, args=(theirs, self._log.name, threads, function, arguments), daemon=True
         )
         self._process.start()
         self._pid: int = self._process.pid  # type: ignore[assignment]  # it has started
@@ -114,7 +115,8 @@ class Child:
         self._log.close()
 
 
-def _serve(connection: Connection, log: str, threads: int, function: Callable[..., Any], arguments: Any) -> None:
+def serve(connection: Connection, log: str, threads: int, function: Callable[..., Any], arguments: Any) -> None:
+    """Be a `Child`'s process: call the function, send what it yields."""
     os.setsid()
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)

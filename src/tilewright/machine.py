@@ -87,13 +87,23 @@ def measure(threads: int, processor: str = "") -> Machine:
     loops = _Loops()
     flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
     tiles = {f"{name}_flops": _TILES * _TILE_FLOPS[name] * _rate(loop, threads) for name, loop in loops.tiles.items()}
-    share = _BUFFER // threads // 4096 * 4096
+    once = reader(threads, _BUFFER, loops)
+    seconds = min(once() for _ in range(8))
+    return Machine(processor or _processor(), threads, flops, _BUFFER / seconds, **tiles)
+
+
+def reader(threads: int, size: int, loops: _Loops | None = None) -> Callable[[], float]:
+    """A function that reads memory of `size` bytes from end to end once, a share on each thread, and returns the seconds it took."""
+    loops = loops or _Loops()
+    share = -(-size // threads // 4096) * 4096
     buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
-    starts = [ctypes.addressof(b) + -ctypes.addressof(b) % 64 for b in buffers]
-    for start in starts:
-        ctypes.memset(start, 0, share)
-    seconds = min(_timed([partial(loops.read, start, share) for start in starts]) for _ in range(8))
-    return Machine(processor or _processor(), threads, flops, share * threads / seconds, **tiles)
+
+    def start(buffer: ctypes.Array[ctypes.c_char]) -> int:
+        return ctypes.addressof(buffer) + -ctypes.addressof(buffer) % 64
+
+    for buffer in buffers:
+        ctypes.memset(start(buffer), 0, share)  # so that the pages are there
+    return lambda: _timed([partial(loops.read, start(buffer), share) for buffer in buffers])
 
 
 def _rate(loop: Callable[[int], Any], threads: int) -> float:

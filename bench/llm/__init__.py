@@ -1,0 +1,1 @@
+"""`python -m bench.llm`: language models, Tilewright beside llama.cpp and OpenVINO GenAI."""

@@ -1,0 +1,150 @@
+"""`python -m bench.llm`: language models, Tilewright beside llama.cpp and OpenVINO GenAI.
+
+    python -m bench.llm --install                            # environments of the peers, llama.cpp being built twice
+    python -m bench.llm                                      # all of it: some minutes to make the models, some to measure
+    python -m bench.llm -p int4 -w decode,decode-long -s 30  # some of the rows
+    python -m bench.llm --size tiny -e tilewright            # a small model: does the harness work?
+    python -m bench.llm --build                              # only make the models
+    python -m bench.llm --delete                             # delete them
+    python -m bench.llm --report                             # write table and plot again from the results there are
+
+A Llama of a billion parameters with random weights, once with codes of four bits in groups of 32 (Q4_0) and once in bf16: every engine loads the same
+numbers, in a process of its own that is stopped while it is another's turn, and all are asked the same. What is measured anew replaces what
+bench/results/llm.json held of it; llm.md and llm.svg are written from that. Models lie in a folder of Tilewright's cache: 2 GB for int4, 7 GB for bf16,
+each precision's being deleted with --tidy once it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from tilewright.disk_cache import cache_folder  # noqa: E402
+
+from .. import results  # noqa: E402
+from ..roofline import measure_roof  # noqa: E402
+from ..worker import holding  # noqa: E402
+from . import report  # noqa: E402
+from .build import build  # noqa: E402
+from .engines import ENGINES, Engine  # noqa: E402
+from .measure import Case, Run, with_ratios, workloads  # noqa: E402
+from .model import SIZES  # noqa: E402
+
+NAMES = list(workloads(SIZES["1b"]))
+
+
+def _words(known: list[str]):  # type: ignore[no-untyped-def]
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := [word for word in chosen if word not in known]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.llm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--size", choices=list(SIZES), default="1b")
+    add("-p", "--precision", type=_words(["int4", "bf16"]), default=["int4", "bf16"], metavar="NAME,...")
+    add("-w", "--workloads", type=_words(NAMES), default=NAMES, metavar="NAME,...", help=", ".join(NAMES))
+    add(
+        "-e",
+        "--engines",
+        type=_words(list(ENGINES)),
+        default=list(ENGINES),
+        metavar="NAME,...",
+        help=", ".join(ENGINES),
+    )
+    add("-t", "--threads", type=int, default=2)
+    add("-s", "--seconds", type=float, default=30, help="of measuring, for each workload (default: 30)")
+    add(
+        "--timeout", type=float, default=1200, help="seconds an engine may take to make or load a model (default: 1200)"
+    )
+    add("--environments", type=Path, default=cache_folder().with_name("tilewright-peers"), help="default: %(default)s")
+    add("--install", action="store_true", help="only install the peers among --engines there")
+    add("--build", action="store_true", help="only make the models")
+    add("--delete", action="store_true", help="only delete them")
+    add("--tidy", action="store_true", help="delete a precision's models once it is measured")
+    add("--lock", type=Path, help="hold this lock file while measuring")
+    add(
+        "--results",
+        type=Path,
+        default=ROOT / "bench" / "results" / "llm.json",
+        help="the file that is brought up to date",
+    )
+    add("--report", action="store_true", help="only write table and plot")
+    options = parser.parse_args(arguments)
+    engines = [ENGINES[name] for name in options.engines]
+    folder = cache_folder() / "bench-llm" / options.size
+    if options.delete:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif options.install:
+        for engine in engines:
+            if engine.requirements:
+                engine.install(options.environments)
+    else:
+        if not options.report:
+            _measure(options, _installed(engines, options.environments), folder)
+        if not options.build:
+            report.write(options.results)
+
+
+def _installed(engines: list[Engine], environments: Path) -> list[Engine]:
+    """The engines that can be run; the others are told."""
+    found = []
+    for engine in engines:
+        try:
+            engine.version(engine.python(environments))
+            found.append(engine)
+        except (OSError, subprocess.CalledProcessError):
+            print(
+                f"{engine.name} is left out: it is not installed in {environments}; "
+                f"`python -m bench.llm --install -e {engine.name}` does so"
+            )
+    return found
+
+
+def _measure(options: argparse.Namespace, engines: list[Engine], folder: Path) -> None:
+    size = SIZES[options.size]
+    pythons = {engine.name: engine.python(options.environments) for engine in engines}
+    for precision in options.precision:
+        case, here = Case(options.size, precision, "start", options.threads), folder / precision
+        print(f"{case}: models in {here}", flush=True)
+        for name, figure in build(engines, pythons, here, size, precision, options.threads, options.timeout):
+            print(f"    {name}: {figure.get('failed') or 'made'}", flush=True)
+        if options.build:
+            continue
+        with holding(options.lock):
+            roof = measure_roof(options.threads)
+            run = Run(engines, pythons, here, case, options.timeout)
+            try:
+                run.check()
+                print(report.lines(run.figures), flush=True)
+                for name, workload in workloads(size).items():
+                    if name not in options.workloads:
+                        continue
+                    figures, bandwidth = run.turns(workload, options.seconds)
+                    read = replace(roof, bandwidth=bandwidth)
+                    figures = with_ratios(figures, workload.floor_seconds(size, precision, read))
+                    results.merge(options.results, replace(case, workload=name), figures, read)
+                    print(f"{name} (memory: {bandwidth / 1e9:.1f} GB/s)\n{report.lines(figures)}", flush=True)
+                results.merge(options.results, case, run.figures, roof)
+            finally:
+                run.close()
+        if options.tidy:
+            shutil.rmtree(here)
+
+
+if __name__ == "__main__":
+    main()

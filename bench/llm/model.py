@@ -1,0 +1,163 @@
+"""The model that all engines run: a GGUF file of Llama's shape with random weights, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SEED = 0
+FORMATS = {"int4": "Q4_0", "bf16": "BF16", "f16": "F16"}
+"""Formats of matrices in the file, by precision. Q4_0: codes of four bits in groups of 32 with a float16 scale."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A Llama's shape, and what is measured of it: tokens of a prompt, of a short and of a long context."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocabulary: int
+    prompt: int
+    context: tuple[int, int]
+    users: int = 8
+    steps: int = 16
+    epsilon: float = 1e-5
+    theta: float = 1e4
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def held(self) -> int:
+        """Most tokens of one sequence, in whole pages."""
+        return -(-(max(*self.context, self.prompt) + self.steps + 2) // 64) * 64
+
+    @property
+    def cached(self) -> int:
+        """Tokens of all sequences together that a cache must hold, in whole pages."""
+        return max(self.held, self.users * -(-(self.context[0] + self.steps + 2) // 64) * 64)
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Shapes [out, in] of the matrices, by their names in GGUF."""
+        d, kv = self.hidden, self.kv_heads * self.head_dim
+        shapes = {"token_embd": (self.vocabulary, d), "output": (self.vocabulary, d)}
+        for i in range(self.layers):
+            shapes |= {f"blk.{i}.{name}": shape for name, shape in {
+                "attn_q": (d, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, d),
+                "ffn_gate": (self.ffn, d), "ffn_up": (self.ffn, d), "ffn_down": (d, self.ffn),
+            }.items()}  # fmt: skip
+        return shapes
+
+    def norms(self) -> list[str]:
+        return ["output_norm", *(f"blk.{i}.{name}" for i in range(self.layers) for name in ("attn_norm", "ffn_norm"))]
+
+    def multiplied(self) -> int:
+        """Weights that a token is multiplied with: all matrices but the embeddings."""
+        return sum(m * n for name, (m, n) in self.matrices().items() if name != "token_embd")
+
+    def step_bytes(self, precision: str, batch: int, held: float) -> float:
+        """Bytes that a step of decoding cannot but read: the weights, and keys and values (16 bits) of `held` tokens of each sequence."""
+        weights = self.multiplied() * (18 / 32 if precision == "int4" else 2)
+        return weights + batch * held * 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+    def flops(self, tokens: int) -> float:
+        """Of products with weights, for so many tokens; the head's for the last one alone."""
+        head = self.vocabulary * self.hidden
+        return 2.0 * ((self.multiplied() - head) * tokens + head)
+
+
+SIZES = {
+    "1b": Size(2048, 16, 32, 8, 8192, 32000, prompt=256, context=(64, 1024)),
+    "tiny": Size(128, 1, 4, 2, 256, 512, prompt=32, context=(16, 64), users=4, steps=3),
+}
+
+
+def prompts(size: Size, tokens: int, count: int = 1, number: int = 0) -> list[list[int]]:
+    """Random prompts; others for another `number`."""
+    random = np.random.default_rng([SEED, 1, tokens, number])
+    return random.integers(2, size.vocabulary, (count, tokens)).tolist()
+
+
+def matrix(size: Size, name: str) -> np.ndarray[Any, Any]:
+    """A matrix in float32 [out, in], of numbers that bf16 holds. Products keep the variance of what they multiply; what layers add shrinks with their number."""
+    shapes = size.matrices()
+    random = np.random.default_rng([SEED, 0, list(shapes).index(name)])
+    rows, columns = shapes[name]
+    scale = columns**-0.5 * ((2 * size.layers) ** -0.5 if name.endswith(("attn_output", "ffn_down")) else 1)
+    values = random.standard_normal((rows, columns), np.float32)
+    values *= scale
+    bits = values.view(np.uint32)
+    bits += 1 << 15
+    bits &= 0xFFFF0000
+    return values
+
+
+def write(size: Size, precision: str, path: Path) -> None:
+    """Write the file, a matrix after the other."""
+    import gguf
+
+    form = gguf.GGMLQuantizationType[FORMATS[precision]]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("random")
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{form.name}"])
+    writer.add_block_count(size.layers)
+    writer.add_context_length(max(2048, size.held))
+    writer.add_embedding_length(size.hidden)
+    writer.add_feed_forward_length(size.ffn)
+    writer.add_head_count(size.heads)
+    writer.add_head_count_kv(size.kv_heads)
+    writer.add_key_length(size.head_dim)
+    writer.add_value_length(size.head_dim)
+    writer.add_layer_norm_rms_eps(size.epsilon)
+    writer.add_rope_freq_base(size.theta)
+    writer.add_rope_dimension_count(size.head_dim)
+    writer.add_vocab_size(size.vocabulary)
+    _add_tokenizer(writer, size.vocabulary)
+    norm = np.ones(size.hidden, np.float32)
+    for name in size.norms():
+        writer.add_tensor_info(f"{name}.weight", norm.shape, norm.dtype, norm.nbytes)
+    for name, (rows, columns) in size.matrices().items():
+        shape = gguf.quant_shape_to_byte_shape((rows, columns), form)
+        writer.add_tensor_info(f"{name}.weight", shape, np.dtype(np.uint8), int(np.prod(shape)), form)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for _ in size.norms():
+        writer.write_tensor_data(norm)
+    for name in size.matrices():
+        writer.write_tensor_data(gguf.quantize(matrix(size, name), form))
+    writer.close()
+
+
+def _add_tokenizer(writer: Any, vocabulary: int) -> None:
+    """GPT-2's kind: two special tokens, the bytes, and pairs of bytes as far as there is room."""
+    from gguf import TokenType
+
+    bytes_ = list(_byte_characters())
+    pairs = [(a, b) for a in bytes_ for b in bytes_][: vocabulary - 258]
+    tokens = ["<s>", "</s>", *bytes_, *(a + b for a, b in pairs)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL] * 2 + [TokenType.NORMAL] * (len(tokens) - 2))
+    writer.add_token_merges([f"{a} {b}" for a, b in pairs])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(False)
+
+
+def _byte_characters() -> Iterator[str]:
+    """The printable characters that stand for bytes in tokenizers of this kind."""
+    others = 256
+    for byte in range(256):
+        printable = 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
+        yield chr(byte if printable else others)
+        others += not printable
