@@ -89,9 +89,10 @@ class QuantizedMatMul(GraphOp):
             letters = "abcdefgh"[: len(lead)]
             weights = b(Reshape(weights, shape=(rows, groups * size)))
             return narrow(b, b(Einsum((x, weights), equation=f"{letters}k,nk->{letters}n")), self.x)
+        if self.factors is bf16:  # cast before the groups are told: so whatever computes x can do it
+            x = b(Reshape(b(Cast(x, dtype=bf16)), shape=(*lead, groups, size)))
+            return narrow(b, b(DequantizedMatMul(x, self.codes, self.scales)), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
-        if self.factors is bf16:
-            return narrow(b, b(DequantizedMatMul(b(Cast(x, dtype=bf16)), self.codes, self.scales)), self.x)
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
         zero = b(BINARY["eq"](top, constant(b, 0, top)))
         inverse = b(Select(zero, constant(b, 0, top), b(BINARY["div"](constant(b, 127, top), top))))
