@@ -18,8 +18,11 @@ tnp: Any = _tnp
 
 
 class Pages:
-    """The states of a library: keys and values of each layer [pages, `PAGE`, kv_heads, head_dim] of a float `dtype`, "int8" or "int4", made when a layer first
-    writes them. Codes have a state of scales beside them; of 4 bits, two are in a byte: element j and, in the high bits, element ``j + head_dim / 2``."""
+    """The states of a library, made when a layer first writes them: keys [pages, kv_heads, head_dim, `PAGE`] and values [pages, kv_heads, `PAGE`, head_dim] of a
+    float `dtype`, "int8" or "int4". What attention reads of a head lies together, and side by side what its vectors hold: scores of many keys, elements of one value.
+
+    Codes have a state of scales beside them, [pages, kv_heads, `PAGE`]; of 4 bits, two are in a byte: element j and, in the high bits, element ``j + head_dim / 2``.
+    """
 
     def __init__(self, count: int, dtype: Any = "float32") -> None:
         self.count, self.dtype, self.bits = count, dtype, CODES.get(dtype)
@@ -27,7 +30,7 @@ class Pages:
 
     def state(self, name: str, shape: tuple[int, ...], dtype: Any) -> State:
         if name not in self._states:
-            self._states[name] = State(name, (self.count, PAGE, *shape), dtype)
+            self._states[name] = State(name, (self.count, *shape), dtype)
         return self._states[name]
 
     def __getitem__(self, name: str) -> State:
@@ -100,14 +103,21 @@ class PagedCache:
         self._write(f"{name}.scale", scales)
 
     def _write(self, name: str, x: Tensor) -> None:
-        self._pages.state(name, x.shape[2:], x.dtype)[self._page, self._slot] = x
+        heads, *width = x.shape[2:]
+        page, slot = (t[..., None, None] if width else t[..., None] for t in (self._page, self._slot))
+        head = tnp.arange(heads)[:, None] if width else tnp.arange(heads)
+        element = tuple(map(tnp.arange, width))
+        if name.endswith("key"):
+            self._pages.state(name, (heads, *width, PAGE), x.dtype)[page, head, *element, slot] = x
+        else:
+            self._pages.state(name, (heads, PAGE, *width), x.dtype)[page, head, slot, *element] = x
 
     def _held(self, name: str, table: Tensor, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """What the pages in `table` [batch, p] hold, [batch, p * PAGE, heads, d]: floats, or codes and their scales [batch, p * PAGE, heads]."""
         batch, pages = table.shape
 
         def held(name: str) -> Tensor:
-            found = self._pages[name][table]
+            found = tnp.moveaxis(self._pages[name][table], 4 if name.endswith("key") else 3, 2)
             return found.reshape(batch, pages * PAGE, *found.shape[3:])  # type: ignore[no-any-return]
 
         if self._pages.bits is None:
