@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -15,6 +16,7 @@ transformers = pytest.importorskip("transformers")
 import tilewright as tw  # noqa: E402
 from tests.llm.models.test_families import checkpoint, logits  # noqa: E402
 from tests.llm.small_tokenizer import tokenizer  # noqa: E402
+from tilewright.cli.llm import command  # noqa: E402
 from tilewright.errors import RequestError  # noqa: E402
 from tilewright.llm.engine.engine import Engine, Options  # noqa: E402
 from tilewright.llm.engine.sampling import SamplingParameters  # noqa: E402
@@ -151,9 +153,18 @@ def test_output_under_load_is_output_alone(pair: tuple[LibraryRunner, Any]) -> N
     assert engine.stats().pages_used == 0
 
 
+def test_no_cache_has_no_size(tmp_path: Path) -> None:
+    checkpoint("mamba", tmp_path)
+    arguments = ["compile", str(tmp_path), "-o", str(tmp_path / "model.so"), "--kv-cache", "1GB"]
+    found = CliRunner().invoke(command, arguments)
+    assert isinstance(found.exception, tw.CompileError) and "no layer of the model has a KV cache" in str(
+        found.exception
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ("mamba", "mamba 2", "falcon h1"))
-@pytest.mark.parametrize("scheme", ("int8_g32", "int4_g32"))
+@pytest.mark.parametrize("scheme", ("int8", "int4_g32"))
 def test_quantized(family: str, scheme: str, tmp_path: Path) -> None:
     """The projections stay codes; what rounding activations to 8 bits, or factors to bf16, adds is small beside the logits."""
     theirs = checkpoint(family, tmp_path / "model")

@@ -135,6 +135,7 @@ def compile_command(
     """
     from pathlib import Path
 
+    from tilewright.errors import CompileError
     from tilewright.llm.library import LibraryOptions, compile_library, page_bytes, save_library
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
@@ -145,13 +146,19 @@ def compile_command(
             checkpoint = convert(
                 checkpoint, Path(output).with_suffix(".converted"), Conversion(quantization), progress=progress
             )
+        pages = None
+        if kv_cache is not None:
+            size = page_bytes(checkpoint.config, names[kv_dtype])
+            if not size:
+                raise CompileError(f"{model}: no layer of the model has a KV cache: leave --kv-cache out")
+            pages = max(1, kv_cache // size)
         options = LibraryOptions(
             context=context_window_size,
             chunk=prefill_chunk_size,
             max_batch=max_batch_size,
             cache_dtype=names[kv_dtype],
             precision=None if precision == "f32" else precision,
-            pages=None if kv_cache is None else max(1, kv_cache // page_bytes(checkpoint.config, names[kv_dtype])),
+            pages=pages,
         )
         library = compile_library(checkpoint, options, target=target, progress=progress)
         progress("writing")

@@ -22,7 +22,7 @@ from .cache import NoCache
 from .config import Config
 from .layers import pooled
 from .load_weights import load_weights
-from .models.base import CausalLM, LanguageModel, build
+from .models.base import CausalLM, LanguageModel, build, family_of
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
@@ -189,9 +189,10 @@ def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:
 
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
-    """Bytes of a page of the KV cache, of all layers."""
+    """Bytes of a page of the KV cache, of all layers; 0 where no layer attends."""
     about = Config(config)
-    return about.layers * PAGE * token_bytes(about.kv_heads, about.head_dim, dtype)
+    about = about.with_defaults(family_of(about).defaults(about))
+    return about.layers * PAGE * token_bytes(about.kv_heads, about.head_dim, dtype) if about.kv_heads else 0
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:

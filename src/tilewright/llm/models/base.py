@@ -80,6 +80,18 @@ def families() -> dict[str, type[LanguageModel]]:
     return dict(_REGISTERED)
 
 
+def family_of(config: Config) -> type[LanguageModel]:
+    """The definition for a config.json. Raises CompileError: there is none."""
+    known = families()
+    names = [config.model_type, *config.get("architectures", ())]
+    cls = next((known[n] for n in names if n in known), None)
+    if cls is None:
+        raise CompileError(
+            f"no model definition for {' or '.join(map(repr, names))}; known: {', '.join(sorted(known))}. docs/llm/adding-a-model.md tells how to write one"
+        )
+    return cls
+
+
 def build(
     config: Config | Mapping[str, Any] | str | Path, *, context: int | None = None, dtype: Any = float
 ) -> LanguageModel:
@@ -92,15 +104,9 @@ def build(
     """
     if not isinstance(config, Config):
         config = Config(config, context) if isinstance(config, Mapping) else Config.read(config, context)
-    known = families()
-    names = [config.model_type, *config.get("architectures", ())]
-    cls = next((known[n] for n in names if n in known), None)
-    if cls is None:
-        raise CompileError(
-            f"no model definition for {' or '.join(map(repr, names))}; known: {', '.join(sorted(known))}. docs/llm/adding-a-model.md tells how to write one"
-        )
+    cls = family_of(config)
     with placeholders(dtype):
-        return cls(config.with_defaults(cls.defaults(config)))  # type: ignore[no-any-return]
+        return cls(config.with_defaults(cls.defaults(config)))
 
 
 class Decoder(Module):
@@ -168,4 +174,4 @@ class CausalLM(LanguageModel):
         return self.head(x[:, -1:] if last_only else x)
 
 
-__all__ = ["CausalLM", "Decoder", "LanguageModel", "Target", "build", "families", "register"]
+__all__ = ["CausalLM", "Decoder", "LanguageModel", "Target", "build", "families", "family_of", "register"]
