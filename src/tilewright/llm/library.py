@@ -234,7 +234,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
 
     def reset(slot: Tensor) -> None:
         assert states is not None
-        states.reset(slot)
+        states.reset(slot[None])
 
     rows = {0: batch, 1: table}
     slot, slots = ((np.zeros((), i32),), (np.zeros(2, i32),)) if states is not None else ((), ())
@@ -252,7 +252,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         **embedding,
     }
     if states is not None:
-        return {**functions, "reset": (reset, (np.zeros(1, i32),))}
+        return {**functions, "reset": (reset, (np.zeros((), i32),))}
     return {
         **functions,
         "verify": (
@@ -305,7 +305,7 @@ class LibraryRunner:
 
     def reset(self, slot: int) -> None:
         if self.has_state:
-            self._call("reset", np.array([slot], np.int32))
+            self._call("reset", np.asarray(slot, np.int32))
 
     def embed(self, tokens: Ints) -> Floats:
         return self._call("embed", tokens)  # type: ignore[no-any-return]
