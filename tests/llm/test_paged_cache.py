@@ -133,6 +133,26 @@ def test_windows_bound_what_is_gathered() -> None:
     assert max(np.subtract(sizes[1], sizes[0])) < 400 * 3 * 8 * 4
 
 
+@pytest.mark.parametrize("dtype", ("float32", "int8"))
+def test_long_contexts(dtype: str) -> None:
+    """Prompts attend a block of keys at a time: no memory for all their scores is planned."""
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((1, 740, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS))
+    sinks = tw.Tensor(random.standard_normal(HEADS).astype(np.float32))
+    m = np.eye(SIZE, dtype=np.float32) if dtype == "float32" else turn(SIZE)
+    held = q @ m, dequantized(k @ m, CODES.get(dtype)), dequantized(v, CODES.get(dtype))
+    wanted = DenseCache().before(np.zeros((1, 740))).attend(0, *map(tw.Tensor, held), scale=0.3, sinks=sinks).numpy()
+    table = random.permutation(20)[None, :12].astype(np.int32)
+    with library(dtype, 512, scale=0.3, sinks=sinks) as functions:
+        arena = functions.metadata["functions"]["prefill"]["memory"]["arena_bytes"]
+        for a in range(0, 740, 64):
+            x = (t[:, a : a + 64] for t in (q, k, v))
+            y = functions.functions["prefill"](*x, np.array([a], np.int32), table[:, : a // PAGE + 1])
+            assert np.abs(y - wanted[:, a : a + 64]).mean() < 1e-5
+    scores, keys = 4 * HEADS * 64 * 512 * PAGE, 4 * KV_HEADS * 512 * PAGE * 32
+    assert arena < 4 * keys < scores
+
+
 @pytest.mark.parametrize(("dtype", "bytes_of_head"), (("float32", 96), ("bfloat16", 48), ("int8", 26), ("int4", 14)))
 def test_bytes(dtype: str, bytes_of_head: int) -> None:
     with library(dtype, 2, scale=0.3) as functions:

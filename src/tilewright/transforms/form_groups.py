@@ -321,8 +321,8 @@ def _all_unit(dims: tuple[Dim, ...]) -> bool:
     return all(_is_unit(d) for d in dims)
 
 
-CHAIN_COLUMNS = 8192
-"""Longest row of the intermediate matrix of a chain."""
+CHAIN_COLUMNS = 1 << 20
+"""Longest row of the intermediate matrix of a chain, which takes long ones a block of columns at a time."""
 
 
 def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
@@ -342,8 +342,9 @@ def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
     return [d for d in drafts if d not in gone]
 
 
-CHAIN_OPERAND_BYTES = 1 << 20
-"""Largest right operand, for one batch, of the contractions of a chain."""
+CHAIN_OPERAND_BYTES = 1 << 28
+"""Largest right operand, for one batch, of the contractions of a chain: one that the cache does not hold is read anew for each tile of rows, but the
+intermediate matrix never goes to memory."""
 
 
 def _right_operand_fits(op: Computation) -> bool:

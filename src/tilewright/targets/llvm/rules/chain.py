@@ -23,6 +23,10 @@ LEAST_ROWS = 16
 """Rows that the right operands are read for at least."""
 
 
+FAR_ROWS = 4
+"""Tiles that are one where their right operands come from far away, a block of columns after the other."""
+
+
 def chain(s: Schedule, machine: Machine) -> None:
     """Contraction, computations on its rows, contraction: a tile of rows goes through all of them before the next."""
     blocks = blocks_of(s)
@@ -42,6 +46,10 @@ def chain(s: Schedule, machine: Machine) -> None:
     m_inner = m
     mr, _ = machine.tile(factor_type(first))
     height = mr if mr >= LEAST_ROWS else mr * 4
+    most = most_columns(height, factor_type(second).itemsize, machine)
+    far = upper_limit(first.axes[first_roles.n[-1]].upper + 1) > most
+    if m and far and upper_limit(s.loop(m).extent) > FAR_ROWS * height:
+        height *= FAR_ROWS
     if m and upper_limit(s.loop(m).extent) > height:
         m_outer, m_inner = s.split(m, height)
         tiles.append(m_outer)
@@ -63,7 +71,7 @@ def chain(s: Schedule, machine: Machine) -> None:
         s.vectorize(n)
         if same_place(second, root):
             s.write_into(second.sym_name, root.sym_name)
-    _limit_columns(s, before, at, machine, most_columns(height, factor_type(second).itemsize, machine))
+    _limit_columns(s, before, at, machine, most)
     s.compact()
     tensorize_tile(s, first, first_roles)
     tensorize_tile(s, second, roles)
