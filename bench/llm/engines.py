@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,11 @@ _CMAKE = {
     **{f"GGML_{name}": "ON" for name in ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")},
     "MTMD_BUILD": "OFF",
 }
-_AMX = {f"GGML_AMX_{name}": "ON" for name in ("TILE", "INT8", "BF16")}
+_AMX = {
+    **{f"GGML_AMX_{name}": "ON" for name in ("TILE", "INT8", "BF16")},
+    # GCC believes that `_tile_loadconfig` reads eight bytes and drops the stores to the others, which ends in an illegal instruction.
+    "CMAKE_CXX_FLAGS": "-fno-tree-dse -fno-dse",
+}
 
 
 GGUF = "model.gguf"
@@ -53,7 +58,7 @@ class Engine:
     def install(self, environments: Path) -> None:
         """Make its environment. Raises CalledProcessError."""
         python = self.python(environments)
-        flags = " ".join(f"-D{name}={value}" for name, value in self.cmake.items())
+        flags = shlex.join(f"-D{name}={value}" for name, value in self.cmake.items())
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
         command = [python, "-m", "pip", "install", "-U", *self.requirements]
         if self.cmake:  # from source, never one that pip built earlier with other flags
