@@ -26,7 +26,7 @@ class Misuse(AssertionError):
 class FakeRunner:
     """A cell of the cache is a hash of its token, its position and all cells before it, like a key of a deep layer; logits are a hash of the sum of all cells.
 
-    So a wrong table, a stale page or a lost token changes everything that follows, and equal sequences have equal logits to the bit, whatever else is in
+    If it is not `uniform`, cells that were decoded are other ones than those that were prefilled. So a wrong table, a stale page or a lost token changes everything that follows, and equal sequences have equal logits to the bit, whatever else is in
     the batch. `local` is how much of a logit depends on the last token alone: what a `draft` of the same seed knows.
     """
 
@@ -38,20 +38,23 @@ class FakeRunner:
         chunk: int = 128,
         max_batch: int = 8,
         context: int = 1024,
+        speculated: int = 8,
         has_state: bool = False,
+        uniform: bool = True,
         local: float = 0.5,
         scale: float = 12.0,
         draft: bool = False,
     ) -> None:
         self.vocabulary, self.pages, self.chunk = vocabulary, pages, chunk
         self.max_batch, self.context, self.has_state = max_batch, context, has_state
+        self.rows, self.uniform = max_batch * speculated, uniform
         self.local, self.scale, self.draft = local, scale, draft
         self.cells = np.zeros((pages, PAGE), np.uint64)
         self.places = np.full((pages, PAGE), -1, np.int64)
         """Which position a cell was written for; -1 never."""
         self.states = [0] * max_batch
         self.misuses: list[str] = []
-        self.calls: dict[str, int] = dict.fromkeys(("prefill", "decode", "verify", "copy_page", "embed", "tokens"), 0)
+        self.calls: dict[str, int] = dict.fromkeys(("prefill", "decode", "copy_page", "embed", "tokens"), 0)
         self.may_write: Callable[[int], bool] = lambda page: True
         self.before: Callable[[str], None] = lambda call: None
         """Called with the name of each call; may raise."""
@@ -75,11 +78,13 @@ class FakeRunner:
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
         self._called("decode", len(tokens))
-        return self._batch(tokens[:, None], lengths, pages, slots)[:, 0]
-
-    def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        self._called("verify", tokens.size)
-        return self._batch(tokens, lengths, pages, slots)
+        self._check(lengths, pages, slots)
+        found = np.empty((len(tokens), self.vocabulary), np.float32)
+        rows = zip(tokens.tolist(), lengths.tolist(), pages, slots.tolist(), strict=True)
+        for logits, (token, length, table, slot) in zip(found, rows, strict=True):
+            total = self._write(token, length, self._sum(table, length), table, slot, decoded=True)
+            logits[:] = self._logits(total, token, slot)
+        return found
 
     def copy_page(self, source: int, target: int) -> None:
         self._called("copy_page")
@@ -110,7 +115,7 @@ class FakeRunner:
             if position >= len(prompt):
                 found.append(int(self._of(total, tokens[-1], state).argmax()))
                 tokens.append(found[-1])
-            total = (total + mix(total ^ mix(tokens[position] * 0x10001 + position))) & MASK
+            total = (total + self._cell(total, tokens[position], position, position >= len(prompt))) & MASK
             state = mix(state ^ mix(tokens[position])) if self.has_state else 0
         return found
 
@@ -125,25 +130,24 @@ class FakeRunner:
         self.misuses.append(what)
         raise Misuse(what)
 
-    def _batch(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        if len(set(slots.tolist())) < len(slots) or not 0 <= slots.min() <= slots.max() < self.max_batch:
+    def _check(self, lengths: Ints, pages: Ints, slots: Ints) -> None:
+        """Rows of a slot are tokens that follow each other, in the same pages, to which no other slot writes."""
+        if not 0 < len(slots) <= self.rows or not 0 <= slots.min() <= slots.max() < self.max_batch:
             self._misuse(f"slots {slots.tolist()}")
-        if int(lengths.max()) + tokens.shape[1] > self.context:
-            self._misuse(f"{lengths.max()} tokens and {tokens.shape[1]} more")
-        found = np.empty((*tokens.shape, self.vocabulary), np.float32)
-        written: set[int] = set()
-        for i, (row, length, table, slot) in enumerate(
-            zip(tokens, lengths.tolist(), pages, slots.tolist(), strict=True)
-        ):
-            total = self._sum(table, length)
-            mine = {int(table[p // PAGE]) for p in range(length, length + len(row)) if p // PAGE < len(table)}
-            if mine & written:
-                self._misuse(f"page {mine & written} written by two sequences")
-            written |= mine
-            for j, token in enumerate(row.tolist()):
-                total = self._write(token, length + j, total, table, slot)
-                found[i, j] = self._logits(total, token, slot)
-        return found
+        if int(lengths.max()) >= self.context:
+            self._misuse(f"{lengths.max()} tokens and one more")
+        written: dict[int, int] = {}
+        for i, slot in enumerate(slots.tolist()):
+            if slot in slots[:i] and not (
+                slots[i - 1] == slot
+                and lengths[i] == lengths[i - 1] + 1
+                and (pages[i] == pages[i - 1]).all()
+                and not self.has_state
+            ):
+                self._misuse(f"slots {slots.tolist()} with lengths {lengths.tolist()}")
+            at = int(lengths[i]) // PAGE
+            if at < len(pages[i]) and written.setdefault(int(pages[i][at]), slot) != slot:
+                self._misuse(f"page {pages[i][at]} written by two sequences")
 
     def _sum(self, pages: Ints, length: int) -> int:
         """Of the cells of so many tokens."""
@@ -154,18 +158,21 @@ class FakeRunner:
             self._misuse(f"pages {used.tolist()} do not hold {length} tokens")
         return int(self.cells[used].reshape(-1)[:length].sum(dtype=np.uint64))
 
-    def _write(self, token: int, position: int, total: int, pages: Ints, slot: int) -> int:
+    def _write(self, token: int, position: int, total: int, pages: Ints, slot: int, decoded: bool = False) -> int:
         page = int(pages[position // PAGE]) if position // PAGE < len(pages) else -1
         if page < 0 or not self.may_write(page):
             self._misuse(f"page {page} written")
         if not 0 <= token < self.vocabulary:
             self._misuse(f"token {token}")
-        cell = mix(total ^ mix(token * 0x10001 + position))
+        cell = self._cell(total, token, position, decoded)
         self.cells[page, position % PAGE] = cell
         self.places[page, position % PAGE] = position
         if self.has_state:
             self.states[slot] = mix(self.states[slot] ^ mix(token))
         return (total + cell) & MASK
+
+    def _cell(self, total: int, token: int, position: int, decoded: bool) -> int:
+        return mix(total ^ mix(token * 0x10001 + position) ^ (decoded and not self.uniform))
 
     def _logits(self, total: int, last: int, slot: int) -> Floats:
         return self._of(total, last, self.states[slot] if self.has_state else 0)

@@ -49,7 +49,7 @@ class ModelRunner:
             has_state,
             max_batch,
         )
-        self.chunk, self.context = 48, 256
+        self.chunk, self.context, self.rows, self.uniform = 48, 256, 4 * max_batch, True
         self.cache: dict[tuple[int, str], Any] = {}
         self.states: list[dict[tuple[int, str], Any]] = [{} for _ in range(max_batch)]
 
@@ -57,10 +57,8 @@ class ModelRunner:
         return self._run(tokens, start, pages, slot)[-1]
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        return self.verify(tokens[:, None], lengths, pages, slots)[:, 0]
-
-    def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        return np.stack([self._run(*row) for row in zip(tokens, lengths.tolist(), pages, slots.tolist(), strict=True)])
+        rows = zip(tokens[:, None], lengths.tolist(), pages, slots.tolist(), strict=True)
+        return np.stack([self._run(*row)[0] for row in rows])
 
     def copy_page(self, source: int, target: int) -> None:
         for cache in self.cache.values():

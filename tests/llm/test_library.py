@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import tilewright as tw  # noqa: E402
+from tests.llm.small_library import check_bits, checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library, page_bytes  # noqa: E402
@@ -27,19 +28,7 @@ EXACT = LibraryOptions(context=256, chunk=64, max_batch=4, cache_dtype="float32"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of two layers, as transformers writes it."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=100, max_position_embeddings=512,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(3)
-    path: Path = tmp_path_factory.mktemp("llama")
-    model.save_pretrained(path)
-    return path
+    return checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=100)
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +66,17 @@ def test_chunks_then_batched_decoding(folder: Path, runner: LibraryRunner) -> No
         np.testing.assert_allclose(found, logits[lengths], atol=1e-4)
 
 
+def test_rows_and_chunks_do_not_matter(runner: LibraryRunner) -> None:
+    check_bits(runner)
+
+
 def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> None:
     runner.prefill(TOKENS[:40], 0, np.array([5], np.int32), 0)
     runner.copy_page(5, 6)
     other = TOKENS[::-1].copy()
     runner.decode(other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32))  # the copy stays as it was
-    found = runner.verify(TOKENS[None, 40:44], np.array([40], np.int32), table([6]), np.array([0], np.int32))
-    np.testing.assert_allclose(found[0], wanted(folder)[40:44], atol=1e-4)
+    found = runner.decode(TOKENS[40:44], np.arange(40, 44, dtype=np.int32), table(*[[6]] * 4), np.zeros(4, np.int32))
+    np.testing.assert_allclose(found, wanted(folder)[40:44], atol=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "error"), (("int8", 0.02), ("int4", 0.25)))

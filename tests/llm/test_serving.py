@@ -3,60 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
-from tests.llm.small_tokenizer import tokenizer  # noqa: E402
-from tilewright.llm.engine.engine import Engine, Options  # noqa: E402
-from tilewright.llm.engine.sampling import SamplingParameters  # noqa: E402
-from tilewright.llm.engine.stream import Request  # noqa: E402
-from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library  # noqa: E402
-from tilewright.llm.weights import Conversion, convert  # noqa: E402
+from tests.llm.small_library import check_bits, checkpoint, library
+from tests.llm.small_tokenizer import tokenizer
+from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.sampling import SamplingParameters
+from tilewright.llm.engine.speculative import Speculation
+from tilewright.llm.engine.stream import Request
+from tilewright.llm.library import LibraryOptions, LibraryRunner
 
 
 @pytest.fixture(scope="module", params=("none", "int4_g32"))
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraryRunner]:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=tokenizer().vocabulary, max_position_embeddings=512,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(3)
-    folder: Path = tmp_path_factory.mktemp("llama")
-    model.save_pretrained(folder)
-    if request.param != "none":
-        convert(folder, folder / "converted", Conversion(request.param))
-        folder = folder / "converted"
-    with compile_library(folder, LibraryOptions(context=256, chunk=64, max_batch=6)) as library:
-        yield LibraryRunner(library)
+    folder = checkpoint(tmp_path_factory.mktemp("llama"))
+    with library(folder, request.param, LibraryOptions(context=256, chunk=64, max_batch=6)) as found:
+        yield LibraryRunner(found)
 
 
-def requests() -> list[Any]:
-    """Prompts that begin alike, of different lengths."""
+def requests() -> list[Request]:
+    """Prompts that begin alike, of different lengths; the last ones get long answers."""
     rng = np.random.default_rng(0)
-    shared = rng.integers(5, tokenizer().vocabulary, 100).tolist()
-    sampling = SamplingParameters(temperature=0)
+    top = tokenizer().vocabulary
+    shared = rng.integers(5, top, 100).tolist()
     lengths = (3, 70, 100, 130, 20, 90, 64, 1, 110, 128)
-    return [
-        Request(
-            prompt=(shared + rng.integers(5, tokenizer().vocabulary, 60).tolist())[:n], sampling=sampling, max_tokens=12
-        )
-        for n in lengths
-    ]
+    prompts = [(shared + rng.integers(5, top, 60).tolist())[:n] for n in lengths]
+    prompts += [[*([7, 8, 9] * 12), *shared[:i]] for i in range(8)]
+    sampling = SamplingParameters(temperature=0)
+    return [Request(p, sampling, max_tokens=12 if i < 10 else 150, ignore_eos=True) for i, p in enumerate(prompts)]
 
 
-def test_output_under_load_is_output_alone(runner: LibraryRunner) -> None:
-    """More requests than the batch takes, prompts that begin alike, other chunks."""
-    alone = [Engine(runner, tokenizer()).submit(r).collect()[0].tokens for r in requests()]
-    engine = Engine(runner, tokenizer(), Options(chunk=32))
+@pytest.fixture(scope="module")
+def alone(runner: LibraryRunner) -> list[list[int]]:
+    return [Engine(runner, tokenizer()).submit(r).collect()[0].tokens for r in requests()]
+
+
+def test_rows_and_chunks_do_not_matter(runner: LibraryRunner) -> None:
+    check_bits(runner)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(chunk=32), Options(pages=8), Options(pages=8, speculation=Speculation(max_batch=6))],
+    ids=["chunks", "few pages", "few pages, speculation"],
+)
+def test_output_under_load_is_output_alone(runner: LibraryRunner, alone: list[Any], options: Options) -> None:
+    """More requests than the batch takes, prompts that begin alike; sequences are preempted and go on."""
+    engine = Engine(runner, tokenizer(), options)
     streams = [engine.submit(r) for r in requests()]
     assert [s.collect()[0].tokens for s in streams] == alone
+    statistics = engine.stats()
+    assert statistics.cached_tokens > 0 and (statistics.preemptions > 0) == (options.pages is not None)
+    assert (statistics.accepted_tokens > 0) == (options.speculation is not None)
+
+
+def test_a_chat_goes_on(runner: LibraryRunner) -> None:
+    """What was said before is part of the next prompt: its pages hold what decoding made of it, which is not what prefilling would."""
+    engine = Engine(runner, tokenizer())
+    prompt = requests()[3].prompt
+    said = engine.submit(requests()[3]).collect()[0].tokens
+    chat = Request([*prompt, *said, 5, 6], SamplingParameters(temperature=0), max_tokens=60, ignore_eos=True)
+    assert engine.submit(chat).collect() == Engine(runner, tokenizer()).submit(chat).collect()

@@ -125,8 +125,9 @@ def test_what_such_a_library_has(pair: tuple[LibraryRunner, Any]) -> None:
     runner, _ = pair
     assert runner.has_state and runner.about["has_state"] is True
     assert set(runner.library.functions) == {"prefill", "decode", "reset", "embed"}
-    with pytest.raises(tw.CompileError, match="no function 'verify': .* keeps state that cannot be taken back"):
-        runner.verify(TOKENS[:, :2], np.zeros(3, np.int32), np.zeros((3, 1), np.int32), np.arange(3, dtype=np.int32))
+    assert runner.rows == runner.max_batch
+    with pytest.raises(tw.CompileError, match="no function 'copy_page': .* keeps state that cannot be taken back"):
+        runner.copy_page(0, 1)
     with pytest.raises(RequestError, match="cannot be used with speculation"):
         Engine(runner, tokenizer(), Options(speculation=Speculation()))
 

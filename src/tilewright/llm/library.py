@@ -45,11 +45,11 @@ class LibraryOptions:
     chunk: int = 256
     """Most tokens of one call of ``prefill``."""
     max_batch: int = 8
-    """Most sequences of one call of ``decode``."""
+    """Most sequences at a time."""
     pages: int | None = None
     """Pages of `PAGE` tokens that the cache has; None: as many as `max_batch` sequences of the whole context need."""
     speculated: int = 8
-    """Most tokens of a sequence in one call of ``verify``."""
+    """``decode`` takes so many times `max_batch` tokens, so that several of a sequence can be verified at once."""
     cache_dtype: str = "bfloat16"
     """Of cached keys and values: a float type, or "int8" or "int4", codes with a scale for each token and head."""
     precision: str | None = "bf16"
@@ -65,6 +65,11 @@ class LibraryOptions:
     def page_count(self) -> int:
         return self.max_batch * self.pages_of_sequence if self.pages is None else self.pages
 
+    @property
+    def rows(self) -> int:
+        """Most tokens of one call of ``decode``."""
+        return self.max_batch * self.speculated
+
 
 def compile_library(
     source: str | Path | Checkpoint,
@@ -74,9 +79,9 @@ def compile_library(
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """The library of a checkpoint: functions ``prefill``, ``decode``, ``verify`` and ``copy_page``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
+    """The library of a checkpoint: functions ``prefill``, ``decode`` and ``copy_page``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
 
-    A model that keeps state beside its pages has ``reset`` instead of ``verify`` and ``copy_page``: what came cannot be taken back, nor be another's beginning.
+    A model that keeps state beside its pages has ``reset`` instead of ``copy_page``: what came cannot be taken back, nor be another's beginning.
 
     Raises:
         CompileError: there is no definition for the model, or its weights do not fit; WeightsError: files are missing or damaged.
@@ -85,13 +90,17 @@ def compile_library(
     options = options or LibraryOptions()
     model = model_of(checkpoint, options.context)
     options = replace(options, context=min(options.context, model.config.context))
+    has_state = isinstance(model, CausalLM) and model.has_state
+    if has_state:  # guesses cannot be taken back
+        options = replace(options, speculated=1)
     about = {
         "config": checkpoint.config,
         "vocabulary": model.config.vocabulary,
-        "has_state": isinstance(model, CausalLM) and model.has_state,
+        "has_state": has_state,
         "quantization": getattr(getattr(checkpoint, "quantization", None), "name", "none"),
         **asdict(options),
         "pages": options.page_count,
+        "rows": options.rows,
     }
     return compile(
         functions_of(model, options),
@@ -210,7 +219,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     pages = Pages(options.page_count, options.cache_dtype)
     states = SlotStates(options.max_batch) if model.has_state else None
     table = f"pages<={options.pages_of_sequence}"
-    batch = f"batch<={options.max_batch}"
+    batch = f"batch<={options.rows}"
     i32 = np.int32
 
     def beside(slots: Tensor | None) -> Rows | None:
@@ -226,9 +235,6 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     def decode(tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None) -> Tensor:
         return model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]  # type: ignore[no-any-return]
 
-    def verify(tokens: Tensor, lengths: Tensor, table: Tensor) -> Tensor:
-        return model(tokens, PagedCache(pages, tokens.shape[1], lengths, table))  # type: ignore[no-any-return]
-
     def copy_page(source: Tensor, target: Tensor) -> None:
         pages.copy(source, target)
 
@@ -236,8 +242,8 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         assert states is not None
         states.reset(slot[None])
 
-    rows = {0: batch, 1: table}
     slot, slots = ((np.zeros((), i32),), (np.zeros(2, i32),)) if states is not None else ((), ())
+    own = {"slots": {0: batch}} if states is not None else {}
     functions = {
         "prefill": (
             prefill,
@@ -247,25 +253,20 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         "decode": (
             decode,
             (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *slots),
-            {"tokens": {0: batch}, "lengths": {0: batch}, "table": rows, **({"slots": {0: batch}} if slots else {})},
+            {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **own},
         ),
         **embedding,
     }
     if states is not None:
         return {**functions, "reset": (reset, (np.zeros((), i32),))}
-    return {
-        **functions,
-        "verify": (
-            verify,
-            (np.zeros((2, 2), i32), np.zeros(2, i32), np.zeros((2, 2), i32)),
-            {"tokens": {0: batch, 1: f"tokens<={options.speculated}"}, "lengths": {0: batch}, "table": rows},
-        ),
-        "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32))),
-    }
+    return {**functions, "copy_page": (copy_page, (np.zeros(1, i32), np.zeros(1, i32)))}
 
 
 class LibraryRunner:
     """The `Runner` of a library that `compile_library` made."""
+
+    uniform = False
+    """`prefill` multiplies other factors than `decode`, or by other kernels."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -273,7 +274,7 @@ class LibraryRunner:
         if about is None:
             raise CompileError("this library was not made of a language model: see `tilewright llm compile`")
         self.vocabulary, self.pages, self.context = about["vocabulary"], about["pages"], about["context"]
-        self.chunk, self.max_batch = about["chunk"], about["max_batch"]
+        self.chunk, self.max_batch, self.rows = about["chunk"], about["max_batch"], about["rows"]
         self.has_state = about["has_state"]
         self._functions = library.functions
 
@@ -296,9 +297,6 @@ class LibraryRunner:
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
         own = (slots,) if self.has_state else ()
         return self._call("decode", tokens, lengths, pages, *own)  # type: ignore[no-any-return]
-
-    def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        return self._call("verify", tokens, lengths, pages)  # type: ignore[no-any-return]
 
     def copy_page(self, source: int, target: int) -> None:
         self._call("copy_page", np.array([source], np.int32), np.array([target], np.int32))

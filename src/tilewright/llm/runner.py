@@ -27,21 +27,27 @@ class Runner(Protocol):
     chunk: int
     """Most tokens of one `prefill`."""
     max_batch: int
+    """Most sequences at a time."""
+    rows: int
+    """Most tokens of one `decode`, at least `max_batch`."""
     context: int
     """Most tokens of a sequence."""
     has_state: bool
-    """Whether sequences have state beside their pages: then a prefix's pages alone do not continue it."""
+    """Whether sequences have state beside their pages: then a prefix's pages alone do not continue it, and nothing can be taken back."""
+    uniform: bool
+    """Whether `prefill` and `decode` make the same of a token, bit for bit. Be it so or not, each of them must give the same results however tokens are
+    divided into calls and whatever else is in a call."""
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
         """The logits [vocabulary] after the last of `tokens` [n], which follow `start` tokens that `pages` already hold; `pages` suffice for ``start + n``."""
         ...
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        """The logits [batch, vocabulary] after one more token [batch] of each sequence, of which `lengths` tokens are held; `pages` [batch, any], -1 where none."""
-        ...
+        """The logits [rows, vocabulary] after each of `tokens` [rows], which follow `lengths` tokens each; `pages` [rows, any], -1 where none.
 
-    def verify(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        """Like `decode` for k tokens each: [batch, k] to logits [batch, k, vocabulary]."""
+        Rows may be of one sequence: its next tokens, one after the other (unless it `has_state`). Then a row sees those before it, as if they had been
+        decoded in calls of their own. What is written for tokens that turn out to be wrong guesses is written over later.
+        """
         ...
 
     def copy_page(self, source: int, target: int) -> None:

@@ -102,13 +102,13 @@ def test_a_request_gets_what_the_model_says() -> None:
     assert fake.calls["prefill"] == 2 and fake.calls["decode"] == 29 and not leaks(engine)
 
 
-@pytest.mark.parametrize("pages", [64, 9])
+@pytest.mark.parametrize(("pages", "uniform"), [(64, True), (9, True), (9, False)])
 @pytest.mark.parametrize(
     "speculation", [None, Speculation(tokens=3, max_batch=99), "draft"], ids=["plain", "lookup", "draft"]
 )
-def test_64_requests_at_once_get_what_each_gets_alone(pages: int, speculation: Any) -> None:
+def test_64_requests_at_once_get_what_each_gets_alone(pages: int, uniform: bool, speculation: Any) -> None:
     """With 9 pages hardly two sequences fit, so that they take each other's all the time."""
-    runner = {"local": 0.85, "pages": pages}
+    runner = {"local": 0.85, "pages": pages, "uniform": uniform}
     draft = None
     if speculation == "draft":
         draft = FakeRunner(**{"vocabulary": tokenizer().vocabulary, **runner}, draft=True)
@@ -132,7 +132,7 @@ def test_64_requests_at_once_get_what_each_gets_alone(pages: int, speculation: A
     assert len(streams) == 64 and not fake.misuses and (draft is None or not draft.misuses)
     ended = 0
     for i, stream in enumerate(streams):
-        expected = alone(stream.request, local=0.85)
+        expected = alone(stream.request, local=0.85, uniform=uniform)
         for got, want in zip(stream.collect(), expected, strict=True):
             if got.finish_reason == "cancelled":
                 assert i in cancelled and want.tokens[: len(got.tokens)] == got.tokens
@@ -146,13 +146,14 @@ def test_64_requests_at_once_get_what_each_gets_alone(pages: int, speculation: A
     assert not leaks(engine)
 
 
-def test_sequences_with_state_share_nothing_and_are_computed_again() -> None:
-    engine, fake = watched(pages=6, has_state=True, max_batch=4)
+@pytest.mark.parametrize("uniform", [True, False])
+def test_sequences_with_state_share_nothing_and_are_computed_again(uniform: bool) -> None:
+    engine, fake = watched(pages=6, has_state=True, max_batch=4, uniform=uniform)
     grown = [Request([5 + i] * 50, GREEDY, max_tokens=100, ignore_eos=True) for i in range(4)]
     streams = [engine.submit(request) for request in [*grown, *requests(12, 1)]]
     found = [stream.collect() for stream in streams]
     for stream, got in zip(streams, found, strict=True):
-        assert got == alone(stream.request, has_state=True)
+        assert got == alone(stream.request, has_state=True, uniform=uniform)
     assert not fake.misuses and fake.calls["copy_page"] == 0 and engine.stats().preemptions > 0 and not leaks(engine)
     with pytest.raises(RequestError, match="cannot be used with speculation"):
         Engine(fake, tokenizer(), Options(speculation=Speculation()))
@@ -195,6 +196,31 @@ def test_a_prompt_that_comes_again_is_not_computed_again() -> None:
     stream.collect()
     assert stream.cached_tokens == 234, "all but the last token of the answer, which was never fed"
     assert engine.stats().cached_tokens == 229 + 234
+
+
+def test_where_decoding_is_another_arithmetic_prompts_alone_are_shared() -> None:
+    engine, fake = watched(uniform=False)
+    prompt = list(range(2, 148))
+    first = engine.submit(Request(prompt, GREEDY, max_tokens=80, ignore_eos=True)).collect()[0]
+    assert first.tokens == fake.greedy(prompt, 80)
+    for more, cached in (([], 145), (first.tokens, 146), ([7], 146)):
+        stream = engine.submit(Request([*prompt, *more], GREEDY, max_tokens=5, ignore_eos=True))
+        assert stream.collect()[0].tokens == fake.greedy([*prompt, *more], 5) and stream.cached_tokens == cached
+
+
+def test_what_was_decoded_is_decoded_again_many_tokens_at_a_time() -> None:
+    """The one of low priority is preempted when it has said 40 tokens, of which a call takes 16."""
+    engine, fake = watched(max_batch=1, speculated=16, uniform=False)
+    low = engine.submit(Request([5] * 100, GREEDY, max_tokens=50, ignore_eos=True, priority=1))
+    for _ in range(40):
+        engine.step()
+    high = engine.submit(Request([9], GREEDY, max_tokens=1, ignore_eos=True))
+    engine.step()
+    assert high.done and engine.stats().preemptions == 1
+    before = dict(fake.calls)
+    assert low.collect()[0].tokens == fake.greedy([5] * 100, 50)
+    assert fake.calls["prefill"] == before["prefill"], "the prompt was found"
+    assert fake.calls["decode"] - before["decode"] == 3 + 9, "39 tokens that were known and the 40th, 9 that were not"
 
 
 def test_prompts_that_come_together_are_computed_once() -> None:
@@ -344,9 +370,9 @@ def failing(fake: FakeRunner, call: str, when: Callable[[], bool]) -> None:
     fake.before = before
 
 
-@pytest.mark.parametrize("call", ["prefill", "decode", "verify"])
+@pytest.mark.parametrize("call", ["prefill", "decode"])
 def test_an_error_of_the_runner_fails_its_requests_and_no_others(call: str) -> None:
-    engine, fake = watched(Options(speculation=Speculation(max_batch=9)) if call == "verify" else None, local=1.0)
+    engine, fake = watched(local=1.0)
     prompt = [5, 6, 7] * 30
     bad = [engine.submit(Request([*prompt, i], GREEDY, max_tokens=60, ignore_eos=True, n=2)) for i in range(2)]
     for _ in range(4):
@@ -356,7 +382,7 @@ def test_an_error_of_the_runner_fails_its_requests_and_no_others(call: str) -> N
     failing(fake, call, lambda: broken != [] and broken.pop())
     while broken:
         engine.step()
-    hit, spared = {"prefill": ([late], bad), "decode": (bad, [late]), "verify": ([*bad, late], [])}[call]
+    hit, spared = {"prefill": ([late], bad), "decode": (bad, [late])}[call]
     for stream in hit:
         with pytest.raises(EngineError, match="the model failed: OSError: out of luck"):
             stream.collect()
@@ -366,7 +392,7 @@ def test_an_error_of_the_runner_fails_its_requests_and_no_others(call: str) -> N
     for stream in spared:
         for choice in stream.collect():
             assert choice.tokens == fake.greedy(stream.request.prompt, 60)
-    assert engine.stats().finished["error"] == {"prefill": 1, "decode": 4, "verify": 5}[call]
+    assert engine.stats().finished["error"] == {"prefill": 1, "decode": 4}[call]
     assert engine.submit(Request([5], GREEDY, max_tokens=3, ignore_eos=True)).collect()[0].tokens == fake.greedy([5], 3)
     assert not fake.misuses and not leaks(engine)
 

@@ -12,7 +12,7 @@ from tests.llm.small_tokenizer import tokenizer
 from tilewright.errors import RequestError
 from tilewright.llm.engine.engine import Engine, Options
 from tilewright.llm.engine.sampling import Chooser, SamplingParameters, choose, probabilities
-from tilewright.llm.engine.scheduler import Sequence
+from tilewright.llm.engine.sequence import Sequence
 from tilewright.llm.engine.speculative import Guess, PromptLookup, Speculation, accepted
 from tilewright.llm.engine.stream import Request, Stream
 from tilewright.llm.tokenizer import Detokenizer

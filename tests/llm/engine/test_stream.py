@@ -130,7 +130,7 @@ def test_a_mistake_of_the_engine_fails_its_requests_and_the_thread_lives(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_measure", lambda sequence, tokens: 1 / 0)
+        patch.setattr(engine._outputs, "_measure", lambda sequence, tokens: 1 / 0)
         with pytest.raises(EngineError, match="the engine failed: ZeroDivisionError"):
             engine.submit(request()).collect()
     assert engine.submit(request()).collect()[0].tokens == said(engine, 5)

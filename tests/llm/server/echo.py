@@ -43,11 +43,12 @@ class EchoRunner:
 
     vocabulary = 259
     has_state = False
+    uniform = True
 
     def __init__(self, pages: int = 512, chunk: int = 128, max_batch: int = 16, context: int = 2048) -> None:
         self.pages = pages
         self.chunk = chunk
-        self.max_batch = max_batch
+        self.max_batch = self.rows = max_batch
         self.context = context
         self._cache = np.full((pages, PAGE), -1, np.int32)
         self._tokenizer = tokenizer()
@@ -59,10 +60,6 @@ class EchoRunner:
 
     def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
         return np.stack([self.prefill(tokens[i : i + 1], int(lengths[i]), pages[i], 0) for i in range(len(tokens))])
-
-    def verify(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
-        steps = range(tokens.shape[1])
-        return np.stack([self.decode(tokens[:, k], lengths + k, pages, slots) for k in steps], axis=1)
 
     def copy_page(self, source: int, target: int) -> None:
         self._cache[target] = self._cache[source]

@@ -6,22 +6,23 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as List
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ...errors import EngineError, InternalError, OverloadedError, RequestError, TilewrightError
+from ...errors import EngineError, OverloadedError, RequestError, TilewrightError
 from ..runner import Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
-from .sampling import Chooser, TokenLogprob, choose, logprobs, seed_of_choice
-from .scheduler import Scheduler, Sequence
-from .speculative import DraftModel, Guess, PromptLookup, Speculation, accepted
+from .outputs import Outputs
+from .sampling import Chooser, seed_of_choice
+from .scheduler import Scheduler
+from .sequence import Sequence
+from .speculative import DraftModel, Speculation
 from .statistics import Statistics
-from .stream import Delta, FinishReason, Request, Stream, failure
+from .steps import Steps
+from .stream import Request, Stream, failure
 
 log = logging.getLogger(__name__)
 
@@ -63,29 +64,28 @@ class Engine:
         self.runner = runner
         self.tokenizer = tokenizer
         self.options = options = options or Options()
-        self._chunk = _fit("chunk", options.chunk, runner.chunk)
         self._scheduler = Scheduler(
             pages=_fit("pages", options.pages, runner.pages),
             slots=_fit("max_batch", options.max_batch, runner.max_batch),
             context=runner.context,
             share=not runner.has_state,
             keep=options.prefix_cache,
-            copy_page=self._copy_page,
+            copy_page=lambda source, target: self._steps.copy_page(source, target),
         )
-        self._speculation = options.speculation
-        self._lookup = PromptLookup()
-        self._draft: DraftModel | None = None
+        draft = None
         if options.speculation is not None:
             if runner.has_state:
                 raise RequestError(
                     "the model keeps state that cannot be taken back: it cannot be used with speculation"
                 )
             if options.speculation.draft is not None:
-                self._draft = DraftModel(options.speculation.draft)
-                self._draft.check(runner)
-                self._scheduler.drafts = True
-        self._random = random.Random(options.seed)
+                draft = DraftModel(options.speculation.draft)
+                draft.check(runner)
         self._statistics = Statistics(pages=self._scheduler.pool.size)
+        self._outputs = Outputs(tokenizer, self._scheduler, self._statistics)
+        chunk = _fit("chunk", options.chunk, runner.chunk)
+        self._steps = Steps(runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft)
+        self._random = random.Random(options.seed)
         self._order = 0
         self._stepping = threading.RLock()
         self._changed = threading.Condition()  # guards what follows
@@ -129,6 +129,7 @@ class Engine:
             for index, constraint in enumerate(constraints):
                 chooser = Chooser(request.sampling, request.prompt, seed_of_choice(seed, index), constraint)
                 sequence = Sequence(request, stream, index, self._order, chooser, Detokenizer(self.tokenizer))
+                sequence.uniform = self.runner.uniform
                 sequence.submitted = now
                 sequences.append(sequence)
             if self._scheduler.share:
@@ -212,8 +213,8 @@ class Engine:
                 self._receive()
                 worked = self._embed()
                 self._admit()
-                worked = self._decode() or worked
-                worked = self._prefill() or worked or bool(self._scheduler.running)
+                worked = self._steps.decode() or worked
+                worked = self._steps.prefill() or worked or bool(self._scheduler.running)
                 self._statistics.steps += worked
             except Exception as error:
                 self._fail_all(failure("the engine failed", error))
@@ -259,10 +260,7 @@ class Engine:
             streams = set(map(id, cancelled))
             for sequence in self._scheduler.everyone():
                 if id(sequence.stream) in streams:
-                    self._scheduler.remove(sequence)
-                    for one in (sequence, *sequence.forks):
-                        self._end(one, "cancelled")
-                        one.stream.put(Delta("", [], None, "cancelled", one.index))
+                    self._outputs.cancel(sequence)
 
     def _admit(self) -> None:
         now = time.perf_counter()
@@ -271,15 +269,13 @@ class Engine:
                 try:
                     self.runner.reset(sequence.slot)
                 except Exception as error:
-                    self._fail([sequence], failure("the model failed", error))
+                    self._outputs.fail([sequence], failure("the model failed", error))
                     continue
             if not sequence.admitted:
                 sequence.admitted = now
                 self._statistics.queue_time.observe(now - sequence.submitted)
                 if not sequence.index:
                     self._statistics.prompt_tokens += len(sequence.request.prompt)
-
-    # The steps
 
     def _embed(self) -> bool:
         with self._changed:
@@ -293,231 +289,13 @@ class Engine:
                 future.set_exception(failure("the model failed to embed the text", error))
         return True
 
-    def _prefill(self) -> bool:
-        work = self._scheduler.next_prefill(self._chunk)
-        if work is None:
-            return False
-        sequence, start, end = work
-        tokens = np.array(sequence.tokens[start:end], np.int32)
-        pages = self._scheduler.pages_of([sequence])[0]
-        try:
-            logits = self._checked(self.runner.prefill(tokens, start, pages, sequence.slot), ())
-        except Exception as error:
-            self._fail([sequence], failure("the model failed", error))
-            return True
-        drafted = sequence.drafted
-        if self._draft is not None:
-            draft = self._draft
-            if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, self._scheduler, sequence)):
-                drafted = end
-        self._scheduler.wrote(sequence, end, drafted)
-        self._scheduler.serve(sequence, end - start)
-        if end == len(sequence.tokens):
-            self._advance([sequence], [Guess([])], logits[None, None])
-        return True
-
-    def _decode(self) -> bool:
-        speculation, more = self._speculation, 1
-        if speculation is not None and sum(s.decoding for s in self._scheduler.running) <= speculation.max_batch:
-            more += speculation.tokens
-        sequences, more = self._scheduler.reserve(more)
-        if not sequences:
-            return False
-        guesses = [Guess([]) for _ in sequences]
-        if more > 1:
-            if self._draft is None:
-                guesses = self._lookup.guess(sequences, more - 1, self._scheduler)
-            else:
-                draft = self._draft
-                self._try_draft(
-                    lambda: guesses.__setitem__(slice(None), draft.guess(sequences, more - 1, self._scheduler))
-                )
-        k = 1 + max(len(g.tokens) for g in guesses)
-        tokens = np.zeros(
-            (len(sequences), k), np.int32
-        )  # behind a row's guesses: written to the cache, and written over later
-        for row, s, g in zip(tokens, sequences, guesses, strict=True):
-            row[: 1 + len(g.tokens)] = [s.tokens[-1], *g.tokens]
-        lengths = np.array([s.held for s in sequences], np.int32)
-        slots = np.array([s.slot for s in sequences], np.int32)
-        pages = self._scheduler.pages_of(sequences)
-        try:
-            if k == 1:
-                found = self.runner.decode(tokens[:, 0], lengths, pages, slots)
-                logits = self._checked(found, (len(sequences),))[:, None]
-            else:
-                logits = self._checked(self.runner.verify(tokens, lengths, pages, slots), tokens.shape)
-        except Exception as error:
-            self._fail(sequences, failure("the model failed", error))
-            return True
-        for s in sequences:
-            s.held += 1
-        self._advance(sequences, guesses, logits)
-        return True
-
-    def _advance(self, sequences: List[Sequence], guesses: List[Guess], logits: Floats) -> None:
-        """Choose the next tokens of sequences whose tokens are all held.
-
-        Args:
-            sequences: n of them.
-            guesses: of each, which the cache holds as well.
-            logits: f32 [n, k, vocabulary]: after the last token, and after each guess.
-        """
-        entries: list[tuple[Sequence, Guess, int]] = []
-        for i, (sequence, guess) in enumerate(zip(sequences, guesses, strict=True)):
-            entries.append((sequence, guess, i))
-            forks, sequence.forks = sequence.forks, []
-            entries += [(fork, Guess([]), i) for fork in forks if self._scheduler.start_fork(sequence, fork)]
-        rows = [(i, j) for _, guess, i in entries for j in range(len(guess.tokens) + 1)]
-        raw = logits[:, 0] if len(rows) == len(logits) else logits[tuple(np.transpose(rows))]
-        adjusted = raw
-        if any(s.chooser.adjusts for s, _, _ in entries):
-            adjusted = np.array(raw)
-            row = 0
-            for sequence, guess, _ in entries:
-                self._adjust(sequence, guess, adjusted[row : row + len(guess.tokens) + 1])
-                row += len(guess.tokens) + 1
-        steps = [(s.chooser, s.output + j) for s, guess, _ in entries for j in range(len(guess.tokens) + 1)]
-        chosen = choose(adjusted, steps).tolist()
-        end = 0
-        for sequence, guess, _ in entries:
-            start, end = end, end + len(guess.tokens) + 1
-            if sequence.finished:  # another choice of the request has failed
-                continue
-            tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
-            sequence.held += len(tokens) - 1
-            self._statistics.proposed_tokens += len(guess.tokens)
-            self._statistics.accepted_tokens += len(tokens) - 1
-            top = sequence.request.sampling.logprobs
-            probable = (
-                None if top is None else [logprobs(raw[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
-            )
-            self._give(sequence, tokens, probable)
-
-    def _adjust(self, sequence: Sequence, guess: Guess, logits: Floats) -> None:
-        """Penalties, bias and grammar: each row as if the guesses before it were right."""
-        chooser, count = sequence.chooser, 0
-        if not chooser.adjusts:
-            return
-        chooser.look_ahead()
-        try:
-            for row, token in zip(logits, [*guess.tokens, None], strict=True):
-                chooser.adjust(row)
-                if token is not None:
-                    chooser.accept(token)
-                    count += 1
-        except TilewrightError as error:
-            self._fail([sequence], error)
-        finally:
-            chooser.look_back(guess.tokens[:count])
-
-    def _give(self, sequence: Sequence, tokens: list[int], probable: list[TokenLogprob] | None) -> None:
-        """Append tokens to a sequence and hand them to the reader, up to where the output ends."""
-        request, chooser = sequence.request, sequence.chooser
-        most = self.limit
-        if request.max_tokens is not None:
-            most = min(most, len(request.prompt) + request.max_tokens)
-        text, given, ended = "", 0, False
-        reason: FinishReason | None = None
-        for token in tokens:
-            if token < 0:
-                what = "the model's logits are no numbers" if chooser.constraint is None else "the grammar allows none"
-                self._fail([sequence], EngineError(f"no token can follow the {len(sequence.tokens)} so far: {what}"))
-                return
-            sequence.tokens.append(token)
-            given += 1
-            if token in request.stop_tokens or (token in self.tokenizer.eos and not request.ignore_eos):
-                reason = "stop"
-                break
-            piece, ended = sequence.stops.add(sequence.detokenizer.add((token,)))
-            text += piece
-            try:
-                chooser.accept(token)
-            except TilewrightError as error:
-                self._fail([sequence], error)
-                return
-            if ended or (chooser.constraint is not None and chooser.constraint.complete):
-                reason = "stop"
-                break
-            if len(sequence.tokens) >= most:
-                reason = "length"
-                break
-        sequence.held = min(sequence.held, len(sequence.tokens))
-        sequence.drafted = min(sequence.drafted, sequence.held)
-        if reason is not None and not ended:
-            rest, ended = sequence.stops.finish(sequence.detokenizer.finish())
-            text += rest
-            reason = "stop" if ended else reason
-        self._scheduler.serve(sequence, 2 * given)  # as costly as two of a prompt, says the paper on fairness
-        self._measure(sequence, given)
-        self._put(sequence, Delta(text, tokens[:given], probable and probable[:given], reason, sequence.index))
-
-    def _measure(self, sequence: Sequence, tokens: int) -> None:
-        now, statistics = time.perf_counter(), self._statistics
-        statistics.generated_tokens += tokens
-        if not sequence.emitted:
-            statistics.time_to_first_token.observe(now - sequence.submitted)
-            if not sequence.index:
-                statistics.cached_tokens += sequence.stream.cached_tokens
-        else:
-            for _ in range(tokens):
-                statistics.inter_token.observe((now - sequence.emitted) / tokens)
-        sequence.emitted = now
-
-    # How sequences end
-
-    def _put(self, sequence: Sequence, delta: Delta) -> None:
-        if delta.finish_reason is not None:
-            self._scheduler.remove(sequence)
-            self._end(sequence, delta.finish_reason)
-        sequence.stream.put(delta)
-
-    def _end(self, sequence: Sequence, reason: str) -> None:
-        self._statistics.finished[reason] += 1
-        self._statistics.request_time.observe(time.perf_counter() - sequence.submitted)
-
-    def _fail(self, sequences: List[Sequence], error: TilewrightError) -> None:
-        """These sequences cannot go on, nor can the other choices of their requests. What their pages hold is not to be relied on."""
-        streams = {id(s.stream): s.stream for s in sequences}
-        for sequence in [*sequences, *self._scheduler.everyone()]:
-            if id(sequence.stream) in streams and not sequence.finished:
-                self._scheduler.remove(sequence, keep=sequence not in sequences)
-                for one in (sequence, *sequence.forks):
-                    self._end(one, "error")
-        for stream in streams.values():
-            stream.fail(error)
-
     def _fail_all(self, error: TilewrightError) -> None:
-        self._fail(list(self._scheduler.everyone()), error)
+        self._outputs.fail(list(self._scheduler.everyone()), error)
         with self._changed:
             texts, self._texts = self._texts, []
         for _, future in texts:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
-
-    # The runner
-
-    def _copy_page(self, source: int, target: int) -> None:
-        self.runner.copy_page(source, target)
-        if self._draft is not None:
-            self._draft.runner.copy_page(source, target)
-
-    def _checked(self, logits: Any, shape: tuple[int, ...]) -> Floats:
-        found: Floats = np.asarray(logits)
-        if found.shape != (*shape, self.runner.vocabulary):
-            raise InternalError(f"the model gave logits of shape {found.shape}, not {(*shape, self.runner.vocabulary)}")
-        return found
-
-    def _try_draft(self, call: Callable[[], object]) -> bool:
-        """Call the draft model; should it fail, go on without: outputs do not depend on it."""
-        try:
-            call()
-        except Exception:
-            log.exception("the draft model failed; going on without speculation")
-            self._draft = self._speculation = None
-            self._scheduler.drafts = False
-            return False
-        return True
 
 
 def _fit(name: str, wanted: int | None, most: int) -> int:

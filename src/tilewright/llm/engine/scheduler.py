@@ -10,65 +10,11 @@ from collections.abc import Sequence as List
 import numpy as np
 
 from ..runner import PAGE, Ints
-from ..tokenizer import Detokenizer
 from .pages import PagePool
 from .prefix_cache import Node, PrefixCache
-from .sampling import Chooser
-from .stopping import StopStrings
-from .stream import Request, Stream
+from .sequence import Sequence
 
 log = logging.getLogger(__name__)
-
-
-class Sequence:
-    """One choice of a request: its tokens, and how many of them the KV cache holds."""
-
-    def __init__(
-        self, request: Request, stream: Stream, index: int, order: int, chooser: Chooser, detokenizer: Detokenizer
-    ) -> None:
-        self.request = request
-        self.stream = stream
-        self.index = index
-        self.rank = (request.priority, order, index)
-        """Who goes first, and who makes room for whom."""
-        self.chooser = chooser
-        self.detokenizer = detokenizer
-        self.stops = StopStrings(request.stop)
-        self.tokens = list(request.prompt)
-        self.held = 0
-        """How many of `tokens` the cache holds: all but the last, while the sequence is decoded."""
-        self.drafted = 0
-        """How many of them the draft model's cache holds."""
-        self.table: list[int] = []
-        """The pages."""
-        self.nodes: list[Node] = []
-        """The first of these pages, which are the prefix cache's."""
-        self.slot = -1
-        self.forks: list[Sequence] = []
-        """Choices that go on from this one's prompt once the cache holds it."""
-        self.service = 0
-        """Tokens of prefill so far, plus what had been given to others when the sequence came: the least goes next."""
-        self.submitted = 0.0
-        self.admitted = 0.0
-        self.emitted = 0.0
-        """When, in seconds of `time.perf_counter`; 0 not yet."""
-        self.resumed = False
-        """Whether it was preempted."""
-        self.finished = False
-
-    @property
-    def output(self) -> int:
-        """How many tokens were chosen."""
-        return len(self.tokens) - len(self.request.prompt)
-
-    @property
-    def rejects(self) -> bool:
-        """Whether a draft model's guesses are accepted by rejection sampling: outputs that nobody asked to be repeatable."""
-        return self.request.sampling.seed is None and not self.request.sampling.greedy
-
-    @property
-    def decoding(self) -> bool:
-        return self.held > 0 and len(self.tokens) - self.held == 1
 
 
 def _pages(tokens: int) -> int:
@@ -174,8 +120,8 @@ class Scheduler:
             self._find_prefix(sequence)
             if sequence.decoding:  # all but the last token was found
                 continue
-            start, end = sequence.held, min(sequence.held + chunk, len(sequence.tokens))
-            if end < len(sequence.tokens) and end - end % PAGE > start:
+            start, end = sequence.held, min(sequence.held + chunk, sequence.prefix)
+            if end < sequence.prefix and end - end % PAGE > start:
                 end -= end % PAGE  # only at a page's border can it go on with another's pages
             if not self._grow(sequence, end):
                 continue
@@ -183,14 +129,12 @@ class Scheduler:
             sequence.service += end - start
             return sequence, start, end
 
-    def reserve(self, more: int) -> tuple[list[Sequence], int]:
-        """The sequences to decode, by rank, with pages for `more` tokens beyond those that are held, or as many as there is room for: at least 1."""
-        decoding = [s for s in self.running if s.decoding]
-        room = min((self.limit - s.held for s in decoding), default=1)
-        more = min(more, room)
-        if more > 1 and sum(_pages(s.held + more) - len(s.table) for s in decoding) > self.cache.available:
-            more = 1
-        return [s for s in decoding if s.slot >= 0 and self._grow(s, s.held + more)], more
+    def reserve(self, wanted: dict[Sequence, int]) -> dict[Sequence, int]:
+        """Pages for so many tokens beyond those that each of these sequences, by rank, holds; for at most one where there are not enough. Who has got them, for how many."""
+        wanted = {s: min(n, self.limit - s.held) for s, n in wanted.items()}
+        if sum(_pages(s.held + n) - len(s.table) for s, n in wanted.items()) > self.cache.available:
+            wanted = dict.fromkeys(wanted, 1)
+        return {s: n for s, n in wanted.items() if s.slot >= 0 and self._grow(s, s.held + n)}
 
     def preempt(self, sequence: Sequence) -> None:
         """Take slot and pages from a sequence; it waits to be computed again."""
@@ -245,7 +189,7 @@ class Scheduler:
         if self._blocked is not None and self._blocked[0] is sequence and available <= self._blocked[1]:
             return False
         node, shared, tokens = self.cache.root, 0, sequence.tokens
-        while self.share and (shared + 1) * PAGE < len(tokens):
+        while self.share and (shared + 1) * PAGE <= min(sequence.prefix, len(tokens) - 1):
             child = self.cache.child(node, tokens[shared * PAGE : (shared + 1) * PAGE])
             if child is None or not child.users:
                 break
@@ -288,7 +232,9 @@ class Scheduler:
         sequence.table, sequence.nodes = [], []
 
     def _shareable(self, sequence: Sequence) -> int:
-        return min(sequence.held, sequence.drafted) if self.drafts else sequence.held
+        """How many tokens its pages hold for others."""
+        held = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
+        return min(held, sequence.prefix)
 
     def _publish(self, sequence: Sequence) -> None:
         """Hand a sequence's whole pages to the prefix cache."""
@@ -305,7 +251,7 @@ class Scheduler:
         """Go on with pages that others have computed. At least the last token is left, for its logits."""
         if not self.share or sequence.held != len(sequence.nodes) * PAGE:
             return
-        tokens, goal = sequence.tokens, len(sequence.tokens) - 1
+        tokens, goal = sequence.tokens, min(sequence.prefix, len(sequence.tokens) - 1)
         before = sequence.held
         while (end := sequence.held + PAGE) <= goal:
             parent = sequence.nodes[-1] if sequence.nodes else self.cache.root

@@ -16,7 +16,8 @@ import numpy as np
 from ...errors import RequestError
 from ..runner import PAGE, Runner
 from .sampling import Floats, choose, draw, probabilities
-from .scheduler import Scheduler, Sequence
+from .scheduler import Scheduler
+from .sequence import Sequence
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,15 @@ def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     shifted = is_shifted(isa, p)
     size = (t.rows + shifted) * t.vectors
     unroll = MAX_UNROLL if size <= MIN_CHAINS else MAX_UNROLL // 2
-    chains = 1
-    while size * chains < MIN_CHAINS and chains < unroll and size * chains * 2 <= tile_rows(isa, t.vectors) * t.vectors:
+    chains = (
+        1  # where the number of rows is not known always: each row's sums must be the same whatever rows are beside it
+    )
+    while (
+        isinstance(p.m, int)
+        and size * chains < MIN_CHAINS
+        and chains < unroll
+        and size * chains * 2 <= tile_rows(isa, t.vectors) * t.vectors
+    ):
         chains *= 2
     ahead = PREFETCH // size if size > MIN_CHAINS else 0  # small tiles read B faster than prefetches can be issued
 

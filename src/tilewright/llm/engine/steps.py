@@ -1,0 +1,211 @@
+"""`Steps`: the calls of the model that make a step of the engine, and the tokens that follow from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...errors import InternalError, TilewrightError
+from ..runner import Floats, Runner
+from .outputs import Outputs
+from .sampling import choose, logprobs
+from .scheduler import Scheduler
+from .sequence import Sequence
+from .speculative import DraftModel, Guess, PromptLookup, Speculation, accepted
+from .statistics import Statistics
+from .stream import failure
+
+log = logging.getLogger(__name__)
+
+
+class Steps:
+    """Decodes and prefills the sequences of a scheduler. An error of the model fails the sequences of that call."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        outputs: Outputs,
+        statistics: Statistics,
+        chunk: int,
+        speculation: Speculation | None,
+        draft: DraftModel | None,
+    ) -> None:
+        """
+        Args:
+            runner: the model.
+            scheduler: of the sequences.
+            outputs: where tokens and failures go.
+            statistics: where speculation is counted.
+            chunk: most tokens of a prompt in one call.
+            speculation: whether several tokens are guessed at a time.
+            draft: who guesses, instead of looking into the text.
+        """
+        self._runner, self._scheduler, self._outputs, self._statistics = runner, scheduler, outputs, statistics
+        self._chunk, self._speculation, self._draft = chunk, speculation, draft
+        self._lookup = PromptLookup()
+        scheduler.drafts = draft is not None
+
+    def prefill(self) -> bool:
+        """Compute a chunk of one prompt. Whether there was anything to do."""
+        work = self._scheduler.next_prefill(self._chunk)
+        if work is None:
+            return False
+        sequence, start, end = work
+        tokens = np.array(sequence.tokens[start:end], np.int32)
+        pages = self._scheduler.pages_of([sequence])[0]
+        try:
+            logits = self._checked(self._runner.prefill(tokens, start, pages, sequence.slot))
+        except Exception as error:
+            self._outputs.fail([sequence], failure("the model failed", error))
+            return True
+        drafted = sequence.drafted
+        if self._draft is not None:
+            draft = self._draft
+            if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, self._scheduler, sequence)):
+                drafted = end
+        self._scheduler.wrote(sequence, end, drafted)
+        self._scheduler.serve(sequence, end - start)
+        if end == len(sequence.tokens):
+            self._advance([(sequence, Guess([]), 0)], logits[None])
+        return True
+
+    def decode(self) -> bool:
+        """Decode the next token of every sequence whose prompt is computed, and guesses behind it. Of sequences that were preempted, tokens that were
+        chosen before. Whether there was anything to do."""
+        scheduler = self._scheduler
+        decoding = [s for s in scheduler.running if s.decoding]
+        if not decoding:
+            return False
+        speculation, guessed = self._speculation, 0
+        if speculation is not None and len(decoding) <= speculation.max_batch:
+            guessed = speculation.tokens
+        most = 1 if self._runner.has_state else self._runner.rows // len(decoding)
+        wanted = {s: 1 + guessed if s.missing == 1 else s.missing for s in decoding}
+        rows = scheduler.reserve({s: min(n, most) for s, n in wanted.items()})
+        guesses = self._guess([s for s in rows if s.missing == 1 and rows[s] > 1], rows)
+        if not rows:
+            return False
+        tokens: list[int] = []
+        ready: list[tuple[Sequence, Guess, int]] = []
+        for s in rows:
+            guess = guesses.get(s, Guess([]))
+            known = s.tokens[s.held : s.held + rows[s]]
+            tokens += [*known, *guess.tokens]
+            rows[s] = len(known) + len(guess.tokens)
+            if len(known) == s.missing:
+                ready.append((s, guess, len(tokens) - len(guess.tokens) - 1))
+        sequences, counts = list(rows), list(rows.values())
+        lengths = np.concatenate([np.arange(s.held, s.held + n, dtype=np.int32) for s, n in rows.items()])
+        slots = np.repeat(np.array([s.slot for s in sequences], np.int32), counts)
+        pages = np.repeat(scheduler.pages_of(sequences), counts, axis=0)
+        try:
+            found = self._runner.decode(np.array(tokens, np.int32), lengths, pages, slots)
+            logits = self._checked(found, len(tokens))
+        except Exception as error:
+            self._outputs.fail(sequences, failure("the model failed", error))
+            return True
+        for s, n in rows.items():
+            s.held = min(s.held + n, len(s.tokens))
+        self._advance(ready, logits)
+        return True
+
+    def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> dict[Sequence, Guess]:
+        """What may come next, where a call has so many rows for each sequence."""
+        if not sequences:
+            return {}
+        most = min(rows[s] for s in sequences) - 1
+        found: list[Guess] = []
+        if self._draft is None:
+            found = self._lookup.guess(sequences, most, self._scheduler)
+        else:
+            draft = self._draft
+            self._try_draft(lambda: found.extend(draft.guess(sequences, most, self._scheduler)))
+        return dict(zip(sequences, found, strict=False))
+
+    def _advance(self, ready: list[tuple[Sequence, Guess, int]], logits: Floats) -> None:
+        """Choose the next tokens of sequences whose tokens are all held.
+
+        Args:
+            ready: the sequences, guesses of what follows, which the cache holds as well, and the row of the logits after the last token, behind which are
+                those after each guess.
+            logits: f32 [rows, vocabulary].
+        """
+        entries: list[tuple[Sequence, Guess, int]] = []
+        for sequence, guess, row in ready:
+            entries.append((sequence, guess, row))
+            forks, sequence.forks = sequence.forks, []
+            entries += [(fork, Guess([]), row) for fork in forks if self._scheduler.start_fork(sequence, fork)]
+        rows = [row + j for _, guess, row in entries for j in range(len(guess.tokens) + 1)]
+        if not rows:
+            return
+        raw = logits if rows == list(range(len(logits))) else logits[rows]
+        adjusted = raw
+        if any(s.chooser.adjusts for s, _, _ in entries):
+            adjusted = np.array(raw)
+            row = 0
+            for sequence, guess, _ in entries:
+                self._adjust(sequence, guess, adjusted[row : row + len(guess.tokens) + 1])
+                row += len(guess.tokens) + 1
+        steps = [(s.chooser, s.output + j) for s, guess, _ in entries for j in range(len(guess.tokens) + 1)]
+        chosen = choose(adjusted, steps).tolist()
+        end = 0
+        for sequence, guess, _ in entries:
+            start, end = end, end + len(guess.tokens) + 1
+            if sequence.finished:  # another choice of the request has failed
+                continue
+            tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
+            sequence.held += len(tokens) - 1
+            self._statistics.proposed_tokens += len(guess.tokens)
+            self._statistics.accepted_tokens += len(tokens) - 1
+            top = sequence.request.sampling.logprobs
+            probable = (
+                None if top is None else [logprobs(raw[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
+            )
+            self._outputs.give(sequence, tokens, probable)
+
+    def _adjust(self, sequence: Sequence, guess: Guess, logits: Floats) -> None:
+        """Penalties, bias and grammar: each row as if the guesses before it were right."""
+        chooser, count = sequence.chooser, 0
+        if not chooser.adjusts:
+            return
+        chooser.look_ahead()
+        try:
+            for row, token in zip(logits, [*guess.tokens, None], strict=True):
+                chooser.adjust(row)
+                if token is not None:
+                    chooser.accept(token)
+                    count += 1
+        except TilewrightError as error:
+            self._outputs.fail([sequence], error)
+        finally:
+            chooser.look_back(guess.tokens[:count])
+
+    def _checked(self, logits: Any, *rows: int) -> Floats:
+        found: Floats = np.asarray(logits)
+        if found.shape != (*rows, self._runner.vocabulary):
+            raise InternalError(f"the model gave logits of shape {found.shape}, not {(*rows, self._runner.vocabulary)}")
+        return found
+
+    def copy_page(self, source: int, target: int) -> None:
+        """In the caches of the model and of the draft model."""
+        self._runner.copy_page(source, target)
+        if self._draft is not None:
+            self._draft.runner.copy_page(source, target)
+
+    def _try_draft(self, call: Callable[[], object]) -> bool:
+        """Call the draft model; should it fail, go on without: outputs do not depend on it."""
+        try:
+            call()
+        except Exception:
+            log.exception("the draft model failed; going on without speculation")
+            self._draft = self._speculation = None
+            self._scheduler.drafts = False
+            return False
+        return True
+
+
+__all__ = ["Steps"]
