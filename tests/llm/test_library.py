@@ -79,6 +79,32 @@ def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> N
     np.testing.assert_allclose(found, wanted(folder)[40:44], atol=1e-4)
 
 
+def test_windows(tmp_path: Path) -> None:
+    """Gemma 2: every other layer sees a window; prompts and tokens of several windows."""
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        hidden_size=64, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=24, vocab_size=100,
+        sliding_window=33, max_position_embeddings=512, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+    )  # fmt: skip
+    model = transformers.Gemma2ForCausalLM(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(5)
+        logits = model(torch.tensor(TOKENS[None].astype(np.int64))).logits[0].numpy()
+    assert abs(logits).max() > 1
+    model.save_pretrained(tmp_path)
+    with compile_library(tmp_path, EXACT) as library:
+        runner = LibraryRunner(library)
+        for start in (0, 64):
+            pages = np.array([5, 2, 7][: start // 64 + 1], np.int32)
+            np.testing.assert_allclose(
+                runner.prefill(TOKENS[start : start + 64], start, pages, 0), logits[start + 63], atol=1e-4
+            )
+        for n in range(128, 150):
+            found = runner.decode(TOKENS[n : n + 1], np.array([n], np.int32), table([5, 2, 7]), np.array([0], np.int32))
+            np.testing.assert_allclose(found[0], logits[n], atol=1e-4)
+
+
 @pytest.mark.parametrize(("dtype", "error"), (("int8", 0.02), ("int4", 0.25)))
 def test_cached_codes(folder: Path, dtype: str, error: float) -> None:
     """In a copied page too, whose scales are copied; as many bytes as are planned for."""

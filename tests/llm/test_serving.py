@@ -20,10 +20,11 @@ from tilewright.llm.engine.stream import Request
 from tilewright.llm.library import LibraryOptions, LibraryRunner
 
 
-@pytest.fixture(scope="module", params=("none", "int4_g32"))
+@pytest.fixture(scope="module", params=(("none", "bfloat16"), ("int4_g32", "int8")))
 def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraryRunner]:
-    folder = checkpoint(tmp_path_factory.mktemp("llama"))
-    with library(folder, request.param, LibraryOptions(context=256, chunk=64, max_batch=6)) as found:
+    scheme, cached = request.param
+    options = LibraryOptions(context=256, chunk=64, max_batch=6, cache_dtype=cached)
+    with library(checkpoint(tmp_path_factory.mktemp("llama")), scheme, options) as found:
         yield LibraryRunner(found)
 
 
