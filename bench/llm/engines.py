@@ -92,9 +92,7 @@ class _Tilewright(Engine):
         path = self.made(folder)
         partial = _fresh(path.parent)
         checkpoint = open_checkpoint(folder / GGUF)
-        options = LibraryOptions(
-            context=size.held, chunk=size.prompt, max_batch=size.users, pages=size.cached // 64, speculated=2
-        )
+        options = LibraryOptions(context=size.held, chunk=size.prompt, max_batch=size.users, pages=size.cached // 64)
         start = time.perf_counter()
         library = compile_library(checkpoint, options, threads=threads)
         seconds = time.perf_counter() - start

@@ -13,8 +13,10 @@ class Priced(EchoRunner):
     """Tells what it does."""
 
     weight_bytes = 10_000_000
-    kv_bytes = 100
     flops = 20_000_000.0
+
+    def cache_bytes(self, tokens: int) -> int:
+        return 100 * tokens
 
 
 def open_library(path: str) -> tuple[Any, Any, Any]:

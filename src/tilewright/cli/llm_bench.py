@@ -140,8 +140,10 @@ def _in_process(
         rows = asyncio.run(measure(_engine_asker(engine)))
     finally:
         engine.stop()
-    for row in rows:
-        row["roofline"] = _roofline(engine.runner, row, tokens)
+    if options["speculate"] is None:  # steps of one token
+        batch = options["max_batch"] or engine.runner.max_batch
+        for row in rows:
+            row["roofline"] = _roofline(engine.runner, row, tokens, batch)
     return rows, {"library": path}
 
 
@@ -269,22 +271,20 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
     return {f"p{p}": float(np.percentile(seconds, p)) * 1e3 for p in _PERCENTILES}
 
 
-def _roofline(runner: Any, row: dict[str, Any], tokens: int) -> dict[str, float] | None:
-    """Floor times of one user's prefill and decode and their share of the measured ones, where the runner tells what it does.
+def _roofline(runner: Any, row: dict[str, Any], tokens: int, most: int) -> dict[str, float] | None:
+    """Floor times of a step of decoding, of `most` sequences at most, and of one user's prefill, and their share of the measured ones, where the runner tells what it does.
 
-    A runner may have `weight_bytes` (read for a token), `kv_bytes` (of a cached token) and `flops` (for a token). A step of decoding reads the weights once and every user's
-    cached tokens; prefill is bound by arithmetic, of which the peak is that of bf16 products.
+    A runner may have `weight_bytes` (read for a token), `cache_bytes` (a function: read of a sequence of so many tokens) and `flops` (for a token). A step of decoding reads the
+    weights once and every user's cached tokens; prefill is bound by arithmetic, of which the peak is that of bf16 products.
     """
-    if row["inter_token_ms"] is None or not all(
-        hasattr(runner, name) for name in ("weight_bytes", "kv_bytes", "flops")
-    ):
+    names = ("weight_bytes", "cache_bytes", "flops")
+    if row["inter_token_ms"] is None or not all(hasattr(runner, name) for name in names):
         return None
     from tilewright.machine import machine
 
     here = machine()
-    batch = min(row["users"], runner.max_batch)
-    held = row["prompt_tokens"] + tokens / 2
-    moved = runner.weight_bytes + batch * held * runner.kv_bytes
+    batch = min(row["users"], most)
+    moved = runner.weight_bytes + batch * runner.cache_bytes(row["prompt_tokens"] + tokens // 2)
     decode = max(moved / here.bandwidth, batch * runner.flops / here.bf16_flops) * 1e3
     found = {"decode_floor_ms": decode, "decode_share": decode / row["inter_token_ms"]["p50"]}
     if row["users"] == 1:
@@ -306,7 +306,8 @@ def _show(result: dict[str, Any]) -> None:
         "inter ms p50",
         "p99",
         "errors",
-        "of roofline",
+        "decode of floor",
+        "prefill of floor",
     )
     for column in columns:
         table.add_column(column, justify="right")
@@ -320,7 +321,7 @@ def _show(result: dict[str, Any]) -> None:
             "" if row["prefill_rate"] is None else f"{row['prefill_rate']:.0f}",
             *(f"{figures[p]:.1f}" if p in figures else "" for figures in (first, inter) for p in ("p50", "p99")),
             str(row["errors"]),
-            f"{roof['decode_share']:.0%}" if "decode_share" in roof else "",
+            *(f"{roof[name]:.0%}" if name in roof else "" for name in ("decode_share", "prefill_share")),
         )
     out.print(table)
     if wrong := next((row["first_error"] for row in result["levels"] if row["errors"]), None):

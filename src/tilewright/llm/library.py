@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..compiler import compile, load
+from ..compiler import compile, import_model, load
 from ..errors import ArtifactError, CompileError
 from ..frontends.nn import Linear
 from ..frontends.trace import Tensor
@@ -31,6 +31,7 @@ from .runner import PAGE, Floats, Ints
 from .slot_states import Rows, SlotStates
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
+from .work import decode_work
 
 TOKENIZER = ".tokenizer"
 """Suffix of the folder beside a library."""
@@ -93,7 +94,9 @@ def compile_library(
     has_state = isinstance(model, CausalLM) and model.has_state
     if has_state:  # guesses cannot be taken back
         options = replace(options, speculated=1)
+    module = import_model(functions_of(model, options), None, {}, None)
     about = {
+        **decode_work(module, model.config, options.precision),
         "config": checkpoint.config,
         "vocabulary": model.config.vocabulary,
         "has_state": has_state,
@@ -103,7 +106,7 @@ def compile_library(
         "rows": options.rows,
     }
     return compile(
-        functions_of(model, options),
+        module,
         target=target,
         precision=options.precision,
         threads=threads,
@@ -199,9 +202,22 @@ def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
     """Bytes of a page of the KV cache, of all layers; 0 where no layer attends."""
-    about = Config(config)
-    about = about.with_defaults(family_of(about).defaults(about))
+    about = complete(config)
     return about.layers * PAGE * token_bytes(about.kv_heads, about.head_dim, dtype) if about.kv_heads else 0
+
+
+def cache_bytes(config: Mapping[str, Any], dtype: str, tokens: int) -> int:
+    """Bytes of keys and values that a step reads of a sequence of so many tokens: of layers with a window, as far as that goes."""
+    about = complete(config)
+    windows = [about.window(k) for k in range(about.layers)]
+    held = sum(tokens if window is None else min(tokens, window) for window in windows)
+    return held * page_bytes(config, dtype) // (about.layers * PAGE)
+
+
+def complete(config: Mapping[str, Any]) -> Config:
+    """What config.json says, with what its family leaves out."""
+    found = Config(config)
+    return found.with_defaults(family_of(found).defaults(found))
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
@@ -276,6 +292,7 @@ class LibraryRunner:
         self.vocabulary, self.pages, self.context = about["vocabulary"], about["pages"], about["context"]
         self.chunk, self.max_batch, self.rows = about["chunk"], about["max_batch"], about["rows"]
         self.has_state = about["has_state"]
+        self.weight_bytes, self.flops = about.get("weight_bytes", 0), about.get("flops", 0)
         self._functions = library.functions
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -289,6 +306,10 @@ class LibraryRunner:
                 f"this library has no function {name!r}: {self.about['config'].get('model_type')} {about}"
             )
         return self._functions[name](*arguments)
+
+    def cache_bytes(self, tokens: int) -> int:
+        """What a step of decoding reads of a sequence of so many tokens."""
+        return cache_bytes(self.about["config"], self.about["cache_dtype"], tokens)
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
         own = (np.asarray(slot, np.int32),) if self.has_state else ()
