@@ -240,6 +240,9 @@ def rough_exp(m: Formula, x: Value) -> Value:
 
 
 def exp2(m: Formula, x: Value) -> Value:
+    if m.is_native(x.kind):
+        r = m.remainder(x)
+        return m.select(x.lt(-126.0), 0.0, m.scaled(m.polynomial(r, (1.0, *EXP2_32)), x - r))
     narrow = x.kind.bits == 32
     low, high = (-151.0, 129.0) if narrow else (-1076.0, 1025.0)
     x = m.at_most(m.at_least(x, low), high)
@@ -679,7 +682,7 @@ IN_FLOAT64 = frozenset({"asinh", "acosh", "atanh"})
 """Computed in float64 for float32 operands, too."""
 ROUGH = {"rough_exp": rough_exp}
 """Formulas for results that are rounded to 16 bits (`scalar.ROUGH`)."""
-NATIVE_FORMULAS = frozenset({"log", "log2", "log1p", "tanh", "erf", "rough_exp"})
+NATIVE_FORMULAS = frozenset({"exp2", "log", "log2", "log1p", "tanh", "erf", "rough_exp"})
 """Have a formula of their own for AVX-512's registers."""
 ANGLES = frozenset({"sin", "cos", "tan"})
 

@@ -215,7 +215,7 @@ class Formula:
     # AVX-512's instructions, on float32 vectors of their width.
 
     def is_native(self, kind: Kind) -> bool:
-        """Whether `lookup`, `exponent`, `significand`, `fraction` and `scaled` exist for a kind."""
+        """Whether `lookup`, `exponent`, `significand`, `fraction`, `remainder` and `scaled` exist for a kind."""
         return self.isa.avx512 and kind == NATIVE
 
     def lookup(self, table: Sequence[float], index: Value) -> Value:
@@ -237,6 +237,10 @@ class Formula:
     def fraction(self, x: Value) -> Value:
         """``x - floor(x)``; 0 of infinity."""
         return self._avx512("mask.reduce.ps.512", NATIVE, x, immediate=1, mask=True, rounding=True)
+
+    def remainder(self, x: Value) -> Value:
+        """`x` less the nearest integer; 0 of infinity."""
+        return self._avx512("mask.reduce.ps.512", NATIVE, x, immediate=0, mask=True, rounding=True)
 
     def scaled(self, x: Value, n: Value) -> Value:
         """``x * 2**floor(n)``. Slow where the result is subnormal."""
