@@ -235,7 +235,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     pages = Pages(options.page_count, options.cache_dtype)
     states = SlotStates(options.max_batch) if model.has_state else None
     table = f"pages<={options.pages_of_sequence}"
-    batch = f"batch<={options.rows}"
+    batch = f"batch<={options.max_batch if model.has_state else options.rows}"  # guesses cannot be taken back
     i32 = np.int32
 
     def beside(slots: Tensor | None) -> Rows | None:
