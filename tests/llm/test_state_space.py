@@ -27,7 +27,7 @@ from tilewright.llm.state_space import CHUNK, state_space_dual  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(3, 96, (3, 100)).astype(np.int32)
-EXACT = LibraryOptions(context=128, chunk=80, max_batch=4, cache_dtype="float32", precision=None)
+EXACT = LibraryOptions(context=128, chunk=100, max_batch=4, cache_dtype="float32", precision=None)
 
 
 # -- The recurrence ----------------------------------------------------------------------------------------------------------------
@@ -119,6 +119,21 @@ def test_slots(pair: tuple[LibraryRunner, Any]) -> None:
     lengths[1] += 1
     found = runner.decode(TOKENS[np.arange(3), lengths], lengths, pages, slots)
     close(found, np.arange(3), lengths)
+
+
+def test_divided_at_chunks(pair: tuple[LibraryRunner, Any]) -> None:
+    """A prompt in one call and in two gives the same bits."""
+    runner, _ = pair
+    found = []
+    for ends in ((100,), (CHUNK, 100)):
+        runner.reset(1)
+        for start, end in zip((0, *ends), ends, strict=False):
+            logits_ = runner.prefill(TOKENS[0, start:end], start, np.array([4, 5], np.int32), 1)
+        found.append(
+            [logits_, *(np.array(x[1]) for name, x in runner.library.state.items() if name.endswith(("conv", "ssm")))]
+        )
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_what_such_a_library_has(pair: tuple[LibraryRunner, Any]) -> None:
