@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.llm import paged_cache
 from tilewright.llm.cache import DenseCache
 from tilewright.llm.cache_codes import CODES, packed, quantized, turn, unpacked
 from tilewright.llm.paged_cache import PagedCache, Pages, token_bytes
@@ -131,6 +133,31 @@ def test_windows_bound_what_is_gathered() -> None:
             arenas = functions.metadata["functions"]
             sizes.append([arenas[f]["memory"]["arena_bytes"] - 8 * pages for f in ("prefill", "decode")])
     assert max(np.subtract(sizes[1], sizes[0])) < 400 * 3 * 8 * 4
+
+
+def test_chunks_do_not_matter_to_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to a bit, in blocks of keys neither."""
+    rule = import_module("tilewright.targets.llvm.rules.chain")
+    monkeypatch.setattr(rule, "COLUMNS", 128)
+    monkeypatch.setattr(rule, "most_columns", lambda *_: 128)
+    monkeypatch.setattr(paged_cache, "LONG", 100)
+    monkeypatch.setattr(paged_cache, "BLOCK", 128)
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((1, 300, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS))
+    with library("bfloat16", 6, precision="bf16", window=130, scale=0.3) as functions:
+        assert "_roll in " in functions.ir("loop")
+
+        def chunks(n: int) -> Any:
+            found = []
+            for a in range(0, 300, n):
+                x = (t[:, a : a + n] for t in (q, k, v))
+                table = np.arange(-(-min(a + n, 300) // PAGE), dtype=np.int32)[None]
+                found.append(functions.functions["prefill"](*x, np.array([a], np.int32), table))
+            return np.concatenate(found, 1)
+
+        whole = chunks(64)
+        for n in (7, 50):
+            np.testing.assert_array_equal(chunks(n), whole)
 
 
 @pytest.mark.parametrize("dtype", ("float32", "int8"))

@@ -17,6 +17,10 @@ from .slot_states import Rows
 tnp: Any = _tnp
 
 
+LONG, BLOCK = 1024, 512
+"""Windows of so many tokens may be attended in blocks of so many keys."""
+
+
 class Pages:
     """The states of a library, made when a layer first writes them: keys [pages, kv_heads, head_dim, `PAGE`] and values [pages, kv_heads, `PAGE`, head_dim] of a
     float `dtype`, "int8" or "int4". What attention reads of a head lies together, and side by side what its vectors hold: scores of many keys, elements of one value.
@@ -129,8 +133,10 @@ class PagedCache:
         """The pages [batch, p] that the windows of `n` tokens touch, as many as they can be, and the position [batch, 1, 1, 1] at which they begin. Where the
         table has no more, its last one stands for pages that are not there yet."""
         width = self._table.shape[1]
-        first = tnp.maximum(self._positions[:, :1] - (window - 1), 0) // PAGE
-        number = first + tnp.arange(smin(width, (window + n - 3) // PAGE + 2))
+        # Blocks of keys begin at the same ones whatever the chunk, so that sums are of the same parts.
+        step = 1 if window < LONG else BLOCK // PAGE
+        first = tnp.maximum(self._positions[:, :1] - (window - 1), 0) // (step * PAGE) * step
+        number = first + tnp.arange(smin(width, (window + n - 3) // PAGE + 1 + step))
         table = tnp.take_along_axis(self._table, tnp.minimum(number, width - 1), 1)
         return (first * PAGE)[:, :, None, None], table
 
