@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from bench.worker import Child, serve  # noqa: E402
+
+_PARENT_DEATH_SIGNAL = 1  # of Linux
 
 
 class Elsewhere(Child):
@@ -51,6 +55,7 @@ class _Process(subprocess.Popen[bytes]):
 
 
 def main(number: str, log: str, threads: str) -> None:
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # nobody would wake it
     connection = Connection(int(number))
     os.set_inheritable(int(number), False)
     with open(log, "w") as file:  # what unpickling imports may print or fail with

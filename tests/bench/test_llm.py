@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +144,49 @@ def rows_of(path: Path, precision: str, times: dict[str, dict[str, float]]) -> N
     starts = {"tilewright": (0.5, 300), "llama.cpp": (2.0, 200)}
     figures = {n: {**common, "load_seconds": load, "peak_bytes": peak << 20} for n, (load, peak) in starts.items()}
     results.merge(path, case, figures | {"openvino-genai": {"settings": "s", "failed": "no memory"}}, ROOF)
+
+
+def sleeping(path: Path) -> Iterator[int]:
+    """Child: its number, and then sleep for long."""
+    yield os.getpid()
+    time.sleep(600)
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from bench.llm.process import Elsewhere
+from tests.bench.test_llm import sleeping
+print(Elsewhere(Path(sys.executable), sleeping, Path(), threads=1).first(60), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_end_with_the_one_that_started_them() -> None:
+    """Even those that stand still, though it had no time to end them."""
+    root = Path(__file__).parent.parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True
+    ) as parent:
+        number = int(parent.stdout.readline())  # type: ignore[union-attr]
+        wait_for(number, "T")
+        parent.kill()
+    wait_for(number, "Z", "")
+
+
+def wait_for(process: int, *states: str) -> None:
+    """Until it is in one of these states, as ps calls them; "": there is none."""
+
+    def state() -> str:
+        try:
+            return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return ""
+
+    end = time.monotonic() + 30
+    while (found := state()) not in states and time.monotonic() < end:
+        time.sleep(0.01)
+    assert found in states
 
 
 def test_installing_builds_with_flags_that_arrive_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
