@@ -17,6 +17,7 @@ MAX_LINES = 850
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "disk_cache": set(),
+    "opt_levels": {"errors"},
     "samples": {"errors", "ir", "runtime"},
     "machine": {"disk_cache"},
     "ir": {"errors"},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import disk_cache
+from .opt_levels import DEFAULT
 
 if TYPE_CHECKING:
     from .ir.core import Module
@@ -31,12 +32,16 @@ def compiler_fingerprint() -> str:
     return disk_cache.digest(*parts)
 
 
-def _options(target: Target, dims: Mapping[str, Mapping[int, str]] | None, precision: str | None) -> str:
-    return repr((target.describe(), precision, sorted((k, sorted(v.items())) for k, v in (dims or {}).items())))
+def _options(target: Target, dims: Mapping[str, Mapping[int, str]] | None, precision: str | None, opt: str) -> str:
+    return repr((target.describe(), precision, opt, sorted((k, sorted(v.items())) for k, v in (dims or {}).items())))
 
 
 def key_of_file(
-    model: Any, target: Target, dims: Mapping[str, Mapping[int, str]] | None, precision: str | None = None
+    model: Any,
+    target: Target,
+    dims: Mapping[str, Mapping[int, str]] | None,
+    precision: str | None = None,
+    opt: str = DEFAULT,
 ) -> str | None:
     """The key of a model given as a path; None for anything else."""
     if not isinstance(model, (str, Path)) or not Path(model).is_file():
@@ -48,7 +53,7 @@ def key_of_file(
         if file.is_file() and file != path and file.suffix not in (".so", ".wasm", ".tar", ".h", ".py", ".json"):
             info = file.stat()
             h += f";{file.name}:{info.st_size}:{info.st_mtime_ns}"
-    return disk_cache.digest(compiler_fingerprint(), _options(target, dims, precision), h)
+    return disk_cache.digest(compiler_fingerprint(), _options(target, dims, precision, opt), h)
 
 
 def _hash_file(path: Path) -> str:
@@ -72,9 +77,9 @@ def hash_module(module: Module) -> str:
     return disk_cache.digest(print_op(module), *digests)
 
 
-def key_of_module(module_hash: str, target: Target, precision: str | None = None) -> str:
+def key_of_module(module_hash: str, target: Target, precision: str | None = None, opt: str = DEFAULT) -> str:
     """The key of an imported model."""
-    return disk_cache.digest(compiler_fingerprint(), _options(target, None, precision), module_hash)
+    return disk_cache.digest(compiler_fingerprint(), _options(target, None, precision, opt), module_hash)
 
 
 def find(key: str, suffix: str) -> Path | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import CompileError, InternalError, TilewrightError, UnsupportedOperatorError
+from .opt_levels import DEFAULT, OptLevel, opt_level
 
 if TYPE_CHECKING:
     from .dialects.func import Func
@@ -44,6 +45,12 @@ class Report:
     bytes_after: int | str = 0
     memory: dict[str, Any] = field(default_factory=dict)
     cached: bool = False
+    opt: str = DEFAULT
+    """The level of optimization."""
+    passes: list[str] = field(default_factory=list)
+    """Names of the passes that ran, in order; one that runs several times stands where it ran first."""
+    left_out: list[str] = field(default_factory=list)
+    """Those that the level, or the caller, left out."""
     precision: str | None = None
     contractions: dict[str, int] = field(default_factory=dict)
     """How many contractions read their factors in each data type."""
@@ -66,7 +73,14 @@ class Report:
             "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
             "seconds: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
-        return "\n".join([*lines, *self.precision_lines()])
+        return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
+
+    def opt_lines(self) -> list[str]:
+        """Which passes the level of optimization ran; nothing where the library came from the cache."""
+        if not self.passes:
+            return []
+        without = f"; without {', '.join(self.left_out)}" if self.left_out else ""
+        return [f"optimization {self.opt} (LLVM {opt_level(self.opt).llvm}): {', '.join(self.passes)}{without}"]
 
     def precision_lines(self) -> list[str]:
         """What the precision asked for has done, the error measured; nothing for the model's own arithmetic."""
@@ -90,6 +104,7 @@ def compile(
     threads: int | None = None,
     cache: bool = True,
     progress: Callable[[str], None] | None = None,
+    opt: str = DEFAULT,
     disable: Sequence[str] = (),
     check: bool = False,
     dump: str | Path | None = None,
@@ -103,7 +118,8 @@ def compile(
     ``{"prefill": (model, args, dims), "decode": (step, args)}``. `precision` None keeps the model's own arithmetic; "bf16" and "f16" compute contractions, attention
     included, on factors of that type with float32 sums, and everything else in float32. `threads` limits the worker threads at run time
     (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models. `about` is what the artifact's metadata say beside (JSON's
-    types, under names of your own); such artifacts are not kept in the cache.
+    types, under names of your own); such artifacts are not kept in the cache. `opt` is the level of optimization: "O0" compiles fastest, "O1" leaves out what rearranges weights and
+    tensors, "O2" runs all passes, "O3" has LLVM do its utmost as well; `library.report.passes` tells which passes ran.
 
     For those who work on the compiler: `disable` names passes to leave out, `check` runs the module before and after each pass
     through the interpreter and compares, `dump` is a folder for the module after each pass.
@@ -117,6 +133,7 @@ def compile(
 
     chosen = resolve(target)
     factors = factor_type(precision, chosen)
+    level = opt_level(opt)
     say = progress or (lambda stage: None)
     use_cache = cache and chosen.runs_here and not (disable or check or dump or about)
 
@@ -125,6 +142,7 @@ def compile(
             chosen,
             say,
             precision=factors,
+            opt=level,
             disable=frozenset(disable),
             check=check,
             dump=dump,
@@ -140,7 +158,7 @@ def compile(
     from . import artifact_cache
 
     # Values of examples may be compiled in: then what was imported is the key.
-    key = artifact_cache.key_of_file(model, chosen, dims, precision) if args is None else None
+    key = artifact_cache.key_of_file(model, chosen, dims, precision, opt) if args is None else None
     if key is None:
         return anew(True)
     found = artifact_cache.find(key, chosen.suffix)
@@ -156,6 +174,7 @@ def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], Comp
     library = load(path, threads=threads)
     library.report = Report(
         cached=True,
+        opt=library.metadata["opt"],
         precision=library.metadata["precision"],
         contractions=library.metadata["contractions"],
         conversions=library.metadata["conversions"],
@@ -190,6 +209,7 @@ class Compilation:
         progress: Callable[[str], None],
         *,
         precision: DType | None = None,
+        opt: OptLevel | None = None,
         disable: frozenset[str] = frozenset(),
         check: bool = False,
         dump: str | Path | None = None,
@@ -201,8 +221,9 @@ class Compilation:
         self.precision = precision
         self.cache = cache
         self.progress = progress
-        self.disable, self.check, self.dump = disable, check, dump
-        self.report = Report()
+        self.opt = opt or opt_level(DEFAULT)
+        self.disable, self.check, self.dump = disable | self.opt.without, check, dump
+        self.report = Report(opt=self.opt.name)
         self.graph: Module | None = None
         self.source: dict[str, str] = {}
         self.checker: Checker | None = None  # of one pass after the other, so that each result is interpreted once
@@ -226,7 +247,9 @@ class Compilation:
         from .mixed import MixedModel
 
         libraries = []
-        options: dict[str, Any] = {"disable": self.disable, "check": self.check, "dump": self.dump, "cache": self.cache}
+        options: dict[str, Any] = {
+            "opt": self.opt, "disable": self.disable, "check": self.check, "dump": self.dump, "cache": self.cache
+        }  # fmt: skip
         for part in parts:
             if not part.interpreted:
                 compilation = Compilation(self.target, self.progress, precision=self.precision, **options)
@@ -239,6 +262,7 @@ class Compilation:
             **_interface(main),
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
+            "opt": self.opt.name,
             "kernels": [kernel for library in libraries for kernel in library.metadata["kernels"]],
         }
         mixed = MixedModel(module, parts, libraries, metadata)
@@ -251,7 +275,7 @@ class Compilation:
         from . import artifact_cache
 
         key = artifact_cache.key_of_module(
-            self.source["xxh3_128"], self.target, None if self.precision is None else self.precision.name
+            self.source["xxh3_128"], self.target, None if self.precision is None else self.precision.name, self.opt.name
         )
         found = artifact_cache.find(key, self.target.suffix)
         if found is not None:
@@ -282,7 +306,7 @@ class Compilation:
         self.report.memory = plan.to_metadata()
         metadata = self._metadata(lowered, plan)
         start = time.perf_counter()
-        library: CompiledModel = self.target.build(lowered, plan, metadata, self.progress, threads)
+        library: CompiledModel = self.target.build(lowered, plan, metadata, self.progress, threads, self.opt.llvm)
         self.report.seconds["build"] = time.perf_counter() - start
         library.report = self.report
         library.origin = self
@@ -338,9 +362,14 @@ class Compilation:
                 self.checker = Checker(module, tolerance)
             self.checker.options = tolerance
             options["check"] = self.checker
-        Pipeline(list(passes)).run(module, **options)
+        pipeline = Pipeline(list(passes))
+        pipeline.run(module, **options)
         for name, seconds in timing.items():
             self.report.seconds[name] = self.report.seconds.get(name, 0.0) + seconds
+        for name in pipeline.names():
+            found = self.report.passes if name in timing else self.report.left_out
+            if name not in found:
+                found.append(name)
 
     def _optimize(self, module: Module) -> None:
         from .transforms.pipeline import GRAPH_PASSES
@@ -390,10 +419,13 @@ class Compilation:
             **described,
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
+            "opt": self.opt.name,
+            "passes": self.report.passes,
             "contractions": lowered.contractions,
             "conversions": lowered.conversions,
             "kernels": kernels,
             "memory": plan.to_metadata(),
+            "parameters": plan.parameters(),
             "fusion": {
                 "kernels_before": self.report.kernels_before,
                 "kernels_after": self.report.kernels_after,

@@ -35,13 +35,15 @@ class Failure:
         return f"seed {self.seed}: {self.reason}\n{self.program}"
 
 
-def compiled_for(target: str, threads: int = 2, precision: DType | None = None) -> Run:
-    """Runs by compiling for a target, in the program's own arithmetic or in a lower precision."""
+def compiled_for(target: str, threads: int = 2, precision: DType | None = None, opt: str = "O2") -> Run:
+    """Runs by compiling for a target, in the program's own arithmetic or in a lower precision, at a level of optimization."""
     name = None if precision is None else precision.name
     import tilewright as tw
 
     def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-        with tw.compile(module.clone(), target=target, threads=threads, precision=name, cache=False) as library:
+        with tw.compile(
+            module.clone(), target=target, threads=threads, precision=name, opt=opt, cache=False
+        ) as library:
             results = [library(*arrays) for arrays in inputs]
         return [list(r) if isinstance(r, tuple) else [r] for r in results]
 

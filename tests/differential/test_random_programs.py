@@ -23,7 +23,7 @@ def test_levels(level: str, count: int, steps: int) -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-def run_many(target: str, first: int, count: int) -> None:
+def run_many(target: str, first: int, count: int, opt: str = "O2") -> None:
     if target == "wasm32":
         pytest.importorskip("wasmtime")
     if target == "webgpu":
@@ -32,7 +32,7 @@ def run_many(target: str, first: int, count: int) -> None:
             wgpu.gpu.request_adapter_sync()
         except Exception as error:
             pytest.skip(f"no WebGPU adapter (Debian: mesa-vulkan-drivers): {error}")
-    run, without = compiled_for(target), LACKING.get(target, ())
+    run, without = compiled_for(target, opt=opt), LACKING.get(target, ())
     checks = (check(seed, run, without=without) for seed in range(first, first + count))
     failures = [failure for failure in checks if failure is not None]
     assert not failures, "\n".join(map(str, failures))
@@ -41,6 +41,11 @@ def run_many(target: str, first: int, count: int) -> None:
 @pytest.mark.parametrize("target, count", [("cpu", 25), ("wasm32", 6), ("webgpu", 6)])
 def test_targets(target: str, count: int) -> None:
     run_many(target, 1000, count)
+
+
+@pytest.mark.parametrize("opt", ["O0", "O1", "O3"])
+def test_levels_of_optimization(opt: str) -> None:
+    run_many("cpu", 1100, 6, opt)
 
 
 @pytest.mark.parametrize("seed", [252, 282, 1620])
@@ -90,9 +95,10 @@ def test_every_operator_at_levels(level: str, count: int) -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-def test_every_operator_compiled() -> None:
-    run = compiled_for("cpu")
-    failures = [f for seed in range(3000, 3012) if (f := check_every_operator(seed, run)) is not None]
+@pytest.mark.parametrize("opt, first", [("O2", 3000), ("O0", 3012)])
+def test_every_operator_compiled(opt: str, first: int) -> None:
+    run = compiled_for("cpu", opt=opt)
+    failures = [f for seed in range(first, first + 12) if (f := check_every_operator(seed, run)) is not None]
     assert not failures, "\n".join(map(str, failures))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,8 +21,10 @@ transformers = pytest.importorskip("transformers")
 import tilewright as tw  # noqa: E402
 from tests.llm.small_library import check_bits, checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
+from tilewright.cli.inspect import _show  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library, page_bytes  # noqa: E402
+from tilewright.llm.memory import planned  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
@@ -145,20 +150,70 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(folder, source)
     byte_level(100).save(str(source / "tokenizer.json"))
-    options = ["--context-window-size", "256", "--max-batch-size", "2", "--quantization", "int4_g32"]
+    options = ["--context-window-size", "256", "--max-batch-size", "2", "--quantization", "int4_g32", "--opt", "O1"]
     found = CliRunner().invoke(command, ["compile", str(source), "-o", str(tmp_path / "model.so"), *options])
     assert found.exit_code == 0, found.output
+    assert re.search(
+        r"memory, estimated: .*KV cache 0.1 MiB \(256 bytes a token\)\nmemory: .*, arena .* MiB \(prefill\)",
+        found.output,
+    )
+    assert "optimization O1 (LLVM 1): cse, " in found.output
     opened, tokenizer, config = open_library(tmp_path / "model.so")
     with opened.library:
         assert (opened.context, opened.max_batch, opened.pages) == (256, 2, 8)
         assert tokenizer.vocabulary == 258 and config["model_type"] == "llama"
-        assert opened.library.metadata["llm"]["quantization"] == "int4_g32"
+        assert opened.library.metadata["opt"] == "O1"
+        check_metadata(opened.library.metadata, found.output)
         first = opened.prefill(TOKENS[:50], 0, np.array([2], np.int32), 0)
     with compile_library(tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2)) as library:
         np.testing.assert_array_equal(LibraryRunner(library).prefill(TOKENS[:50], 0, np.array([1], np.int32), 0), first)
     (tmp_path / "model.weights").unlink()
     with pytest.raises(tw.ArtifactError, match=r"model\.weights"):
         open_library(tmp_path / "model.so")
+
+
+def check_metadata(metadata: Any, printed: str) -> None:
+    about, memory = metadata["llm"], planned(metadata)
+    assert (about["model_type"], about["architectures"], about["quantization"]) == (
+        "llama",
+        ["LlamaForCausalLM"],
+        "int4_g32",
+    )
+    assert (about["context"], about["chunk"], about["page"], about["sliding_window"]) == (256, 256, 64, None)
+    assert memory.per_token == 2 * 2 * 2 * 16 * 2 and memory.cache == 8 * 64 * memory.per_token
+    assert memory.arenas.keys() == metadata["functions"].keys() and memory.total > memory.weights + memory.cache
+    assert f"memory: {memory}" in printed
+    (q,) = (p for p in metadata["parameters"] if p["of"][0]["name"] == "model.layers.1.self_attn.q_proj.codes")
+    assert q["of"][0]["dtype"] == "int4" and q["of"][0]["shape"] == [64, 64] and q["bytes"] == 64 * 64 // 2
+    assert any("two codes to a byte" in step for step in q["steps"])
+    names = {of["name"] for p in metadata["parameters"] for of in p["of"]}
+    assert {"model.embed_tokens.weight", "lm_head.scales"} <= names
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        _show(metadata, None)
+    text = out.getvalue()
+    for part in ("model type: llama", "context: 256", "abi: 3", f"memory, {memory}", "self_attn.q_proj.codes", "x 2"):
+        assert part in text
+
+
+def test_what_does_not_fit_the_machine_is_refused(folder: Path, tmp_path: Path) -> None:
+    found = CliRunner().invoke(
+        command, ["compile", str(folder), "-o", str(tmp_path / "model.so"), "--kv-cache", "900TB"]
+    )
+    assert isinstance(found.exception, tw.CompileError)
+    assert re.search(
+        r"needs \d+.* MiB: weights .*this machine has \d+.*--kv-cache.*--no-memory-check", str(found.exception)
+    )
+
+
+@pytest.mark.parametrize("opt", ["O0", "O3"])
+def test_levels_of_optimization(folder: Path, opt: str) -> None:
+    logits = wanted(folder)
+    with compile_library(folder, EXACT, opt=opt) as library:
+        runner, pages = LibraryRunner(library), np.array([2], np.int32)
+        np.testing.assert_allclose(runner.prefill(TOKENS[:50], 0, pages, 0), logits[49], atol=1e-4)
+        found = runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))
+        np.testing.assert_allclose(found[0], logits[50], atol=1e-4)
 
 
 def normalized(x: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from tilewright.opt_levels import DEFAULT, LEVELS
+
 from .common import (
     ARTIFACT_SUFFIXES,
     compile_options,
@@ -30,6 +32,9 @@ from .common import (
     default="inside",
     help="In the artifact, or in a file beside it.",
 )
+@click.option(
+    "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
+)
 @click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
 def command(
     model: str,
@@ -39,6 +44,7 @@ def command(
     threads: int | None,
     precision: str | None,
     weights: str,
+    opt: str,
     verify: bool,
 ) -> int:
     """Compile MODEL (.onnx or .pt2) to an artifact."""
@@ -54,7 +60,13 @@ def command(
     begin = time.perf_counter()
     with progress_display() as progress:
         library = tw.compile(
-            model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, progress=progress
+            model,
+            target=target,
+            precision=precision,
+            dims=dims_argument(dims),
+            threads=threads,
+            progress=progress,
+            opt=opt,
         )
         progress("writing")
         library.save(output, weights=weights)
@@ -63,8 +75,9 @@ def command(
     kernels = len(library.metadata.get("kernels", []))
     size = number(Path(output).stat().st_size, "B")
     out.print(f"{output}: {size}, {kernels} kernels, compiled in {seconds:.1f} s", highlight=False)
-    if precision:
-        out.print("\n".join(library.report.precision_lines()), highlight=False, markup=False)
+    lines = [*(library.report.opt_lines() if opt != DEFAULT else []), *library.report.precision_lines()]
+    if lines:
+        out.print("\n".join(lines), highlight=False, markup=False)
     if not verify:
         return 0
     from tilewright.verify import verify as compare

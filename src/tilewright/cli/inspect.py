@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import click
@@ -62,6 +63,8 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
         out.print()
     for key, value in plain.items():
         out.print(f"{key.replace('_', ' ')}: {value}", highlight=False, markup=False)
+    if metadata.get("llm"):
+        _show_language_model(metadata)
     for key in ("target", "memory", "weights", "fusion"):
         section = metadata.get(key)
         if isinstance(section, dict):
@@ -69,6 +72,8 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
             for name, entry in section.items():
                 shown = entry if not isinstance(entry, list) else f"{len(entry)} entries" if len(entry) > 40 else entry
                 out.print(f"  {name.replace('_', ' ')}: {shown}", highlight=False, markup=False)
+    if metadata.get("parameters"):
+        _show_parameters(metadata["parameters"])
     kernels = metadata.get("kernels", [])
     if kernels:
         out.print(f"\nkernels ({len(kernels)})", style="bold")
@@ -85,6 +90,35 @@ def _show(metadata: dict[str, Any], library: Any) -> None:
             add_row(table, kernel["name"], kernel.get("kind", ""), str(kernel.get("launches", "")), *costs, operators)
         out.print(table)
         out.print("bytes and flop: of one launch at the largest sizes", highlight=False)
+
+
+def _show_language_model(metadata: dict[str, Any]) -> None:
+    from tilewright.llm.memory import planned
+
+    out = console()
+    out.print("\nlanguage model", style="bold")
+    for name, entry in metadata["llm"].items():
+        if not isinstance(entry, dict):
+            shown = ", ".join(map(str, entry)) if isinstance(entry, list) else entry
+            out.print(f"  {name.replace('_', ' ')}: {shown}", highlight=False, markup=False)
+    memory = planned(metadata)
+    out.print(f"  memory, {memory}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_parameters(parameters: list[dict[str, Any]]) -> None:
+    """A table in which parameters that differ in numbers of their names alone (those of equal layers) share a line."""
+    alike: dict[tuple[str, ...], int] = {}
+    for entry in parameters:
+        names = ", ".join(re.sub(r"\b\d+\b", "*", of["name"]) for of in entry["of"])
+        types = ", ".join(f"{of['dtype']}{shape_text(of['shape'])}" for of in entry["of"])
+        line = (names, types, "; ".join(entry["steps"]), f"{entry['dtype']}{shape_text(entry['shape'])}")
+        alike[line] = alike.get(line, 0) + 1
+    out = console()
+    out.print(f"\nparameters ({len(parameters)})", style="bold")
+    table = Table("name", "", "in the model", "what was done", "as it lies", box=None)
+    for (names, types, steps, stored), count in alike.items():
+        add_row(table, names, f"x {count}" if count > 1 else "", types, steps, stored)
+    out.print(table)
 
 
 def _show_interface(metadata: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from tilewright.opt_levels import DEFAULT, LEVELS
+
 from . import llm_bench, llm_chat, llm_serve
 from .common import console, number, progress_display
 
@@ -125,9 +127,13 @@ def convert_command(
     help="Type of products that are not quantized.",
 )
 @click.option("--target", default="cpu", show_default=True, help="What to compile for.")
+@click.option(
+    "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
+)
+@click.option("--no-memory-check", is_flag=True, help="Compile a library that needs more memory than this machine has.")
 def compile_command(
     model: str, output: str, quantization: str | None, context_window_size: int, prefill_chunk_size: int, max_batch_size: int, kv_cache: int | None,
-    kv_dtype: str, precision: str, target: str,
+    kv_dtype: str, precision: str, target: str, opt: str, no_memory_check: bool,
 ) -> None:  # fmt: skip
     """Compile the model library of MODEL: a folder of `llm convert`, a Hugging Face folder, or a GGUF file.
 
@@ -137,7 +143,19 @@ def compile_command(
 
     from tilewright.errors import CompileError
     from tilewright.llm.library import LibraryOptions, compile_library, page_bytes, save_library
+    from tilewright.llm.memory import must_fit, planned
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
+
+    out = console()
+
+    def show(label: str, text: object) -> None:
+        out.print(f"{label}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def estimate(memory: Any) -> None:
+        show("memory, estimated", memory)
+        sys.stdout.flush()
+        if not no_memory_check:
+            must_fit(memory)
 
     names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8", "int4": "int4"}
     with progress_display() as progress:
@@ -160,16 +178,14 @@ def compile_command(
             precision=None if precision == "f32" else precision,
             pages=pages,
         )
-        library = compile_library(checkpoint, options, target=target, progress=progress)
+        library = compile_library(checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate)
         progress("writing")
         path = save_library(library, checkpoint, output)
-    out = console()
+    show("memory", planned(library.metadata))
+    for line in library.report.opt_lines():
+        out.print(line, highlight=False, markup=False)
     weights = path.with_suffix(".weights")
-    out.print(
-        f"{path}: {number(path.stat().st_size, 'B')}, weights {number(weights.stat().st_size, 'B')}",
-        highlight=False,
-        markup=False,
-    )
+    show(str(path), f"{number(path.stat().st_size, 'B')}, weights {number(weights.stat().st_size, 'B')}")
     sys.stdout.flush()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .types import DType, TensorType
@@ -23,7 +23,7 @@ class Constant:
     when they are asked for, and not kept.
     """
 
-    __slots__ = ("_array", "_digest", "_recipe", "_write", "key", "name", "numpy_dtype", "shape")
+    __slots__ = ("_array", "_digest", "_recipe", "_write", "key", "name", "numpy_dtype", "origins", "shape", "steps")
     SMALL = 32
     COMPARED = 65536
     """Arrays of up to so many elements are compared by content."""
@@ -38,6 +38,22 @@ class Constant:
         self.name = name
         self.key = f"{name or 'constant'}_{next(_counter)}"
         self._digest: bytes | None = None
+        self.origins: tuple[tuple[str, TensorType], ...] = ()
+        """Names and types of the parameters that this was made of, where it is none itself."""
+        self.steps: tuple[str, ...] = ()
+        """What was done to them, in order."""
+
+    def made_of(self, sources: Iterable[Constant], step: str) -> Constant:
+        """Note what became this by a step; returns itself. Texts only are kept: nothing of the sources' data."""
+        named = [s for s in sources if s.parameters]
+        self.origins = tuple(dict.fromkeys(p for s in named for p in s.parameters))
+        self.steps = (*dict.fromkeys(done for s in named for done in s.steps), step)
+        return self
+
+    @property
+    def parameters(self) -> tuple[tuple[str, TensorType], ...]:
+        """Names and types of the parameters that this is, or was made of."""
+        return self.origins or (((self.name, self.type),) if self.name else ())
 
     @classmethod
     def made(

@@ -17,11 +17,13 @@ from ..frontends.nn import Linear
 from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
 from ..ir.types import bf16
+from ..opt_levels import DEFAULT
 from ..transforms.pack_quantized import fits_panels
 from .cache import NoCache
 from .config import Config
 from .layers import pooled
 from .load_weights import load_weights
+from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, build, family_of
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
@@ -77,15 +79,19 @@ def compile_library(
     options: LibraryOptions | None = None,
     *,
     target: str = "cpu",
+    opt: str = DEFAULT,
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
+    estimate: Callable[[MemoryEstimate], None] = must_fit,
 ) -> Any:
     """The library of a checkpoint: functions ``prefill``, ``decode`` and ``copy_page``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
 
     A model that keeps state beside its pages has ``reset`` instead of ``copy_page``: what came cannot be taken back, nor be another's beginning.
 
+    `estimate` is called with what is known of its memory before it is compiled; `opt` as in `tilewright.compile`.
+
     Raises:
-        CompileError: there is no definition for the model, or its weights do not fit; WeightsError: files are missing or damaged.
+        CompileError: there is no definition for the model, its weights do not fit, or this machine has less memory than the library needs; WeightsError: files are missing or damaged.
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
@@ -95,13 +101,16 @@ def compile_library(
     if has_state:  # guesses cannot be taken back
         options = replace(options, speculated=1)
     module = import_model(functions_of(model, options), None, {}, None)
+    estimate(estimated(module, options.page_count, options.precision))
     about = {
+        **described(model.config),
         **decode_work(module, model.config, options.precision),
         "config": checkpoint.config,
         "vocabulary": model.config.vocabulary,
         "has_state": has_state,
         "quantization": getattr(getattr(checkpoint, "quantization", None), "name", "none"),
         **asdict(options),
+        "page": PAGE,
         "pages": options.page_count,
         "rows": options.rows,
     }
@@ -109,11 +118,24 @@ def compile_library(
         module,
         target=target,
         precision=options.precision,
+        opt=opt,
         threads=threads,
         progress=progress,
         about={"llm": about},
         cache=False,  # which keeps whole artifacts
     )
+
+
+def described(config: Config) -> dict[str, Any]:
+    """What a library's metadata say of its model."""
+    windows = [config.window(k) for k in range(config.layers)]
+    return {
+        "model_type": config.model_type,
+        "architectures": list(config.get("architectures", ())),
+        "layers": config.layers,
+        "sliding_window": min((w for w in windows if w is not None), default=None),
+        "sliding_layers": [k for k, w in enumerate(windows) if w is not None],
+    }
 
 
 def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path:

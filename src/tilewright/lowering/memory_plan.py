@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,21 @@ class MemoryPlan:
     functions: Mapping[str, ArenaPlan]
     weights: tuple[tuple[int, Constant], ...]  # (offset, data), each once
     weights_size: int
+
+    def parameters(self) -> list[dict[str, Any]]:
+        """Where the model's parameters lie among the weights, and what was done to them, for an artifact's metadata. Equal ones are one, under the first one's name."""
+        return [
+            {
+                "of": [{"name": name, "dtype": t.dtype.label, "shape": list(t.shape)} for name, t in data.parameters],
+                "steps": list(data.steps),
+                "offset": offset,
+                "dtype": data.dtype.label,
+                "shape": list(data.shape),
+                "bytes": data.nbytes,
+            }
+            for offset, data in self.weights
+            if data.parameters
+        ]
 
     @property
     def largest(self) -> ArenaPlan:

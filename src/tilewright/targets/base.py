@@ -45,9 +45,15 @@ class Target(ABC):
 
     @abstractmethod
     def build(
-        self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
+        self,
+        lowered: Lowered,
+        plan: Any,
+        metadata: dict[str, Any],
+        progress: Progress,
+        threads: int | None,
+        effort: int = 2,
     ) -> Any:
-        """Generate code and return the loaded library, a `runtime.model.CompiledModel` with ``ir_text(level)`` and ``save(path)``."""
+        """Generate code, with an effort of 0 (fastest) to 3, and return the loaded library, a `runtime.model.CompiledModel` with ``ir_text(level)`` and ``save(path)``."""
 
 
 def resolve(name: str) -> Target:

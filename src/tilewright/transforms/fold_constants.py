@@ -78,9 +78,10 @@ def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
     if found is None:
         return False
     builder = rewriter.builder
-    names = [v.defining_op.value.name for v in op.operands]  # type: ignore[union-attr]
-    name = next((n for n in names if n), "")
-    rewriter.replace(op, [builder(graph.Constant(value=Constant(x, name))) for x in found])
+    sources = [v.defining_op.value for v in op.operands]  # type: ignore[union-attr]
+    name = next((s.name for s in sources if s.name), "")
+    step = op.name.removeprefix("graph.")
+    rewriter.replace(op, [builder(graph.Constant(value=Constant(x, name).made_of(sources, step))) for x in found])
     return True
 
 

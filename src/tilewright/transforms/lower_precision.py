@@ -116,6 +116,7 @@ class _Lowering:
 
         name = f"{source.name}.{self.dtype.name}" if source.name else self.dtype.name
         rounded = Constant.made(source.shape, dtype, write, name, recipe=("rounded", dtype, source))
+        rounded.made_of([source], f"rounded to {self.dtype.name}")
         self._redirect(reads, op.result, Builder.after(op)(graph.Constant(value=rounded, location=op.location)))  # type: ignore[attr-defined]
 
     def _produced(self, op: tensor.Compute | tensor.Scatter) -> None:

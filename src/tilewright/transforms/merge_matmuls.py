@@ -97,6 +97,7 @@ def _merge(products: list[_Product], order: dict[Operation, int]) -> None:
 
     shape = weights[0].shape[0], sum(sizes)
     joined_weight = Constant.made(shape, weights[0].numpy_dtype, join, name, recipe=("joined", *weights))
+    joined_weight.made_of(weights, "columns joined")
     joined = b(graph.Matmul(first.a, b(graph.Constant(value=joined_weight))))
     if any(p.bias is not None for p in products):
         dtype = products[0].weight.numpy_dtype

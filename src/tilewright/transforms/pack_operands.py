@@ -182,6 +182,8 @@ def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel
         result = (*shape[:n_at], whole + (rest > 0), *shape[n_at + 1 : -1], *inner)
         name = f"{source.name}.packed" if source.name else "packed"
         constant = Constant.made(result, source.numpy_dtype, write, name, recipe=recipe)
+        pairs = f", {group} rows interleaved" if group > 1 else ""
+        constant.made_of([source], f"packed in panels of {nr} columns{pairs}")
         packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
     _replace_b(c, packed[key], _panel_index(outer, last, k, panel))
 

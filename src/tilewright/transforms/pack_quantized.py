@@ -104,17 +104,19 @@ def _panels(sources: list[Any], bits: int, groups: int, size: int, nr: int, pack
         out[...] = filled(scales.array, 1)[..., 0].transpose(0, 2, 1)
 
     shape = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
+    step = f"packed in panels of {nr} columns"
+    in_bytes = f"{step}, in groups of {size}, {'two codes to a byte' if bits == 4 else 'a code to a byte'}, {1 << (bits - 1)} added"
     wanted = (
-        (sources[0], (panels, *shape), np.uint8, write_codes),
-        (sources[1], (panels, groups, nr), scales.numpy_dtype, write_scales),
+        (sources[0], (panels, *shape), np.uint8, write_codes, in_bytes),
+        (sources[1], (panels, groups, nr), scales.numpy_dtype, write_scales, step),
     )
     found = []
-    for op, dims, dtype, write in wanted:
+    for op, dims, dtype, write, step in wanted:
         recipe = ("quantized", op.value, bits, groups, size, nr)
         key = op.parent, recipe
         if key not in packed:
             name = f"{op.value.name}.packed" if op.value.name else "packed"
-            constant = Constant.made(dims, dtype, write, name, recipe=recipe)
+            constant = Constant.made(dims, dtype, write, name, recipe=recipe).made_of([op.value], step)
             packed[key] = Builder.after(op)(graph.Constant(value=constant, location=op.location))  # type: ignore[attr-defined]
         found.append(packed[key])
     return found

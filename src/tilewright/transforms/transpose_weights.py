@@ -71,7 +71,7 @@ def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None
             lambda out: np.copyto(out, np.moveaxis(source.array, position, -1)),
             f"{source.name}.transposed" if source.name else "transposed",
             recipe=recipe,
-        )
+        ).made_of([source], f"dimension {position} moved to the end")
         made[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
     indices = (*read.indices[:position], *read.indices[position + 1 :], read.indices[position])
     new = Builder.before(read)(tensor.Read(made[key], (), None, indices=indices, location=read.location))

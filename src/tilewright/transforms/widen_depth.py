@@ -69,6 +69,7 @@ def _widen(c: Contraction) -> None:
 
     sizes = (*old.shape[:at], LEAST_DEPTH, *old.shape[at + 1 :])
     filled = Constant.made(sizes, old.numpy_dtype, write, old.name, recipe=("widened", at, old))
+    filled.made_of([old], f"dimension {at} filled up with zeros to {LEAST_DEPTH}")
     right = Builder.after(constant)(graph.Constant(value=filled, location=constant.location))  # type: ignore[attr-defined]
     for operand, value, place in ((c.a, left, places[0][0]), (c.b, right, at)):
         read = operand.read

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...dialects.func import Func, Return
+from ...dialects.graph import Constant
 from ...errors import CompileError
 from ...ir.cleanup import dce
 from ...ir.core import Module
@@ -101,8 +103,31 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, dims: Dim
     labels = [paths[k] or "output" for k in computed]
     main.result_names = tuple(f"output{n}" if n.isdigit() else n for n in labels)
     dce(module)
+    _name_parameters(module, trace)
     known = [None if isinstance(x, Tensor) else (x,) for x in results]
     return Traced(module, structure, known, list(trace.observed.values()))
+
+
+def _name_parameters(module: Module, trace: Trace) -> None:
+    """Constants that are attributes of modules, or views of them, are called after them."""
+    names: dict[tuple[int, int], tuple[str, TensorType]] = {}
+    for owner, name, value in trace.observed.values():
+        if isinstance(value, Tensor) and not value.is_traced:
+            with suppress(CompileError):  # a placeholder without elements, of which only the shape was asked
+                names[_place(value._array)] = f"{owner.path}.{name}".lstrip("."), value.type
+    for op in module.walk():
+        if isinstance(op, Constant) and isinstance(op.value.source, np.ndarray):
+            value, found = op.value, names.get(_place(op.value.source))
+            if found is not None and not value.name:
+                value.name = found[0]
+                if value.shape != found[1].shape:
+                    value.origins = (found,)
+                    value.steps = ("transpose" if value.shape == found[1].shape[::-1] else "reshape",)
+
+
+def _place(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Where an array's elements lie, and how many they are."""
+    return array.__array_interface__["data"][0], array.size
 
 
 def _name(function: Any) -> str:

@@ -39,6 +39,7 @@ class BuiltLibrary:
     metadata: dict[str, Any]
     isa: Isa
     plan: MemoryPlan
+    effort: int
 
     @cached_property
     def weights(self) -> np.ndarray[Any, Any]:
@@ -69,11 +70,12 @@ def build(
     plan: MemoryPlan | None = None,
     path: str | Path | None = None,
     processes: int | None = None,
+    effort: int = 2,
 ) -> BuiltLibrary:
     """Compile and link the host functions of `module` with their kernels.
 
     `codes` are the kernels' by name; `plan` is what `plan_memory` found, if it has run. The weights are those of the program's
-    constants. `metadata` describes the model (`lowering.interface`); its kernels are put in launch order. `path`: where the library goes; by default a temporary file.
+    constants. `metadata` describes the model (`lowering.interface`); its kernels are put in launch order. `path`: where the library goes; by default a temporary file; `effort` is LLVM's level, 0 to 3.
 
     Raises:
         CompileError: a size follows from no input's shape.
@@ -84,7 +86,7 @@ def build(
     order = kernel_order(module)
     host_text = print_host(module, codes, isa, plan.weights_size)
     texts = [*kernel_modules([codes[name] for name in order]), host_text]
-    objects = compile_objects(texts, isa, processes)
+    objects = compile_objects(texts, isa, processes, effort)
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
     temporary = path is None
@@ -95,7 +97,7 @@ def build(
         os.close(handle)
         path = name
     package.link_library(path, objects, full, isa)
-    built = BuiltLibrary(Path(path), objects, texts, full, isa, plan)
+    built = BuiltLibrary(Path(path), objects, texts, full, isa, plan, effort)
     if temporary:
         weakref.finalize(built, Path(path).unlink, missing_ok=True)
     return built

@@ -50,7 +50,13 @@ class LlvmTarget(Target):
         }
 
     def build(
-        self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
+        self,
+        lowered: Lowered,
+        plan: Any,
+        metadata: dict[str, Any],
+        progress: Progress,
+        threads: int | None,
+        effort: int = 2,
     ) -> Any:
         from .build import build
         from .kernel import print_kernel
@@ -60,7 +66,7 @@ class LlvmTarget(Target):
         kernels = lowered.module.functions(loop.Kernel)
         codes = {k.sym_name: print_kernel(k, self.isa, f"kernel_{k.sym_name}") for k in kernels}
         progress("compiling")
-        built = build(lowered.module, codes, self.isa, metadata, plan=plan)
+        built = build(lowered.module, codes, self.isa, metadata, plan=plan, effort=effort)
         return self.load(built, threads)
 
     def load(self, built: Any, threads: int | None) -> Any:
@@ -83,5 +89,5 @@ class BuiltCode:
         if level == "asm":
             from .toolchain import assembly
 
-            return "\n".join(assembly(text, self.built.isa) for text in self.built.texts)
+            return "\n".join(assembly(text, self.built.isa, self.built.effort) for text in self.built.texts)
         return None

@@ -20,7 +20,7 @@ from ... import disk_cache
 from ...errors import InternalError
 from .isa import Isa
 
-PIPELINE = "speed2-novec-1"
+PIPELINE = "novec-2"
 """Names the optimization below in cache keys: change it with them."""
 _ALONE = 400_000
 """Characters of IR that one process compiles faster than a helper starts (helpers take about 0.3 s, IR about 6 us a character)."""
@@ -36,13 +36,13 @@ def compile_object(text: str, isa: Isa) -> bytes:
     return compile_objects([text], isa)[0]
 
 
-def compile_objects(texts: Sequence[str], isa: Isa, processes: int | None = None) -> list[bytes]:
-    """The objects of several modules, in order; `processes` (all cores) bounds the processes at work.
+def compile_objects(texts: Sequence[str], isa: Isa, processes: int | None = None, effort: int = 2) -> list[bytes]:
+    """The objects of several modules, in order; `processes` (all cores) bounds the processes at work; `effort` is LLVM's level, 0 to 3.
 
     Raises:
         InternalError: as `compile_object`.
     """
-    keys = [_key(text, isa) for text in texts]
+    keys = [_key(text, isa, effort) for text in texts]
     found: dict[str, bytes] = {}
     missing: dict[str, str] = {}
     for key, text in zip(keys, texts, strict=True):
@@ -54,15 +54,15 @@ def compile_objects(texts: Sequence[str], isa: Isa, processes: int | None = None
         else:
             found[key] = cached
     shares = _divide(missing, processes or _cores())
-    helpers = [_Helper(share, isa) for share in shares[1:]]
+    helpers = [_Helper(share, isa, effort) for share in shares[1:]]
     try:
         for key, text in shares[0]:
-            found[key] = _compile(text, isa)
+            found[key] = _compile(text, isa, effort)
             disk_cache.write(_KIND, key, found[key])
         for helper in helpers:
             # What a helper could not do (it may have been killed) is done here, where errors have a place.
             for (key, text), data in zip(helper.share, helper.results(), strict=True):
-                found[key] = data if data is not None else _compile(text, isa)
+                found[key] = data if data is not None else _compile(text, isa, effort)
                 disk_cache.write(_KIND, key, found[key])
     finally:
         for helper in helpers:
@@ -70,9 +70,9 @@ def compile_objects(texts: Sequence[str], isa: Isa, processes: int | None = None
     return [found[key] for key in keys]
 
 
-def assembly(text: str, isa: Isa) -> str:
+def assembly(text: str, isa: Isa, effort: int = 2) -> str:
     """The target's assembly of a module, as compiled for its object."""
-    machine, module = _optimized(text, isa)
+    machine, module = _optimized(text, isa, effort)
     return str(machine.emit_assembly(module))
 
 
@@ -85,10 +85,12 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _key(text: str, isa: Isa) -> str:
+def _key(text: str, isa: Isa, effort: int) -> str:
     import llvmlite
 
-    return disk_cache.digest(PIPELINE, llvmlite.__version__, isa.triple, isa.cpu, ",".join(isa.features), text)
+    return disk_cache.digest(
+        PIPELINE, str(effort), llvmlite.__version__, isa.triple, isa.cpu, ",".join(isa.features), text
+    )
 
 
 def _divide(missing: dict[str, str], processes: int) -> list[list[tuple[str, str]]]:
@@ -119,12 +121,12 @@ def _llvm() -> Any:
     return llvm
 
 
-def _machine(llvm: Any, isa: Isa) -> Any:
+def _machine(llvm: Any, isa: Isa, effort: int) -> Any:
     features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.features)
     try:
         target = llvm.Target.from_triple(isa.triple)
         return target.create_target_machine(
-            cpu=isa.cpu, features=features, opt=2, reloc="pic", codemodel="default", abiname=_abi(isa.triple)
+            cpu=isa.cpu, features=features, opt=effort, reloc="pic", codemodel="default", abiname=_abi(isa.triple)
         )
     except RuntimeError as error:
         raise InternalError(f"LLVM cannot generate code for {isa.triple} ({isa.cpu}): {error}") from error
@@ -134,10 +136,10 @@ def _abi(triple: str) -> str:
     return "lp64d" if triple.startswith("riscv64") else ""
 
 
-def _optimized(text: str, isa: Isa) -> tuple[Any, Any]:
+def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
     """The target machine, and the module parsed, verified and optimized."""
     llvm = _llvm()
-    machine = _machine(llvm, isa)
+    machine = _machine(llvm, isa, effort)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
@@ -145,7 +147,7 @@ def _optimized(text: str, isa: Isa) -> tuple[Any, Any]:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from error
     module.triple = isa.triple
     module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options = llvm.create_pipeline_tuning_options(speed_level=effort)
     # Vectors and tiles are the schedule's business. Loops that it leaves are unrolled by its own wish (metadata) only.
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -156,8 +158,8 @@ def _optimized(text: str, isa: Isa) -> tuple[Any, Any]:
     return machine, module
 
 
-def _compile(text: str, isa: Isa) -> bytes:
-    machine, module = _optimized(text, isa)
+def _compile(text: str, isa: Isa, effort: int) -> bytes:
+    machine, module = _optimized(text, isa, effort)
     return bytes(machine.emit_object(module))
 
 
@@ -187,7 +189,7 @@ def _unpack(data: bytes) -> list[bytes]:
 class _Helper:
     """A process that compiles `share`, (key, text) pairs."""
 
-    def __init__(self, share: list[tuple[str, str]], isa: Isa) -> None:
+    def __init__(self, share: list[tuple[str, str]], isa: Isa, effort: int) -> None:
         self.share = share
         self._output = b""
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -199,7 +201,7 @@ class _Helper:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
-        request = _pack([json.dumps(asdict(isa)).encode(), *(text.encode() for _, text in share)])
+        request = _pack([json.dumps([effort, asdict(isa)]).encode(), *(text.encode() for _, text in share)])
         self._reader = threading.Thread(target=self._talk, args=(request,), daemon=True)
         self._reader.start()
 
@@ -220,10 +222,10 @@ class _Helper:
 
 def _serve() -> None:
     head, *texts = (item.decode() for item in _unpack(sys.stdin.buffer.read()))
-    fields = json.loads(head)
+    effort, fields = json.loads(head)
     isa = Isa(**{**fields, "features": tuple(fields["features"])})
     for text in texts:
-        sys.stdout.buffer.write(_pack([_compile(text, isa)]))
+        sys.stdout.buffer.write(_pack([_compile(text, isa, effort)]))
         sys.stdout.buffer.flush()
 
 

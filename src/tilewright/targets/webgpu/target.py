@@ -58,7 +58,13 @@ class WebgpuTarget(Target):
         ]
 
     def build(
-        self, lowered: Lowered, plan: Any, metadata: dict[str, Any], progress: Progress, threads: int | None
+        self,
+        lowered: Lowered,
+        plan: Any,
+        metadata: dict[str, Any],
+        progress: Progress,
+        threads: int | None,
+        effort: int = 2,
     ) -> Any:
         from ...runtime.webgpu import WebgpuLibrary
 

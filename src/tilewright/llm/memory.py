@@ -1,0 +1,105 @@
+"""What a library needs of memory: weights, the KV cache and other states, and the arena of whichever function runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..dialects import func, graph
+from ..errors import CompileError
+from ..ir.core import Module
+from ..ir.types import DType
+from .runner import PAGE
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes, at the upper bounds of all sizes."""
+
+    weights: int
+    cache: int
+    """All states."""
+    per_token: int
+    """Bytes of states in pages for each token."""
+    arenas: Mapping[str, int] = field(default_factory=dict)
+    """Of each function; none before lowering. They share memory, so that the largest counts."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + max(self.arenas.values(), default=0)
+
+    def to_metadata(self) -> dict[str, Any]:
+        return {
+            "weights": self.weights,
+            "arenas": dict(self.arenas),
+            "cache_bytes_per_token": self.per_token,
+            "cache": self.cache,
+            "total": self.total,
+        }
+
+    def __str__(self) -> str:
+        parts = [f"weights {_mebibytes(self.weights)}", f"KV cache {_mebibytes(self.cache)}"]
+        if self.per_token:
+            parts[-1] += f" ({self.per_token} bytes a token)"
+        if self.arenas:
+            function, largest = max(self.arenas.items(), key=lambda item: item[1])
+            parts.append(f"arena {_mebibytes(largest)} ({function})")
+        return f"{_mebibytes(self.total)}: {', '.join(parts)}"
+
+
+def _mebibytes(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB"
+
+
+def estimated(module: Module, pages: int, precision: str | None) -> MemoryEstimate:
+    """Of an imported module with a cache of so many pages, before it is compiled: each of its constants once, in its own type, or `precision` where that is narrower than float32."""
+    constants = {op.value for op in module.walk() if isinstance(op, graph.Constant)}
+    narrow = 32 if precision is None else DType.named(precision).bits
+    bits = sum(c.size * (min(narrow, 32) if c.dtype.name == "f32" else c.dtype.bits) for c in constants)
+    states = func.shared_states(func.entries(module))
+    shapes = [(list(t.shape), t.dtype.itemsize) for t, _ in states.values()]
+    return MemoryEstimate(bits // 8, *_of_states(shapes, pages))
+
+
+def planned(metadata: Mapping[str, Any]) -> MemoryEstimate:
+    """Of a compiled library, by its metadata."""
+    functions = metadata.get("functions") or {"main": metadata}
+    arenas = {name: entry["memory"]["arena_bytes"] for name, entry in functions.items()}
+    states = [(s["shape"], DType.named(s["dtype"]).itemsize) for s in metadata.get("states", ())]
+    return MemoryEstimate(metadata["memory"]["weights_bytes"], *_of_states(states, metadata["llm"]["pages"]), arenas)
+
+
+def _of_states(states: list[tuple[list[Any], int]], pages: int) -> tuple[int, int]:
+    """Bytes of states of given shapes and bytes an element, and bytes of a token in those that are pages."""
+    whole = sum(math.prod(shape) * size for shape, size in states)
+    paged = sum(math.prod(shape[2:]) * size for shape, size in states if shape[:2] == [pages, PAGE])
+    return whole, paged
+
+
+def machine_memory() -> int:
+    """Bytes that this process may use at most: the machine's, or what its control group allows."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return found
+    return min(found, int(limit)) if limit.isdigit() else found
+
+
+def must_fit(estimate: MemoryEstimate) -> None:
+    """
+    Raises:
+        CompileError: the machine has less memory than that.
+    """
+    if estimate.total > (limit := machine_memory()):
+        raise CompileError(
+            f"the library needs {estimate}; this machine has {_mebibytes(limit)}. Less would do with fewer sequences (--max-batch-size), shorter ones "
+            "(--context-window-size), a smaller cache (--kv-cache) or a narrower one (--kv-dtype); --no-memory-check compiles it all the same, for another machine"
+        )
+
+
+__all__ = ["MemoryEstimate", "estimated", "machine_memory", "must_fit", "planned"]
