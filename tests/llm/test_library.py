@@ -23,8 +23,10 @@ from tests.llm.small_library import check_bits, checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli.inspect import _show  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
+from tilewright.ir.types import f32  # noqa: E402
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library, page_bytes  # noqa: E402
 from tilewright.llm.memory import planned  # noqa: E402
+from tilewright.llm.quantized_linear import QuantizedLinear, factors  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
@@ -145,6 +147,42 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
             assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
 
 
+@pytest.mark.parametrize("embedding", ["int8", "int4_g32"])
+def test_an_embedding_that_is_the_head_is_stored_once(tmp_path: Path, embedding: str) -> None:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, vocab_size=1100,
+        max_position_embeddings=256, tie_word_embeddings=True,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "converted", Conversion("int4_g32", embedding))
+    checkpoint = open_checkpoint(tmp_path / "converted")
+    logits = wanted(tmp_path / "source", TOKENS[:51], {n: t.read() for n, t in checkpoint.items()})
+    with compile_library(checkpoint, LibraryOptions(context=128, chunk=64, max_batch=2)) as library:
+        runner, pages = LibraryRunner(library), np.array([1], np.int32)
+        for found, place in (
+            (runner.prefill(TOKENS[:50], 0, pages, 0), 49),
+            (runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))[0], 50),
+        ):
+            assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
+        stored = [p for p in library.metadata["parameters"] if p["of"][0]["name"].startswith("model.embed_tokens")]
+        assert [p["of"][0]["name"].rpartition(".")[2] for p in stored] == ["codes", "scales"]
+        panels = -(-1100 // 32) * 32
+        assert stored[0]["bytes"] == panels * 64 * (1 if embedding == "int8" else 0.5)
+
+
+def test_columns_ordered_by_importance() -> None:
+    """What GPTQ does with ``desc_act``."""
+    rng = np.random.default_rng(0)
+    x, order = rng.standard_normal((3, 64)).astype(np.float32), rng.permutation(64)
+    codes, scales = rng.integers(-8, 8, (5, 64), np.int8), rng.random((5, 2)).astype(np.float16)
+    with factors(f32):
+        y = QuantizedLinear(*map(tw.Tensor, (codes, scales)), permutation=tw.Tensor(order))(tw.Tensor(x)).numpy()
+    weights = np.empty((5, 64))
+    weights[:, order] = codes * np.repeat(scales.astype(np.float64), 32, 1)
+    np.testing.assert_allclose(y, x @ weights.T, rtol=1e-4)
+
+
 def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
     """By the command: the library, its weights beside it, the tokenizer; another library's weights are refused."""
     source = tmp_path / "source"
@@ -187,7 +225,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
     assert q["of"][0]["dtype"] == "int4" and q["of"][0]["shape"] == [64, 64] and q["bytes"] == 64 * 64 // 2
     assert any("two codes to a byte" in step for step in q["steps"])
     names = {of["name"] for p in metadata["parameters"] for of in p["of"]}
-    assert {"model.embed_tokens.weight", "lm_head.scales"} <= names
+    assert {"model.embed_tokens.codes", "lm_head.scales"} <= names
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         _show(metadata, None)

@@ -114,3 +114,26 @@ def test_a_product_takes_what_follows_from_constants_with_it() -> None:
     assert "Sin" in run(module, fold_constants)
     product, other = (v.defining_op for v in outputs(module))
     assert isinstance(product, g.Constant) and not isinstance(other, g.Constant)
+
+
+def test_views_of_what_is_made_when_needed_are_made_then() -> None:
+    rows = np.arange(300 * 400, dtype=np.float32).reshape(300, 400)
+    made = 0
+
+    def write(out: np.ndarray) -> None:
+        nonlocal made
+        made += 1
+        out[...] = rows
+
+    def body(b: Any, x: Any) -> Any:
+        w = b(g.Constant(value=Constant.made(rows.shape, np.float32, write, "w", recipe="rows")))
+        turned = b(g.Transpose(w, permutation=(1, 0)))
+        return [b(g.Matmul(x, turned)), b(g.Reshape(turned, shape=(4, 100, 300)))]
+
+    module = build({"x": (2, 400)}, body)
+    fold_constants(module)
+    constants = [op.value for op in module.walk() if isinstance(op, g.Constant) and op.result.users]
+    assert made == 0 and all(c.is_made for c in constants)
+    for found, expected in zip(constants, (rows.T, rows.T.reshape(4, 100, 300)), strict=True):
+        np.testing.assert_array_equal(found.array, expected)
+    assert constants[1].parameters[0][0] == "w" and constants[1].steps == ("transpose", "reshape")

@@ -96,6 +96,11 @@ class Constant:
             out[...] = self._array
 
     @property
+    def is_made(self) -> bool:
+        """Whether `array` makes the data anew."""
+        return self._write is not None
+
+    @property
     def source(self) -> object:
         """The object that the data come from."""
         return self._array if self._write is None else self._write

@@ -13,9 +13,10 @@ import numpy as np
 
 from ..compiler import compile, import_model, load
 from ..errors import ArtifactError, CompileError
-from ..frontends.nn import Linear
+from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
 from ..frontends.trace.tensor import concrete
+from ..ir.constant import Constant
 from ..ir.types import bf16
 from ..opt_levels import DEFAULT
 from ..transforms.pack_quantized import fits_panels
@@ -28,7 +29,7 @@ from .models.base import CausalLM, LanguageModel, build, family_of
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
-from .quantized_linear import QuantizedLinear, factors, replace_linears
+from .quantized_linear import QuantizedEmbedding, QuantizedLinear, factors, replace_linears
 from .runner import PAGE, Floats, Ints
 from .slot_states import Rows, SlotStates
 from .tokenizer import Tokenizer
@@ -181,13 +182,20 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
             floats[name] = tensor
     used: set[str] = set()
 
-    def replacement(path: str, linear: Linear) -> QuantizedLinear | None:
+    def replacement(path: str, layer: Linear | Embedding) -> QuantizedLinear | QuantizedEmbedding | None:
         tensor = quantized.get(path)
         if tensor is None:
             return None
+        weights = tensor.read_quantized()
+        codes, scales = codes_of(weights)
+        order = None if weights.permutation is None else concrete(weights.permutation)
+        if isinstance(layer, Linear):
+            used.add(path)
+            return QuantizedLinear(codes, scales, layer.bias, order)
+        if order is not None:
+            return None
         used.add(path)
-        codes, scales = codes_of(tensor.read_quantized())
-        return QuantizedLinear(codes, scales, linear.bias)
+        return QuantizedEmbedding(codes, scales)
 
     replace_linears(model, replacement)
     floats |= {quantized[path].name: quantized[path] for path in quantized.keys() - used}
@@ -212,14 +220,16 @@ def _stays(tensor: LazyTensor) -> bool:
 
 
 def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:
-    """Codes (int4 or int8 [out, in]) and scales [out, groups] as tensors."""
+    """Codes (int4 or int8 [out, in]), which are unpacked whenever they are needed, and scales [out, groups] as tensors."""
+    packed, scales = Constant(quantized.qweight), concrete(quantized.scales)
     if quantized.scheme.bits == 8:
-        codes = quantized.qweight
-    else:
-        codes = (unpack_bits(quantized.qweight, 4, quantized.shape[1]).astype(np.int8) - 8).astype(ml_dtypes.int4)
-    if quantized.permutation is not None:
-        raise CompileError("columns that are ordered by importance are not supported: convert the model without")
-    return concrete(codes), concrete(quantized.scales)
+        return concrete(quantized.qweight), scales
+
+    def write(out: np.ndarray[Any, Any]) -> None:
+        out[...] = (unpack_bits(packed.array, 4, quantized.shape[1]).view(np.int8) - 8).astype(out.dtype)
+
+    codes = Constant.made(quantized.shape, ml_dtypes.int4, write, recipe=("unpacked", packed))
+    return Deferred(codes) if codes.is_made else concrete(codes.array), scales
 
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:

@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompileError
-from ..frontends.nn import Parameter
+from ..frontends.nn import Deferred, Parameter
 from ..frontends.trace.tensor import array_of, concrete
+from ..ir.constant import Constant
 from .models.base import LanguageModel, Target
+from .weights.checkpoint import LazyTensor
 
 
 def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
     """Make the arrays of a checkpoint, by their names there, the model's parameters, converted to the data types those have.
 
-    An array of the right type is taken over, not copied: nobody may write to it afterwards. `weights` is asked for one array after the other, so
-    one that reads them from files needs little memory beside the parameters'.
+    An array of the right type is taken over, not copied: nobody may write to it afterwards. Large tensors of a `Checkpoint` are read again whenever their
+    elements are needed, and not kept.
 
     Raises:
         CompileError: arrays are missing, unknown, given twice or of another shape; the message lists them.
@@ -41,6 +43,12 @@ def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
     joined: dict[str, np.ndarray[Any, Any]] = {}
     for target, name in places.items():
         parameter = own[target.name]
+        path, _, attribute = target.name.rpartition(".")
+        if isinstance(weights[name], LazyTensor) and target.part is None and parameter.size > Constant.COMPARED:
+            lazy = _lazy(weights[name], target.transposed, parameter.dtype)
+            if lazy.shape == parameter.shape:
+                setattr(modules[path], attribute, Deferred(lazy))
+                continue
         array = array_of(weights[name])
         array = array.T if target.transposed else array
         shape = parameter.shape if target.part is None else parameter.shape[1:]
@@ -52,9 +60,19 @@ def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
             whole = joined.setdefault(target.name, np.empty(parameter.shape, parameter.dtype))
             whole[target.part] = array
             array = whole
-        path, _, attribute = target.name.rpartition(".")
         setattr(modules[path], attribute, concrete(array, Parameter))
     _refuse(model, misshapen=misshapen)
+
+
+def _lazy(tensor: LazyTensor, transposed: bool, dtype: Any) -> Constant:
+    """A tensor of a checkpoint that is read whenever it is needed."""
+
+    def write(out: np.ndarray[Any, Any]) -> None:
+        array = tensor.read()
+        out[...] = array_of(array.T if transposed else array, dtype)
+
+    shape = tensor.shape[::-1] if transposed else tensor.shape
+    return Constant.made(shape, dtype, write, recipe=("read", id(tensor), transposed))
 
 
 def _refuse(model: LanguageModel, **wrong: list[str]) -> None:

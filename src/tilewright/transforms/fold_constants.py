@@ -64,6 +64,10 @@ def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
     """An operator on constants -> its results as constants."""
     if isinstance(op, (graph.Constant, graph.If)) or not op.results or op.effects != Effect.PURE:
         return False
+    later = _view_of_made(op)
+    if later is not None:
+        rewriter.replace(op, rewriter.builder(graph.Constant(value=later)))
+        return True
     arrays = []
     for v in op.operands:
         source = v.defining_op
@@ -151,6 +155,26 @@ def known_check(op: Any, rewriter: Rewriter) -> bool:
         return False
     rewriter.replace(op, [])
     return True
+
+
+def _view_of_made(op: GraphOp) -> Constant | None:
+    """A view of data that are made when they are needed: made then, too."""
+    source = op.operands[0].defining_op if isinstance(op, (graph.Reshape, graph.Transpose)) else None
+    if not isinstance(source, graph.Constant) or not source.value.is_made or not op.result.type.is_static:
+        return None
+    data, shape = source.value, op.result.type.shape
+    order = op.permutation if isinstance(op, graph.Transpose) else None
+
+    def write(out: np.ndarray[Any, Any]) -> None:
+        if order is None:
+            out[...] = data.array.reshape(shape)
+        else:
+            data.write_to(out.transpose(np.argsort(order)))
+
+    step = op.name.removeprefix("graph.")
+    return Constant.made(shape, data.numpy_dtype, write, data.name, recipe=(step, shape, order, data)).made_of(
+        [data], step
+    )
 
 
 def _moved_element(op: GraphOp) -> list[np.ndarray[Any, Any]] | None:

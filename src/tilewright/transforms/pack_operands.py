@@ -26,7 +26,7 @@ from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, pr
 from ..ir.types import DType, bf16, f16, f32, f64, i8, i32, u8, u16, u32
 from .contraction import Contraction, has_few_readers, match_contraction
 from .index_maps import product, substitute_all
-from .pack_quantized import pack_quantized
+from .pack_quantized import Packing, pack_quantized, read_from_panels
 from .roles import CONTRACTION, Roles
 
 BYTES = (i8, u8)
@@ -38,12 +38,18 @@ PanelRule = Callable[[DType, DType, int | None], Panel]
 def pack_operands(module: Module, panel: PanelRule) -> None:
     """Mark every contraction with the roles of its axes and bring its right operand into panels where needed."""
     packed: dict[Any, Value] = {}
+    packings: dict[Constant, Packing] = {}
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and tensor.QUANTIZED in op.attributes:
-                pack_quantized(op, panel(i8, u8, None), packed)
+                packing = pack_quantized(op, panel(i8, u8, None), packed)
+                if packing is not None:
+                    packings |= {packing.codes: packing, packing.scales: packing}
             elif isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
                 _prepare(found, panel, packed)
+    for op in list(module.walk()):
+        if isinstance(op, graph.Constant) and op.value in packings:  # type: ignore[attr-defined]
+            read_from_panels(op, packings[op.value], packed)
     dce(module)
 
 

@@ -8,6 +8,7 @@ Columns that fill up the last panel are zero.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,21 @@ def fits_panels(bits: int, size: int) -> bool:
     return size % (CHUNK if bits == 4 else 4) == 0
 
 
-def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Value]) -> None:
+@dataclass(frozen=True)
+class Packing:
+    """How codes and scales lie in panels, once a product has asked for it."""
+
+    bits: int
+    groups: int
+    size: int
+    nr: int
+    codes: Constant
+    scales: Constant
+
+
+def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Value]) -> Packing | None:
     """Bring the constant codes and scales of a `graph.scaled_matmul` or `graph.dequantized_matmul` into panels, and mark it as a contraction; leave it alone where they are no constants, or
-    where groups are not made of whole quads or chunks."""
+    where groups are not made of whole quads or chunks. Returns how they lie."""
     x, codes, *x_scales, scales = compute.reads
     sources = [read.source.defining_op for read in (codes, scales)]
     *lead, column = compute.axes
@@ -42,11 +55,12 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     whole = all(isinstance(op, graph.Constant) for op in sources)  # type: ignore[attr-defined]
     read_as_written = x.indices == (*lead, group, k) and scales.indices[0] is column
     if panel.group != 4 or not (whole and read_as_written and isinstance(groups, int) and isinstance(size, int)):
-        return
+        return None
     bits, nr = codes.source.type.dtype.bits, panel.nr
     if not fits_panels(bits, size):
-        return
-    code_panels, scale_panels = _panels(sources, bits, groups, size, nr, packed)
+        return None
+    packing = Packing(bits, groups, size, nr, *(op.value for op in sources))  # type: ignore[union-attr]
+    code_panels, scale_panels = (_panels(op, packing, packed) for op in sources)
     t = TensorBuilder(Builder.before(compute))
     left, right, right_scales = map(t.wrap, (x.source, code_panels, scale_panels))
 
@@ -78,12 +92,39 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     made.attributes[CONTRACTION] = roles.as_attribute()
     compute.result.replace_by(y)
     compute.erase()
+    return packing
 
 
-def _panels(sources: list[Any], bits: int, groups: int, size: int, nr: int, packed: dict[Any, Value]) -> list[Value]:
-    """The packed codes and scales."""
-    codes, scales = (op.value for op in sources)
-    rows = codes.shape[0]
+def read_from_panels(constant: Any, packing: Packing, packed: dict[Any, Value]) -> None:
+    """Let all that reads elements of codes or scales which lie in panels anyway, such as an embedding that is the head, too, read them there, so that
+    they are stored once."""
+    reads = list(constant.result.users)
+    if not all(isinstance(read, tensor.Read) and not read.guard for read in reads):
+        return
+    is_codes = constant.value == packing.codes
+    panels, bits, size, nr = _panels(constant, packing, packed), packing.bits, packing.size, packing.nr
+    for read in reads:
+        b, (n, k) = Builder.before(read), read.indices
+        if not is_codes:
+            inside: tuple[Any, ...] = (k, n % nr)
+        elif bits == 4:
+            inside = (k // size, k % size // CHUNK, k % (CHUNK // 2) // 4, n % nr, k % 4)
+        else:
+            inside = (k // size, k % size // 4, n % nr, k % 4)
+        found = b(tensor.Read(panels, read.dynamic, None, indices=(n // nr, *inside), location=read.location))
+        if is_codes:
+            code = Scalar(b, found).cast(i32)
+            if bits == 4:
+                code = code.shr(k % CHUNK // (CHUNK // 2) * 4) & 15
+            found = (code - (1 << (bits - 1))).cast(read.result.type).value
+        read.replace_by(found)
+
+
+def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
+    """The panels of the codes, or of the scales, that an operation holds."""
+    bits, groups, size, nr = packing.bits, packing.groups, packing.size, packing.nr
+    value, is_codes = op.value, op.value == packing.codes
+    rows = value.shape[0]
     panels = -(-rows // nr)
 
     def filled(array: Any, depth: int) -> Any:
@@ -93,7 +134,7 @@ def _panels(sources: list[Any], bits: int, groups: int, size: int, nr: int, pack
         return whole.reshape(panels, nr, groups, depth)
 
     def write_codes(out: np.ndarray[Any, Any]) -> None:
-        quads = (filled(codes.array.astype(np.int8), size).view(np.uint8) + (1 << (bits - 1))).astype(np.uint8)
+        quads = (filled(value.array.astype(np.int8), size).view(np.uint8) + (1 << (bits - 1))).astype(np.uint8)
         if bits == 4:
             halves = quads.reshape(panels, nr, groups, size // CHUNK, 2, CHUNK // 8, 4)
             out[...] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
@@ -101,25 +142,21 @@ def _panels(sources: list[Any], bits: int, groups: int, size: int, nr: int, pack
             out[...] = quads.reshape(panels, nr, groups, size // 4, 4).transpose(0, 2, 3, 1, 4)
 
     def write_scales(out: np.ndarray[Any, Any]) -> None:
-        out[...] = filled(scales.array, 1)[..., 0].transpose(0, 2, 1)
+        out[...] = filled(value.array, 1)[..., 0].transpose(0, 2, 1)
 
-    shape = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
-    step = f"packed in panels of {nr} columns"
-    in_bytes = f"{step}, in groups of {size}, {'two codes to a byte' if bits == 4 else 'a code to a byte'}, {1 << (bits - 1)} added"
-    wanted = (
-        (sources[0], (panels, *shape), np.uint8, write_codes, in_bytes),
-        (sources[1], (panels, groups, nr), scales.numpy_dtype, write_scales, step),
-    )
-    found = []
-    for op, dims, dtype, write, step in wanted:
-        recipe = ("quantized", op.value, bits, groups, size, nr)
-        key = op.parent, recipe
-        if key not in packed:
-            name = f"{op.value.name}.packed" if op.value.name else "packed"
-            constant = Constant.made(dims, dtype, write, name, recipe=recipe).made_of([op.value], step)
-            packed[key] = Builder.after(op)(graph.Constant(value=constant, location=op.location))  # type: ignore[attr-defined]
-        found.append(packed[key])
-    return found
+    recipe = ("quantized", value, bits, groups, size, nr)
+    key = op.parent, recipe
+    if key not in packed:
+        name, step = f"{value.name}.packed" if value.name else "packed", f"packed in panels of {nr} columns"
+        if is_codes:
+            inside = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
+            constant = Constant.made((panels, *inside), np.uint8, write_codes, name, recipe=recipe)
+            bytes_ = "two codes to a byte" if bits == 4 else "a code to a byte"
+            step = f"{step}, in groups of {size}, {bytes_}, {1 << (bits - 1)} added"
+        else:
+            constant = Constant.made((panels, groups, nr), value.numpy_dtype, write_scales, name, recipe=recipe)
+        packed[key] = Builder.after(op)(graph.Constant(value=constant.made_of([value], step), location=op.location))  # type: ignore[attr-defined]
+    return packed[key]
 
 
-__all__ = ["fits_panels", "pack_quantized"]
+__all__ = ["Packing", "fits_panels", "pack_quantized", "read_from_panels"]

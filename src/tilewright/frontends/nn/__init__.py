@@ -29,7 +29,7 @@ from .layers import (
     Tanh,
     seed,
 )
-from .module import Module, ModuleList, Parameter, Sequential, parameter, placeholders
+from .module import Deferred, Module, ModuleList, Parameter, Sequential, parameter, placeholders
 
 __all__ = [
     "ELU",
@@ -43,6 +43,7 @@ __all__ = [
     "GroupNorm",
     "Hardswish",
     "LayerNorm",
+    "Deferred",
     "LeakyReLU",
     "Linear",
     "MaxPool2d",

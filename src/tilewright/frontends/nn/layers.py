@@ -56,6 +56,10 @@ class Embedding(Module):
     def forward(self, ids: Any) -> Tensor:
         return F.embedding(ids, self.weight)
 
+    def attend(self, x: Any) -> Tensor:
+        """``x @ weight.T``: how well each vector fits x; the head of a model whose head is its embedding."""
+        return F.linear(x, self.weight)
+
 
 class LayerNorm(Module):
     """Zero mean and unit variance over the last dimensions, which are of `shape`."""

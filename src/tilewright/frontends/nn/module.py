@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import CompileError, ShapeError
+from ...ir.constant import Constant
 from ...ir.types import DType, TensorType
 from ..trace import Tensor, TraceError
 from ..trace.dtypes import dtype_of
@@ -53,6 +54,39 @@ class Placeholder(Parameter):
         raise CompileError(
             f"a parameter of shape {self.shape} has no elements yet: load weights first (at {user_location('')})"
         )
+
+
+class Deferred(Tensor):
+    """A tensor whose elements are made when somebody needs them, and not kept: a weight that is only there to be compiled.
+
+    `constant` makes them, see `Constant.made`. What a trace does to it becomes part of the traced function.
+    """
+
+    __slots__ = ("constant",)
+    _lazy = True
+
+    def __init__(self, constant: Constant) -> None:
+        self._value, self.constant = None, constant
+
+    @property
+    def type(self) -> TensorType:
+        return self.constant.type
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.constant.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.constant.numpy_dtype
+
+    @property
+    def _array(self) -> Any:  # type: ignore[override]
+        return self.constant.array
+
+    @property
+    def _data(self) -> Constant:
+        return self.constant
 
 
 _wanted = threading.local()

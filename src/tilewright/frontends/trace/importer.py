@@ -14,6 +14,7 @@ from ...dialects.func import Func, Return
 from ...dialects.graph import Constant
 from ...errors import CompileError
 from ...ir.cleanup import dce
+from ...ir.constant import Constant as ConstantData
 from ...ir.core import Module
 from ...ir.types import TensorType
 from ..dims import DimsArgument, DimTable, check_dims_argument, parse_dim
@@ -110,14 +111,14 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, dims: Dim
 
 def _name_parameters(module: Module, trace: Trace) -> None:
     """Constants that are attributes of modules, or views of them, are called after them."""
-    names: dict[tuple[int, int], tuple[str, TensorType]] = {}
+    names: dict[object, tuple[str, TensorType]] = {}
     for owner, name, value in trace.observed.values():
         if isinstance(value, Tensor) and not value.is_traced:
             with suppress(CompileError):  # a placeholder without elements, of which only the shape was asked
-                names[_place(value._array)] = f"{owner.path}.{name}".lstrip("."), value.type
+                names[_place(value._data)] = f"{owner.path}.{name}".lstrip("."), value.type
     for op in module.walk():
-        if isinstance(op, Constant) and isinstance(op.value.source, np.ndarray):
-            value, found = op.value, names.get(_place(op.value.source))
+        if isinstance(op, Constant):
+            value, found = op.value, names.get(_place(op.value))
             if found is not None and not value.name:
                 value.name = found[0]
                 if value.shape != found[1].shape:
@@ -125,9 +126,10 @@ def _name_parameters(module: Module, trace: Trace) -> None:
                     value.steps = ("transpose" if value.shape == found[1].shape[::-1] else "reshape",)
 
 
-def _place(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Where an array's elements lie, and how many they are."""
-    return array.__array_interface__["data"][0], array.size
+def _place(data: Any) -> object:
+    """What arrays and constants have in common that show the same elements: where these lie, and how many they are, or what makes them."""
+    source = data.source if isinstance(data, ConstantData) else data
+    return (source.__array_interface__["data"][0], source.size) if isinstance(source, np.ndarray) else source
 
 
 def _name(function: Any) -> str:

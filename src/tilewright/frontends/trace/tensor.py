@@ -40,6 +40,8 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_value")
     _array: Any
     _value: Value | None
+    _lazy = False
+    """Whether the elements are made when they are needed: traces take such a tensor as a value."""
     __array_priority__ = 1000
 
     def __init__(self, data: Any, dtype: Any = None) -> None:
@@ -104,6 +106,11 @@ class Tensor:
         from .index import Places
 
         return Places(self)
+
+    @property
+    def _data(self) -> Any:
+        """What a trace makes a constant of: the array, or a `Constant`."""
+        return self._array
 
     # -- The way out -------------------------------------------------------------------------------------------------------------
 
@@ -373,7 +380,7 @@ def value_of(x: Tensor) -> Value:
     """
     trace = current()
     if x._value is None and trace is not None:
-        return trace.constant(x._array)
+        return trace.constant(x._data)
     if x._value is None or trace is None or not trace.visible(x._value):
         raise TraceError(
             f"{x!r} was kept from a function, branch or loop body whose tracing is over: return it from there instead (at {user_location('')})"
@@ -432,7 +439,9 @@ def apply(cls: type, *operands: Any, **attributes: Any) -> Any:
     """The result(s) of a graph operator on tensors (None: absent; a sequence: variadic): at once when all is known, else traced."""
     flat = [t for x in operands for t in (x if isinstance(x, (list, tuple)) else (x,)) if t is not None]
     trace = current()
-    if not any(t.is_traced for t in flat) and (trace is None or not _symbolic(attributes.values())):
+    if not any(t.is_traced or (trace is not None and t._lazy) for t in flat) and (
+        trace is None or not _symbolic(attributes.values())
+    ):
         arrays = [
             None if x is None else [t._array for t in x] if isinstance(x, (list, tuple)) else x._array for x in operands
         ]

@@ -71,12 +71,12 @@ class Trace:
         op.drop_operands()
         return folded if isinstance(folded, Value) else self.builder(g.Constant(value=folded, location=op.location))
 
-    def constant(self, array: Any) -> Value:
-        """An array as a value, one for each array and block."""
-        key = id(array), id(self.builder.block)
+    def constant(self, data: Any) -> Value:
+        """An array, or a constant, as a value, one for each and block."""
+        key = id(data), id(self.builder.block)
         if key not in self._constants:
-            op = g.Constant(value=Constant(array), location=user_location("constant"))
-            self._constants[key] = array, self.builder(op)
+            value = data if isinstance(data, Constant) else Constant(data)
+            self._constants[key] = data, self.builder(g.Constant(value=value, location=user_location("constant")))
         return self._constants[key][1]
 
     def visible(self, value: Value) -> bool:

@@ -166,7 +166,7 @@ class CausalLM(LanguageModel):
         """Logits of hidden states."""
         if self.lm_head is not None:
             return self.lm_head(x)  # type: ignore[no-any-return]
-        return x @ self.model.embed_tokens.weight.T  # type: ignore[no-any-return]
+        return self.model.embed_tokens.attend(x)  # type: ignore[no-any-return]
 
     def forward(self, tokens: Any, cache: Cache, last_only: bool = False) -> Tensor:
         """The logits [batch, n, vocabulary] after each of `tokens` [batch, n], i32 or i64; `last_only`: [batch, 1, vocabulary] after the last."""
