@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilewright.dialects import graph as g
+from tilewright.ir.constant import Constant
+from tilewright.ir.types import f32, i4, i8
 from tilewright.transforms.merge_matmuls import merge_matmuls
 
 from .graphs import BATCH, SEQ, build, outputs, run, weight
@@ -47,3 +51,33 @@ def test_a_product_read_twice() -> None:
         return [b(g.Add(y, weight(b, 4))), b(g.Neg(y)), linear(b, x, 2, False, 5)]
 
     assert run(build(X, body), merge_matmuls) == {"Matmul": 1, "Slice": 2, "Add": 1, "Neg": 1}
+
+
+def quantized(b: Any, x: Any, n: int, groups: int = 2, factors: Any = i8) -> Any:
+    rng = np.random.default_rng(n)
+    codes = rng.integers(-8, 8, (n, 64), np.int8).astype(i4.numpy)
+    scales = (rng.random((n, groups)) * 0.1).astype(np.float16)
+    parts = (
+        b(g.Constant(value=Constant(array, name))) for array, name in ((codes, f"w{n}.codes"), (scales, f"w{n}.scales"))
+    )
+    return b(g.QuantizedMatMul(x, *parts, factors=factors))
+
+
+def test_projections_with_codes_of_few_bits() -> None:
+    def body(b: Any, x: Any) -> Any:
+        v = b(g.Add(quantized(b, x, 5), weight(b, 5)))
+        return [b(g.Neg(quantized(b, x, 8))), quantized(b, x, 3), b(g.Softmax(v))]
+
+    module = build({"x": (BATCH, SEQ, 64)}, body)
+    assert run(module, merge_matmuls) == {"QuantizedMatMul": 1, "Add": 1, "Slice": 3, "Neg": 1, "Softmax": 1}
+    (product,) = (op for op in module.walk() if isinstance(op, g.QuantizedMatMul))
+    codes, scales = (v.defining_op.value for v in (product.codes, product.scales))
+    assert codes.shape == (16, 64) and scales.shape == (16, 2)
+    assert [name for name, _ in codes.parameters] == ["w5.codes", "w8.codes", "w3.codes"]
+
+
+def test_products_with_other_groups_or_factors_stay() -> None:
+    def body(b: Any, x: Any) -> Any:
+        return [quantized(b, x, 8), quantized(b, x, 5, groups=4), quantized(b, x, 3, factors=f32)]
+
+    assert run(build({"x": (BATCH, 64)}, body), merge_matmuls) == {"QuantizedMatMul": 3}

@@ -1,11 +1,12 @@
 """Parallel products of one left operand with constants (the projections to Q, K and V) as one product, then slices.
 
-The left operand is read once, and one large contraction keeps all workers busy where three small ones would not. Biases are
-concatenated likewise. Products that meet in an elementwise operator, such as the gate of a feed-forward block, stay apart.
+The left operand is read once, and one large contraction keeps all workers busy where three small ones would not. So it is with codes of few bits and their
+scales (`graph.quantized_matmul`). Biases are concatenated likewise. Products that meet in an elementwise operator, such as the gate of a feed-forward block, stay apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,30 +17,36 @@ from ..dialects.graph.base import tensor_type
 from ..dialects.graph.elementwise import same_shape
 from ..ir.builder import Builder
 from ..ir.constant import Constant
-from ..ir.core import Module, Operation, Value
+from ..ir.core import Module, Operation
 from .match import ELEMENTWISE, array_of, new_constant
 from .simplify import slice_along
 
 
 @dataclass
 class _Product:
-    """A matmul by a constant and the bias addition after it, if there is one; `last` is the result that users see."""
+    """A product with constants (a matrix, or codes and scales) and the bias addition after it, if there is one; `last` is the result that users see."""
 
-    matmul: Any
-    weight: Constant
+    op: Any
+    weights: tuple[Constant, ...]
+    axis: int
+    """Of the columns of the result, in each of the weights."""
     bias: np.ndarray[Any, Any] | None
     last: Any
 
+    @property
+    def columns(self) -> int:
+        return int(self.weights[0].shape[self.axis])
+
 
 def merge_matmuls(module: Module) -> int:
-    """Merge matmuls that share their left operand; returns how many were merged into others."""
+    """Merge products that share their left operand; returns how many were merged into others."""
     merged = 0
     for function in module.functions(func.Func):
-        groups: dict[Value, list[_Product]] = {}
+        groups: dict[Hashable, list[_Product]] = {}
         for op in function.body.ops:
             found = _product(op)
             if found is not None:
-                groups.setdefault(found.matmul.a, []).append(found)
+                groups.setdefault(_kind(found), []).append(found)
         order = {op: k for k, op in enumerate(function.body.ops)} if any(len(g) > 1 for g in groups.values()) else {}
         for products in groups.values():
             products = _apart(products)
@@ -49,24 +56,40 @@ def merge_matmuls(module: Module) -> int:
     return merged
 
 
+def _kind(product: _Product) -> Hashable:
+    """What products that can be merged have in common: the left operand, how they multiply, and weights that differ in the number of columns alone."""
+    op = product.op
+    shapes = tuple((w.numpy_dtype, *w.shape[: product.axis], *w.shape[product.axis + 1 :]) for w in product.weights)
+    return type(op), op.operands[0], getattr(op, "factors", None), shapes
+
+
 def _product(op: Operation) -> _Product | None:
-    if not isinstance(op, graph.Matmul) or op.dtype is not None:
-        return None  # integer products stay apart: what makes real numbers of each is its epilogue
-    constant = op.b.defining_op
-    weight = constant.value if isinstance(constant, graph.Constant) else None
-    if weight is None or len(weight.shape) != 2 or tensor_type(op.a).rank < 2 or array_of(op.a) is not None:
+    if isinstance(op, graph.Matmul):
+        if op.dtype is not None:
+            return None  # integer products stay apart: what makes real numbers of each is its epilogue
+        axis = 1
+    elif isinstance(op, graph.QuantizedMatMul):
+        axis = 0
+    else:
         return None
+    constants = [v.defining_op for v in op.operands[1:]]
+    left = op.operands[0]
+    if not all(isinstance(c, graph.Constant) and len(c.value.shape) == 2 for c in constants):
+        return None
+    if tensor_type(left).rank < 2 or isinstance(left.defining_op, graph.Constant):
+        return None
+    found = _Product(op, tuple(c.value for c in constants), axis, None, op)  # type: ignore[union-attr]
     users = op.result.users
     if op.result.has_one_use and isinstance(users[0], graph.Add) and users[0].parent is op.parent:
         add: Any = users[0]
         bias = array_of(add.b) if add.a is op.result else array_of(add.a)
         if (
             bias is not None
-            and bias.shape == (weight.shape[1],)
+            and bias.shape == (found.columns,)
             and same_shape(add.result.type.shape, op.result.type.shape)
         ):
-            return _Product(op, weight, bias, add)
-    return _Product(op, weight, None, op)
+            found.bias, found.last = bias, add
+    return found
 
 
 def _apart(products: list[_Product]) -> list[_Product]:
@@ -86,30 +109,39 @@ def _reached(op: Operation, depth: int = 4) -> set[Operation]:
 
 
 def _merge(products: list[_Product], order: dict[Operation, int]) -> None:
-    first = min((p.matmul for p in products), key=order.__getitem__)
+    first = min((p.op for p in products), key=order.__getitem__)
     b = Builder.before(first)
-    sizes = [p.weight.shape[1] for p in products]
-    name = products[0].matmul.b.defining_op.value.name
-    weights = [p.weight for p in products]
-
-    def join(out: np.ndarray[Any, Any]) -> None:
-        np.concatenate([w.array for w in weights], 1, out=out)
-
-    shape = weights[0].shape[0], sum(sizes)
-    joined_weight = Constant.made(shape, weights[0].numpy_dtype, join, name, recipe=("joined", *weights))
-    joined_weight.made_of(weights, "columns joined")
-    joined = b(graph.Matmul(first.a, b(graph.Constant(value=joined_weight))))
+    axis = products[0].axis
+    weights = [_joined([p.weights[k] for p in products], axis) for k in range(len(products[0].weights))]
+    attributes = {k: v for k, v in first.attributes.items() if "." not in k}
+    constants = [b(graph.Constant(value=w)) for w in weights]
+    joined = b(type(first)(first.operands[0], *constants, **attributes))
     if any(p.bias is not None for p in products):
-        dtype = products[0].weight.numpy_dtype
-        parts = [np.zeros(n, dtype) if p.bias is None else p.bias for p, n in zip(products, sizes, strict=True)]
-        joined = b(graph.Add(joined, new_constant(b, np.concatenate(parts), name)))
-    start = 0
-    axis = tensor_type(joined).rank - 1
+        dtype = tensor_type(joined).dtype.numpy
+        parts = [np.zeros(p.columns, dtype) if p.bias is None else p.bias for p in products]
+        joined = b(graph.Add(joined, new_constant(b, np.concatenate(parts), weights[0].name)))
+    start, axis = 0, tensor_type(joined).rank - 1
     slices = []
-    for n in sizes:
-        slices.append(slice_along(b, joined, axis, start, start + n))
-        start += n
+    for p in products:
+        slices.append(slice_along(b, joined, axis, start, start + p.columns))
+        start += p.columns
     for p, part in zip(products, slices, strict=True):
         p.last.replace_by(part)
-        if p.last is not p.matmul:
-            p.matmul.erase()
+        if p.last is not p.op:
+            p.op.erase()
+
+
+def _joined(weights: list[Constant], axis: int) -> Constant:
+    """The weights side by side."""
+
+    def join(out: np.ndarray[Any, Any]) -> None:
+        start = 0
+        for w in weights:
+            place = [slice(None)] * out.ndim
+            place[axis] = slice(start, start := start + w.shape[axis])
+            w.write_to(out[tuple(place)])
+
+    shape = list(weights[0].shape)
+    shape[axis] = sum(w.shape[axis] for w in weights)
+    joined = Constant.made(shape, weights[0].numpy_dtype, join, weights[0].name, recipe=("joined", axis, *weights))
+    return joined.made_of(weights, "columns joined")
