@@ -203,7 +203,7 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
         assert opened.library.metadata["opt"] == "O1"
         check_metadata(opened.library.metadata, found.output)
         first = opened.prefill(TOKENS[:50], 0, np.array([2], np.int32), 0)
-    with compile_library(tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2)) as library:
+    with compile_library(tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2), opt="O1") as library:
         np.testing.assert_array_equal(LibraryRunner(library).prefill(TOKENS[:50], 0, np.array([1], np.int32), 0), first)
     (tmp_path / "model.weights").unlink()
     with pytest.raises(tw.ArtifactError, match=r"model\.weights"):

@@ -31,6 +31,7 @@ from .quantization import Quantized
 from .quantization.packing import unpack_bits
 from .quantized_linear import QuantizedEmbedding, QuantizedLinear, factors, replace_linears
 from .runner import PAGE, Floats, Ints
+from .sample import sample
 from .slot_states import Rows, SlotStates
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
@@ -85,7 +86,7 @@ def compile_library(
     progress: Callable[[str], None] | None = None,
     estimate: Callable[[MemoryEstimate], None] = must_fit,
 ) -> Any:
-    """The library of a checkpoint: functions ``prefill``, ``decode`` and ``copy_page``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
+    """The library of a checkpoint: functions ``prefill``, ``decode``, ``copy_page``, ``sample``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
 
     A model that keeps state beside its pages has ``reset`` instead of ``copy_page``: what came cannot be taken back, nor be another's beginning.
 
@@ -268,7 +269,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     states = SlotStates(options.max_batch) if model.has_state else None
     table = f"pages<={options.pages_of_sequence}"
     batch = f"batch<={options.max_batch if model.has_state else options.rows}"  # guesses cannot be taken back
-    i32 = np.int32
+    i32, f32 = np.int32, np.float32
 
     def beside(slots: Tensor | None) -> Rows | None:
         return None if states is None or slots is None else states.of(slots)
@@ -302,6 +303,11 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
             decode,
             (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *slots),
             {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **own},
+        ),
+        "sample": (
+            sample,
+            (np.zeros((2, model.config.vocabulary), f32), *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.float64))),
+            {name: {0: batch} for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")},
         ),
         **embedding,
     }
@@ -357,6 +363,12 @@ class LibraryRunner:
     def reset(self, slot: int) -> None:
         if self.has_state:
             self._call("reset", np.asarray(slot, np.int32))
+
+    def sample(
+        self, logits: Floats, temperature: Floats, top_k: Ints, top_p: Floats, min_p: Floats, uniform: Floats
+    ) -> tuple[Ints, Floats]:
+        """The tokens of logits [batch, vocabulary] and their log-probabilities, see `sample.sample`."""
+        return self._call("sample", logits, temperature, top_k, top_p, min_p, uniform)  # type: ignore[no-any-return]
 
     def embed(self, tokens: Ints) -> Floats:
         return self._call("embed", tokens)  # type: ignore[no-any-return]
