@@ -24,9 +24,10 @@ from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli.inspect import _show  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.ir.types import f32  # noqa: E402
-from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library, open_library, page_bytes  # noqa: E402
+from tilewright.llm.library import LibraryOptions, LibraryRunner, codes_of, compile_library, open_library, page_bytes  # noqa: E402
 from tilewright.llm.memory import planned  # noqa: E402
-from tilewright.llm.quantized_linear import QuantizedLinear, factors  # noqa: E402
+from tilewright.llm.quantization import quantize, scheme_of  # noqa: E402
+from tilewright.llm.quantized_linear import QuantizedEmbedding, QuantizedLinear, factors  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
@@ -129,7 +130,7 @@ def test_cached_codes(folder: Path, dtype: str, error: float) -> None:
     assert np.linalg.norm(found - logits) < error * np.linalg.norm(logits)
 
 
-@pytest.mark.parametrize("scheme", ("int8_g32", "int4_g32", "int4_g32_asym"))
+@pytest.mark.parametrize("scheme", ("int8_g32", "int4_g32", "int4_g32_asym", "int3_g32"))
 def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
     """What rounding activations to 8 bits, or factors to bf16, adds is small beside the logits."""
     convert(folder, tmp_path / "converted", Conversion(scheme))
@@ -137,8 +138,7 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
     logits = wanted(folder, weights={n: t.read() for n, t in checkpoint.items()})
     with compile_library(checkpoint, LibraryOptions(context=256, chunk=64, max_batch=4)) as library:
         runner = LibraryRunner(library)
-        if scheme != "int4_g32_asym":
-            assert "quantized_matmul" in library.ir("graph")
+        assert "quantized_matmul" in library.ir("graph")
         pages = np.array([2], np.int32)
         for found, place in (
             (runner.prefill(TOKENS[:50], 0, pages, 0), 49),
@@ -147,39 +147,32 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
             assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
 
 
-@pytest.mark.parametrize("embedding", ["int8", "int4_g32"])
-def test_an_embedding_that_is_the_head_is_stored_once(tmp_path: Path, embedding: str) -> None:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, vocab_size=1100,
-        max_position_embeddings=256, tie_word_embeddings=True,
-    )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "source")
-    convert(tmp_path / "source", tmp_path / "converted", Conversion("int4_g32", embedding))
-    checkpoint = open_checkpoint(tmp_path / "converted")
-    logits = wanted(tmp_path / "source", TOKENS[:51], {n: t.read() for n, t in checkpoint.items()})
-    with compile_library(checkpoint, LibraryOptions(context=128, chunk=64, max_batch=2)) as library:
-        runner, pages = LibraryRunner(library), np.array([1], np.int32)
-        for found, place in (
-            (runner.prefill(TOKENS[:50], 0, pages, 0), 49),
-            (runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))[0], 50),
-        ):
-            assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
-        stored = [p for p in library.metadata["parameters"] if p["of"][0]["name"].startswith("model.embed_tokens")]
-        assert [p["of"][0]["name"].rpartition(".")[2] for p in stored] == ["codes", "scales"]
-        panels = -(-1100 // 32) * 32
-        assert stored[0]["bytes"] == panels * 64 * (1 if embedding == "int8" else 0.5)
+@pytest.mark.parametrize(("scheme", "share"), [("int8", 1), ("int4_g32", 0.5)])
+def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float) -> None:
+    rng = np.random.default_rng(0)
+    codes, scales, offsets = codes_of(quantize(rng.standard_normal((1100, 64)).astype(np.float32), scheme_of(scheme)))
+    table = QuantizedEmbedding(codes, scales, offsets)
+    ids = np.array([3, 1099, 0, 500])
+    with tw.compile(lambda ids: table.attend(table(ids)), (ids,), cache=False) as library:
+        np.testing.assert_allclose(library(ids), table.attend(table(ids)).numpy(), rtol=1e-4, atol=1e-3)
+        stored = library.metadata["parameters"]
+    assert sorted(p["of"][0]["name"] for p in stored) == ["codes", "scales"]
+    assert {p["of"][0]["name"]: p["bytes"] for p in stored}["codes"] == -(-1100 // 32) * 32 * 64 * share
 
 
-def test_columns_ordered_by_importance() -> None:
-    """What GPTQ does with ``desc_act``."""
+def test_offsets_and_columns_ordered_by_importance() -> None:
+    """What GPTQ does without ``sym``, and with ``desc_act``."""
     rng = np.random.default_rng(0)
     x, order = rng.standard_normal((3, 64)).astype(np.float32), rng.permutation(64)
     codes, scales = rng.integers(-8, 8, (5, 64), np.int8), rng.random((5, 2)).astype(np.float16)
+    offsets = rng.random((5, 2)).astype(np.float32)
     with factors(f32):
-        y = QuantizedLinear(*map(tw.Tensor, (codes, scales)), permutation=tw.Tensor(order))(tw.Tensor(x)).numpy()
+        layer = QuantizedLinear(
+            *map(tw.Tensor, (codes, scales)), offsets=tw.Tensor(offsets), permutation=tw.Tensor(order)
+        )
+        y = layer(tw.Tensor(x)).numpy()
     weights = np.empty((5, 64))
-    weights[:, order] = codes * np.repeat(scales.astype(np.float64), 32, 1)
+    weights[:, order] = codes * np.repeat(scales.astype(np.float64), 32, 1) - np.repeat(offsets, 32, 1)
     np.testing.assert_allclose(y, x @ weights.T, rtol=1e-4)
 
 
@@ -234,10 +227,12 @@ def check_metadata(metadata: Any, printed: str) -> None:
         assert part in text
 
 
-def test_what_does_not_fit_the_machine_is_refused(folder: Path, tmp_path: Path) -> None:
-    found = CliRunner().invoke(
-        command, ["compile", str(folder), "-o", str(tmp_path / "model.so"), "--kv-cache", "900TB"]
-    )
+@pytest.mark.parametrize("size", ["4GB", "900TB"])
+def test_what_does_not_fit_the_machine_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setattr("tilewright.llm.memory.machine_memory", lambda: 1 << 30)
+    found = CliRunner().invoke(command, ["compile", str(folder), "-o", str(tmp_path / "model.so"), "--kv-cache", size])
     assert isinstance(found.exception, tw.CompileError)
     assert re.search(
         r"needs \d+.* MiB: weights .*this machine has \d+.*--kv-cache.*--no-memory-check", str(found.exception)

@@ -139,7 +139,7 @@ def test_divided_at_chunks(pair: tuple[LibraryRunner, Any]) -> None:
 def test_what_such_a_library_has(pair: tuple[LibraryRunner, Any]) -> None:
     runner, _ = pair
     assert runner.has_state and runner.about["has_state"] is True
-    assert set(runner.library.functions) == {"prefill", "decode", "reset", "embed"}
+    assert set(runner.library.functions) == {"prefill", "decode", "reset", "sample", "embed"}
     assert runner.rows == runner.max_batch
     with pytest.raises(tw.CompileError, match="no function 'copy_page': .* keeps state that cannot be taken back"):
         runner.copy_page(0, 1)

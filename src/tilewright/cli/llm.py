@@ -143,7 +143,7 @@ def compile_command(
 
     from tilewright.errors import CompileError
     from tilewright.llm.library import LibraryOptions, compile_library, page_bytes, save_library
-    from tilewright.llm.memory import must_fit, planned
+    from tilewright.llm.memory import MemoryEstimate, must_fit, planned
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
     out = console()
@@ -157,6 +157,8 @@ def compile_command(
         if not no_memory_check:
             must_fit(memory)
 
+    if kv_cache is not None and not no_memory_check:
+        must_fit(MemoryEstimate(0, kv_cache, 0))
     names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8", "int4": "int4"}
     with progress_display() as progress:
         checkpoint = open_checkpoint(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -188,17 +188,18 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
         if tensor is None:
             return None
         weights = tensor.read_quantized()
-        codes, scales = codes_of(weights)
+        codes, scales, offsets = codes_of(weights)
         order = None if weights.permutation is None else concrete(weights.permutation)
         if isinstance(layer, Linear):
             used.add(path)
-            return QuantizedLinear(codes, scales, layer.bias, order)
+            return QuantizedLinear(codes, scales, layer.bias, offsets=offsets, permutation=order)
         if order is not None:
             return None
         used.add(path)
-        return QuantizedEmbedding(codes, scales)
+        return QuantizedEmbedding(codes, scales, offsets)
 
     replace_linears(model, replacement)
+    replace_linears(model, replacement, Embedding)
     floats |= {quantized[path].name: quantized[path] for path in quantized.keys() - used}
     load_weights(model, floats)
     return model
@@ -211,26 +212,37 @@ def _stays(tensor: LazyTensor) -> bool:
         scheme is None
         or len(tensor.shape) != 2
         or scheme.kind != "integer"
-        or not scheme.symmetric
-        or scheme.bits not in (4, 8)
+        or not (scheme.symmetric or scheme.bits <= 4)
     ):
         return False
     columns = tensor.shape[0 if tensor.transposed else 1]
     size = scheme.group or columns
-    return columns % size == 0 and fits_panels(scheme.bits, size)
+    return columns % size == 0 and fits_panels(max(4, scheme.bits), size)
 
 
-def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor]:
-    """Codes (int4 or int8 [out, in]), which are unpacked whenever they are needed, and scales [out, groups] as tensors."""
-    packed, scales = Constant(quantized.qweight), concrete(quantized.scales)
-    if quantized.scheme.bits == 8:
-        return concrete(quantized.qweight), scales
+def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Codes (int8, or int4 of 4 bits and fewer, [out, in]), scales and, where zeros are not in the middle, offsets [out, groups], see `QuantizedMatrix`; what
+    is not stored so is made whenever it is needed."""
+    bits, packed, scales, zeros = quantized.scheme.bits, quantized.qweight, quantized.scales, quantized.zeros
+    if bits == 8:
+        return concrete(packed), concrete(scales), None
+    middle = 1 << (bits - 1)
 
-    def write(out: np.ndarray[Any, Any]) -> None:
-        out[...] = (unpack_bits(packed.array, 4, quantized.shape[1]).view(np.int8) - 8).astype(out.dtype)
+    def write_codes(out: np.ndarray[Any, Any]) -> None:
+        out[...] = (unpack_bits(packed, bits, quantized.shape[1]).view(np.int8) - middle).astype(out.dtype)
 
-    codes = Constant.made(quantized.shape, ml_dtypes.int4, write, recipe=("unpacked", packed))
-    return Deferred(codes) if codes.is_made else concrete(codes.array), scales
+    def write_offsets(out: np.ndarray[Any, Any]) -> None:
+        out[...] = scales * (zeros.astype(np.float32) - middle)  # type: ignore[union-attr]
+
+    codes = _deferred(quantized.shape, ml_dtypes.int4, write_codes, ("unpacked", id(packed)))
+    if zeros is None:
+        return codes, concrete(scales), None
+    return codes, concrete(scales), _deferred(scales.shape, np.float32, write_offsets, ("offsets", id(zeros)))
+
+
+def _deferred(shape: tuple[int, ...], dtype: Any, write: Callable[[Any], None], recipe: Hashable) -> Tensor:
+    made = Constant.made(shape, dtype, write, recipe=recipe)
+    return Deferred(made) if made.is_made else concrete(made.array)
 
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:

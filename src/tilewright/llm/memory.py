@@ -76,8 +76,8 @@ def planned(metadata: Mapping[str, Any]) -> MemoryEstimate:
 def _of_states(states: list[tuple[list[Any], int]], pages: int) -> tuple[int, int]:
     """Bytes of states of given shapes and bytes an element, and bytes of a token in those that are pages."""
     whole = sum(math.prod(shape) * size for shape, size in states)
-    paged = sum(math.prod(shape[2:]) * size for shape, size in states if shape[:2] == [pages, PAGE])
-    return whole, paged
+    paged = sum(math.prod(shape) * size for shape, size in states if shape[0] == pages and PAGE in shape[1:])
+    return whole, paged // (pages * PAGE)
 
 
 def machine_memory() -> int:

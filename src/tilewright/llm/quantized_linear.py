@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..dialects import graph as g
-from ..frontends.nn import Embedding, Linear, Module
+from ..frontends.nn import Linear, Module
 from ..frontends.nn.functional import embedding
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as _tnp
@@ -30,50 +30,60 @@ def factors(dtype: DType) -> Iterator[None]:
         _factors.reset(token)
 
 
-class QuantizedLinear(Module):
-    """``x (codes * scales)^T + bias``: `codes` int4 or int8 [out, in], `scales` [out, groups], `bias` [out] or None.
+class QuantizedMatrix(Module):
+    """A matrix ``codes * scales - offsets``: `codes` int4 or int8 [out, in]; `scales` and `offsets` (None: zero) [out, groups], one for each group of columns."""
 
-    `permutation` (int [in]): column i of the codes is for ``x[..., permutation[i]]``.
-    """
+    def __init__(self, codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> None:
+        super().__init__()
+        self.codes, self.scales, self.offsets = codes, scales, offsets
+
+    def product(self, x: Any) -> Tensor:
+        """``x @ matrix.T``; what offsets add needs the sums of groups of x alone."""
+        y: Tensor = apply(g.QuantizedMatMul, x, self.codes, self.scales, factors=_factors.get())
+        if self.offsets is None:
+            return y
+        sums = x.reshape(*x.shape[:-1], self.scales.shape[1], -1).sum(-1)
+        return y - sums @ self.offsets.T  # type: ignore[no-any-return]
+
+
+class QuantizedLinear(QuantizedMatrix):
+    """``x @ matrix.T + bias``, `bias` [out] or None. `permutation` (int [in]): column i of the codes is for ``x[..., permutation[i]]``."""
 
     def __init__(
-        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, permutation: Tensor | None = None
-    ) -> None:
-        super().__init__()
-        self.codes, self.scales, self.bias, self.permutation = codes, scales, bias, permutation
+        self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, offsets: Tensor | None = None,
+        permutation: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(codes, scales, offsets)
+        self.bias, self.permutation = bias, permutation
 
     def forward(self, x: Any) -> Tensor:
-        if self.permutation is not None:
-            x = x[..., self.permutation]
-        y: Tensor = apply(g.QuantizedMatMul, x, self.codes, self.scales, factors=_factors.get())
+        y = self.product(x if self.permutation is None else x[..., self.permutation])
         return y if self.bias is None else y + self.bias
 
 
-class QuantizedEmbedding(Module):
-    """Rows of a table ``codes * scales``, float32: `codes` int4 or int8 [count, size], `scales` [count, groups]."""
-
-    def __init__(self, codes: Tensor, scales: Tensor) -> None:
-        super().__init__()
-        self.codes, self.scales = codes, scales
+class QuantizedEmbedding(QuantizedMatrix):
+    """Rows of a matrix, float32."""
 
     def forward(self, ids: Any) -> Tensor:
         codes, scales = (tnp.astype(embedding(ids, part), "float32") for part in (self.codes, self.scales))
         grouped = codes.reshape(*scales.shape, codes.shape[-1] // scales.shape[-1]) * scales[..., None]
+        if self.offsets is not None:
+            grouped = grouped - embedding(ids, self.offsets)[..., None]
         return grouped.reshape(*codes.shape)  # type: ignore[no-any-return]
 
     def attend(self, x: Any) -> Tensor:
         """See `Embedding.attend`."""
-        return apply(g.QuantizedMatMul, x, self.codes, self.scales, factors=_factors.get())  # type: ignore[no-any-return]
+        return self.product(x)
 
 
-def replace_linears(model: Module, quantized: Any) -> None:
-    """Put what ``quantized(path, layer)`` returns, unless None, in the place of each linear layer and embedding of a model."""
+def replace_linears(model: Module, quantized: Any, kind: type[Module] = Linear) -> None:
+    """Put what ``quantized(path, layer)`` returns, unless None, in the place of each linear layer of a model, or of another `kind`."""
     for path, module in list(model.named_modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, (Linear, Embedding)):
+            if isinstance(child, kind):
                 new = quantized(f"{path}.{name}" if path else name, child)
                 if new is not None:
                     setattr(module, name, new)
 
 
-__all__ = ["QuantizedEmbedding", "QuantizedLinear", "factors", "replace_linears"]
+__all__ = ["QuantizedEmbedding", "QuantizedLinear", "QuantizedMatrix", "factors", "replace_linears"]
