@@ -159,6 +159,18 @@ def test_no_transposition_is_left_in_attention() -> None:
     assert [g.kind for g in groups] == ["contraction"] * 3 + ["rows", "chain", "contraction"]
 
 
+@pytest.mark.parametrize("columns,kinds", [(64, ["chain"]), (16384, ["contraction", "rows", "contraction"])])
+def test_large_weights_are_read_for_many_rows_at_a_time(columns: int, kinds: list[str]) -> None:
+    """A chain would read them anew for each few rows."""
+
+    def body(b: Builder, x: Value) -> Value:
+        y = b(graph.LayerNorm(b(graph.Matmul(x, weight(b, 32, 32))), weight(b, 32), None))
+        return b(graph.Matmul(y, weight(b, 32, columns)))
+
+    groups = check_passes(build({"x": (BATCH, 32)}, body), batch=3)
+    assert [g.kind for g in groups] == kinds
+
+
 def test_equal_layers_share_kernels() -> None:
     def layers(b: Builder, x: Value) -> Value:
         for seed in range(6):

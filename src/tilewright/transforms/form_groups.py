@@ -345,6 +345,8 @@ def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
 CHAIN_OPERAND_BYTES = 1 << 28
 """Largest right operand, for one batch, of the contractions of a chain: one that the cache does not hold is read anew for each tile of rows, but the
 intermediate matrix never goes to memory."""
+CHAIN_WEIGHT_BYTES = 1 << 20
+"""The same where there is one batch: a matrix that all rows share, which is best read for many at a time."""
 
 
 def _right_operand_fits(op: Computation) -> bool:
@@ -353,7 +355,8 @@ def _right_operand_fits(op: Computation) -> bool:
         return False
     elements = product(extent(a) for a in (*(op.axes[p] for p in roles.n), *op.reduce_axes))
     most = bounds(elements)[1]
-    return most is not None and most * op.dtype.itemsize <= CHAIN_OPERAND_BYTES
+    limit = CHAIN_OPERAND_BYTES if roles.batch else CHAIN_WEIGHT_BYTES
+    return most is not None and most * op.dtype.itemsize <= limit
 
 
 def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
