@@ -54,6 +54,17 @@ def test_truncation_is_what_it_says(
     np.testing.assert_allclose(probabilities(logits, p), plain(logits, p), atol=1e-5)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.5, 3.0])
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.9999])
+def test_nuclei_of_many_tokens(spread: float, top_p: float) -> None:
+    """As many as the definition keeps, and the greatest; where they are equal, the first."""
+    logits = np.random.default_rng(0).normal(0, spread, 20_000).astype(np.float32)
+    p = SamplingParameters(top_p=top_p)
+    found, expected = (np.flatnonzero(f(logits, p)) for f in (probabilities, plain))
+    assert abs(len(found) - len(expected)) <= 1 + len(logits) // 5000, "sums are rounded"
+    assert len(found) < 20_000 and set(found) <= set(np.argsort(-logits, kind="stable")[: len(found)])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 100), st.sampled_from([1, 1e-1, 1e3]))
 def test_largest(seed: int, n: int, count: int, step: float) -> None:

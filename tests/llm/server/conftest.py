@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tilewright.llm.engine.engine import Engine
+from tilewright.llm.engine.engine import Engine, Options
 from tilewright.llm.server.app import application
 from tilewright.llm.server.http import Server, make_server
 from tilewright.llm.server.limits import Keys, Limits
@@ -28,9 +28,10 @@ class Running:
         template: str | None = TEMPLATE,
         origins: Any = (),
         runner: Any = None,
+        options: Options | None = None,
         **limits: Any,
     ) -> None:
-        self.engine = Engine(runner or EchoRunner(), tokenizer(template))
+        self.engine = Engine(runner or EchoRunner(), tokenizer(template), options)
         self.engine.start()
         self.service = Service("echo", self.engine, self.engine.tokenizer, Limits(**limits), Keys(keys))
         app = application(self.service, origins)

@@ -212,33 +212,42 @@ def choose(logits: Floats, rows: Sequence[tuple[Chooser, int]]) -> Floats:
 
 
 def weights(logits: Floats, parameters: SamplingParameters, best: float) -> tuple[Floats | None, Floats]:
-    """Which tokens may be drawn (i64 [n], the most probable first; None for all) and what their probabilities are proportional to: f32 [n].
+    """Which tokens may be drawn (i64 [n]; None for all) and what their probabilities are proportional to: f32 [n].
 
     Args:
         logits: f32 [vocabulary], adjusted.
         parameters: not greedy.
         best: the greatest of the logits.
     """
-    p, n = parameters, len(logits)
-    scale = np.float32(1 / p.temperature)
-    if 0 < p.top_k < n:
+    p, ids = parameters, None
+    if 0 < p.top_k < len(logits):
         ids = largest(logits, p.top_k)
     elif p.min_p > 0:
         ids = np.flatnonzero(logits >= best + p.temperature * math.log(p.min_p))
-        ids = ids[np.argsort(-logits[ids], kind="stable")]
-    else:
-        w = np.exp((logits - best) * scale)
-        if p.top_p == 1:
-            return None, w
-        goal, few = p.top_p * float(w.sum()), 64  # so many are enough in most cases
-        while (ids := largest(logits, few)).size < n and w[ids].sum() < goal:
-            few *= 4
+    w = np.exp(((logits if ids is None else logits[ids]) - best) * np.float32(1 / p.temperature))  # at most 1
+    if p.top_k and p.min_p > 0:
+        w[w < p.min_p] = 0
+    if p.top_p == 1:
+        return ids, w
+    kept, w = _nucleus(w, p.top_p * float(w.sum()))
+    return kept if ids is None else ids if kept is None else ids[kept], w
+
+
+_FEW = 64
+
+
+def _nucleus(w: Floats, goal: float) -> tuple[Floats | None, Floats]:
+    """As many of the greatest of weights, f32 [n], as add up to `goal`; the others may be made 0 in place. In most cases few are enough; else values alone are sorted, which is much cheaper than places."""
+    ids = largest(w, _FEW)
+    if len(w) <= _FEW or float(w[ids].sum()) >= goal:
         return _top(ids, w[ids], goal)
-    w = np.exp((logits[ids] - best) * scale)  # at most 1, falling
-    if p.min_p > 0:
-        w = w[: max(1, int(np.count_nonzero(w >= p.min_p)))]
-        ids = ids[: len(w)]
-    return _top(ids, w, p.top_p * float(w.sum())) if p.top_p < 1 else (ids, w)
+    falling = np.sort(w)[::-1]
+    count = min(int(np.cumsum(falling, dtype=np.float64).searchsorted(goal)) + 1, len(w))
+    bound = falling[count - 1]
+    equal = np.flatnonzero(w == bound)
+    w *= w > bound
+    w[equal[: count - np.count_nonzero(w)]] = bound
+    return None, w
 
 
 def _top(ids: Floats, w: Floats, goal: float) -> tuple[Floats, Floats]:
