@@ -291,7 +291,8 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
             cache = PagedCache(
                 pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
             )
-            return model(tokens[None], cache, last_only=True)[0, 0]  # type: ignore[no-any-return]
+            hidden = model.hidden(tokens[None], cache)
+        return model.head(hidden[0, -1:])[0]  # for one row, as a step of decoding reads it
 
     def decode(tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None) -> Tensor:
         return model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]  # type: ignore[no-any-return]

@@ -108,13 +108,13 @@ class PagedCache:
 
     def _write(self, name: str, x: Tensor) -> None:
         heads, *width = x.shape[2:]
-        page, slot = (t[..., None, None] if width else t[..., None] for t in (self._page, self._slot))
-        head = tnp.arange(heads)[:, None] if width else tnp.arange(heads)
-        element = tuple(map(tnp.arange, width))
         if name.endswith("key"):
-            self._pages.state(name, (heads, *width, PAGE), x.dtype)[page, head, *element, slot] = x
+            page, slot = self._page[..., None, None], self._slot[..., None, None]
+            state = self._pages.state(name, (heads, *width, PAGE), x.dtype)
+            state[page, tnp.arange(heads)[:, None], tnp.arange(*width), slot] = x
         else:
-            self._pages.state(name, (heads, PAGE, *width), x.dtype)[page, head, slot, *element] = x
+            page, slot = self._page[..., None], self._slot[..., None]
+            self._pages.state(name, (heads, PAGE, *width), x.dtype)[page, tnp.arange(heads), slot] = x
 
     def _held(self, name: str, table: Tensor, dtype: Any) -> tuple[Tensor, Tensor | None]:
         """What the pages in `table` [batch, p] hold, [batch, p * PAGE, heads, d]: floats, or codes and their scales [batch, p * PAGE, heads]."""

@@ -219,7 +219,8 @@ def _rows(x: Tensor, index: Any) -> Tensor | None:
     """Index vectors in the last dimension, where an index is arrays for the first dimensions and everything of the others."""
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     arrays = list(itertools.takewhile(lambda p: isinstance(p, Tensor), parts))
-    if not arrays or any(p != slice(None) for p in parts[len(arrays) :]):
+    rest = parts[len(arrays) :]
+    if not arrays or not rest or any(p != slice(None) for p in rest):
         return None
     for array, n in zip(arrays, x.shape, strict=False):
         _check(array, n)
