@@ -45,5 +45,7 @@ def test_the_report_tells_what_ran(opt: str) -> None:
 def test_the_cache_tells_levels_apart() -> None:
     compiled = [tw.compile(projections, (X,), opt=opt) for opt in ("O1", "O2", "O1")]
     assert [library.report.opt for library in compiled] == ["O1", "O2", "O1"] and compiled[2].report.cached
+    assert compiled[2].report.opt_lines()[0].startswith("optimization O1 (LLVM 1): cse, ")
+    assert compiled[2].report.passes == compiled[0].report.passes != compiled[1].report.passes
     for library in compiled:
         library.close()

@@ -76,7 +76,7 @@ class Report:
         return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
 
     def opt_lines(self) -> list[str]:
-        """Which passes the level of optimization ran; nothing where the library came from the cache."""
+        """Which passes the level of optimization ran; nothing for a model of several parts, each of which has a report of its own."""
         if not self.passes:
             return []
         without = f"; without {', '.join(self.left_out)}" if self.left_out else ""
@@ -175,6 +175,8 @@ def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], Comp
     library.report = Report(
         cached=True,
         opt=library.metadata["opt"],
+        passes=library.metadata["passes"],
+        left_out=sorted(opt_level(library.metadata["opt"]).without),
         precision=library.metadata["precision"],
         contractions=library.metadata["contractions"],
         conversions=library.metadata["conversions"],
