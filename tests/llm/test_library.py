@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 import tilewright as tw  # noqa: E402
 from tests.llm.small_library import check_bits, checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
-from tilewright.cli.inspect import _show  # noqa: E402
+from tilewright.cli import inspect  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.ir.types import f32  # noqa: E402
 from tilewright.llm.library import LibraryOptions, LibraryRunner, codes_of, compile_library, open_library, page_bytes  # noqa: E402
@@ -195,6 +196,8 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
         assert tokenizer.vocabulary == 258 and config["model_type"] == "llama"
         assert opened.library.metadata["opt"] == "O1"
         check_metadata(opened.library.metadata, found.output)
+        shown = CliRunner().invoke(inspect.command, [str(tmp_path / "model.so"), "--json"])
+        assert json.loads(shown.output)["llm"]["memory"] == planned(opened.library.metadata).to_metadata()
         first = opened.prefill(TOKENS[:50], 0, np.array([2], np.int32), 0)
     with compile_library(tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2), opt="O1") as library:
         np.testing.assert_array_equal(LibraryRunner(library).prefill(TOKENS[:50], 0, np.array([1], np.int32), 0), first)
@@ -221,7 +224,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
     assert {"model.embed_tokens.codes", "lm_head.scales"} <= names
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        _show(metadata, None)
+        inspect._show(metadata, None)
     text = out.getvalue()
     for part in ("model type: llama", "context: 256", "abi: 3", f"memory, {memory}", "self_attn.q_proj.codes", "x 2"):
         assert part in text

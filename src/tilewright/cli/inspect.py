@@ -38,7 +38,12 @@ def command(
         click.echo(library.ir(level))
         return
     if as_json:
-        click.echo(json.dumps(library.metadata, indent=2, ensure_ascii=False))
+        metadata = dict(library.metadata)
+        if metadata.get("llm"):
+            from tilewright.llm.memory import planned
+
+            metadata["llm"] = {**metadata["llm"], "memory": planned(metadata).to_metadata()}
+        click.echo(json.dumps(metadata, indent=2, ensure_ascii=False))
         return
     _show(library.metadata, library)
 
