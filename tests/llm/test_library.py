@@ -112,6 +112,7 @@ def test_windows(tmp_path: Path) -> None:
         for n in range(128, 150):
             found = runner.decode(TOKENS[n : n + 1], np.array([n], np.int32), table([5, 2, 7]), np.array([0], np.int32))
             np.testing.assert_allclose(found[0], logits[n], atol=1e-4)
+        check_bits(runner)
 
 
 @pytest.mark.parametrize(("dtype", "error"), (("int8", 0.02), ("int4", 0.25)))
@@ -127,6 +128,7 @@ def test_cached_codes(folder: Path, dtype: str, error: float) -> None:
         other = TOKENS[::-1].copy()
         runner.decode(other[:1], np.array([70], np.int32), table([5, 2]), np.array([0], np.int32))
         found = runner.decode(TOKENS[100:101], np.array([100], np.int32), table([5, 6]), np.array([0], np.int32))[0]
+        check_bits(runner)
     logits = wanted(folder)[100]
     assert np.linalg.norm(found - logits) < error * np.linalg.norm(logits)
 
@@ -146,6 +148,7 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
             (runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))[0], 50),
         ):
             assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
+        check_bits(runner)
 
 
 @pytest.mark.parametrize(("scheme", "share"), [("int8", 1), ("int4_g32", 0.5)])
@@ -250,6 +253,7 @@ def test_levels_of_optimization(folder: Path, opt: str) -> None:
         np.testing.assert_allclose(runner.prefill(TOKENS[:50], 0, pages, 0), logits[49], atol=1e-4)
         found = runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))
         np.testing.assert_allclose(found[0], logits[50], atol=1e-4)
+        check_bits(runner)
 
 
 def normalized(x: Any) -> Any:
