@@ -24,7 +24,7 @@ _VERSION = 2
 _CHAINS = 12  # independent FMA chains: latency 4 x 2 units, and some
 _TILES = 4  # products of tile registers a round: four sums of two factors each
 _TILE_FLOPS = {"bf16": 2.0 * 16 * 16 * 32, "int8": 2.0 * 16 * 16 * 64}  # of one product: 16 x 16 sums of so many terms
-_BUFFER = 256 << 20  # bytes read by all threads together; larger than any cache that we know
+LARGE = 256 << 20  # bytes that no cache that we know holds: so many are read by all threads together
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def measure(threads: int, processor: str = "") -> Machine:
     loops = _Loops()
     flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
     tiles = {f"{name}_flops": _TILES * _TILE_FLOPS[name] * _rate(loop, threads) for name, loop in loops.tiles.items()}
-    once = reader(threads, _BUFFER, loops)
+    once = reader(threads, LARGE, loops)
     seconds = min(once() for _ in range(8))
-    return Machine(processor or _processor(), threads, flops, _BUFFER / seconds, **tiles)
+    return Machine(processor or _processor(), threads, flops, LARGE / seconds, **tiles)
 
 
 def reader(threads: int, size: int, loops: _Loops | None = None) -> Callable[[], float]:

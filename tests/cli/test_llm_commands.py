@@ -21,6 +21,7 @@ from openai import OpenAI
 
 from tilewright.cli import llm_bench, llm_serve
 from tilewright.llm.server.limits import Limits
+from tilewright.machine import machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,6 +199,26 @@ def test_bench_of_a_library(library: Path) -> None:
         0 < roof["decode_share"] == pytest.approx(roof["decode_floor_ms"] / found["levels"][0]["inter_token_ms"]["p50"])
     )
     assert roof["prefill_share"] > 0
+
+
+def test_floors_of_what_caches_may_hold_are_arithmetic() -> None:
+    class Runner:
+        flops = 4e9
+
+        def __init__(self, weight_bytes: int) -> None:
+            self.weight_bytes = weight_bytes
+
+        def cache_bytes(self, tokens: int) -> int:
+            return 1000 * tokens
+
+    row = {"users": 2, "prompt_tokens": 100, "inter_token_ms": {"p50": 50.0}}
+    here = machine()
+    small, large = (llm_bench._roofline(Runner(size << 20), row, 20, 8) for size in (200, 2000))
+    assert small is not None and small["decode_floor_ms"] == pytest.approx(8e12 / here.bf16_flops)
+    assert large is not None
+    assert large["decode_floor_ms"] == pytest.approx(((2000 << 20) + 2 * 110 * 1000) * 1e3 / here.bandwidth)
+    assert large["decode_share"] == large["decode_floor_ms"] / 50
+    assert llm_bench._roofline(object(), row, 20, 8) is None
 
 
 def test_bench_of_a_server(library: Path, started: list[Served]) -> None:

@@ -275,20 +275,25 @@ def _roofline(runner: Any, row: dict[str, Any], tokens: int, most: int) -> dict[
     """Floor times of a step of decoding, of `most` sequences at most, and of one user's prefill, and their share of the measured ones, where the runner tells what it does.
 
     A runner may have `weight_bytes` (read for a token), `cache_bytes` (a function: read of a sequence of so many tokens) and `flops` (for a token). A step of decoding reads the
-    weights once and every user's cached tokens; prefill is bound by arithmetic, of which the peak is that of bf16 products.
+    weights once and every user's cached tokens; prefill is bound by arithmetic, of which the peak is that of bf16 products. What is no more than caches may hold takes no time to read.
     """
     names = ("weight_bytes", "cache_bytes", "flops")
     if row["inter_token_ms"] is None or not all(hasattr(runner, name) for name in names):
         return None
-    from tilewright.machine import machine
+    from tilewright.machine import LARGE, machine
 
     here = machine()
+
+    def milliseconds(moved: int, flops: float) -> float:
+        reading = moved / here.bandwidth if moved > LARGE else 0.0
+        return max(reading, flops / here.bf16_flops) * 1e3
+
     batch = min(row["users"], most)
     moved = runner.weight_bytes + batch * runner.cache_bytes(row["prompt_tokens"] + tokens // 2)
-    decode = max(moved / here.bandwidth, batch * runner.flops / here.bf16_flops) * 1e3
+    decode = milliseconds(moved, batch * runner.flops)
     found = {"decode_floor_ms": decode, "decode_share": decode / row["inter_token_ms"]["p50"]}
     if row["users"] == 1:
-        prefill = max(runner.weight_bytes / here.bandwidth, row["prompt_tokens"] * runner.flops / here.bf16_flops) * 1e3
+        prefill = milliseconds(runner.weight_bytes, row["prompt_tokens"] * runner.flops)
         found |= {"prefill_floor_ms": prefill, "prefill_share": prefill / row["first_token_ms"]["p50"]}
     return found
 
