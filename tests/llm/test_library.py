@@ -121,7 +121,8 @@ def test_cached_codes(folder: Path, dtype: str, error: float) -> None:
     with compile_library(folder, replace(EXACT, cache_dtype=dtype)) as library:
         runner = LibraryRunner(library)
         held = sum(library.state[s["name"]].nbytes for s in library.metadata["states"])
-        assert held == runner.pages * page_bytes(runner.about["config"], dtype)
+        assert held == planned(library.metadata).cache == runner.pages * page_bytes(runner.about["config"], dtype)
+        assert planned(library.metadata).per_token * 64 == page_bytes(runner.about["config"], dtype)
         runner.prefill(TOKENS[:64], 0, np.array([5], np.int32), 0)
         runner.prefill(TOKENS[64:100], 64, np.array([5, 2], np.int32), 0)
         runner.copy_page(2, 6)

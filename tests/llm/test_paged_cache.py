@@ -186,3 +186,12 @@ def test_bytes(dtype: str, bytes_of_head: int) -> None:
         states = functions.metadata["states"]
         held = sum(functions.state[s["name"]].nbytes for s in states)
     assert held == 20 * PAGE * token_bytes(KV_HEADS, SIZE, dtype) == 20 * PAGE * 2 * KV_HEADS * bytes_of_head
+
+
+def test_what_is_not_supported() -> None:
+    with pytest.raises(tw.CompileError, match="int16 is not supported: float32"):
+        Pages(4, "int16")
+    odd = tw.Tensor(np.zeros((1, 1, 2, 5), np.float32))
+    cache = PagedCache(Pages(4, "int4"), 1, tw.Tensor(np.zeros(1, np.int32)), tw.Tensor(np.zeros((1, 1), np.int32)))
+    with pytest.raises(tw.CompileError, match="heads of 5 elements"):
+        cache.attend(0, odd, odd, odd, scale=1.0)

@@ -29,6 +29,11 @@ class Pages:
     """
 
     def __init__(self, count: int, dtype: Any = "float32") -> None:
+        """Raises CompileError: `dtype` is another one."""
+        if dtype not in CODES and not (dtype_of(dtype).is_float and dtype_of(dtype).bits >= 16):
+            raise CompileError(
+                f"a cache of {dtype} is not supported: float32, bfloat16, float16, {', '.join(CODES)} are"
+            )
         self.count, self.dtype, self.bits = count, dtype, CODES.get(dtype)
         self._states: dict[str, State] = {}
 
@@ -102,6 +107,10 @@ class PagedCache:
         if self._pages.bits is None:
             self._write(name, tnp.astype(x, self._pages.dtype))
             return
+        if x.shape[-1] % 2 and self._pages.bits == 4:
+            raise CompileError(
+                f"heads of {x.shape[-1]} elements are not pairs of 4-bit codes: choose another cache_dtype"
+            )
         codes, scales = quantized(tnp.astype(x, "float32"), self._pages.bits)
         self._write(name, packed(codes) if self._pages.bits == 4 else codes)
         self._write(f"{name}.scale", scales)

@@ -29,8 +29,8 @@ from .prefix import match_prefix
 from .recurrence import enclose, match_recurrence
 from .roles import CONTRACTION, Roles
 
-ROW_BYTES = 128 * 1024
-"""Intermediate values of one row must fit in this many bytes (about half of a core's second-level cache or less)."""
+ROW_BYTES = 512 * 1024
+"""Intermediate values of one row must fit in this many bytes (a few of them: the second-level cache of a core, or not much more)."""
 
 Computation = tensor.Compute | tensor.Scatter | tensor.Order
 
