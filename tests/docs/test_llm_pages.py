@@ -12,3 +12,7 @@ def test_adding_a_model() -> None:
     pytest.importorskip("transformers")
     page = run_page("llm/adding-a-model.md")
     assert type(page["model"]).__name__ == "Granite"
+
+
+def test_experts() -> None:
+    run_page("llm/experts.md")

@@ -86,11 +86,11 @@ def test_experts_and_names_given_twice() -> None:
     weights = arrays(model)
     for layer in range(2):
         for ours, theirs in (("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")):
-            for k, matrix in enumerate(weights.pop(f"model.layers.{layer}.mlp.experts.{ours}")):
+            for k, matrix in enumerate(weights.pop(f"model.layers.{layer}.mlp.experts.{ours}.weight")):
                 weights[f"model.layers.{layer}.block_sparse_moe.experts.{k}.{theirs}.weight"] = matrix
     load_weights(model, weights)
     np.testing.assert_array_equal(
-        model.model.layers[1].mlp.experts.up_proj.numpy()[1],
+        model.model.layers[1].mlp.experts.up_proj.weight.numpy()[1],
         weights["model.layers.1.block_sparse_moe.experts.1.w3.weight"],
     )
     third = "model.layers.0.block_sparse_moe.experts.2.w1.weight"
@@ -100,5 +100,5 @@ def test_experts_and_names_given_twice() -> None:
     with pytest.raises(CompileError, match=rf"1 twice: {router} and model.layers.0.mlp.gate.weight"):
         load_weights(model, {**weights, router: weights["model.layers.0.mlp.gate.weight"]})
     del weights["model.layers.0.block_sparse_moe.experts.1.w1.weight"]
-    with pytest.raises(CompileError, match=r"1 missing: model.layers.0.mlp.experts.gate_proj$"):
+    with pytest.raises(CompileError, match=r"1 missing: model.layers.0.mlp.experts.gate_proj.weight$"):
         load_weights(model, weights)

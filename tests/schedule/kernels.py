@@ -14,7 +14,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module, Region, Value
 from tilewright.ir.interpreter import Frame
 from tilewright.ir.symbolic import evaluate, free_symbols, smax, symbol
-from tilewright.ir.types import DType, TensorType, f32, i8, i32, u8
+from tilewright.ir.types import DType, TensorType, f32, i8, i32, i64, u8
 from tilewright.lowering.tensor_to_loop import kernel_of_group
 
 N = symbol("n", 1, 12)
@@ -159,6 +159,16 @@ def quantized() -> loop.Kernel:
     return kernel_from([(N, 2, 4), (N, 2), (3, 2, 1, 4, 4), (3, 2, 4)], body, dtypes=(i8, f32, u8, f32))
 
 
+def grouped() -> loop.Kernel:
+    """b0 = rows times the matrix that an integer for each row chooses; b1 = b0 + x."""
+
+    def body(t: TensorBuilder, x: Any, w: Any, index: Any) -> list[Any]:
+        y = t.reduce("sum", (N, 8), (8,), lambda i, j, r: x[i, r] * w[index[i], r, j])
+        return [t.compute((N, 8), lambda i, j: y[i, j] + x[i, j])]
+
+    return kernel_from([(N, 8), (3, 8, 8), (N,)], body, dtypes=(f32, f32, i64))
+
+
 def unpacked(x: Any, x_scales: Any, codes: Any, scales: Any) -> Any:
     right = codes.transpose(0, 3, 1, 2, 4).reshape(12, 2, 4)[:10].astype("f8") - 128
     right *= scales.transpose(0, 2, 1).reshape(12, 2)[:10, :, None]
@@ -176,6 +186,7 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "transposed": (transposed, lambda x: [np.exp(x).T.sum((1, 2)), np.exp(x).T]),
     "quantized": (quantized, lambda *x: [unpacked(*x)]),
     "decaying": (decaying, decayed),
+    "grouped": (grouped, lambda x, w, index: [np.einsum("ik,ikj->ij", x, w[index]) + x]),
     "scalar_sum": (scalar_sum, lambda x: [np.asarray(x.sum() * 2)]),
 }
 
@@ -189,6 +200,8 @@ def inputs_of(kernel: loop.Kernel, n: int) -> list[np.ndarray[Any, Any]]:
         numbers.append(
             np.clip(x * 50 + 128 * (a.type.dtype is u8), -127 * (a.type.dtype is i8), 255)
             if a.type.dtype in (i8, u8)
+            else np.clip(np.abs(x), 0, 2)  # which of three matrices
+            if a.type.dtype is i64
             else x
         )
     return [x.astype(a.type.dtype.numpy) for x, a in zip(numbers, args, strict=True)]

@@ -118,6 +118,18 @@ CASES: dict[str, tuple[str, Callable[[Schedule], Any]]] = {
             s.tensorize("b0", "b0_i0", "b0_i1", (), "b0_r0_i", 8),
         ),
     ),
+    "split_runs": ("grouped", lambda s: s.split_runs("b0", "b0_i0")),
+    "split_runs of a tile": (
+        "grouped",
+        lambda s: (s.tile("b0_i0", "b0_i1", 4, 3), s.split_runs("b0", s.loops("b0")[2])),
+    ),
+    "split_runs, then a tile for each": (
+        "grouped",
+        lambda s: (
+            s.split("b0_i0", 4),
+            s.tensorize("b0", s.split_runs("b0", s.loops("b0")[1]), "b0_i1", (), "b0_r0", 8),
+        ),
+    ),
     "tensorize_quantized": ("quantized", lambda s: s.tensorize_quantized("b0", "b0_i0", "b0_i1", 8, 2, 4, 4)),
     "tensorize_quantized a tile": (
         "quantized",
@@ -244,6 +256,7 @@ def random_arguments(r: random.Random, primitive: str, s: Schedule) -> tuple[Any
         "skip_hidden": lambda: (block, r.choice(loops), r.choice([1, 3])),
         "roll": lambda: (block, r.choice([1, 2, 5])),
         "ease": lambda: (block,),
+        "split_runs": lambda: (block, r.choice(around or loops)),
         "tensorize_quantized": lambda: (block, *(around[:2] if r.random() < 0.7 else pair), 8, 2, 4, 4),
         "tensorize": lambda: (
             block,
@@ -392,6 +405,31 @@ def test_random_schedules(seed: int) -> None:
             "stencil",
             lambda s: s.write_into("b0", "b1"),
             "write_into: block 'b1' does not read 'b0' exactly where it stores",
+        ),
+        (
+            "matmul",
+            lambda s: s.split_runs("b0", "b0_i0"),
+            "split_runs: block 'b0' does not read at places that one plain read tells",
+        ),
+        ("grouped", lambda s: s.split_runs("b0", "b1_i0"), "split_runs: 'b1_i0' is no serial loop around block 'b0'"),
+        (
+            "grouped",
+            lambda s: s.split_runs("b0", "b0_i1"),
+            "split_runs: 'b0_i1' does not move the read in steps of one element",
+        ),
+        (
+            "grouped",
+            lambda s: (s.reorder("b0_r0", "b0_i0"), s.split_runs("b0", "b0_i0")),
+            "split_runs: loop 'b0_r0' outside 'b0_i0' is part of the reduction of block 'b0'",
+        ),
+        (
+            "grouped",
+            lambda s: (
+                s.tile("b0_i0", "b0_i1", 4, 3),
+                s.split_runs("b0", "b0_i0_i"),
+                s.decompose_reduction("b0", "b0_i0_o"),
+            ),
+            "decompose_reduction: data decide how many iterations of 'b0_i0_o' run where",
         ),
         ("matmul", lambda s: s.tensorize("b1", "b1_i0", "b1_i1", (), "b1_i1", 8), "tensorize: block 'b1' is no sum"),
         (

@@ -138,6 +138,37 @@ class If(Operation):
 
 
 @operation
+class Runs(Operation):
+    """For each run of equal elements among those of the flat buffer `index` from ``range[0]`` on, ``range[1]`` in all: its body, in which `first` is the place of the
+    run's first element counted from there, `length` how many there are, and `value` what they are.
+
+    What data decide in a kernel: how many rows are multiplied with which matrix.
+    """
+
+    name = "loop.runs"
+    effects = Effect.READ | Effect.WRITE
+    num_regions = 1
+    binds = ("first", "length", "value")
+    index: Operand
+    first: Attr
+    length: Attr
+    value: Attr
+    range: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, index: Any) -> tuple[()]:
+        start, count = (int(env.evaluate(e)) for e in self.range)
+        elements = index.reshape(-1)[start : start + max(count, 0)]
+        ends = [*np.flatnonzero(elements[1:] != elements[:-1]) + 1, len(elements)] if len(elements) else []
+        for first, end in zip([0, *ends], ends, strict=False):
+            point = {self.first.name: int(first), self.length.name: int(end - first)}
+            env.child({**point, self.value.name: int(elements[first])}).run_block(self.body, ())
+        return ()
+
+
+@operation
 class Block(Operation):
     """A schedulable statement: `axes` (parallel) and `reduce_axes` index symbols with `bindings` to the surrounding loops."""
 

@@ -35,7 +35,7 @@ from .scalar import combiner_identity
 
 QUANTIZED = "tw.quantized"
 """Note on a computation: it multiplies rows with codes of few bits, see `graph.scaled_matmul` and `graph.dequantized_matmul`, and stays as they
-write it; its reads are, in this order, of the left operand, the codes, the left operand's scales (of integers), and the scales."""
+write it; its reads are, beside that of which matrix a row meets, in this order of the left operand, the codes, the left operand's scales (of integers), and the scales."""
 
 
 def extent(axis: Expr) -> Dim:

@@ -1,48 +1,25 @@
-"""What mixtures of experts are made of: a product for each group of rows, whose sizes the run computes."""
+"""What mixtures of experts are made of elsewhere: a product for each group of rows, where groups end as the run computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..dialects import graph as g
-from ..dialects.graph.elementwise import constant
-from ..errors import ShapeError
+from ..dialects.graph.elementwise import BINARY, constant
 from ..ir.builder import Builder
 from ..ir.core import Value
-from ..ir.symbolic import Dim, Expr
+from ..ir.types import i64
 
 
-def grouped_matmul(b: Builder, new_symbol: Callable[[str], Expr], x: Value, w: Value, ends: Value) -> Value:
-    """Rows of `x` (S, I), sorted by group, times the matrix of their group in `w` (G, I, O): group k ends before row ``ends[k]``, i64. What
-    is behind all of them becomes 0. `new_symbol` names the sizes of groups.
-
-    Raises:
-        ShapeError: the number of groups is dynamic.
-    """
-    (rows, _), (groups, depth, columns) = x.type.shape, w.type.shape
-    if not isinstance(groups, int):
-        raise ShapeError("a dynamic number of experts")
-
-    def sliced(x: Value, start: Dim, length: Dim) -> Value:
-        """`length` slices of the first dimension from `start` on."""
-        rest = x.type.shape[1:]
-        starts, stops = (start, *(0 for _ in rest)), (start + length, *rest)
-        return b(g.Slice(x, starts=starts, stops=stops, steps=(1,) * len(stops)))  # type: ignore[no-any-return]
-
-    def size(count: Value) -> Expr:
-        found = new_symbol("rows")
-        b.insert(g.BindSize(count, symbol=found))
-        return found
-
-    pieces, start = [], constant(b, 0, ends)
-    for k in range(groups):
-        end = b(g.Reshape(sliced(ends, k, 1), shape=()))
-        part = sliced(x, size(start) if k else 0, size(b(g.Sub(end, start))))
-        pieces.append(b(g.Matmul(part, b(g.Reshape(sliced(w, k, 1), shape=(depth, columns))))))
-        start = end
-    left = size(b(g.Sub(b(g.Symbolic(values=(rows,))), start)))
-    pieces.append(b(g.BroadcastTo(constant(b, 0, x), shape=(left, columns))))
-    return b(g.AssumeShape(b(g.Concat(pieces, axis=0)), shape=(rows, columns)))  # type: ignore[no-any-return]
+def grouped_matmul(b: Builder, x: Value, w: Value, ends: Value) -> Value:
+    """Rows of `x` (S, I), sorted by group, times the matrix of their group in `w` (G, I, O): group k ends before row ``ends[k]``. What is behind all of
+    them becomes 0."""
+    (rows, _), (groups, _, columns) = x.type.shape, w.type.shape
+    row = b(g.Iota(shape=(rows, 1), dtype=ends.type.dtype))
+    over = b(g.Cast(b(BINARY["le"](b(g.Reshape(ends, shape=(1, groups))), row)), dtype=i64))
+    index = b(g.ReduceSum(over, axes=(1,), keepdims=False))
+    inside = b(BINARY["lt"](index, b(g.Symbolic(values=(groups,)))))
+    y = b(g.GroupedMatMul(x, w, index))
+    shown = b(g.BroadcastTo(b(g.Reshape(inside, shape=(rows, 1))), shape=(rows, columns)))
+    return b(g.Select(shown, y, constant(b, 0, y)))  # type: ignore[no-any-return]
 
 
 __all__ = ["grouped_matmul"]

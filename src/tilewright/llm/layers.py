@@ -143,27 +143,36 @@ class MLP(Module):
         return self.down_proj(self.activation(self.up_proj(x)))  # type: ignore[no-any-return]
 
 
+class GroupedLinear(Module):
+    """A linear layer of `count` matrices, `weight` [count, outputs, inputs], of which each row of x [rows, inputs] meets the one that `index` [rows] names."""
+
+    def __init__(self, count: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.count = count
+        self.weight = uniform((count, outputs, inputs), inputs**-0.5)
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        return F.grouped_matmul(x, self.weight.mT, index)
+
+
 class Experts(Module):
-    """Gated feed-forward blocks, each for the tokens routed to it; weights of all in one parameter. Only what is chosen is computed."""
+    """Gated feed-forward blocks, each for the tokens routed to it. Only what is chosen is computed, and weights of nothing else are read."""
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
-        self.count, self.activation = int(config["num_experts"]), activation(config)
-        limit = config.hidden**-0.5
-        self.gate_proj = uniform((self.count, width, config.hidden), limit)
-        self.up_proj = uniform((self.count, width, config.hidden), limit)
-        self.down_proj = uniform((self.count, config.hidden, width), width**-0.5)
+        count, self.activation = int(config["num_experts"]), activation(config)
+        self.gate_proj = GroupedLinear(count, config.hidden, width)
+        self.up_proj = GroupedLinear(count, config.hidden, width)
+        self.down_proj = GroupedLinear(count, width, config.hidden)
 
     def forward(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """The sum of the results of each token's experts times their shares: x [tokens, hidden], `chosen` (i64) and `shares` [tokens, top]."""
         tokens, top = chosen.shape
-        # Pairs of token and expert, sorted by expert, so that an expert's tokens are a range of rows.
+        # Pairs of token and expert, sorted by expert, so that an expert's tokens are a range of rows, which are multiplied together.
         experts = chosen.reshape(tokens * top)
         order = tnp.argsort(experts)
-        rows = x[order // top]
-        ends = (experts[None] < tnp.arange(1, self.count + 1)[:, None]).sum(1)
-        gate, up = (F.grouped_matmul(rows, w.mT, ends) for w in (self.gate_proj, self.up_proj))
-        y = F.grouped_matmul(self.activation(gate) * up, self.down_proj.mT, ends)
+        rows, index = x[order // top], experts[order]
+        y = self.down_proj(self.activation(self.gate_proj(rows, index)) * self.up_proj(rows, index), index)
         y = y[tnp.argsort(order)].reshape(tokens, top, x.shape[1])
         return (y * shares[:, :, None]).sum(1)  # type: ignore[no-any-return]
 
@@ -228,6 +237,7 @@ __all__ = [
     "Block",
     "Experts",
     "GatedMLP",
+    "GroupedLinear",
     "Rotary",
     "RoutedMLP",
     "Turns",

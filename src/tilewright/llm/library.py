@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from ..opt_levels import DEFAULT
 from ..transforms.pack_quantized import fits_panels
 from .cache import NoCache
 from .config import Config
-from .layers import pooled
+from .layers import GroupedLinear, pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
 from .models.base import CausalLM, LanguageModel, build, family_of
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
-from .quantized_linear import QuantizedEmbedding, QuantizedLinear, factors, replace_linears
+from .quantized_linear import QuantizedEmbedding, QuantizedGroupedLinear, QuantizedLinear, factors, replace_linears
 from .runner import PAGE, Floats, Ints
 from .sample import sample
 from .slot_states import Rows, SlotStates
@@ -170,38 +170,49 @@ def open_library(path: str | Path, *, threads: int | None = None) -> tuple[Libra
 
 
 def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageModel:
-    """A checkpoint's model with its weights; linear layers whose weights are codes in groups that products take stay such."""
+    """A checkpoint's model with its weights; linear layers, those of experts too, whose weights are codes in groups that products take stay such."""
     model = build(checkpoint.config, context=context)
-    quantized: dict[str, LazyTensor] = {}
-    floats: dict[str, LazyTensor] = {}
+    quantized: dict[str, dict[int | None, LazyTensor]] = {}
     for name, tensor in checkpoint.items():
         place = model.target(name)
-        keeps = place is not None and place.part is None and place.transposed == tensor.transposed and _stays(tensor)
+        keeps = place is not None and place.transposed == tensor.transposed and _stays(tensor)
         if place is not None and keeps and place.name.endswith(".weight"):
-            quantized[place.name.removesuffix(".weight")] = tensor
-        else:
-            floats[name] = tensor
-    used: set[str] = set()
+            quantized.setdefault(place.name.removesuffix(".weight"), {})[place.part] = tensor
+    kept: set[str] = set()
 
     def replacement(path: str, layer: Linear | Embedding) -> QuantizedLinear | QuantizedEmbedding | None:
-        tensor = quantized.get(path)
+        tensor = quantized.get(path, {}).get(None)
         if tensor is None:
             return None
         weights = tensor.read_quantized()
         codes, scales, offsets = codes_of(weights)
         order = None if weights.permutation is None else concrete(weights.permutation)
         if isinstance(layer, Linear):
-            used.add(path)
+            kept.add(tensor.name)
             return QuantizedLinear(codes, scales, layer.bias, offsets=offsets, permutation=order)
         if order is not None:
             return None
-        used.add(path)
+        kept.add(tensor.name)
         return QuantizedEmbedding(codes, scales, offsets)
+
+    def grouped(path: str, layer: GroupedLinear) -> QuantizedGroupedLinear | None:
+        """Of matrices that all are stored in one way."""
+        tensors = quantized.get(path, {})
+        if tensors.keys() != {*range(layer.count)} or len({t.scheme for t in tensors.values()}) > 1:
+            return None
+        weights = [tensors[k].read_quantized() for k in range(layer.count)]
+        if any(w.permutation is not None for w in weights):
+            return None
+        kept.update(t.name for t in tensors.values())
+        codes, scales, offsets = zip(*map(codes_of, weights), strict=True)
+        return QuantizedGroupedLinear(
+            _stacked(codes), _stacked(scales), None if offsets[0] is None else _stacked(offsets)
+        )
 
     replace_linears(model, replacement)
     replace_linears(model, replacement, Embedding)
-    floats |= {quantized[path].name: quantized[path] for path in quantized.keys() - used}
-    load_weights(model, floats)
+    replace_linears(model, grouped, GroupedLinear)
+    load_weights(model, {name: tensor for name, tensor in checkpoint.items() if name not in kept})
     return model
 
 
@@ -243,6 +254,17 @@ def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor, Tensor | None]:
 def _deferred(shape: tuple[int, ...], dtype: Any, write: Callable[[Any], None], recipe: Hashable) -> Tensor:
     made = Constant.made(shape, dtype, write, recipe=recipe)
     return Deferred(made) if made.is_made else concrete(made.array)
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape behind one another; the widest type of theirs."""
+    dtype = np.result_type(*{p.dtype for p in parts})
+
+    def write(out: np.ndarray[Any, Any]) -> None:
+        for k, part in enumerate(parts):
+            out[k] = part.numpy()
+
+    return _deferred((len(parts), *parts[0].shape), dtype, write, ("stacked", tuple(map(id, parts))))
 
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:

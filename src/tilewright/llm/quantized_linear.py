@@ -9,7 +9,7 @@ from typing import Any
 
 from ..dialects import graph as g
 from ..frontends.nn import Linear, Module
-from ..frontends.nn.functional import embedding
+from ..frontends.nn.functional import embedding, grouped_matmul
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as _tnp
 from ..frontends.trace.tensor import apply
@@ -37,13 +37,14 @@ class QuantizedMatrix(Module):
         super().__init__()
         self.codes, self.scales, self.offsets = codes, scales, offsets
 
-    def product(self, x: Any) -> Tensor:
-        """``x @ matrix.T``; what offsets add needs the sums of groups of x alone."""
-        y: Tensor = apply(g.QuantizedMatMul, x, self.codes, self.scales, factors=_factors.get())
+    def product(self, x: Any, index: Any = None) -> Tensor:
+        """``x @ matrix.T``, with the matrix that `index` names for each row where it is given; what offsets add needs the sums of groups of x alone."""
+        y: Tensor = apply(g.QuantizedMatMul, x, self.codes, self.scales, index, factors=_factors.get())
         if self.offsets is None:
             return y
-        sums = x.reshape(*x.shape[:-1], self.scales.shape[1], -1).sum(-1)
-        return y - sums @ self.offsets.T  # type: ignore[no-any-return]
+        sums = x.reshape(*x.shape[:-1], self.scales.shape[-1], -1).sum(-1)
+        more = sums @ self.offsets.T if index is None else grouped_matmul(sums, self.offsets.mT, index)
+        return y - more  # type: ignore[no-any-return]
 
 
 class QuantizedLinear(QuantizedMatrix):
@@ -59,6 +60,13 @@ class QuantizedLinear(QuantizedMatrix):
     def forward(self, x: Any) -> Tensor:
         y = self.product(x if self.permutation is None else x[..., self.permutation])
         return y if self.bias is None else y + self.bias
+
+
+class QuantizedGroupedLinear(QuantizedMatrix):
+    """What `layers.GroupedLinear` is, of matrices that are codes: all parts have a dimension of them in front."""
+
+    def forward(self, x: Any, index: Any) -> Tensor:
+        return self.product(x, index)
 
 
 class QuantizedEmbedding(QuantizedMatrix):
@@ -86,4 +94,11 @@ def replace_linears(model: Module, quantized: Any, kind: type[Module] = Linear) 
                     setattr(module, name, new)
 
 
-__all__ = ["QuantizedEmbedding", "QuantizedLinear", "QuantizedMatrix", "factors", "replace_linears"]
+__all__ = [
+    "QuantizedEmbedding",
+    "QuantizedGroupedLinear",
+    "QuantizedLinear",
+    "QuantizedMatrix",
+    "factors",
+    "replace_linears",
+]

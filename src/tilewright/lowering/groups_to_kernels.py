@@ -15,7 +15,7 @@ from ..ir.symbolic import Dim, smax, smin, substitute
 from ..ir.types import TensorType
 from ..schedule import Schedule, finalize
 from ..transforms.index_maps import product
-from ..transforms.roles import CONTRACTION
+from ..transforms.roles import CONTRACTION, Roles
 from .in_place import OVERWRITES, in_place_pairs
 from .memory_plan import IN_PLACE
 from .tensor_to_loop import kernel_of_group
@@ -166,7 +166,11 @@ def _touched(value: Value, reads: list[tuple[tensor.Compute | tensor.Scatter, te
     if reads and all(r.dynamic for _, r in reads):
         lookups: Dim = 0
         for m, _ in reads:
-            lookups = lookups + product(extent(a) for a in m.axes)
+            roles = Roles.of(m)
+            if roles is not None and roles.grouped:  # each row looks up a matrix
+                lookups = lookups + product((*(extent(m.axes[p]) for p in roles.m), *value.type.shape[1:]))
+            else:
+                lookups = lookups + product(extent(a) for a in m.axes)
         whole = smin(whole, lookups)
     return whole * value.type.dtype.itemsize
 

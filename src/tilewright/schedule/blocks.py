@@ -13,7 +13,7 @@ from ..ir.core import Operation, Value
 from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
 from ..ir.types import BufferType
 from .schedule import Schedule, ScheduleError, primitive
-from .tree import accesses_of, enclosing_loops, inside, region_of, resolved, substitute_tree, written_buffer
+from .tree import accesses_of, enclosing, enclosing_loops, inside, region_of, resolved, substitute_tree, written_buffer
 
 
 def _nest(s: Schedule, block: loop.Block, extents: list[tuple[str, Dim]]) -> tuple[Operation, list[Expr]]:
@@ -42,11 +42,15 @@ def _check_movable(s: Schedule, primitive_name: str, block: loop.Block, to: list
     and its body does not name loops that are not around them."""
     position = {op: k for k, op in enumerate(s.kernel.walk())}
     left = [f for f in enclosing_loops(block) if not all(inside(place, f) for place in to)]
+    bound = [f.iv for f in left]
+    runs = enclosing(block, loop.Runs)
+    if isinstance(runs, loop.Runs) and not all(inside(place, runs) for place in to):
+        bound += [runs.first, runs.length, runs.value]
     name = block.sym_name
     for op in block.body.ops:
-        for f in left:
-            if _mentions(op, f.iv):
-                raise ScheduleError(f"{primitive_name}: the body of block {name!r} depends on loop {f.iv.name!r}")
+        for iv in bound:
+            if _mentions(op, iv):
+                raise ScheduleError(f"{primitive_name}: the body of block {name!r} depends on loop {iv.name!r}")
         if not isinstance(op, loop.Load):
             continue
         alloc = op.buffer.defining_op
@@ -66,12 +70,13 @@ def _mentions(op: Operation, iv: Expr) -> bool:
 
 def _outermost(op: Operation) -> Operation:
     """The outermost loop around an operation, or itself."""
-    around = enclosing_loops(op)
-    return around[0] if around else op
+    while isinstance(op.parent_op, loop.For | loop.If | loop.Runs):
+        op = op.parent_op
+    return op
 
 
 def _remove_empty(parent: Operation | None) -> None:
-    while isinstance(parent, (loop.For, loop.If)) and parent.body.first is None:
+    while isinstance(parent, loop.For | loop.If | loop.Runs) and parent.body.first is None:
         above = parent.parent_op
         parent.erase()
         parent = above
@@ -196,6 +201,9 @@ def parallel_nest(s: Schedule, block: loop.Block, where: loop.For, name: str, af
         ScheduleError: the reduction decides where the parallel axes run.
     """
     around = enclosing_loops(block)
+    runs = enclosing(block, loop.Runs)
+    if runs is not None and inside(runs, where):
+        raise ScheduleError(f"decompose_reduction: data decide how many iterations of {where.iv.name!r} run where")
     used = _symbols_of(block.bindings[: len(block.axes)])
     reducing = _symbols_of(block.bindings[len(block.axes) :]) - used
     conditions = _conditions_between(block, where)
@@ -324,7 +332,7 @@ def rfactor(s: Schedule, name: str) -> str:
             f"rfactor: block {block.sym_name!r} has its initial values already; factor before decompose_reduction"
         )
     buffer, dtype = update.buffer, update.buffer.type.dtype
-    top = around[0]
+    top = _outermost(block)
     _check_alone("rfactor", block, buffer, top)
     n = f.extent
     if isinstance(n, Expr) and any(x.iv in free_symbols(n) for x in around):

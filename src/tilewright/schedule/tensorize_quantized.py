@@ -57,7 +57,7 @@ def tensorize_quantized(
             f"tensorize_quantized: {m!r} and {n!r} are not right around the loops that reduce ({s.loops(name)})"
         )
     start: dict[Expr, Dim] = {f.iv: 0 for f in tile}
-    if len(tile) - 2 != len(block.reduce_axes) or not reduce_variables(block) <= {f.iv for f in tile[2:]}:
+    if reduce_variables(block) != {f.iv for f in tile[2:]}:
         raise ScheduleError(
             f"tensorize_quantized: not all loops of block {name!r} that reduce are inside of {m!r} and {n!r}"
         )

@@ -12,7 +12,7 @@ from ..ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_eq, prove_le
 from ..transforms.index_maps import flatten_index, symbols_of
 
 Access = loop.Load | loop.Store | loop.Accumulate
-EXPRESSION_ATTRIBUTES = ("indices", "guard", "conditions", "bindings")
+EXPRESSION_ATTRIBUTES = ("indices", "guard", "conditions", "bindings", "range")
 
 
 def substitute_tree(root: Operation, mapping: Mapping[Expr, Dim]) -> None:
@@ -173,18 +173,26 @@ def region_of(accesses: Iterable[Access], scope: Operation | None, shape: Sequen
     result: list[Interval | None] = [None] * len(shape)
     for op in accesses:
         varying = [f.iv for f in enclosing_loops(op) if f not in outer]
+        hidden = set(varying) | _decided_by_data(op, scope)
         for d, e in enumerate(resolved(op, op.indices)):
             dynamic = any(is_dynamic_symbol(s) for s in free_symbols_of(e))
             found = None if dynamic else interval_of(e, varying)
-            if (
-                found is None
-                or free_symbols_of(found.lower) & set(varying)
-                or free_symbols_of(found.extent) & set(varying)
-            ):
+            if found is None or free_symbols_of(found.lower) & hidden or free_symbols_of(found.extent) & hidden:
                 found = Interval(0, shape[d])
             previous = result[d]
             result[d] = found if previous is None else union(previous, found)
     return [r if r is not None else Interval(0, n) for r, n in zip(result, shape, strict=True)]
+
+
+def _decided_by_data(op: Operation, scope: Operation | None) -> set[Expr]:
+    """The symbols of runs of rows between an operation and `scope` around it."""
+    found: set[Expr] = set()
+    parent = op.parent_op
+    while parent is not None and parent is not scope:
+        if isinstance(parent, loop.Runs):
+            found |= {parent.first, parent.length, parent.value}
+        parent = parent.parent_op
+    return found
 
 
 def walk_loops(root: Operation) -> Iterator[loop.For]:

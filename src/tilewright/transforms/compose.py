@@ -161,6 +161,8 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
     if contraction is not None and read in (contraction.a.read, contraction.b.read):
         gathered = read is contraction.b.read and has_few_readers(contraction) and _gathers(op)
         return _keeps_contraction(consumer, read, producer) or gathered
+    if contraction is not None and read is contraction.index:
+        return False  # a kernel of the contraction looks for rows of equal index where they lie
     if len(consumer.body) + len(op.body) > MAX_BODY or _would_overwrite(consumer, op):
         return False
     if _needs_index_values(op) and any(_is_dynamic(e) for e in producer.indices):

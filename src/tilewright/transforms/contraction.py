@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dialects import scalar, tensor
-from ..dialects.tensor import extent
+from ..dialects.tensor import extent, is_dynamic_symbol
 from ..ir.core import Value
-from ..ir.symbolic import Dim, Expr, bounds
+from ..ir.symbolic import Dim, Expr, bounds, is_symbol
 from ..ir.types import DType, TensorType, f32, i8, i32, u8
-from .index_maps import affine_coefficients, flatten_index, product
+from .index_maps import affine_coefficients, flatten_index, product, symbols_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Operand:
 class Contraction:
     """``out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]``, every letter standing for several axes.
 
-    `n` holds the last axis of the result, so that `b` is the operand whose elements fill vectors.
+    `n` holds the last axis of the result, so that `b` is the operand whose elements fill vectors. With `index`, a read of an integer for each row of the only
+    axis in `m`, b has a further dimension in front, in which that is the place: every row chooses its matrix (`graph.grouped_matmul`).
     """
 
     compute: tensor.Compute
@@ -49,6 +50,7 @@ class Contraction:
     n: tuple[Expr, ...]
     k: tuple[Expr, ...]
     dtype: DType
+    index: tensor.Read | None = None
 
 
 def _factor(value: Value, compute: tensor.Compute, wide: DType) -> Operand | None:
@@ -56,7 +58,7 @@ def _factor(value: Value, compute: tensor.Compute, wide: DType) -> Operand | Non
     op = value.defining_op
     if isinstance(op, scalar.Cast) and op.dtype is wide and (wide.is_float or widens_byte(op)):
         op = op.x.defining_op
-    if not isinstance(op, tensor.Read) or op.guard or op.dynamic:
+    if not isinstance(op, tensor.Read) or op.guard:
         return None
     axes = (*compute.axes, *compute.reduce_axes)
     affine = affine_coefficients(flatten_index(op.indices, op.source.type.shape), axes)
@@ -102,9 +104,24 @@ def match_contraction(compute: tensor.Compute) -> Contraction | None:
     for axis in compute.axes:
         by_a, by_b = a.moves_with(axis), b.moves_with(axis)
         (m if by_a and not by_b else n if by_b and not by_a else batch).append(axis)
+    index = None
+    if a.read.dynamic or b.read.dynamic:
+        index = _index_of(a, b, batch, m)
+        if index is None:
+            return None
     return Contraction(
-        compute, a, b, tuple(batch), tuple(m), tuple(n), tuple(compute.reduce_axes), wide if wide else f32
+        compute, a, b, tuple(batch), tuple(m), tuple(n), tuple(compute.reduce_axes), wide if wide else f32, index
     )
+
+
+def _index_of(a: Operand, b: Operand, batch: list[Expr], m: list[Expr]) -> tensor.Read | None:
+    """The read that tells which matrix of `b` each row meets, where that alone depends on data."""
+    found = b.read.dynamic[0].defining_op if len(b.read.dynamic) == 1 and not a.read.dynamic else None
+    if not isinstance(found, tensor.Read) or found.guard or found.dynamic or len(m) != 1 or found.indices != (m[0],):
+        return None
+    first, *others = b.read.indices
+    elsewhere = any(map(is_dynamic_symbol, symbols_of(others)))
+    return found if is_symbol(first) and not elsewhere and all(extent(x) == 1 for x in batch) else None
 
 
 FEW_READERS = 4

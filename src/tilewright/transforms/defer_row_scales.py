@@ -23,7 +23,7 @@ def defer_row_scales(module: Module) -> None:
     """Move divisions and multiplications by values of the row from a contraction's left operand to its result."""
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
-            if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
+            if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None and found.index is None:
                 _defer(found)
     compose(module)
 

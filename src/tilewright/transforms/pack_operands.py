@@ -25,7 +25,7 @@ from ..ir.core import Module, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_eq, prove_le
 from ..ir.types import DType, bf16, f16, f32, f64, i8, i32, u8, u16, u32
 from .contraction import Contraction, has_few_readers, match_contraction
-from .index_maps import product, substitute_all
+from .index_maps import product, row_major_strides, substitute_all
 from .pack_quantized import Packing, pack_quantized, read_from_panels
 from .roles import CONTRACTION, Roles
 
@@ -74,7 +74,11 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
     if panel.group > 1 and not prove_eq(c.a.coefficients[k[-1]], 1):
         panel = Panel(panel.nr)  # groups of the left operand's elements cannot be loaded as one
     padded = False
-    if source is not None:
+    if c.index is not None and source is None:
+        if not contiguous:
+            return  # panels of all matrices would cost more than products with those that are chosen
+        panel = Panel(panel.nr)
+    elif source is not None:
         _pack_constant(c, k, source, panel, packed)
         padded = True
     elif not contiguous and has_few_readers(c):
@@ -94,6 +98,7 @@ def _prepare(c: Contraction, panel_rule: PanelRule, packed: dict[Any, Value]) ->
         panel.nr,
         padded,
         panel.group,
+        grouped=c.index is not None,
     )
     compute.attributes[CONTRACTION] = roles.as_attribute()
 
@@ -133,7 +138,7 @@ def _order(axis: Expr, coefficient: Dim) -> tuple[int, int]:
 
 def _replace_b(c: Contraction, value: Value, index: tuple[Dim, ...]) -> None:
     read = c.b.read
-    new = Builder.before(read)(tensor.Read(value, (), None, indices=index, location=read.location))
+    new = Builder.before(read)(tensor.Read(value, list(read.dynamic), None, indices=index, location=read.location))
     read.replace_by(new)
     read.erase()
 
@@ -157,7 +162,14 @@ def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel
     axes = [*outer, last, *k]
     shape = [_number(extent(a)) for a in axes]
     strides = [_number(c.b.coefficients[a]) for a in axes]
-    start = _number(c.b.offset)
+    offset = c.b.offset
+    if c.index is not None:  # the matrices, as the outermost axis
+        matrix = c.b.read.indices[0]
+        assert isinstance(matrix, Expr)
+        outer, shape = [matrix, *outer], [_number(c.b.type.shape[0]), *shape]
+        strides = [_number(row_major_strides(c.b.type.shape)[0]), *strides]
+        offset = substitute_all((offset,), {matrix: 0})[0]
+    start = _number(offset)
     nr, group = panel.nr, panel.group
     recipe = ("packed", source, tuple(shape), tuple(strides), start, panel)
     anchor = c.b.value.defining_op

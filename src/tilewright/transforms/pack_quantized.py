@@ -3,7 +3,7 @@
 The codes of `nr` columns (rows of the weight) lie side by side, quads of successive codes of a column together, as dot-product instructions on bytes want
 them: ``p[n // nr, g, k // 4, n % nr, k % 4]``, with 128 added to make them unsigned. Codes of 4 bits, with 8 added, share bytes: of every 32 in a group the first half
 are the lower four bits of the bytes that have the second half above: ``p[n // nr, g, k // 32, k % 16 // 4, n % nr, k % 4]``. Scales lie likewise, ``s[n // nr, g, n % nr]``.
-Columns that fill up the last panel are zero.
+Columns that fill up the last panel are zero. Of several matrices, of which each row chooses one, the panels follow one another.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ class Packing:
 def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Value]) -> Packing | None:
     """Bring the constant codes and scales of a `graph.scaled_matmul` or `graph.dequantized_matmul` into panels, and mark it as a contraction; leave it alone where they are no constants, or
     where groups are not made of whole quads or chunks. Returns how they lie."""
-    x, codes, *x_scales, scales = compute.reads
+    choosing = {v for read in compute.reads for v in read.dynamic}
+    index = [read for read in compute.reads if read.result in choosing]
+    x, codes, *x_scales, scales = (read for read in compute.reads if read not in index)
     sources = [read.source.defining_op for read in (codes, scales)]
     *lead, column = compute.axes
     group, k = compute.reduce_axes
     groups, size = extent(group), extent(k)
     whole = all(isinstance(op, graph.Constant) for op in sources)  # type: ignore[attr-defined]
-    read_as_written = x.indices == (*lead, group, k) and scales.indices[0] is column
+    read_as_written = x.indices == (*lead, group, k) and scales.indices[-2] is column
     if panel.group != 4 or not (whole and read_as_written and isinstance(groups, int) and isinstance(size, int)):
         return None
     bits, nr = codes.source.type.dtype.bits, panel.nr
@@ -66,16 +68,17 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
 
     def product(*i: Any) -> Scalar:
         row, n, g, *inside = i[: len(lead)], *i[len(lead) :]
+        matrix = [t.wrap(read.source)[row] for read in index]
         if bits == 4:
             chunk, half, k = inside
-            byte = right[n // nr, g, chunk, k // 4, n % nr, k % 4].cast(i32)
+            byte = right[*matrix, n // nr, g, chunk, k // 4, n % nr, k % 4].cast(i32)
             code = byte.shr(t.index(4 * half, i32)) & 15
             k = chunk * CHUNK + half * (CHUNK // 2) + k
         else:
             (k,) = inside
-            code = right[n // nr, g, k // 4, n % nr, k % 4].cast(i32)
+            code = right[*matrix, n // nr, g, k // 4, n % nr, k % 4].cast(i32)
         code, element = code - (1 << (bits - 1)), left[(*row, g, k)]
-        scale = right_scales[n // nr, g, n % nr].cast(f32)
+        scale = right_scales[*matrix, n // nr, g, n % nr].cast(f32)
         if not x_scales:
             return element.cast(f32) * (code.cast(f32) * scale).cast(bf16).cast(f32)
         left_scale = t.wrap(x_scales[0].source)[(*row, g)]
@@ -86,7 +89,8 @@ def pack_quantized(compute: tensor.Compute, panel: Panel, packed: dict[Any, Valu
     made = y.defining_op
     assert made is not None
     rank = len(compute.axes)
-    roles = Roles((), tuple(range(rank - 1)), (rank - 1,), tuple(range(len(depth))), nr, True, 4, (bits, groups, size))
+    over_rows, over_depth = tuple(range(rank - 1)), tuple(range(len(depth)))
+    roles = Roles((), over_rows, (rank - 1,), over_depth, nr, True, 4, (bits, groups, size), bool(index))
     made.location = compute.location
     made.attributes.update({k: v for k, v in compute.attributes.items() if k.startswith("tw.")})
     made.attributes[CONTRACTION] = roles.as_attribute()
@@ -124,7 +128,7 @@ def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
     """The panels of the codes, or of the scales, that an operation holds."""
     bits, groups, size, nr = packing.bits, packing.groups, packing.size, packing.nr
     value, is_codes = op.value, op.value == packing.codes
-    rows = value.shape[0]
+    *matrices, rows, _ = value.shape
     panels = -(-rows // nr)
 
     def filled(array: Any, depth: int) -> Any:
@@ -134,15 +138,20 @@ def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
         return whole.reshape(panels, nr, groups, depth)
 
     def write_codes(out: np.ndarray[Any, Any]) -> None:
-        quads = (filled(value.array.astype(np.int8), size).view(np.uint8) + (1 << (bits - 1))).astype(np.uint8)
-        if bits == 4:
-            halves = quads.reshape(panels, nr, groups, size // CHUNK, 2, CHUNK // 8, 4)
-            out[...] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
-        else:
-            out[...] = quads.reshape(panels, nr, groups, size // 4, 4).transpose(0, 2, 3, 1, 4)
+        array = value.array
+        for matrix in np.ndindex(*matrices):
+            codes = filled(array[matrix].astype(np.int8), size).view(np.uint8)
+            quads = (codes + (1 << (bits - 1))).astype(np.uint8)
+            if bits == 4:
+                halves = quads.reshape(panels, nr, groups, size // CHUNK, 2, CHUNK // 8, 4)
+                out[matrix] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
+            else:
+                out[matrix] = quads.reshape(panels, nr, groups, size // 4, 4).transpose(0, 2, 3, 1, 4)
 
     def write_scales(out: np.ndarray[Any, Any]) -> None:
-        out[...] = filled(value.array, 1)[..., 0].transpose(0, 2, 1)
+        array = value.array
+        for matrix in np.ndindex(*matrices):
+            out[matrix] = filled(array[matrix], 1)[..., 0].transpose(0, 2, 1)
 
     recipe = ("quantized", value, bits, groups, size, nr)
     key = op.parent, recipe
@@ -150,11 +159,13 @@ def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
         name, step = f"{value.name}.packed" if value.name else "packed", f"packed in panels of {nr} columns"
         if is_codes:
             inside = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
-            constant = Constant.made((panels, *inside), np.uint8, write_codes, name, recipe=recipe)
+            constant = Constant.made((*matrices, panels, *inside), np.uint8, write_codes, name, recipe=recipe)
             bytes_ = "two codes to a byte" if bits == 4 else "a code to a byte"
             step = f"{step}, in groups of {size}, {bytes_}, {1 << (bits - 1)} added"
         else:
-            constant = Constant.made((panels, groups, nr), value.numpy_dtype, write_scales, name, recipe=recipe)
+            constant = Constant.made(
+                (*matrices, panels, groups, nr), value.numpy_dtype, write_scales, name, recipe=recipe
+            )
         packed[key] = Builder.after(op)(graph.Constant(value=constant.made_of([value], step), location=op.location))  # type: ignore[attr-defined]
     return packed[key]
 

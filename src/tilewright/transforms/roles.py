@@ -24,9 +24,11 @@ class Roles:
     group: int = 1
     quantized: tuple[int, int, int] | None = None
     """Of a `graph.scaled_matmul`: bits of a code, groups, and elements of a group."""
+    grouped: bool = False
+    """Whether every row chooses its matrix of the right operand, see `graph.grouped_matmul`."""
 
     def as_attribute(self) -> tuple[Any, ...]:
-        return (self.batch, self.m, self.n, self.k, self.nr, self.padded, self.group, self.quantized)
+        return (self.batch, self.m, self.n, self.k, self.nr, self.padded, self.group, self.quantized, self.grouped)
 
     def behind_a_batch_axis(self) -> Roles:
         """The same roles after a further axis of the batch in front of all axes."""

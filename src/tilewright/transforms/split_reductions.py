@@ -71,7 +71,7 @@ def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     """`_cut` of a contraction: its longest reduce axis, in as many pieces as there are tiles wanting, or a few more of equal length."""
     roles, sizes = Roles.of(op), _known_sizes(op)
     assert roles is not None
-    if roles.quantized:
+    if roles.quantized or roles.grouped:
         return None
     batch, m, n = (bounds(product(extent(op.axes[p]) for p in part))[1] for part in (roles.batch, roles.m, roles.n))
     if batch is None or m is None or n is None or not sizes:

@@ -32,7 +32,7 @@ def widen_depth(module: Module, dtypes: Sequence[DType]) -> None:
     """Give every contraction of factors of one of `dtypes` that can have them `LEAST_DEPTH` terms in its innermost sum."""
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
-            if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None:
+            if isinstance(op, tensor.Compute) and (found := match_contraction(op)) is not None and found.index is None:
                 if found.a.type.dtype in dtypes:
                     _widen(found)
 

@@ -52,6 +52,33 @@ for _shapes in [
             )
         )
 
+CASES += [
+    Case(
+        "GroupedMatMul",
+        (
+            F("s", 4, dtype=_dtype),
+            F(3, 4, 5, dtype=_dtype),
+            F("s", dtype=_index, fill=integers(0, 3)),
+        ),
+        lambda b, d, x, w, index: b(graph.GroupedMatMul(x, w, index)),
+        lambda d, x, w, index: np.einsum("sk,skn->sn", x.astype(np.float64), w[index].astype(np.float64)),
+        SIZES,
+        tolerance(_dtype),
+        f"{_dtype.name} {_index.name}",
+    )
+    for _dtype, _index in ((f32, i64), (bf16, i32))
+]
+CASES.append(
+    Case(
+        "GroupedMatMul",
+        (F("s", 4), F(3, 4, 5), F("s", dtype=i64, fill=integers(-5, 6))),
+        lambda b, d, x, w, index: b(graph.GroupedMatMul(x, w, index)),
+        lambda d, x, w, index: np.einsum("sk,skn->sn", x, w[np.clip(np.where(index < 0, index + 3, index), 0, 2)]),
+        SIZES,
+        note="out of range",
+    )
+)
+
 for _equation, _shapes in [
     ("bij,bjk->bik", (("b", "s", 4), ("b", 4, 3))),
     ("bhsd,bhtd->bhst", (("b", 2, "s", 4), ("b", 2, 3, 4))),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dialects import graph
-from tilewright.ir.types import DType, bf16, f16, f32, i4, i8
+from tilewright.ir.types import DType, bf16, f16, f32, i4, i8, i64
 
 from .harness import Case, F, integers, normal, positive
 
@@ -70,6 +70,24 @@ CASES = [
             (f32, normal, i4, 2, f16, f32),
             (f32, normal, i4, 2, f16, bf16),
         )
+    ),
+    *(
+        Case(
+            "QuantizedMatMul",
+            (
+                F("s", 64),
+                F(3, 5, 64, dtype=i4, fill=integers(-8, 8)),
+                F(3, 5, 2, dtype=f16, fill=positive),
+                F("s", dtype=i64, fill=integers(0, 3)),
+            ),
+            lambda b, d, *x, factors=factors: b(graph.QuantizedMatMul(*x, factors=factors)),
+            lambda d, x, codes, scales, index, factors=factors: np.einsum(
+                "sk,snk->sn", _left(x, 2, factors), _right(codes, scales, factors)[index]
+            ),
+            SIZES,
+            note=f"chosen, in {factors.name}",
+        )
+        for factors in (i8, bf16, f32)
     ),
     Case(
         "DequantizedMatMul",

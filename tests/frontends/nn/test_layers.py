@@ -137,14 +137,14 @@ def test_placeholders() -> None:
     assert all(type(p) is nn.Parameter for p in model.parameters())
 
 
-@pytest.mark.parametrize("ends", [(2, 2, 5), (0, 0, 0), (6, 6, 6), (1, 3, 6)])
-def test_grouped_matmul(ends: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("index", [(0, 0, 2, 2, 2, 1), (1, 1, 1, 1, 1, 1), (2, 0, 2, 0, 2, 0)])
+def test_grouped_matmul(index: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
     x, w = random.standard_normal((6, 4)).astype(np.float32), random.standard_normal((3, 4, 5)).astype(np.float32)
-    expected, start = np.zeros((6, 5)), 0
-    for k, end in enumerate(ends):
-        expected[start:end], start = x[start:end] @ w[k], end
-    places = np.array(ends)
-    np.testing.assert_allclose(nn.functional.grouped_matmul(x, w, places), expected, atol=1e-5)
-    function = tw.jit(lambda x, ends: nn.functional.grouped_matmul(x, w, ends), dims={"x": {0: "rows<=9"}})
-    np.testing.assert_allclose(function(x, places), expected, atol=1e-5)
+    which = np.array(index)
+    expected = np.einsum("si,sio->so", x, w[which])
+    np.testing.assert_allclose(nn.functional.grouped_matmul(x, w, which), expected, atol=1e-5)
+    function = tw.jit(
+        lambda x, index: nn.functional.grouped_matmul(x, w, index), dims={"x": {0: "rows<=9"}, "index": {0: "rows<=9"}}
+    )
+    np.testing.assert_allclose(function(x, which), expected, atol=1e-5)

@@ -41,3 +41,16 @@ def test_grouped_matmul() -> None:
         (random(1, 6), w, ends(0, 0, 0, 1)),
     ]
     check(function, random(9, 6), w, ends(3, 3, 8, 9), dims={"x": {0: "rows"}}, others=others)
+
+
+def test_grouped_mm() -> None:
+    """torch's own operator, on bfloat16."""
+    x, w = random(9, 16).bfloat16(), random(4, 16, 8).bfloat16()
+
+    def ends(*values: int) -> Any:
+        return torch.tensor(values, dtype=torch.int32)
+
+    def function(x: Any, w: Any, ends: Any) -> Any:
+        return torch._grouped_mm(x, w, offs=ends)
+
+    check(function, x, w, ends(3, 3, 8, 9), others=[(x, w, ends(0, 9, 9, 9))])

@@ -13,6 +13,7 @@ from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, f32, i8, i32, u8
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
+from .index import clamped, clamped_array
 
 
 def accumulate(t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body: Any) -> Tensor:
@@ -85,6 +86,53 @@ class Matmul(GraphOp):
             return widen(left, self.dtype) * widen(right, self.dtype)
 
         return accumulate(t, self.result.type, (a.shape[-1],), body)
+
+
+def chosen(t: TensorBuilder, index: Tensor, count: Dim) -> Tensor:
+    """Which of `count` matrices each row meets (i64), in a tensor of its own: what multiplies reads it as it is."""
+    return t.compute(index.shape, lambda i: clamped(t, index[i], count))
+
+
+def check_chosen(op: GraphOp, rows: Dim, index: TensorType) -> None:
+    """Raises:
+    IRError: `index` is not an integer for each of so many rows.
+    """
+    if index.rank != 1 or not index.dtype.is_integer or not prove_eq(index.shape[0], rows):
+        raise IRError(f"needs an integer for each of {rows} rows, got {index}", op)
+
+
+@operation
+class GroupedMatMul(GraphOp):
+    """``y[i] = x[i] @ w[index[i]]``: x (S, K), w (G, K, N), `index` (S,) integers, clamped as a gather's are; result (S, N).
+
+    What experts of a mixture compute. Only matrices that rows choose are read, and rows of equal index that follow one another are multiplied together: where rows
+    are sorted by index, each matrix is read once (grouped products: Gale et al., "MegaBlocks", 2022).
+    """
+
+    name = "graph.grouped_matmul"
+    x: Operand
+    w: Operand
+    index: Operand
+
+    def infer_types(self) -> Sequence[Type]:
+        x, w = tensor_type(self.x), tensor_type(self.w)
+        if x.rank != 2 or w.rank != 3 or x.dtype is not w.dtype or not prove_eq(x.shape[1], w.shape[1]):
+            raise IRError(f"needs x (S, K) and w (G, K, N) of one dtype, got {x} and {w}", self)
+        check_chosen(self, x.shape[0], tensor_type(self.index))
+        return (TensorType(x.dtype, (x.shape[0], w.shape[2])),)
+
+    def reference(self, x: Any, w: Any, index: Any) -> Any:
+        y = np.zeros((x.shape[0], w.shape[2]), x.dtype)
+        wide = x.dtype if x.dtype.kind in "iub" else np.float64
+        for k in set(clamped_array(index, w.shape[0]).tolist()):
+            rows = clamped_array(index, w.shape[0]) == k
+            y[rows] = (x[rows].astype(wide) @ w[k].astype(wide)).astype(x.dtype)
+        return y
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, w, index = operands
+        which = chosen(t, index, w.shape[0])
+        return accumulate(t, self.result.type, x.shape[1:], lambda i, j, r: widen(x[i, r]) * widen(w[which[i], r, j]))
 
 
 @operation

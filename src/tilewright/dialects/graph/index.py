@@ -15,7 +15,7 @@ from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import Constant
 
 
-def _wrapped(t: TensorBuilder, index: Scalar, n: Dim) -> Scalar:
+def clamped(t: TensorBuilder, index: Scalar, n: Dim) -> Scalar:
     """A possibly negative index counted from the front, clamped into the dimension."""
     wide = index.cast(i64)
     if wide.dtype is i64 and index.dtype.is_signed:
@@ -32,7 +32,8 @@ def _surely_inside(indices: Value, n: Dim) -> bool:
     return bool(array.size == 0 or (array.min() >= 0 and array.max() < n))
 
 
-def _wrap_array(index: Any, n: int) -> Any:
+def clamped_array(index: Any, n: int) -> Any:
+    """`clamped` on NumPy's side."""
     index = index.astype(np.int64)
     return np.clip(np.where(index < 0, index + n, index), 0, max(n - 1, 0))
 
@@ -58,7 +59,7 @@ class Gather(GraphOp):
         return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])),)
 
     def reference(self, x: Any, indices: Any) -> Any:
-        return np.take(x, _wrap_array(indices, x.shape[self.axis]), self.axis)
+        return np.take(x, clamped_array(indices, x.shape[self.axis]), self.axis)
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         x, indices = operands
@@ -67,7 +68,7 @@ class Gather(GraphOp):
 
         def element(*i: Any) -> Scalar:
             index = indices[i[axis : axis + rank]]
-            where = index.cast(i64) if inside else _wrapped(t, index, x.shape[axis])
+            where = index.cast(i64) if inside else clamped(t, index, x.shape[axis])
             return x[(*i[:axis], where, *i[axis + rank :])]
 
         return t.compute(self.result.type.shape, element)
@@ -95,14 +96,14 @@ class GatherElements(GraphOp):
         where = [
             np.arange(n).reshape([-1 if d == k else 1 for d in range(x.ndim)]) for k, n in enumerate(indices.shape)
         ]
-        where[axis] = _wrap_array(indices, x.shape[axis])
+        where[axis] = clamped_array(indices, x.shape[axis])
         return x[tuple(where)]
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         x, indices = operands
         axis = self.axis % x.rank
         return t.compute(
-            indices.shape, lambda *i: x[(*i[:axis], _wrapped(t, indices[i], x.shape[axis]), *i[axis + 1 :])]
+            indices.shape, lambda *i: x[(*i[:axis], clamped(t, indices[i], x.shape[axis]), *i[axis + 1 :])]
         )
 
 
@@ -129,7 +130,7 @@ class GatherNd(GraphOp):
         where: list[Any] = [
             np.arange(n).reshape([-1 if d == k else 1 for d in range(len(lead))]) for k, n in enumerate(lead[:batch])
         ]
-        where += [_wrap_array(indices[..., k], x.shape[batch + k]) for k in range(depth)]
+        where += [clamped_array(indices[..., k], x.shape[batch + k]) for k in range(depth)]
         return x[tuple(np.broadcast_arrays(*where))] if where else x
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class GatherNd(GraphOp):
         assert isinstance(depth, int)
 
         def element(*i: Any) -> Scalar:
-            where = [_wrapped(t, indices[(*i[:lead], k)], x.shape[batch + k]) for k in range(depth)]
+            where = [clamped(t, indices[(*i[:lead], k)], x.shape[batch + k]) for k in range(depth)]
             return x[(*i[:batch], *where, *i[lead:])]
 
         return t.compute(self.result.type.shape, element)

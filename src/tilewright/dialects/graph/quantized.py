@@ -8,35 +8,44 @@ from typing import Any
 import numpy as np
 
 from ...ir.builder import Builder
-from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType, Type, bf16, f32, i4, i8, i32
 from ..tensor import QUANTIZED
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, tensor_type
-from .contract import Einsum
+from .contract import Einsum, GroupedMatMul, check_chosen, chosen
 from .elementwise import BINARY, UNARY, Cast, Select, constant
+from .index import clamped_array
 from .norm import narrow, widen
 from .reduce import ReduceMax
-from .shape import Reshape
+from .shape import Reshape, Transpose
 
 
-def _check_weights(op: Any, depth: Dim) -> tuple[int, int, int]:
-    """Rows and groups of ``op.codes`` and ``op.scales``, and the size of a group.
+def _check_weights(op: Any, lead: Sequence[Dim], depth: Dim) -> tuple[int, int, int]:
+    """Rows and groups of ``op.codes`` and ``op.scales``, of one matrix or of several that ``op.index`` chooses from, and the size of a group.
 
     Raises:
-        IRError: they do not fit each other, or `depth`.
+        IRError: they do not fit each other, or an x of ``(*lead, depth)``.
     """
     codes, scales = tensor_type(op.codes), tensor_type(op.scales)
+    matrices = () if op.index is None else codes.shape[:1]
+    if op.index is not None:
+        if len(lead) != 1:
+            raise IRError(f"chooses matrices for rows (S, K), got {(*lead, depth)}", op)
+        check_chosen(op, lead[0], tensor_type(op.index))
     if codes.dtype not in (i4, i8) or not scales.dtype.is_float:
         raise IRError(
             f"needs codes of i4 or i8 with floating-point scales, got {codes.dtype.label}, {scales.dtype.label}", op
         )
-    if codes.rank != 2 or scales.rank != 2 or not all(isinstance(n, int) for n in (*codes.shape, *scales.shape)):
-        raise IRError(f"needs codes (N, K) and scales (N, G) of known sizes, got {codes.shape}, {scales.shape}", op)
-    (rows, columns), (others, groups) = codes.shape, scales.shape
+    rank = 2 + len(matrices)
+    if codes.rank != rank or scales.rank != rank or not all(isinstance(n, int) for n in (*codes.shape, *scales.shape)):
+        form = "codes (E, N, K) and scales (E, N, G)" if matrices else "codes (N, K) and scales (N, G)"
+        raise IRError(f"needs {form} of known sizes, got {codes.shape}, {scales.shape}", op)
+    (rows, columns), (others, groups) = codes.shape[-2:], scales.shape[-2:]
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(groups, int)
-    if rows != others or not groups or columns % groups or not prove_eq(depth, columns):
+    fit = rows == others and scales.shape[:-2] == matrices and groups and columns % groups == 0
+    if not fit or not prove_eq(depth, columns):
         raise IRError(f"codes {codes.shape} and scales {scales.shape} do not fit each other and a depth of {depth}", op)
     return rows, groups, columns // groups
 
@@ -47,12 +56,15 @@ class QuantizedMatMul(GraphOp):
 
     `factors` i8: each group of x is rounded to 8 bits first, with a scale of its own, so that products are products of integers (Dettmers et al.,
     "LLM.int8()", 2022, by groups). bf16: x and the weights are rounded to that type, and summed in float32. f32: nothing is rounded.
+
+    With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `codes` (E, N, K) and `scales` (E, N, G), one of which each row of x (S, K) chooses.
     """
 
     name = "graph.quantized_matmul"
     x: Operand
     codes: Operand
     scales: Operand
+    index: OptionalOperand
     factors: Attr = i8
 
     def infer_types(self) -> Sequence[Type]:
@@ -61,13 +73,13 @@ class QuantizedMatMul(GraphOp):
             raise IRError(f"needs floating-point rows, got {x}", self)
         if self.factors not in (i8, bf16, f32):
             raise IRError(f"does not multiply in {self.factors}", self)
-        rows, _, _ = _check_weights(self, x.shape[-1])
+        rows, _, _ = _check_weights(self, x.shape[:-1], x.shape[-1])
         return (TensorType(x.dtype, (*x.shape[:-1], rows)),)
 
-    def reference(self, x: Any, codes: Any, scales: Any) -> Any:
-        groups = scales.shape[1]
+    def reference(self, x: Any, codes: Any, scales: Any, index: Any = None) -> Any:
+        groups = scales.shape[-1]
         wide = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
-        weights = codes.astype(np.float32).reshape(codes.shape[0], groups, -1) * scales[..., None].astype(np.float32)
+        weights = codes.astype(np.float32).reshape(*scales.shape, -1) * scales[..., None].astype(np.float32)
         if self.factors is i8:
             top = np.abs(wide).max(-1, keepdims=True)
             inverse = np.divide(np.float32(127), top, out=np.zeros_like(top), where=top != 0)
@@ -75,30 +87,54 @@ class QuantizedMatMul(GraphOp):
         elif self.factors is bf16:
             wide, weights = wide.astype(bf16.numpy), weights.astype(bf16.numpy)
         left, right = wide.reshape(x.shape).astype(np.float64), weights.reshape(codes.shape).astype(np.float64)
-        return (left @ right.T).astype(x.dtype)
+        return _products(left, right, index).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:
         x = widen(b, self.x)
         shape = tensor_type(x).shape
-        rows, groups, size = _check_weights(self, shape[-1])
         lead = shape[:-1]
+        rows, groups, size = _check_weights(self, lead, shape[-1])
         if self.factors is f32:
             scales = self.scales if tensor_type(self.scales).dtype is f32 else b(Cast(self.scales, dtype=f32))
-            codes = b(Reshape(b(Cast(self.codes, dtype=f32)), shape=(rows, groups, size)))
-            weights = b(BINARY["mul"](codes, b(Reshape(scales, shape=(rows, groups, 1)))))
+            matrices = tensor_type(self.codes).shape[:-2]
+            codes = b(Reshape(b(Cast(self.codes, dtype=f32)), shape=(*matrices, rows, groups, size)))
+            weights = b(BINARY["mul"](codes, b(Reshape(scales, shape=(*matrices, rows, groups, 1)))))
             letters = "abcdefgh"[: len(lead)]
-            weights = b(Reshape(weights, shape=(rows, groups * size)))
+            weights = b(Reshape(weights, shape=(*matrices, rows, groups * size)))
+            if self.index is not None:
+                return narrow(b, b(GroupedMatMul(x, b(Transpose(weights, permutation=(0, 2, 1))), self.index)), self.x)
             return narrow(b, b(Einsum((x, weights), equation=f"{letters}k,nk->{letters}n")), self.x)
         if self.factors is bf16:  # cast before the groups are told: so whatever computes x can do it
             x = b(Reshape(b(Cast(x, dtype=bf16)), shape=(*lead, groups, size)))
-            return narrow(b, b(DequantizedMatMul(x, self.codes, self.scales)), self.x)
+            return narrow(b, b(DequantizedMatMul(x, self.codes, self.scales, self.index)), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
         top = b(ReduceMax(b(UNARY["abs"](x)), axes=(len(lead) + 1,), keepdims=True))
         zero = b(BINARY["eq"](top, constant(b, 0, top)))
         inverse = b(Select(zero, constant(b, 0, top), b(BINARY["div"](constant(b, 127, top), top))))
         rounded = b(Cast(b(UNARY["round"](b(BINARY["mul"](x, inverse)))), dtype=i8))
         scale = b(Reshape(b(BINARY["mul"](top, constant(b, 1 / 127, top))), shape=(*lead, groups)))
-        return narrow(b, b(ScaledMatMul(rounded, scale, self.codes, self.scales)), self.x)
+        return narrow(b, b(ScaledMatMul(rounded, scale, self.codes, self.scales, self.index)), self.x)
+
+
+def _products(left: Any, right: Any, index: Any) -> Any:
+    """``left @ right.T``, of the matrices that `index` chooses where it is given."""
+    if index is None:
+        return left @ right.T
+    which = clamped_array(index, right.shape[0])
+    return np.array([right[k] @ row for row, k in zip(left, which, strict=True)]).reshape(len(left), right.shape[1])
+
+
+def _weights_of(
+    t: TensorBuilder, codes: Tensor, scales: Tensor, index: Tensor | None = None
+) -> Callable[[Sequence[Any]], tuple[Callable[..., Scalar], Callable[..., Scalar]]]:
+    """For the place of a row: what reads its matrix' codes, and what reads its scales."""
+    which = None if index is None else chosen(t, index, codes.shape[0])
+
+    def reading(row: Sequence[Any]) -> tuple[Callable[..., Scalar], Callable[..., Scalar]]:
+        matrix = () if which is None else (which[tuple(row)],)
+        return lambda *i: codes[(*matrix, *i)], lambda *i: scales[(*matrix, *i)]
+
+    return reading
 
 
 def _noted_sum(t: TensorBuilder, shape: Sequence[Dim], depth: Sequence[Dim], product: Callable[..., Scalar]) -> Tensor:
@@ -113,71 +149,80 @@ def _noted_sum(t: TensorBuilder, shape: Sequence[Dim], depth: Sequence[Dim], pro
 @operation
 class ScaledMatMul(GraphOp):
     """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] codes[n, g, k])``: x i8 (..., G, S), x_scales (..., G), codes (N, G S), scales
-    (N, G); result f32 (..., N). The inner sums are exact."""
+    (N, G), with `index` several of both; result f32 (..., N). The inner sums are exact."""
 
     name = "graph.scaled_matmul"
     x: Operand
     x_scales: Operand
     codes: Operand
     scales: Operand
+    index: OptionalOperand
 
     def infer_types(self) -> Sequence[Type]:
         x, x_scales = tensor_type(self.x), tensor_type(self.x_scales)
         if x.rank < 2 or x.dtype is not i8 or x_scales.dtype is not f32:
             raise IRError(f"needs i8 (..., G, S) with scales of f32, got {x} and {x_scales}", self)
-        rows, groups, size = _check_weights(self, x.shape[-2] * x.shape[-1])
+        rows, groups, size = _check_weights(self, x.shape[:-2], x.shape[-2] * x.shape[-1])
         if x.shape[-2:] != (groups, size) or x_scales.shape != x.shape[:-1]:
             raise IRError(f"{x.shape} with scales {x_scales.shape} does not fit {groups} groups of {size}", self)
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(self, x: Any, x_scales: Any, codes: Any, scales: Any) -> Any:
+    def reference(self, x: Any, x_scales: Any, codes: Any, scales: Any, index: Any = None) -> Any:
         left = x.astype(np.float64) * x_scales[..., None]
-        right = codes.reshape(codes.shape[0], *x.shape[-2:]).astype(np.float64) * scales[..., None].astype(np.float64)
-        return (left.reshape(*x.shape[:-2], -1) @ right.reshape(codes.shape).T).astype(np.float32)
+        right = codes.reshape(*scales.shape, -1).astype(np.float64) * scales[..., None].astype(np.float64)
+        left = left.reshape(*x.shape[:-2], codes.shape[-1])
+        return _products(left, right.reshape(codes.shape), index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
-        x, x_scales, codes, scales = operands
+        x, x_scales, codes, scales, *index = operands
         groups, size = x.shape[-2:]
+        weights = _weights_of(t, codes, scales, *index)
 
         def product(*i: Any) -> Scalar:
             *row, column, group, k = i
-            inner = x[(*row, group, k)].cast(i32) * codes[column, group * size + k].cast(i32)
-            return inner.cast(f32) * (x_scales[(*row, group)] * scales[column, group].cast(f32))
+            code, scale = weights(row)
+            inner = x[(*row, group, k)].cast(i32) * code(column, group * size + k).cast(i32)
+            return inner.cast(f32) * (x_scales[(*row, group)] * scale(column, group).cast(f32))
 
         return _noted_sum(t, self.result.type.shape, (groups, size), product)
 
 
 @operation
 class DequantizedMatMul(GraphOp):
-    """``x (codes * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), codes (N, G S), scales (N, G); result f32 (..., N)."""
+    """``x (codes * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), codes (N, G S), scales (N, G), with `index` several
+    of both; result f32 (..., N)."""
 
     name = "graph.dequantized_matmul"
     x: Operand
     codes: Operand
     scales: Operand
+    index: OptionalOperand
 
     def infer_types(self) -> Sequence[Type]:
         x = tensor_type(self.x)
         if x.rank < 2 or x.dtype is not bf16:
             raise IRError(f"needs bf16 (..., G, S), got {x}", self)
-        rows, groups, size = _check_weights(self, x.shape[-2] * x.shape[-1])
+        rows, groups, size = _check_weights(self, x.shape[:-2], x.shape[-2] * x.shape[-1])
         if x.shape[-2:] != (groups, size):
             raise IRError(f"{x.shape} does not fit {groups} groups of {size}", self)
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
-    def reference(self, x: Any, codes: Any, scales: Any) -> Any:
-        right = codes.reshape(codes.shape[0], *x.shape[-2:]).astype(np.float32) * scales[..., None].astype(np.float32)
+    def reference(self, x: Any, codes: Any, scales: Any, index: Any = None) -> Any:
+        right = codes.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
         right = right.astype(bf16.numpy).reshape(codes.shape).astype(np.float64)
-        return (x.reshape(*x.shape[:-2], -1).astype(np.float64) @ right.T).astype(np.float32)
+        left = x.reshape(*x.shape[:-2], codes.shape[-1]).astype(np.float64)
+        return _products(left, right, index).astype(np.float32)
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
-        x, codes, scales = operands
+        x, codes, scales, *index = operands
         groups, size = x.shape[-2:]
+        weights = _weights_of(t, codes, scales, *index)
 
         def product(*i: Any) -> Scalar:
             *row, column, group, k = i
+            code, scale = weights(row)
             left = x[(*row, group, k)].cast(f32)
-            weight = codes[column, group * size + k].cast(f32) * scales[column, group].cast(f32)
+            weight = code(column, group * size + k).cast(f32) * scale(column, group).cast(f32)
             return left * weight.cast(bf16).cast(f32)
 
         return _noted_sum(t, self.result.type.shape, (groups, size), product)

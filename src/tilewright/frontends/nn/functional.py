@@ -7,11 +7,8 @@ from typing import Any
 
 from ...dialects import graph as g
 from ...dialects.graph.elementwise import UNARY
-from ..experts import grouped_matmul as build_grouped_matmul
 from ..trace import Tensor
-from ..trace import numpy as tnp
-from ..trace.tensor import apply, as_tensor, together, traced, value_of
-from ..trace.tracing import current, user_location
+from ..trace.tensor import apply, as_tensor, together
 
 
 def _activation(cls: type) -> Any:
@@ -44,20 +41,13 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     return y if bias is None else y + bias
 
 
-def grouped_matmul(x: Any, weight: Any, ends: Any) -> Tensor:
-    """Rows of `x` (S, I), sorted by group, times the matrix of their group in `weight` (G, I, O): group k ends before row ``ends[k]``, an int64.
+def grouped_matmul(x: Any, weight: Any, index: Any) -> Tensor:
+    """``x[i] @ weight[index[i]]`` for each row i: x (S, I), `weight` (G, I, O), `index` (S,) integers.
 
-    What is behind all groups becomes 0. Only the groups' own rows are multiplied, which the run counts.
+    Only matrices that are chosen are read; where rows are sorted by index, each is read once.
     """
     x, weight = together(x, weight)
-    ends, trace = as_tensor(ends), current()
-    if trace is not None and any(t.is_traced for t in (x, weight, ends)):
-        values = map(value_of, (x, weight, ends))
-        with trace.builder.at(user_location("grouped_matmul")) as builder:
-            return traced(build_grouped_matmul(builder, trace.new_symbol, *values))
-    starts = [0, *ends.tolist()]
-    products = [x[a:b] @ w for a, b, w in zip(starts, starts[1:], weight, strict=False)]
-    return tnp.concatenate([*products, tnp.zeros((x.shape[0] - starts[-1], weight.shape[2]), x.dtype)])  # type: ignore[attr-defined, no-any-return]
+    return apply(g.GroupedMatMul, x, weight, as_tensor(index))  # type: ignore[no-any-return]
 
 
 def embedding(ids: Any, weight: Any) -> Tensor:

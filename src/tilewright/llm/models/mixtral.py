@@ -16,9 +16,9 @@ _EXPERTS = r"\.block_sparse_moe\.experts\.(\d+)\.{}\.weight$"
 @register("mixtral")
 class Mixtral(CausalLM):
     renamed: ClassVar[Mapping[str, str]] = {
-        _EXPERTS.format("w1"): r".mlp.experts.gate_proj[\1]",
-        _EXPERTS.format("w2"): r".mlp.experts.down_proj[\1]",
-        _EXPERTS.format("w3"): r".mlp.experts.up_proj[\1]",
+        _EXPERTS.format("w1"): r".mlp.experts.gate_proj.weight[\1]",
+        _EXPERTS.format("w2"): r".mlp.experts.down_proj.weight[\1]",
+        _EXPERTS.format("w3"): r".mlp.experts.up_proj.weight[\1]",
         r"\.block_sparse_moe\.gate\.": ".mlp.gate.",
     }
 

@@ -69,7 +69,7 @@ class SharedExpertMLP(RoutedMLP):
         return super().forward(x) + F.sigmoid(self.shared_expert_gate(x)) * self.shared_expert(x)
 
 
-EXPERTS = {r"\.experts\.(\d+)\.(\w+)\.weight$": r".experts.\2[\1]"}
+EXPERTS = {r"\.experts\.(\d+)\.(\w+)\.weight$": r".experts.\2.weight[\1]"}
 """Checkpoints have each expert's matrices by themselves."""
 
 

@@ -216,6 +216,8 @@ def _emit(g: Context, op: Operation) -> None:
             g.values[result] = value
     elif isinstance(op, loop.If):
         _emit_if(g, op)
+    elif isinstance(op, loop.Runs):
+        _emit_runs(g, op)
     elif isinstance(op, simd.BatchReduceGemm):
         _emit_brgemm(g, op)
     elif isinstance(op, simd.QuantizedGemm):
@@ -241,6 +243,27 @@ def _emit_if(g: Context, op: loop.If) -> None:
         _emit_block(g, op.body)
     g.masks, g.conditional = saved
     g.tile = tile
+
+
+def _emit_runs(g: Context, op: loop.Runs) -> None:
+    """A loop over the elements: the body stands where one differs from the next, or has none."""
+    e, count = g.e, g.index.value(op.range[1])
+    elements = g.index.pointer(g.pointers[op.index], op.range[0], 8)
+    last = e.sub(count, "1")
+
+    def element(i: str, carried: list[tuple[str, str]]) -> list[str]:
+        begin = carried[0][1]
+        value, end = e.load("i64", e.at(elements, i, 8), 8), e.add(i, "1")
+        is_last = e.op(f"icmp eq i64 {i}, {last}")
+        following = e.load("i64", e.at(elements, e.op(f"select i1 {is_last}, i64 {i}, i64 {end}"), 8), 8)
+        ends = e.op(f"or i1 {is_last}, {e.op(f'icmp ne i64 {value}, {following}')}")
+        with e.when(ends), g.index.level():
+            for symbol_, number in ((op.first, begin), (op.length, e.sub(end, begin)), (op.value, value)):
+                g.index.bind(symbol_, number)
+            _emit_block(g, op.body)
+        return [e.op(f"select i1 {ends}, i64 {end}, i64 {begin}")]
+
+    e.loop("0", count, "1", [("i64", "0")], element)
 
 
 def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:

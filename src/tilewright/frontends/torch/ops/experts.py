@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ....ir.core import Value
-from ....ir.types import i64
 from ...experts import grouped_matmul
 from ..importer import Node, Unsupported
 from ..registry import importer
@@ -11,6 +12,15 @@ from ..registry import importer
 
 @importer("transformers.grouped_mm_fallback.default")
 def _grouped_matmul(n: Node, x: Value, w: Value, ends: Value) -> Value:
-    if not isinstance(w.type.shape[0], int):
-        raise Unsupported("a dynamic number of experts")
-    return grouped_matmul(n.importer.builder, lambda name: n.run_time_size(0), x, w, n.cast(ends, i64))
+    return grouped_matmul(n.importer.builder, x, w, ends)
+
+
+@importer("aten._grouped_mm.default")
+def _grouped_mm(
+    n: Node, x: Value, w: Value, ends: Value | None = None, bias: Value | None = None, out_dtype: Any = None
+) -> Value:
+    if x.type.rank != 2 or w.type.rank != 3 or ends is None or bias is not None or out_dtype is not None:
+        raise Unsupported(
+            "a grouped product that is not of rows in groups with matrices, or has a bias or another type"
+        )
+    return grouped_matmul(n.importer.builder, x, w, ends)

@@ -233,6 +233,9 @@ def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, near: bool = Fa
     if found is not None:
         lines, m_loop, n_loop, k_loops = found
         reductions, k = tuple(k_loops[:-1]), k_loops[-1]
+        if roles.grouped:
+            s.reorder(m_loop, n_loop, *k_loops)
+            m_loop = s.split_runs(block.sym_name, m_loop)
         s.tensorize(block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines, near)
 
 

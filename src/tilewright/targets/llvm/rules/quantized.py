@@ -74,6 +74,8 @@ def _tensorize(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) ->
         if _is_integer(main)
         else next(p for p in range(1, groups + 1) if groups % p == 0 and (p == groups or groups // p * size <= DEPTH))
     )
+    if roles.grouped:
+        m = s.split_runs(main.sym_name, m)
     s.tensorize_quantized(main.sym_name, m, n, *roles.quantized, roles.nr, many, pieces)
 
 
