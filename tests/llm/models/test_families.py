@@ -14,6 +14,7 @@ from safetensors.numpy import load_file  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright.llm.cache import DenseCache, NoCache  # noqa: E402
+from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library  # noqa: E402
 from tilewright.llm.load_weights import load_weights  # noqa: E402
 from tilewright.llm.models import build  # noqa: E402
 
@@ -165,3 +166,26 @@ def test_compiled(pair: tuple[Any, Any]) -> None:
     for batch, n in ((2, 21), (1, 17), (3, 40)):
         x = tokens(batch, n)
         close(library(x), logits(theirs, x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_library(name: str, tmp_path: Path) -> None:
+    """Chunks of prompts, then a token each of sequences of different lengths; pages and slots in any order."""
+    theirs = checkpoint(name, tmp_path)
+    x = tokens(3, 60).astype(np.int32)
+    expected = logits(theirs, x.astype(np.int64))
+    pages, slots, lengths = np.array([[1], [3], [0]], np.int32), np.array([2, 0, 3], np.int32), np.zeros(3, np.int32)
+    options = LibraryOptions(context=64, chunk=32, max_batch=4, pages=4, cache_dtype="float32", precision=None)
+    with compile_library(tmp_path, options) as library:
+        runner = LibraryRunner(library)
+        for row, chunks in enumerate(((20, 7, 1), (32, 8), (5, 5))):
+            for n in chunks:
+                start, end = lengths[row], lengths[row] + n
+                found = runner.prefill(x[row, start:end], int(start), pages[row], int(slots[row]))
+                close(found, expected[row, end - 1])
+                lengths[row] = end
+        for rows in ([0, 1, 2], [2, 0], [1], [0, 2, 1]):
+            found = runner.decode(x[rows, lengths[rows]], lengths[rows], pages[rows], slots[rows])
+            close(found, expected[rows, lengths[rows]])
+            lengths[rows] += 1
