@@ -10,8 +10,9 @@ import click
 
 from tilewright.opt_levels import DEFAULT, LEVELS
 
-from . import llm_bench, llm_chat, llm_serve
+from . import llm_bench, llm_chat, llm_perplexity, llm_serve
 from .common import console, number, progress_display
+from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
 
 @click.group("llm")
@@ -52,7 +53,14 @@ class Size(click.ParamType):
 @click.option(
     "--calibration",
     type=click.Path(dir_okay=False),
-    help="Statistics of activations (.safetensors), for activation-aware scaling.",
+    help="Text that is like what the model will see, or statistics of activations (.safetensors): for activation-aware scaling.",
+)
+@click.option(
+    "--perplexity",
+    "held_out",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="TEXT",
+    help="Show the perplexity of this text, which should be no part of the calibration, before and after.",
 )
 def convert_command(
     source: str,
@@ -62,25 +70,38 @@ def convert_command(
     head_quantization: str | None,
     shard_size: int,
     calibration: str | None,
+    held_out: str | None,
 ) -> None:
     """Convert and quantize the weights of SOURCE: a Hugging Face folder, a GGUF file, or a converted folder.
 
     Interrupted, the same command goes on where it stopped.
     """
-    from tilewright.llm.weights import Conversion, convert, open_checkpoint, read_statistics, rescaled
+    from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
     how = Conversion(quantization, embedding_quantization, head_quantization, shard_size)
-    checkpoint = open_checkpoint(source)
+    before = open_checkpoint(source)
     with progress_display() as progress:
-        if calibration:
-            progress("activation-aware scaling")
-            checkpoint = rescaled(checkpoint, read_statistics(calibration), how)
+        checkpoint = calibrated(before, calibration, how, progress) if calibration else before
         folder = convert(checkpoint, output, how, progress=progress)
+        rows = _perplexities({"as it comes": before, quantization: folder}, held_out, progress) if held_out else {}
     out = console()
     size = sum(path.stat().st_size for path in folder.sources)
     shards = f"{len(folder.sources)} shard{'s' if len(folder.sources) != 1 else ''}"
     out.print(f"{output}: {len(folder)} tensors, {number(size, 'B')} in {shards}", highlight=False, markup=False)
+    if rows:
+        llm_perplexity.show(rows)
     sys.stdout.flush()
+
+
+def _perplexities(checkpoints: Any, text: str, progress: Any) -> dict[str, llm_perplexity.Row]:
+    from tilewright.llm.library import LibraryOptions, tokenizer_of
+
+    tokens = read_tokens(text, tokenizer_of(next(iter(checkpoints.values()))))
+    options = LibraryOptions(context=512)
+    return {
+        name: llm_perplexity.perplexities(checkpoint, tokens, options, progress=progress)
+        for name, checkpoint in checkpoints.items()
+    }
 
 
 @command.command("compile")
@@ -112,20 +133,8 @@ def convert_command(
     metavar="SIZE",
     help="Memory of the KV cache (default: for whole contexts of all sequences).",
 )
-@click.option(
-    "--kv-dtype",
-    type=click.Choice(["f32", "bf16", "f16", "int8", "int4"]),
-    default="bf16",
-    show_default=True,
-    help="Type of cached keys and values.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["f32", "bf16"]),
-    default="bf16",
-    show_default=True,
-    help="Type of products that are not quantized.",
-)
+@cache_dtype_option
+@precision_option
 @click.option("--target", default="cpu", show_default=True, help="What to compile for.")
 @click.option(
     "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
@@ -133,7 +142,7 @@ def convert_command(
 @click.option("--no-memory-check", is_flag=True, help="Compile a library that needs more memory than this machine has.")
 def compile_command(
     model: str, output: str, quantization: str | None, context_window_size: int, prefill_chunk_size: int, max_batch_size: int, kv_cache: int | None,
-    kv_dtype: str, precision: str, target: str, opt: str, no_memory_check: bool,
+    kv_dtype: str, precision: str | None, target: str, opt: str, no_memory_check: bool,
 ) -> None:  # fmt: skip
     """Compile the model library of MODEL: a folder of `llm convert`, a Hugging Face folder, or a GGUF file.
 
@@ -159,7 +168,6 @@ def compile_command(
 
     if kv_cache is not None and not no_memory_check:
         must_fit(MemoryEstimate(0, kv_cache, 0))
-    names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8", "int4": "int4"}
     with progress_display() as progress:
         checkpoint = open_checkpoint(model)
         if quantization is not None:
@@ -168,7 +176,7 @@ def compile_command(
             )
         pages = None
         if kv_cache is not None:
-            size = page_bytes(checkpoint.config, names[kv_dtype])
+            size = page_bytes(checkpoint.config, CACHE_DTYPES[kv_dtype])
             if not size:
                 raise CompileError(f"{model}: no layer of the model has a KV cache: leave --kv-cache out")
             pages = max(1, kv_cache // size)
@@ -176,8 +184,8 @@ def compile_command(
             context=context_window_size,
             chunk=prefill_chunk_size,
             max_batch=max_batch_size,
-            cache_dtype=names[kv_dtype],
-            precision=None if precision == "f32" else precision,
+            cache_dtype=CACHE_DTYPES[kv_dtype],
+            precision=precision,
             pages=pages,
         )
         library = compile_library(checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate)
@@ -191,5 +199,5 @@ def compile_command(
     sys.stdout.flush()
 
 
-for _module in (llm_chat, llm_serve, llm_bench):
+for _module in (llm_chat, llm_serve, llm_bench, llm_perplexity):
     command.add_command(_module.command)

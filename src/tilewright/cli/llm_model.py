@@ -1,13 +1,61 @@
-"""How the `llm` commands open a compiled model."""
+"""What the `llm` commands share: how they open a compiled model, and read texts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
+    from tilewright.llm.runner import Ints
+    from tilewright.llm.tokenizer import Tokenizer
+    from tilewright.llm.weights import Checkpoint, Conversion
+
+CACHE_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int8": "int8", "int4": "int4"}
+
+cache_dtype_option = click.option(
+    "--kv-dtype",
+    type=click.Choice(list(CACHE_DTYPES)),
+    default="bf16",
+    show_default=True,
+    help="Type of cached keys and values.",
+)
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["f32", "bf16"]),
+    default="bf16",
+    show_default=True,
+    callback=lambda context, parameter, value: None if value == "f32" else value,
+    help="Type of products that are not quantized.",
+)
+
+
+def read_tokens(path: str, tokenizer: Tokenizer, most: int | None = None) -> Ints:
+    """The tokens of a text file, at most so many. Raises click.ClickException: it is no UTF-8."""
+    import numpy as np
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{path}: {error}") from None
+    return np.asarray(tokenizer.encode(text)[:most], np.int32)
+
+
+def calibrated(checkpoint: Checkpoint, calibration: str, how: Conversion, progress: Callable[..., None]) -> Checkpoint:
+    """A checkpoint scaled for a conversion by the activations that a text gives, or by statistics of them (.safetensors)."""
+    from tilewright.llm.calibration import calibrate
+    from tilewright.llm.library import tokenizer_of
+    from tilewright.llm.weights import read_statistics, rescaled
+
+    if calibration.endswith(".safetensors"):
+        statistics = read_statistics(calibration)
+    else:
+        statistics = calibrate(checkpoint, read_tokens(calibration, tokenizer_of(checkpoint)), progress=progress)
+    progress("activation-aware scaling")
+    return rescaled(checkpoint, statistics, how)
 
 
 def open_engine(

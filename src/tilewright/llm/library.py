@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ml_dtypes
@@ -147,7 +148,12 @@ def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path
         ArtifactError: a file cannot be written.
     """
     path = Path(path)
-    folder = path.with_suffix(TOKENIZER)
+    _write_files(checkpoint, path.with_suffix(TOKENIZER))
+    saved: Path = library.save(path, weights="beside")
+    return saved
+
+
+def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, read in checkpoint.files.items():
@@ -155,8 +161,13 @@ def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path
         (folder / "config.json").write_text(json.dumps(checkpoint.config, indent=1))
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    saved: Path = library.save(path, weights="beside")
-    return saved
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    """A checkpoint's tokenizer. Raises ArtifactError: it has none."""
+    with TemporaryDirectory() as folder:
+        _write_files(checkpoint, Path(folder))
+        return Tokenizer.from_folder(folder)
 
 
 def open_library(path: str | Path, *, threads: int | None = None) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
@@ -419,4 +430,5 @@ __all__ = [
     "open_library",
     "page_bytes",
     "save_library",
+    "tokenizer_of",
 ]

@@ -33,9 +33,13 @@ class ActivationStatistics:
     def update(self, activations: Array) -> None:
         """Take account of activations [..., in]."""
         flat = np.asarray(activations, np.float64).reshape(-1, len(self._square))
-        self._absolute += np.abs(flat).sum(0)
-        self._square += np.square(flat).sum(0)
-        self.count += len(flat)
+        self.add(np.abs(flat).sum(0), np.square(flat).sum(0), len(flat))
+
+    def add(self, absolute: Array, square: Array, count: int) -> None:
+        """Take account of `count` activations by the sums [in] of their absolute values and squares."""
+        self._absolute += absolute
+        self._square += square
+        self.count += count
 
     @property
     def mean_absolute(self) -> Array:

@@ -1,0 +1,196 @@
+"""Perplexity of a language model on a text: the exponential of the mean negative log-likelihood of its tokens (Jelinek et al., 1977)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..compiler import compile
+from ..errors import CompileError, RequestError
+from ..frontends.trace import Tensor
+from ..frontends.trace import numpy as _tnp
+from ..ir.types import DType, bf16, i8
+from .library import LibraryOptions, model_of
+from .models.base import CausalLM
+from .paged_cache import PagedCache, Pages
+from .quantized_linear import factors
+from .runner import PAGE, Floats, Ints, Runner
+from .weights import Checkpoint
+
+tnp: Any = _tnp
+
+NUMERICS: dict[str, DType] = {"prefill": bf16, "decode": i8}
+"""What a library's functions multiply quantized weights in: prompts meet other roundings than generated tokens."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """`tokens` that were predicted, and the sum of their negative log-likelihoods, in nats; by windows of `window` tokens, `stride` after each other."""
+
+    tokens: int
+    nats: float
+    window: int
+    stride: int
+
+    @property
+    def value(self) -> float:
+        try:
+            return math.exp(self.nats / self.tokens)
+        except OverflowError:
+            return math.inf
+
+
+class Scorer(Protocol):
+    """Tells how likely a text's tokens are."""
+
+    context: int
+    """Most tokens of a window."""
+
+    def __call__(self, window: Ints) -> Floats:
+        """The negative log-likelihoods [n - 1], in nats, of the tokens of `window` [n] after those before them; of the first there is none."""
+        ...
+
+
+def perplexity(
+    score: Scorer,
+    tokens: Ints,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    progress: Callable[..., None] | None = None,
+) -> Perplexity:
+    """The perplexity of `tokens` [n] in windows that begin `stride` tokens after each other, each counting what none before it has counted.
+
+    Args:
+        window: tokens of a window; None: the scorer's context.
+        stride: None: half a window, so that every token but those of the first window has at least half a window before it.
+        progress: called with ("perplexity", tokens done, tokens in all).
+
+    Raises:
+        RequestError: there are less than two tokens, or the window is longer than the context, or the stride than the window.
+    """
+    window = score.context if window is None else window
+    stride = max(1, window // 2) if stride is None else stride
+    if not 2 <= window <= score.context:
+        raise RequestError(f"a window of {window} tokens: from 2 to the model's context, {score.context}, are possible")
+    if not 1 <= stride < window:
+        raise RequestError(f"windows of {window} tokens cannot begin {stride} tokens after each other")
+    if len(tokens) < 2:
+        raise RequestError(f"a text of {len(tokens)} tokens has none to predict from another")
+    nats, counted = 0.0, 1  # tokens that were counted, and the first, which nothing predicts
+    for start in range(0, len(tokens), stride):
+        part = tokens[start : start + window]
+        if progress:
+            progress("perplexity", counted, len(tokens))
+        losses = score(part)
+        nats += float(losses[counted - start - 1 :].sum(dtype=np.float64))
+        counted = start + len(part)
+        if counted == len(tokens):
+            break
+    return Perplexity(counted - 1, nats, window, stride)
+
+
+class CompiledScorer:
+    """Scores by functions compiled for it, in the numerics of ``prefill`` and of ``decode``: `scorer` for one of `NUMERICS`."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, options: LibraryOptions, numerics: Collection[str] = NUMERICS, *,
+        target: str = "cpu", progress: Any = None,
+    ) -> None:  # fmt: skip
+        """`options.context` is the longest window, `options.chunk` how many of its tokens one call takes. Raises CompileError: the model predicts no tokens."""
+        model = model_of(checkpoint, options.context)
+        if not isinstance(model, CausalLM):
+            raise CompileError(
+                f"{checkpoint.path}: {model.config.model_type} is an encoder, which predicts no next token"
+            )
+        if model.has_state:
+            raise CompileError(
+                f"{checkpoint.path}: {model.config.model_type} keeps state beside its pages: compile a library, whose perplexity can be measured"
+            )
+        self.options = replace(options, context=min(options.context, model.config.context), max_batch=1, pages=None)
+        pages = Pages(self.options.page_count, self.options.cache_dtype)
+        self.library = compile(
+            {name: self._function(model, pages, NUMERICS[name]) for name in numerics},
+            target=target, precision=options.precision, progress=progress, cache=False,
+        )  # fmt: skip
+
+    def _function(self, model: CausalLM, pages: Pages, dtype: DType) -> Any:
+        options = self.options
+
+        def score(tokens: Tensor, following: Tensor, start: Tensor, table: Tensor) -> Tensor:
+            with factors(dtype):
+                logits = model(tokens[None], PagedCache(pages, tokens.shape[0], start[None], table[None]))[0]
+            logits = tnp.astype(logits, "float32")
+            found = tnp.take_along_axis(logits, tnp.astype(following, "int64")[:, None], 1)[:, 0]
+            return tnp.logsumexp(logits, 1) - found  # type: ignore[no-any-return]
+
+        ints = np.zeros(2, np.int32)
+        bounds = {0: f"tokens<={options.chunk}"}
+        dims = {"tokens": bounds, "following": bounds, "table": {0: f"pages<={options.pages_of_sequence}"}}
+        return score, (ints, ints, np.zeros((), np.int32), ints), dims
+
+    def scorer(self, numerics: str) -> Scorer:
+        return _Compiled(self.options.context, self.options, self.library.functions[numerics])
+
+    def close(self) -> None:
+        self.library.close()
+
+    def __enter__(self) -> CompiledScorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class _Compiled:
+    context: int
+    options: LibraryOptions
+    function: Any
+
+    def __call__(self, window: Ints) -> Floats:
+        window = np.asarray(window, np.int32)
+        pages = np.arange(self.options.pages_of_sequence, dtype=np.int32)
+        return np.concatenate([
+            self.function(window[a:b], window[a + 1 : b + 1], np.asarray(a, np.int32), pages[: -(-b // PAGE)])
+            for a, b in _chunks(len(window) - 1, self.options.chunk)
+        ])  # fmt: skip
+
+
+class LibraryScorer:
+    """Scores by the functions of a model library, ``prefill`` or ``decode`` as `numerics` says, one token a call: they give the logits of a sequence's last token only."""
+
+    def __init__(self, runner: Runner, numerics: str) -> None:
+        self.runner, self.numerics = runner, numerics
+        self.context = min(runner.context, runner.pages * PAGE)
+
+    def __call__(self, window: Ints) -> Floats:
+        window = np.asarray(window, np.int32)
+        self.runner.reset(0)
+        return np.concatenate(
+            [_losses(self._logits(window[i : i + 1], i), window[i + 1 : i + 2]) for i in range(len(window) - 1)]
+        )
+
+    def _logits(self, token: Ints, place: int) -> Floats:
+        pages = np.arange(place // PAGE + 1, dtype=np.int32)
+        if self.numerics == "prefill":
+            return self.runner.prefill(token, place, pages, 0)[None]
+        return self.runner.decode(token, np.array([place], np.int32), pages[None], np.zeros(1, np.int32))
+
+
+def _chunks(count: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((a, min(a + size, count)) for a in range(0, count, size))
+
+
+def _losses(logits: Floats, following: Ints) -> Floats:
+    """Negative log-likelihoods [n] of tokens [n] by logits [n, vocabulary]."""
+    most = logits.max(1)
+    sums = np.log(np.exp(logits - most[:, None]).sum(1))
+    return most + sums - logits[np.arange(len(following)), following]  # type: ignore[no-any-return]
+
+
+__all__ = ["NUMERICS", "CompiledScorer", "LibraryScorer", "Perplexity", "Scorer", "perplexity"]
