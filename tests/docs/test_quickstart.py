@@ -1,0 +1,64 @@
+"""What docs/llm/quickstart.md shows is run, from top to bottom, in an empty folder, but for the training; the server on any free port."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from .pages import DOCS
+
+ROOT = DOCS.parent
+
+
+def test_runs(tmp_path: Path) -> None:
+    command = tmp_path / "bin" / "tilewright"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tilewright "$@"\n')
+    command.chmod(0o755)
+    environment = {**os.environ, "TILEWRIGHT": str(ROOT), "PATH": f"{command.parent}:{os.environ['PATH']}"}
+    blocks = re.findall(
+        r"^```(python|sh)\n(.*?)^```$", (DOCS / "llm/quickstart.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    printed: dict[str, str] = {}
+    server, url = None, ""
+    try:
+        for kind, code in blocks:
+            if kind == "python":
+                said = io.StringIO()
+                with contextlib.redirect_stdout(said):
+                    exec(code.replace("http://127.0.0.1:8000/v1", url), {})
+                printed["answer"] = said.getvalue()
+            elif "llm serve" in code:
+                arguments = ["sh", "-ec", "exec " + code.replace("8000", "0")]
+                server = subprocess.Popen(
+                    arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+                )
+                assert server.stdout is not None
+                url = server.stdout.readline().split(" at ")[1].split()[0]
+            elif "train_small_model.py" in code:
+                script = code.split()[1].removeprefix("$TILEWRIGHT/")
+                assert (ROOT / script).exists()
+            else:
+                done = subprocess.run(
+                    ["sh", "-ec", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+                )
+                assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+                printed[code.split("tilewright llm ")[-1].split()[0]] = done.stdout
+    finally:
+        if server is not None:
+            server.terminate()
+            server.communicate()
+    assert server is not None and server.returncode == 0
+    before, after = (
+        float(next(line for line in printed["convert"].splitlines() if line.strip().startswith(name)).split()[at])
+        for name, at in (("as it comes", 3), ("int4_g32", 1))
+    )
+    assert 1 < before < 100 and after < 1.08 * before
+    assert "perplexity of 999 tokens" in printed["perplexity"]
+    said = printed["chat"].splitlines()  # what was compiled, then the answer
+    assert said[-1] and len(printed["answer"].split()) > 2
