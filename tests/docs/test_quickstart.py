@@ -1,4 +1,4 @@
-"""What docs/llm/quickstart.md shows is run, from top to bottom, in an empty folder, but for the training; the server on any free port."""
+"""What docs/llm/quickstart.md and the README show of language models is run, from top to bottom, in an empty folder, but for the training; the server on any free port."""
 
 from __future__ import annotations
 
@@ -15,45 +15,62 @@ from .pages import DOCS
 ROOT = DOCS.parent
 
 
-def test_runs(tmp_path: Path) -> None:
-    command = tmp_path / "bin" / "tilewright"
+def run(page: str, folder: Path) -> dict[str, str]:
+    """Run the code of a page in a folder; what each command of `tilewright llm` and the last Python has printed."""
+    command = folder / "bin" / "tilewright"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tilewright "$@"\n')
     command.chmod(0o755)
     environment = {**os.environ, "TILEWRIGHT": str(ROOT), "PATH": f"{command.parent}:{os.environ['PATH']}"}
-    blocks = re.findall(
-        r"^```(python|sh)\n(.*?)^```$", (DOCS / "llm/quickstart.md").read_text(), re.DOTALL | re.MULTILINE
-    )
     printed: dict[str, str] = {}
     server, url = None, ""
+
+    def shell(code: str) -> None:
+        nonlocal server, url
+        if "llm serve" in code:
+            arguments = ["sh", "-ec", "exec " + code.replace("8000", "0")]
+            server = subprocess.Popen(
+                arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+            assert server.stdout is not None
+            url = server.stdout.readline().split(" at ")[1].split()[0]
+            return
+        done = subprocess.run(
+            ["sh", "-ec", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+        printed[code.split("tilewright llm ")[-1].split()[0]] = done.stdout
+
     try:
-        for kind, code in blocks:
+        for kind, code in re.findall(r"^```(python|sh)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
             if kind == "python":
                 said = io.StringIO()
                 with contextlib.redirect_stdout(said):
                     exec(code.replace("http://127.0.0.1:8000/v1", url), {})
                 printed["answer"] = said.getvalue()
-            elif "llm serve" in code:
-                arguments = ["sh", "-ec", "exec " + code.replace("8000", "0")]
-                server = subprocess.Popen(
-                    arguments, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-                )
-                assert server.stdout is not None
-                url = server.stdout.readline().split(" at ")[1].split()[0]
-            elif "train_small_model.py" in code:
-                script = code.split()[1].removeprefix("$TILEWRIGHT/")
-                assert (ROOT / script).exists()
-            else:
-                done = subprocess.run(
-                    ["sh", "-ec", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-                )
-                assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-                printed[code.split("tilewright llm ")[-1].split()[0]] = done.stdout
+                continue
+            for line in code.splitlines():
+                if line.startswith("python ") and "train_small_model.py" in line:
+                    assert (ROOT / line.split()[1].removeprefix("$TILEWRIGHT/")).exists()
+                else:
+                    shell(line)
     finally:
         if server is not None:
             server.terminate()
             server.communicate()
     assert server is not None and server.returncode == 0
+    return printed
+
+
+def test_readme(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text().split("## Language models")[1].split("\n## ")[0]
+    assert "python examples/train_small_model.py" in section
+    printed = run(section.replace("cp -r examples/", "cp -r $TILEWRIGHT/examples/"), tmp_path)
+    assert printed["chat"].strip() and len(printed["answer"].split()) > 2
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    printed = run((DOCS / "llm/quickstart.md").read_text(), tmp_path)
     before, after = (
         float(next(line for line in printed["convert"].splitlines() if line.strip().startswith(name)).split()[at])
         for name, at in (("as it comes", 3), ("int4_g32", 1))
