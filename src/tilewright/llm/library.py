@@ -38,6 +38,8 @@ from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
 from .work import decode_work
 
+PREFILL = bf16
+"""What ``prefill`` multiplies codes in, but for the head."""
 TOKENIZER = ".tokenizer"
 """Suffix of the folder beside a library."""
 
@@ -303,7 +305,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
 
     def embed(tokens: Tensor) -> Tensor:
         whole = tokens[None]
-        with factors(bf16):
+        with factors(PREFILL):
             hidden = model.hidden(whole, NoCache(whole)) if isinstance(model, CausalLM) else model(whole)
         return pooled(hidden, kind=options.pooling)[0]
 
@@ -320,10 +322,10 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         return None if states is None or slots is None else states.of(slots)
 
     def prefill(tokens: Tensor, start: Tensor, table: Tensor, slot: Tensor | None = None) -> Tensor:
-        with factors(bf16):
-            cache = PagedCache(
-                pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
-            )
+        cache = PagedCache(
+            pages, tokens.shape[0], start[None], table[None], beside(None if slot is None else slot[None])
+        )
+        with factors(PREFILL):
             hidden = model.hidden(tokens[None], cache)
         return model.head(hidden[0, -1:])[0]  # for one row, as a step of decoding reads it
 

@@ -13,8 +13,8 @@ from ..compiler import compile
 from ..errors import CompileError, RequestError
 from ..frontends.trace import Tensor
 from ..frontends.trace import numpy as _tnp
-from ..ir.types import DType, bf16, i8
-from .library import LibraryOptions, model_of
+from ..ir.types import DType, i8
+from .library import PREFILL, LibraryOptions, model_of
 from .models.base import CausalLM
 from .paged_cache import PagedCache, Pages
 from .quantized_linear import factors
@@ -23,7 +23,7 @@ from .weights import Checkpoint
 
 tnp: Any = _tnp
 
-NUMERICS: dict[str, DType] = {"prefill": bf16, "decode": i8}
+NUMERICS: dict[str, DType] = {"prefill": PREFILL, "decode": i8}
 """What a library's functions multiply quantized weights in: prompts meet other roundings than generated tokens."""
 
 
@@ -123,8 +123,8 @@ class CompiledScorer:
 
         def score(tokens: Tensor, following: Tensor, start: Tensor, table: Tensor) -> Tensor:
             with factors(dtype):
-                logits = model(tokens[None], PagedCache(pages, tokens.shape[0], start[None], table[None]))[0]
-            logits = tnp.astype(logits, "float32")
+                hidden = model.hidden(tokens[None], PagedCache(pages, tokens.shape[0], start[None], table[None]))[0]
+            logits = tnp.astype(model.head(hidden), "float32")
             found = tnp.take_along_axis(logits, tnp.astype(following, "int64")[:, None], 1)[:, 0]
             return tnp.logsumexp(logits, 1) - found  # type: ignore[no-any-return]
 

@@ -25,8 +25,8 @@ def sample(
     Args:
         temperature: float32 [batch]; less than 1e-5 takes the most probable token, of equal ones the first.
         top_k: int32 [batch], 0 for all; `top_p`, `min_p`: float32 [batch], 1 and 0 for all; see `SamplingParameters`.
-        uniform: float64 [batch], at least 0 and less than 1: what draws the token. Where all tokens may be drawn they stand in their own order, else the
-            most probable one first.
+        uniform: float64 [batch], at least 0 and less than 1: what draws the token. Tokens stand in their own order where all may be drawn or min-p alone leaves
+            some out, else the most probable one first.
 
     Returns:
         `NONE` for a row whose greatest logit is not finite, `UNDECIDED` where more than `CANDIDATES` tokens may be drawn, but not all.
@@ -50,7 +50,11 @@ def sample(
     goal = top_p * mass
     sums = tnp.cumsum(kept, axis=1)
     keep = keep & ((top_p >= 1)[:, None] | (sums - kept < goal[:, None]))
-    sums = tnp.cumsum(tnp.where(keep, w, 0), axis=1)
+    # As in the engine, tokens stand in their own order where min-p alone leaves some out.
+    alone = (cut & ~limited & (top_p >= 1))[:, None]
+    order = tnp.argsort(tnp.where(alone, tnp.where(keep, ids, logits.shape[1]), rank), axis=1)
+    ids, drawn = tnp.take_along_axis(ids, order, 1), tnp.take_along_axis(tnp.where(keep, w, 0), order, 1)
+    sums = tnp.cumsum(drawn, axis=1)
     place = tnp.minimum(_passed(sums, uniform * sums[:, -1]), tnp.sum(tnp.astype(keep, "int64"), axis=1) - 1)
     some_token = tnp.take_along_axis(ids, place[:, None], 1)[:, 0]
     # Nothing that may be drawn lies beyond the candidates.

@@ -168,10 +168,9 @@ class CausalLM(LanguageModel):
             return self.lm_head(x)  # type: ignore[no-any-return]
         return self.model.embed_tokens.attend(x)  # type: ignore[no-any-return]
 
-    def forward(self, tokens: Any, cache: Cache, last_only: bool = False) -> Tensor:
-        """The logits [batch, n, vocabulary] after each of `tokens` [batch, n], i32 or i64; `last_only`: [batch, 1, vocabulary] after the last."""
-        x = self.hidden(tokens, cache)
-        return self.head(x[:, -1:] if last_only else x)
+    def forward(self, tokens: Any, cache: Cache) -> Tensor:
+        """The logits [batch, n, vocabulary] after each of `tokens` [batch, n], i32 or i64."""
+        return self.head(self.hidden(tokens, cache))
 
 
 __all__ = ["CausalLM", "Decoder", "LanguageModel", "Target", "build", "families", "family_of", "register"]
