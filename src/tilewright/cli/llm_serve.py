@@ -37,6 +37,11 @@ _COUNT = click.IntRange(min=1)
 @click.option("--send-timeout", type=_SECONDS, help="Seconds that a client may read nothing.  [default: 60]")
 @click.option("--request-timeout", type=_SECONDS, help="Seconds for a whole answer.  [default: 600]")
 @click.option("--heartbeat", type=_SECONDS, help="Seconds between signs of life in a stream.  [default: 15]")
+@click.option(
+    "--responses",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File that keeps the last responses, for previous_response_id (default: memory).",
+)
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]")
 @engine_options
 @sampling_options
@@ -59,6 +64,7 @@ def command(
     prefix_cache: bool,
     speculate: int | None,
     draft: str | None,
+    responses: Path | None,
     log_level: str,
     temperature: float | None,
     top_p: float | None,
@@ -105,7 +111,9 @@ def command(
                 "tilewright: warning: anybody on the network can use this server; --api-key-file changes that", err=True
             )
 
-    server = make_server(application(service, origins), service.lifecycle, limits, ready, log_level=log_level)
+    server = make_server(
+        application(service, origins, responses), service.lifecycle, limits, ready, log_level=log_level
+    )
     engine.start()
     try:
         server.run(sockets=[listener])

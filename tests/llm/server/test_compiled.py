@@ -35,7 +35,7 @@ from .echo import tokenizer
 from .test_http import answers, until
 
 CLIENTS = 64
-COMPLETIONS = "/v1/completions"
+COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library with its weights and tokenizer beside it, alone in its folder."""
     folder = checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=tokenizer().vocabulary)
     tokenizer().backend.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     path: Path = tmp_path_factory.mktemp("library") / "small.so"
     with library(folder, "int4_g32", LibraryOptions(context=256, chunk=64, max_batch=8)) as found:
         save_library(found, open_checkpoint(folder), path)
@@ -167,8 +168,8 @@ def test_nothing_is_left_of_5000_requests(start: Callable[..., Running], runner:
     assert stats.pages_used == 0 and stats.requests > 3000 and sum(stats.finished.values()) == stats.requests
 
 
-def test_killed_and_started_again(path: Path) -> None:
-    """On the same port, with the same files: whatever is asked anew is answered as before."""
+def test_killed_and_started_again(path: Path, tmp_path: Path) -> None:
+    """On the same port, with the same files: whatever is asked anew is answered as before, and responses are kept."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -186,13 +187,18 @@ def test_killed_and_started_again(path: Path) -> None:
         str(port),
         "--log-level",
         "error",
+        "--responses",
+        str(tmp_path / "responses"),
     ]
-    said = []
+    said, kept = [], []
     for _ in range(2):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None and url in process.stdout.readline(), process.communicate()
             said.append(httpx.post(url + COMPLETIONS, json=body, timeout=60).json()["choices"][0]["text"])
+            asked = {"model": "small", "input": "Hi", "max_output_tokens": 16}
+            kept.append(httpx.post(url + RESPONSES, json=asked, timeout=60).json())
+            assert all(httpx.get(f"{url}{RESPONSES}/{one['id']}").json() == one for one in kept)
             with pytest.raises(httpx.TransportError), httpx.stream(
                 "POST", url + COMPLETIONS, json=body | {"stream": True, "max_tokens": 200}, timeout=60
             ) as answer:  # fmt: skip

@@ -9,7 +9,6 @@ import pytest
 from tilewright.errors import TilewrightError
 from tilewright.llm.server.errors import ApiError
 from tilewright.llm.server.limits import Admission, Keys, read_keys
-from tilewright.llm.server.responses import Store
 
 
 def accepts(keys: Keys, authorization: str | None) -> bool:
@@ -51,22 +50,3 @@ def test_admission() -> None:
     first()
     third()
     assert door.inside == 0
-
-
-def test_store_forgets_the_oldest() -> None:
-    store = Store(20_000)
-    for i in range(10):
-        store.put({"id": f"r{i}", "text": "x" * 500}, [], "me")
-    kept = []
-    for i in range(10):
-        try:
-            kept.append(store.get(f"r{i}", "me").response["id"])
-        except ApiError as error:
-            assert error.status == 404
-    assert kept == [f"r{i}" for i in range(10 - len(kept), 10)] and 2 <= len(kept) <= 8
-    with pytest.raises(ApiError):
-        store.get("r9", "you")
-    for id in kept:
-        store.remove(id, "me")
-    store.put({"id": "huge", "text": "x" * 4000}, [], "me")
-    assert store.get("huge", "me").size > 16_000, "what was removed gave its room back"

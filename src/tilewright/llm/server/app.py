@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -34,9 +35,9 @@ _STORE = 64 << 20  # bytes of responses that are kept for previous_response_id
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(service: Service, origins: Sequence[str] = ()) -> Starlette:
-    """The application that serves `service`; web pages of `origins` ("*": of all) may use it from a browser."""
-    store = Store(_STORE)
+def application(service: Service, origins: Sequence[str] = (), kept: Path | None = None) -> Starlette:
+    """The application that serves `service`; web pages of `origins` ("*": of all) may use it from a browser. Responses are `kept` in a file, or in memory."""
+    store = Store(_STORE, kept)
 
     async def models(request: Request) -> Response:
         return json_response({"object": "list", "data": [_model(service)]})

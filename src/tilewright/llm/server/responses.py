@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ...errors import ArtifactError
 from ..engine.stream import Request
 from .chat import ANY_OBJECT, Answer, Turn, call_for_template, prepare
 from .errors import ApiError
@@ -32,40 +35,62 @@ from .tools import CallBegins, Event
 Item = dict[str, Any]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Stored:
     response: dict[str, Any]
     messages: list[dict[str, Any]]
     """The chat up to and with this answer, without instructions, which hold for one response."""
-    owner: str
-    size: int
 
 
 class Store:
-    """The last responses, for `previous_response_id`: in memory, at most so many bytes of them, and only for the key that made them."""
+    """The last responses, for `previous_response_id`: at most so many bytes of them, and only for the key that made them; in a file, where one is named, else in memory.
 
-    def __init__(self, size: int) -> None:
-        self._left = size
-        self._stored: OrderedDict[str, _Stored] = OrderedDict()
+    Raises:
+        ArtifactError: the file cannot be written, or is something else.
+    """
+
+    def __init__(self, size: int, path: Path | None = None) -> None:
+        self._size = size
+        try:
+            if path is not None:  # what people say is for nobody else to read
+                path.touch(0o600)
+            self._rows = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+            self._rows.execute("PRAGMA journal_mode=WAL")  # a process that is killed leaves whole responses
+            self._rows.execute(
+                "CREATE TABLE IF NOT EXISTS responses"
+                " (number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, size INTEGER, value TEXT)"
+            )
+            self._left = size - self._rows.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0]
+        except (OSError, sqlite3.Error) as error:
+            raise ArtifactError(f"{path}: no file for responses: {error}") from error
 
     def put(self, response: dict[str, Any], messages: list[dict[str, Any]], owner: str) -> None:
-        size = 1000 + 4 * (len(repr(messages)) + len(repr(response)))  # characters take up to four bytes
-        self._stored[response["id"]] = _Stored(response, messages, owner, size)
-        self._left -= size
+        value = json.dumps([response, messages])
+        row = (response["id"], owner, len(value), value)
+        self._rows.execute("INSERT INTO responses (id, owner, size, value) VALUES (?, ?, ?, ?)", row)
+        self._left -= len(value)
         while self._left < 0:
-            self._left += self._stored.popitem(last=False)[1].size
+            number, size = self._rows.execute("SELECT number, size FROM responses ORDER BY number LIMIT 1").fetchone()
+            self._drop(number, size)
 
     def get(self, id: str, owner: str, param: str | None = None) -> _Stored:
         """ApiError 404 where there is none, or it is somebody else's."""
-        found = self._stored.get(id)
-        if found is None or found.owner != owner:
+        return _Stored(*json.loads(self._find(id, owner, param)[2]))
+
+    def remove(self, id: str, owner: str) -> None:
+        self._drop(*self._find(id, owner)[:2])
+
+    def _find(self, id: str, owner: str, param: str | None = None) -> tuple[int, int, str]:
+        query = "SELECT number, size, value FROM responses WHERE id = ? AND owner = ?"
+        found: tuple[int, int, str] | None = self._rows.execute(query, (id, owner)).fetchone()
+        if found is None:
             message = f"there is no response {id!r}: this server keeps only the last ones, and those not made with store: false"
             raise ApiError(404, message, param=param, code="response_not_found")
         return found
 
-    def remove(self, id: str, owner: str) -> None:
-        self._left += self.get(id, owner).size
-        del self._stored[id]
+    def _drop(self, number: int, size: int) -> None:
+        self._rows.execute("DELETE FROM responses WHERE number = ?", (number,))
+        self._left += size
 
 
 class Responses:
