@@ -301,7 +301,7 @@ def complete(config: Mapping[str, Any]) -> Config:
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
-    """What `compile` takes: each function with example arguments and the bounds of its sizes."""
+    """What `compile` takes: each function with example arguments and the bounds of its sizes. Of a model with state, `options.speculated` is to be 1."""
 
     def embed(tokens: Tensor) -> Tensor:
         whole = tokens[None]
@@ -315,7 +315,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
     pages = Pages(options.page_count, options.cache_dtype)
     states = SlotStates(options.max_batch) if model.has_state else None
     table = f"pages<={options.pages_of_sequence}"
-    batch = f"batch<={options.max_batch if model.has_state else options.rows}"  # guesses cannot be taken back
+    batch = f"batch<={options.rows}"
     i32, f32 = np.int32, np.float32
 
     def beside(slots: Tensor | None) -> Rows | None:

@@ -120,7 +120,7 @@ def gguf_of(folder: Path, path: Path, kinds: Any = "F32", tokenizer: dict[str, A
         if length := get("shared_expert_intermediate_size"):
             writer.add_expert_shared_feed_forward_length(length)
     for key, value in (tokenizer or {}).items():
-        _add(writer, key, value)
+        add_value(writer, key, value)
     kind_of = kinds if callable(kinds) else lambda _: kinds
     names = gguf.get_tensor_name_map({v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[architecture], layers)
     for name, array in _stacked(tensors).items():
@@ -142,7 +142,7 @@ def gguf_of(folder: Path, path: Path, kinds: Any = "F32", tokenizer: dict[str, A
     return path
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

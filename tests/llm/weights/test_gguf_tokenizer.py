@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tests.llm.weights.models import folder_of, gguf_of, small_model
+from tests.llm.weights.models import add_value, folder_of, gguf_of, small_model
 from tilewright.errors import WeightsError
 from tilewright.llm.weights import Conversion, convert, open_checkpoint
 from tilewright.llm.weights.checkpoint import Checkpoint
@@ -84,14 +84,7 @@ def checkpoint(data: dict[str, Any], path: Path) -> Checkpoint:
         writer.add_uint32(f"llama.{key}", value)
     writer.add_uint32("llama.attention.head_count", 2)
     for key, value in data.items():
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_array(key, value)
+        add_value(writer, key, value)
     writer.add_tensor("token_embd.weight", np.zeros((4, 8), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ....dialects import loop, scalar
@@ -129,6 +130,14 @@ def point_cost(block: loop.Block) -> int:
     heavy = sum(op.name in HEAVY for op in block.body.ops)
     plain = sum(not isinstance(op, Constant) for op in block.body.ops)
     return heavy * 8 + plain
+
+
+def points_of(loops: Iterable[loop.For]) -> float:
+    """How often a block runs inside some loops, about."""
+    points = 1.0
+    for f in loops:
+        points *= upper_limit(f.extent, 1024)
+    return points
 
 
 def set_grain(s: Schedule, work: Dim | float) -> None:

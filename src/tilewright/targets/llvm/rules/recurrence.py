@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....dialects import loop
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops
-from .common import blocks_of, contiguity, fuse_all, point_cost, set_grain, upper_limit, vectorize_inner
+from .common import blocks_of, contiguity, fuse_all, point_cost, points_of, set_grain, upper_limit, vectorize_inner
 
 COLUMNS = 64
 """Columns that go side by side: a few vectors, with what they carry in the first-level cache."""
@@ -17,7 +17,7 @@ def recurrence(s: Schedule) -> None:
     around = [enclosing_loops(b) for b in blocks]
     columns = [f for f in around[0] if all(f in others for others in around)]
     names = [f.iv.name for f in columns]
-    work = float(sum(point_cost(b) * _points(own[len(columns) :]) for b, own in zip(blocks, around, strict=True)))
+    work = float(sum(point_cost(b) * points_of(own[len(columns) :]) for b, own in zip(blocks, around, strict=True)))
     lanes = max(columns, key=lambda f: sum(contiguity(b, f.iv) for b in blocks))
     if sum(contiguity(b, lanes.iv) for b in blocks) > 0:
         name = lanes.iv.name
@@ -37,14 +37,6 @@ def recurrence(s: Schedule) -> None:
     set_grain(s, work)
     for block, own in zip(blocks, around, strict=True):
         vectorize_inner(s, block, [f for f in own[len(columns) :] if not f.attributes.get(loop.STEPS)])
-
-
-def _points(loops: list[loop.For]) -> float:
-    """How often a block runs inside some loops, about."""
-    points = 1.0
-    for f in loops:
-        points *= upper_limit(f.extent, 1024)
-    return points
 
 
 __all__ = ["recurrence"]

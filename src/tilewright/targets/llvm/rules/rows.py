@@ -19,6 +19,7 @@ from .common import (
     loop_of,
     moving,
     point_cost,
+    points_of,
     set_grain,
     square_loop,
     symbols_behind,
@@ -59,10 +60,7 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
         if b.reduce_axes:
             _cut_pages(s, b)
         own = [f for f in enclosing_loops(b) if f.kind == "serial"]
-        points = 1.0
-        for f in own:
-            points *= upper_limit(f.extent, 1024)
-        work += points * point_cost(b)
+        work += points_of(own) * point_cost(b)
         if b.reduce_axes and b in columns and columns[b][1] in window_columns(b):
             _share_windows(s, b, columns[b][1])
         elif b in beside:
@@ -221,10 +219,7 @@ def single(s: Schedule, machine: Machine) -> None:
     assert chosen is not None
     parallel = [f.iv.name for f in own if f.iv not in reduced and f is not chosen]
     inner = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
-    work = float(point_cost(block))
-    for f in own:
-        if f.iv in reduced or f is chosen:
-            work *= upper_limit(f.extent, 1024)
+    work = point_cost(block) * points_of(f for f in own if f.iv in reduced or f is chosen)
     name = chosen.iv.name
     is_reduced = chosen.iv in reduced
     windows = [x for x in window_columns(block) if x in parallel]
@@ -308,9 +303,7 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
             s.merge(first, other)
     if outside[0]:
         s.parallel(fuse_all(s, outside[0]))
-        depth = 1.0
-        for f in own:
-            depth *= upper_limit(f.extent, 1024) if f.iv in reduced else 1
+        depth = points_of(f for f in own if f.iv in reduced)
         set_grain(s, number * (depth * point_cost(main) + sum(point_cost(b) for b in blocks if b is not main)))
     s.compact()
     for b, together in zip(blocks, inside, strict=True):
