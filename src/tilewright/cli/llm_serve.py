@@ -27,6 +27,13 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Web pages of it may use the server; '*': all."
 )
+@click.option(
+    "--allowed-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that the server goes by, beside this machine's own; needed without keys only.",
+)
 @click.option("--max-body", type=_COUNT, metavar="BYTES", help="Largest request.  [default: 8388608]")
 @click.option("--max-prompt-tokens", type=_COUNT, help="Longest prompt (default: the model's context).")
 @click.option("--max-tokens", type=_COUNT, help="Longest answer (default: the model's context).")
@@ -55,6 +62,7 @@ def command(
     name: str | None,
     api_key_file: str | None,
     origins: tuple[str, ...],
+    hosts: tuple[str, ...],
     max_body: int | None,
     max_prompt_tokens: int | None,
     max_tokens: int | None,
@@ -112,7 +120,7 @@ def command(
             )
 
     server = make_server(
-        application(service, origins, responses), service.lifecycle, limits, ready, log_level=log_level
+        application(service, origins, responses, [host, *hosts]), service.lifecycle, limits, ready, log_level=log_level
     )
     engine.start()
     try:

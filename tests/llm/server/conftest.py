@@ -27,6 +27,7 @@ class Running:
         keys: tuple[str, ...] = (),
         template: str | None = TEMPLATE,
         origins: Any = (),
+        hosts: Any = (),
         runner: Any = None,
         options: Options | None = None,
         **limits: Any,
@@ -34,7 +35,7 @@ class Running:
         self.engine = Engine(runner or EchoRunner(), tokenizer(template), options)
         self.engine.start()
         self.service = Service("echo", self.engine, self.engine.tokenizer, Limits(**limits), Keys(keys))
-        app = application(self.service, origins)
+        app = application(self.service, origins, hosts=hosts)
         ready = threading.Event()
         self.server: Server = make_server(
             app, self.service.lifecycle, self.service.limits, ready.set, port=0, log_level="error"

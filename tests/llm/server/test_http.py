@@ -46,7 +46,7 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def request(body: bytes, *headers: str, path: str = "/v1/chat/completions", length: int | None = None) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body) if length is None else length}", *headers]  # fmt: skip
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body) if length is None else length}", *headers]  # fmt: skip
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -90,7 +90,7 @@ def test_slow_second_request(start: Start) -> None:
     server = start(header_timeout=0.3, keep_alive=30)
     for trickle in (b"GET /health HT", b"\r\n"):
         connection = connect(server)
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
         connection.sendall(trickle)
         rest(connection)

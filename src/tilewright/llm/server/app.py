@@ -23,6 +23,7 @@ from starlette.routing import Route
 from .chat import chat
 from .completions import completion, embeddings
 from .errors import ApiError, json_response
+from .hosts import Hosts
 from .limits import read_body
 from .protocol import Asked, ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest, parse
 from .responses import Store, responses
@@ -35,9 +36,13 @@ _STORE = 64 << 20  # bytes of responses that are kept for previous_response_id
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(service: Service, origins: Sequence[str] = (), kept: Path | None = None) -> Starlette:
-    """The application that serves `service`; web pages of `origins` ("*": of all) may use it from a browser. Responses are `kept` in a file, or in memory."""
+def application(
+    service: Service, origins: Sequence[str] = (), kept: Path | None = None, hosts: Sequence[str] = ()
+) -> Starlette:
+    """The application that serves `service`; web pages of `origins` ("*": of all) may use it from a browser. Responses are `kept` in a file, or in memory.
+    Without keys it answers under names of its own (`hosts.py`), of which `hosts` are more."""
     store = Store(_STORE, kept)
+    own = Hosts(hosts, origins)
 
     async def models(request: Request) -> Response:
         return json_response({"object": "list", "data": [_model(service)]})
@@ -84,7 +89,7 @@ def application(service: Service, origins: Sequence[str] = (), kept: Path | None
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
 
     def route(path: str, handler: Handler, *methods: str, open: bool = False) -> Route:
-        return Route(path, _guarded(service, handler, path, open), methods=list(methods) or ["GET"])
+        return Route(path, _guarded(service, own, handler, path, open), methods=list(methods) or ["GET"])
 
     routes = [
         route("/", page, open=True),
@@ -106,11 +111,13 @@ def application(service: Service, origins: Sequence[str] = (), kept: Path | None
     )
 
 
-def _guarded(service: Service, handler: Handler, path: str, open: bool) -> Handler:
+def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: bool) -> Handler:
     """A handler behind the key, of which every error is OpenAI's kind of error, and counted."""
 
     async def guarded(request: Request) -> Response:
         try:
+            if not service.keys and path != "/health":  # which probes ask under whatever name
+                hosts.check(request.headers)
             if not open:
                 service.keys.check(request.headers.get("authorization"))
             response = await handler(request)
@@ -119,7 +126,7 @@ def _guarded(service: Service, handler: Handler, path: str, open: bool) -> Handl
         except Exception:
             _log.exception("%s %s", request.method, path)
             response = ApiError(500, "an error of the server; its log tells more").response()
-        if service.lifecycle.draining or response.status_code in (401, 415, 503):
+        if service.lifecycle.draining or response.status_code in (401, 403, 415, 421, 503):
             response.headers["Connection"] = "close"  # the body may be unread
         service.metrics.requests.labels(path, str(response.status_code)).inc()
         return response
@@ -133,7 +140,6 @@ async def _asked(service: Service, request: Request, kind: type[Asked]) -> Asked
         raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        # Also what keeps a web page of somebody else from sending requests: a browser asks before it sends JSON.
         raise ApiError(415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}")
     asked = parse(kind, await read_body(request, service.limits))
     _require_model(service, asked.model)  # type: ignore[attr-defined]

@@ -1,14 +1,15 @@
 """HTTP by uvicorn, with what it lacks against clients that are slow, many or broken, and a drain that finishes answers before it closes.
 
 uvicorn bounds only how long an idle connection is kept after a response. Here a deadline runs whenever the next request's headers are due and whenever the
-client reads nothing of what was sent, connections are counted when they are made, and what is no HTTP is answered as JSON. How long a body may take is the
-application's to bound (`limits.read_body`).
+client reads nothing of what was sent, connections are counted when they are made, and what is no HTTP, or could be read in two ways (`framing.py`), is answered as JSON. How long a body may take
+is the application's to bound (`limits.read_body`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from .errors import ApiError, dump
+from .framing import strict
 from .limits import Limits
 
 _DRAINED = 1  # seconds that answers get to end when the time to drain is over
@@ -45,6 +47,7 @@ class Protocol(H11Protocol):
             self._answer(ApiError(503, "too many connections; try again later", headers={"Retry-After": "1"}))
             return
         super().connection_made(transport)
+        strict(self.conn)
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -108,7 +111,8 @@ class Protocol(H11Protocol):
             if self.cycle.response_started:
                 self.transport.close()
                 return
-        self._answer(ApiError(400, "this is not HTTP/1.1: " + msg, code="invalid_http"))
+        fault = sys.exception()  # uvicorn's text tells nothing
+        self._answer(ApiError(400, f"this is not HTTP/1.1: {fault or msg}", code="invalid_http"))
 
     def _answer(self, error: ApiError) -> None:
         """Send an error that no application made, and close."""
