@@ -1,0 +1,147 @@
+"""The chat page, and other people's pages, in a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .browser import Browser, executable
+from .conftest import Running
+from .test_http import Slow, until
+
+pytestmark = pytest.mark.skipif(executable() is None, reason="chromium runs the page (apt: chromium-headless-shell)")
+
+ANSWERED = "document.getElementById('send').textContent === 'Send'"
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Running]:
+    server = Running(runner=Slow(context=512))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    found = Browser(tmp_path_factory.mktemp("chromium"), "MAP evil.example 127.0.0.1")
+    yield found
+    found.close()
+
+
+class Page:
+    """The chat page, and what it has sent."""
+
+    def __init__(self, browser: Browser, server: Running) -> None:
+        self.browser, self.server = browser, server
+        browser.open(server.url + "/")
+        browser.until("document.title === 'echo'")
+        browser.run("sent = []; (real => { window.fetch = (url, how) => { sent.push(how.body); return real(url, how); }; })(fetch)")  # fmt: skip
+
+    def send(self, text: str) -> None:
+        self.browser.run(f"$('text').value = {json.dumps(text)}; $('form').requestSubmit()")
+
+    def ask(self, text: str) -> None:
+        """Send, and wait for the whole answer."""
+        self.send(text)
+        self.browser.until("running !== null || !$('text').value")
+        self.browser.until(ANSWERED)
+
+    def until_said(self, text: str) -> None:
+        self.browser.until(f"[...document.querySelectorAll('.assistant')].at(-1)?.textContent.includes({json.dumps(text)})")  # fmt: skip
+
+    @property
+    def boxes(self) -> list[tuple[str, str]]:
+        """What the page shows of the chat: (kind, text), without figures."""
+        found = self.browser.run("[...document.querySelectorAll('#log > div')].map((box) => [box.className, box.textContent])")  # fmt: skip
+        return [(kind, text) for kind, text in found if kind != "note"]
+
+    @property
+    def sent(self) -> list[list[tuple[str, str]]]:
+        """The messages of each request."""
+        bodies = [json.loads(body) for body in self.browser.run("sent")]
+        return [[(m["role"], m["content"]) for m in body["messages"]] for body in bodies]
+
+
+@pytest.fixture
+def page(browser: Browser, slow: Running) -> Page:
+    return Page(browser, slow)
+
+
+def test_chat(page: Page) -> None:
+    page.ask("one *two*")
+    page.ask("three")
+    assert page.boxes == [("user", "one *two*"), ("assistant", "one two"), ("user", "three"), ("assistant", "three")]
+    assert page.sent[1] == [("user", "one *two*"), ("assistant", "one *two*"), ("user", "three")]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_new_chat_during_a_reply(page: Page, at_once: bool) -> None:
+    """What was begun belongs to the old chat, even when the new one is asked before the old one's end is heard of."""
+    page.send("old " * 60)
+    page.until_said("old old")
+    if at_once:
+        page.browser.run("$('reset').click(); $('text').value = 'new'; $('form').requestSubmit()")
+        page.browser.until(ANSWERED)
+    else:
+        page.browser.run("$('reset').click()")
+        until(lambda: page.server.engine.stats().running == 0)
+        assert page.boxes == []
+        page.ask("new")
+    assert page.boxes == [("user", "new"), ("assistant", "new")]
+    page.ask("next")
+    assert page.sent[1:] == [[("user", "new")], [("user", "new"), ("assistant", "new"), ("user", "next")]]
+
+
+def test_a_message_that_is_too_long(page: Page) -> None:
+    page.ask("first")
+    page.ask("x" * 700)
+    assert [kind for kind, _ in page.boxes] == ["user", "assistant", "user", "error"]
+    assert "context is 512 tokens" in page.boxes[-1][1] and "new chat" in page.boxes[-1][1]
+    assert page.browser.run("$('text').value") == "x" * 700, "it can be shortened and sent again"
+    page.ask("later")
+    assert page.boxes[-2:] == [("user", "later"), ("assistant", "later")]
+    assert page.sent[-1] == [("user", "first"), ("assistant", "first"), ("user", "later")]
+
+
+def test_stop(page: Page) -> None:
+    """What was said until then stays in the chat."""
+    page.send("word " * 60)
+    page.until_said("word word")
+    page.browser.run("$('form').requestSubmit()")
+    page.browser.until(ANSWERED)
+    page.ask("more")
+    (_, asked), (role, said), last = page.sent[1]
+    assert role == "assistant" and asked.startswith(said) and "word word" in said and last == ("user", "more")
+
+
+def test_a_server_that_goes_away(browser: Browser) -> None:
+    server = Running(runner=Slow(), drain=0)
+    page = Page(browser, server)
+    page.send("gone " * 100)
+    page.until_said("gone gone")
+    server.close()
+    browser.until(ANSWERED)
+    kind, text = page.boxes[-1]
+    assert kind == "error" and text
+    page.ask("still there?")
+    assert [kind for kind, _ in page.boxes] == ["user", "assistant", "error", "user", "error"]
+
+
+def test_pages_of_others(browser: Browser, slow: Running) -> None:
+    """A page whose name points to this machine (DNS rebinding), and one from elsewhere."""
+    asked = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "hi"}]})
+    how: dict[str, Any] = {"method": "POST", "headers": {"Content-Type": "application/json"}, "body": asked}
+    evil = f"http://evil.example:{slow.port}"
+    browser.open(evil + "/health")  # which stands for a page of the attacker's
+    fetch = f"fetch(%s, {json.dumps(how)}).then((a) => a.status, (e) => e.name)"
+    path = "/v1/chat/completions"
+    before = slow.engine.stats().requests
+    assert browser.run(fetch % json.dumps(evil + path)) == 421
+    assert browser.run(fetch % json.dumps(slow.url + path)) == "TypeError", "CORS"
+    how |= {"mode": "no-cors", "headers": {"Content-Type": "text/plain"}}
+    browser.run(f"fetch({json.dumps(slow.url + path)}, {json.dumps(how)}).then(() => null)")
+    assert slow.engine.stats().requests == before
