@@ -2,9 +2,11 @@
 
     python -m tests.conformance.onnx_suite                # all, compiled and run natively; brings onnx_suite.json up to date
     python -m tests.conformance.onnx_suite --only gridsample --interpret
+    python -m tests.conformance.onnx_suite --without-examples
 
-A case's inputs are given to the compiler as examples: where a value has to be known when a model is compiled (the axes of a reduction), it
-compiles for that value and the run compares it. Results are compared as the suite does, with its tolerances.
+A case's inputs are given to the compiler as examples: where a value has to be known when a model is compiled (the axes that are squeezed), it
+compiles for that value and the run compares it. Without examples, everything that depends on such a value is left to the run, or refused.
+Results are compared as the suite does, with its tolerances.
 """
 
 from __future__ import annotations
@@ -131,11 +133,11 @@ def _read(path: Path, type_: Any) -> Any:
     return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
 
 
-def outcome(case: Case, native: bool) -> str:
+def outcome(case: Case, native: bool, examples: bool = True) -> str:
     """``pass``; ``drawn: ...`` where only random numbers differ; ``refused: ...`` with the reason; or what is wrong."""
     try:
         for inputs, expected in case.data_sets:
-            found = _compiled(case.model, inputs) if native else _interpreted(case.model, inputs)
+            found = (_compiled if native else _interpreted)(case.model, inputs, inputs if examples else None)
             if len(found) != len(expected):
                 return f"{len(found)} results instead of {len(expected)}"
             problems = [d for want, got in zip(expected, found, strict=True) if (d := _difference(case, want, got))]
@@ -152,18 +154,18 @@ def outcome(case: Case, native: bool) -> str:
     return "pass"
 
 
-def _outcomes(numbers: Sequence[int], first: int, native: bool) -> Iterator[str]:
-    return (outcome(cases()[number], native) for number in numbers[first:])
+def _outcomes(numbers: Sequence[int], first: int, native: bool, examples: bool) -> Iterator[str]:
+    return (outcome(cases()[number], native, examples) for number in numbers[first:])
 
 
-def _compiled(model: Any, inputs: list[Any]) -> list[Any]:
-    with tw.compile(model, inputs, cache=False) as library:
+def _compiled(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
+    with tw.compile(model, examples, cache=False) as library:
         found = library(*inputs)
     return list(found) if isinstance(found, tuple) else [found]
 
 
-def _interpreted(model: Any, inputs: list[Any]) -> list[Any]:
-    module = import_onnx(model, None, inputs)
+def _interpreted(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
+    module = import_onnx(model, None, examples)
     verify(module)
     nested = Nested(*module.symbol("main").attributes["nested"]) if module.symbol("main").attributes["nested"] else None
     if module.symbol("main").seed:
@@ -205,6 +207,11 @@ def main() -> None:
         action="store_true",
         help="only cases that the data says do not pass; for the others it stays as it is",
     )
+    parser.add_argument(
+        "--without-examples",
+        action="store_true",
+        help="compiled without example inputs; the data keeps how many pass so, and which are refused",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one case")
     options = parser.parse_args()
@@ -212,7 +219,7 @@ def main() -> None:
     asked = [k for k, case in enumerate(cases()) if options.only in case.name]
     chosen = [k for k in asked if not options.left or cases()[k].full_name in known]
     chunks = [chosen[k : k + CHUNK] for k in range(0, len(chosen), CHUNK)]
-    work = partial(_outcomes, native=not options.interpret)
+    work = partial(_outcomes, native=not options.interpret, examples=not options.without_examples)
     found = {case.full_name: {"opset": case.opset, "outcome": "pass"} for case in (cases()[k] for k in asked)}
     for numbers, results in in_processes(chunks, work, options.processes, Limits(options.seconds)):
         for number, result in zip(numbers, results, strict=True):

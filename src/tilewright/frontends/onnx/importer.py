@@ -29,7 +29,7 @@ from ..unsupported import unsupported
 from .control_flow import CONTROL_FLOW
 from .inputs import input_types, single_inputs
 from .model import OnnxFile
-from .node import Node, attributes_of, check_attributes, resolved, value_of_attribute
+from .node import Node, attributes_of, check_attributes, resolved, unheeded, value_of_attribute
 from .older import modernize
 from .ops import IMPORTERS, Unsupported
 from .shape_values import RULES, evaluate_content
@@ -316,7 +316,7 @@ class Importer:
                     return self._expand(node, "")
                 try:
                     result = importer(node)
-                    ignored = sorted(set(node.attributes) - node.read)
+                    ignored = unheeded(node, domain)
                     if ignored:
                         raise Unsupported(f"the attribute {', '.join(ignored)}")
                 except Unsupported as problem:

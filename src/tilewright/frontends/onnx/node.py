@@ -54,12 +54,18 @@ class Node:
         self.opset = opset
         self.location = location
         self.read: set[str] = set(_WITHOUT_EFFECT)
+        self._names = {id(x): name for x, name in zip(inputs, proto.input, strict=False)}
 
     # -- Inputs ------------------------------------------------------------------------------------------------------------------
 
     def has(self, index: int) -> bool:
         """Whether an optional input is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
+
+    def called(self, index: int) -> str:
+        """An input for messages, by its place and its name in the model, if it has one."""
+        name = self._names.get(id(self.inputs[index]))
+        return f"input {index} ('{name}')" if name else f"input {index}"
 
     def tensor(self, index: int) -> Tensor:
         """A required input."""
@@ -89,8 +95,7 @@ class Node:
         """The elements of an input that must be known when the model is compiled, up to symbols."""
         content = self._known(index).content
         if content is None:
-            name = self.proto.input[index]
-            raise Unsupported(f"input {index} ('{name}') depends on data; it must follow from shapes and constants")
+            raise Unsupported(f"{self.called(index)} depends on data; it must follow from shapes and constants")
         return list(content.reshape(-1))
 
     def sizes(self, index: int, lower: int | None = 0) -> list[Dim]:
@@ -100,7 +105,7 @@ class Node:
             return list(found.content.reshape(-1))
         count = found.type.size
         if not isinstance(count, int):
-            raise Unsupported(f"input {index} ('{self.proto.input[index]}') has an unknown number of elements")
+            raise Unsupported(f"{self.called(index)} has an unknown number of elements")
         return [self.importer.computed_size(self.element(found.value, k), self.op_type, lower) for k in range(count)]
 
     def element(self, x: Value, k: int) -> Value:
@@ -112,14 +117,14 @@ class Node:
         """The elements of an input that must be plain integers when the model is compiled."""
         found = self.dims(index)
         if any(isinstance(e, Expr) for e in found):
-            raise Unsupported(f"input {index} ('{self.proto.input[index]}') depends on dynamic dimensions: {found}")
+            raise Unsupported(f"{self.called(index)} depends on dynamic dimensions: {found}")
         return [e for e in found if isinstance(e, int)]
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """The elements of an input that must be constant."""
         found = self._known(index).array
         if found is None:
-            raise Unsupported(f"input {index} ('{self.proto.input[index]}') must be constant")
+            raise Unsupported(f"{self.called(index)} must be constant")
         return found
 
     def _known(self, index: int) -> Tensor:
@@ -154,6 +159,10 @@ class Node:
         last = total - size * (parts - 1)
         return [size] * (parts - 1) + [last]
 
+    def irrelevant(self, *names: str) -> None:
+        """Attributes that say nothing here, by the standard: other attributes choose a mode that does not look at them."""
+        self.read.update(names)
+
     # -- Building ----------------------------------------------------------------------------------------------------------------
 
     def emit(self, op: Operation) -> Any:
@@ -178,6 +187,22 @@ class Node:
     def wants(self, index: int) -> bool:
         """Whether an output is used."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
+
+
+def unheeded(node: Node, domain: str) -> list[str]:
+    """Attributes that the node's importer has not read and that say something else than the operator does without them."""
+    import onnx
+
+    unread = sorted(set(node.attributes) - node.read)
+    if not unread or not onnx.defs.has(node.op_type, node.opset, domain):
+        return unread
+    declared = onnx.defs.get_schema(node.op_type, node.opset, domain).attributes
+    defaults = {
+        name: value_of_attribute(declared[name].default_value)
+        for name in unread
+        if name in declared and declared[name].default_value.name
+    }
+    return [name for name in unread if name not in defaults or node.attributes[name] != defaults[name]]
 
 
 _PYTHON_TYPES = {"INT": int, "FLOAT": float, "STRING": str, "INTS": int, "FLOATS": float, "STRINGS": str}

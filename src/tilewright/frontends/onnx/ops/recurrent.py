@@ -71,7 +71,10 @@ def _layer(n: Node, gates: int, defaults: Sequence[str], step_of: StepOf, states
         elif batch_first:
             given = _swapped(n, given)
         initial.append(given)
-    functions = _functions(n, n.attr("activations") or [*defaults] * directions, len(defaults), directions)
+    names = n.attr("activations") or [*defaults] * directions
+    if names == ["Tanh", "Tanh"] and len(defaults) == 1:
+        names = names[:directions]  # RNN's default, which names two functions for one direction as well
+    functions = _functions(n, names, len(defaults), directions)
     limit = n.attr("clip")
     clip: Function | None = None if limit is None else (lambda b, v: b(g.Clamp(v, minimum=-limit, maximum=limit)))
     alive = _alive(n, x) if n.has(4) else None

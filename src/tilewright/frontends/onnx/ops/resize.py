@@ -184,6 +184,8 @@ def _repeats(n: Node, scale: float) -> bool:
 @importer("Resize")
 def _resize(n: Node) -> Value:
     x = n.value(0)
+    # PyTorch's exporter writes the attributes of all modes whatever the mode.
+    n.irrelevant("mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias")
     axes = [normalize_axis(a, x.type.rank) for a in n.attr("axes") or range(x.type.rank)]
     by_size = n.has(3)
     scales = None if by_size else n.array(2).reshape(-1).tolist()
