@@ -219,7 +219,7 @@ def _make(terms: dict[Monomial, int]) -> Dim:
         found = object.__new__(Expr)
         found.terms = key
         found._bounds = found._free = found._text = found._key = None
-        Expr._interned[key] = found
+        found = Expr._interned.setdefault(key, found)  # one for all threads, whoever comes first
     return found
 
 
@@ -328,8 +328,8 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
         found = object.__new__(Symbol)
         found.name, found.lower, found.upper, found.multiple_of = name, lower, upper, multiple_of
         found.key = (0, name, str(lower), str(upper), multiple_of)
-        Symbol._interned[key] = found
-        found.expr = _atom_expr(found)
+        found.expr = _atom_expr(found)  # before any other thread sees it
+        found = Symbol._interned.setdefault(key, found)
     return found.expr
 
 
@@ -353,8 +353,8 @@ def _binary(kind: type[Binary], a: Dim, b: Dim) -> Expr:
         found = object.__new__(kind)
         found.a, found.b = a, b
         found.key = (1 + (FloorDiv, Mod, Min, Max).index(kind), str(a), str(b), _order(a), _order(b))
-        Binary._interned[key] = found
         found.expr = _atom_expr(found)
+        found = Binary._interned.setdefault(key, found)
     return found.expr
 
 

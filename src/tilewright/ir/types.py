@@ -164,7 +164,7 @@ class _Interned(Type):
             self = object.__new__(cls)
             self._key, self._text = key, None
             self._set(*key)  # type: ignore[attr-defined]
-            found = _Interned._instances[full] = self
+            found = _Interned._instances.setdefault(full, self)  # one for all threads, whoever comes first
         return found
 
     def __reduce__(self) -> Any:

@@ -26,6 +26,7 @@ def import_torch(
 
     A dimension's lower bound is the user's (1 if not given), although torch traces with sizes of at least 2: torch itself vouches
     for a ``Dim`` that starts at 1. Where tracing finds a narrower range or a multiple, the symbol's bounds say so.
+    Threads take turns, since torch exports one program at a time.
 
     Raises:
         CompileError: torch cannot export the model; the model changes a buffer or an input; `dims` do not fit.
@@ -33,6 +34,7 @@ def import_torch(
     """
     from .export import export_program
     from .program import import_program
+    from .turns import one_at_a_time
 
-    program = export_program(model, args, kwargs, dims)
-    return import_program(program, dims)
+    with one_at_a_time():
+        return import_program(export_program(model, args, kwargs, dims), dims)

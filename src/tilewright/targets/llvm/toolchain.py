@@ -107,6 +107,7 @@ def _divide(missing: dict[str, str], processes: int) -> list[list[tuple[str, str
 
 
 _initialized = False
+_initializing = threading.Lock()
 
 
 def _llvm() -> Any:
@@ -114,10 +115,11 @@ def _llvm() -> Any:
     import llvmlite.binding as llvm
 
     global _initialized
-    if not _initialized:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-        _initialized = True
+    with _initializing:
+        if not _initialized:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _initialized = True
     return llvm
 
 
