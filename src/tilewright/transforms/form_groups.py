@@ -137,7 +137,7 @@ def _absorb(
     for s in sources:
         if s is not target:
             wanted |= {s} | needs[s]
-    for other in sources:
+    for other in dict.fromkeys(sources):  # several producers may be of one draft
         between = (d for d in drafts if d is not other and d is not target)
         if (
             other is target
@@ -148,7 +148,7 @@ def _absorb(
             or any((other in needs[d] and d in wanted) or (target in needs[d] and d in needs[other]) for d in between)
         ):
             left.append(other)
-        elif other in drafts:
+        else:
             drafts.remove(other)
             target.members = sorted([*other.members, *target.members], key=list(home).index)
             needs[target] = (needs[target] | needs.pop(other)) - {target, other}

@@ -145,6 +145,8 @@ activation("Clamp", lambda x: torch.clamp(x, -0.5, 0.25), special, minimum=-0.5,
 activation("Clamp", lambda x: torch.clamp(x, min=-0.5), special, minimum=-0.5)
 activation("Clamp", lambda x: torch.clamp(x, max=0.25), special, maximum=0.25)
 activation("Clamp", lambda x: torch.clamp(x, 2, 5), integers(-9, 9), i64, minimum=2, maximum=5)
+activation("Clamp", lambda x: torch.clamp(x, 0, 200), integers(0, 255), u8, minimum=-1, maximum=200)
+activation("Clamp", lambda x: torch.clamp(x, -5, 127), integers(-99, 99), i8, minimum=-5, maximum=300)
 
 
 # -- Two operands ----------------------------------------------------------------------------------------------------------

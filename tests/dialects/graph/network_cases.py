@@ -101,6 +101,28 @@ for _equation, _shapes in [
         )
     )
 
+for _equation in ("ij,jk->ik", "i,j->ij", "ij,ij->"):
+    _terms = _equation.split("->")[0].split(",")
+    CASES.append(
+        Case(
+            "Einsum",
+            tuple(F(*(4 for _ in s), dtype=boolean, fill=bools) for s in _terms),
+            lambda b, d, *x, e=_equation: b(graph.Einsum(x, equation=e)),
+            lambda d, x, y, e=_equation: np.einsum(e, x.astype(np.int64), y.astype(np.int64)) > 0,
+            note=f"bool {_equation}",
+        )
+    )
+CASES.append(
+    Case(
+        "Matmul",
+        (F("b", "s", 4, dtype=boolean, fill=bools), F(4, 3, dtype=boolean, fill=bools)),
+        lambda b, d, x, y: b(graph.Matmul(x, y)),
+        lambda d, x, y: (x.astype(np.int64) @ y.astype(np.int64)) > 0,
+        SIZES,
+        note="bool",
+    )
+)
+
 # -- Convolutions and pools ------------------------------------------------------------------------------------------------
 
 

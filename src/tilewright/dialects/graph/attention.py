@@ -49,7 +49,8 @@ class Attention(GraphOp):
         if not (q.rank == k.rank == v.rank == 4):
             raise IRError(f"needs q, k, v of rank 4, got {q.shape}, {k.shape}, {v.shape}", self)
         heads, groups = q.shape[1], k.shape[1]
-        if not isinstance(heads, int) or not isinstance(groups, int) or heads % groups or groups != v.shape[1]:
+        whole = isinstance(heads, int) and isinstance(groups, int) and groups == v.shape[1]
+        if not whole or (heads % groups if groups else heads):  # of no heads over no groups there is nothing
             raise IRError(f"{heads} query heads do not go over {groups} key and {v.shape[1]} value heads", self)
         if not prove_eq(q.shape[3], k.shape[3]) or not prove_eq(k.shape[2], v.shape[2]):
             raise IRError(f"shapes {q.shape}, {k.shape}, {v.shape} do not fit", self)
@@ -80,7 +81,7 @@ class Attention(GraphOp):
             x.astype(np.float64) * (1 if by is None else by[..., None].astype(np.float64))
             for x, by in ((k, k_scale), (v, v_scale))
         )
-        repeat = q.shape[1] // k.shape[1]
+        repeat = q.shape[1] // max(k.shape[1], 1)
         k, v = (np.repeat(x, repeat, axis=1) for x in (k, v))
         scores = q.astype(np.float64) @ np.swapaxes(k, 2, 3) * self.factor
         if self.softcap:
@@ -90,7 +91,7 @@ class Attention(GraphOp):
         if self.causal:
             scores = np.where(np.tri(*scores.shape[2:]).astype(bool), scores, -np.inf)
         with np.errstate(invalid="ignore", over="ignore"):
-            top = scores.max(-1, keepdims=True)
+            top = scores.max(-1, keepdims=True, initial=-np.inf)  # of no keys, as of hidden ones
             e = np.exp(scores - top)
             total = e.sum(-1, keepdims=True)
             if sinks is not None:

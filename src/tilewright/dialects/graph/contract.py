@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...ir.core import Attr, IRError, Operand, VariadicOperand, operation
+from ...ir.builder import Builder
+from ...ir.core import Attr, IRError, Operand, Value, VariadicOperand, operation
 from ...ir.symbolic import Dim, prove_eq
-from ...ir.types import DType, TensorType, Type, f32, i8, i32, u8
+from ...ir.types import DType, TensorType, Type, boolean, f32, i8, i32, u8
 from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
+from .elementwise import Cast
 from .index import clamped, clamped_array
 
 
@@ -44,10 +46,19 @@ def factor_dtype(op: Any, a: TensorType, b: TensorType) -> DType:
     return i32
 
 
+def of_truth(b: Builder, product: Callable[..., GraphOp], operands: Sequence[Value]) -> Value | None:
+    """A contraction of booleans, counted in i32: whether any product is true, as in NumPy. None for other element types."""
+    if tensor_type(operands[0]).dtype is not boolean:
+        return None
+    count = b(product(*(b(Cast(x, dtype=i32)) for x in operands)))
+    result: Value = b(Cast(count, dtype=boolean))
+    return result
+
+
 @operation
 class Matmul(GraphOp):
     """NumPy's matrix product: batch dimensions broadcast, 1-D operands are a row or a column. 8-bit integers, signed or not, may be
-    multiplied and summed in another `dtype`, i32."""
+    multiplied and summed in another `dtype`, i32. Of booleans, whether any pair of factors is true."""
 
     name = "graph.matmul"
     a: Operand
@@ -71,6 +82,9 @@ class Matmul(GraphOp):
         return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)).astype(
             a.dtype
         )
+
+    def decompose(self, b: Builder) -> Value | None:
+        return of_truth(b, Matmul, (self.a, self.b))
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         a, b = operands
@@ -137,7 +151,8 @@ class GroupedMatMul(GraphOp):
 
 @operation
 class Einsum(GraphOp):
-    """Einstein summation of one or two operands, in NumPy's explicit or implicit notation, without ellipsis after expansion."""
+    """Einstein summation of one or two operands, in NumPy's explicit or implicit notation, without ellipsis after expansion. Of booleans,
+    whether any product is true."""
 
     name = "graph.einsum"
     inputs: VariadicOperand
@@ -196,6 +211,9 @@ class Einsum(GraphOp):
     def products(self) -> Dim:
         """How many products it sums up in all."""
         return math.prod(self._parse()[2].values())
+
+    def decompose(self, b: Builder) -> Value | None:
+        return of_truth(b, lambda *x: Einsum(list(x), equation=self.equation), self.inputs)
 
     def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
         terms, output, sizes = self._parse()

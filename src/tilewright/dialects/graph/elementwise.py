@@ -580,7 +580,7 @@ class Softsign(Activation):
 
 @operation
 class Clamp(Activation):
-    """`x` limited to ``[minimum, maximum]`` (either may be None); NaN stays NaN."""
+    """`x` limited to ``[minimum, maximum]`` (either may be None); NaN stays NaN. Limits beyond an integer type's range are that range's ends."""
 
     name = "graph.clamp"
     minimum: Attr = None
@@ -590,13 +590,23 @@ class Clamp(Activation):
         if x.dtype is boolean:
             raise IRError("is not defined for bool", self)
 
+    def _limits(self) -> tuple[Any, Any]:
+        """The limits as numbers that the element type has."""
+        dtype = tensor_type(self.x).dtype
+        if not dtype.is_integer:
+            return self.minimum, self.maximum
+        low, high = dtype.limits
+        return tuple(v if v is None else min(max(v, low), high) for v in (self.minimum, self.maximum))  # type: ignore[return-value]
+
     def array_function(self, x: Any) -> Any:
-        x = x if self.minimum is None else np.maximum(x, self.minimum)
-        return x if self.maximum is None else np.minimum(x, self.maximum)
+        low, high = self._limits()
+        x = x if low is None else np.maximum(x, low)
+        return x if high is None else np.minimum(x, high)
 
     def scalar_function(self, x: Scalar) -> Scalar:
-        x = x if self.minimum is None else x.max(self.minimum)
-        return x if self.maximum is None else x.min(self.maximum)
+        low, high = self._limits()
+        x = x if low is None else x.max(low)
+        return x if high is None else x.min(high)
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:

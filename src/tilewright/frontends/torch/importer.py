@@ -80,8 +80,10 @@ class Node:
         """A number, or a symbolic size, as a rank-0 tensor."""
         if isinstance(value, Expr):
             return self.cast(self.emit(g.Symbolic(values=(value,))), dtype)
-        if dtype.is_integer and isinstance(value, float):
-            value = int(value)
+        if dtype.is_integer:  # a number outside of the type wraps around, as torch converts it
+            bits, signed = dtype.bits, dtype.is_signed
+            value = int(value) & ((1 << bits) - 1)
+            value -= (1 << bits) if signed and value >> (bits - 1) else 0
         return self.constant(value, dtype)
 
     def cast(self, x: Value, dtype: DType) -> Value:

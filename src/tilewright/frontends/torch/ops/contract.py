@@ -89,6 +89,8 @@ def trilinear(
 def einsum(n: Node, equation: str, operands: Sequence[Value], **_: Any) -> Value:
     """More than two operands are contracted in pairs from the left."""
     text = equation.replace(" ", "")
+    if len(operands) == 1:  # which may be a sum, of the type of sums
+        operands = [n.cast(operands[0], n.result_dtype())]
     if len(operands) <= 2:
         return n.emit(g.Einsum(list(operands), equation=text))  # type: ignore[no-any-return]
     left, arrow, output = text.partition("->")

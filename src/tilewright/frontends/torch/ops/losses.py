@@ -7,7 +7,7 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ....ir.types import f32, f64
+from ....ir.types import f32, f64, i64
 from ..importer import Node
 from ..registry import importer
 
@@ -21,8 +21,9 @@ def _cross_entropy(
     logits = n.cast(n.emit(g.Matmul(x, n.transpose(weight, (1, 0)))), dtype)
     if bias is not None:
         logits = n.binary("add", logits, n.cast(bias, dtype))
-    skipped = n.binary("eq", target, n.constant(ignored, target.type.dtype))
-    known = n.emit(g.Select(skipped, n.constant(0, target.type.dtype), target))
+    target = n.cast(target, i64)  # a class that is passed over may be negative
+    skipped = n.binary("eq", target, n.constant(ignored, i64))
+    known = n.emit(g.Select(skipped, n.constant(0, i64), target))
     own = n.emit(g.GatherElements(logits, n.reshape(known, (rows, 1)), axis=1))
     loss = n.binary("sub", n.emit(g.LogSumExp(logits, axes=(1,))), n.reshape(own, (rows,)))
     if shares is None:

@@ -227,8 +227,8 @@ def leaky_relu(n: Node, x: Value, slope: float = 0.01) -> Value:
 @importer("aten.prelu.default", "aten._prelu_kernel.default")
 def prelu(n: Node, x: Value, weight: Value) -> Value:
     shape = [1] * x.type.rank
-    if weight.type.rank == 1 and x.type.rank > 1:
-        shape[1] = weight.type.shape[0]
+    if weight.type.rank == 1 and x.type.rank != 1:  # one for each channel; a number alone has none
+        shape[1:2] = weight.type.shape[: x.type.rank]
         weight = n.reshape(weight, shape)
     zero = n.constant(0, x.type.dtype)
     return n.emit(g.Select(n.binary("gt", x, zero), x, n.binary("mul", x, weight)))  # type: ignore[no-any-return]
@@ -282,13 +282,16 @@ def glu(n: Node, x: Value, dim: int = -1) -> Value:
 @importer("aten.threshold.default")
 def threshold(n: Node, x: Value, limit: float, value: float) -> Value:
     dtype = x.type.dtype
-    return n.emit(g.Select(n.binary("gt", x, n.constant(limit, dtype)), x, n.constant(value, dtype)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.binary("gt", x, n.scalar(limit, dtype)), x, n.scalar(value, dtype)))  # type: ignore[no-any-return]
 
 
 @importer("aten.clamp.default", "aten.clip.default")
 def clamp(n: Node, x: Value, minimum: Any = None, maximum: Any = None) -> Value:
     x = n.cast(x, n.result_dtype())
-    if isinstance(minimum, Expr) or isinstance(maximum, Expr):
+    outside = x.type.dtype.is_integer and any(
+        isinstance(v, int) and not x.type.dtype.limits[0] <= v <= x.type.dtype.limits[1] for v in (minimum, maximum)
+    )
+    if isinstance(minimum, Expr) or isinstance(maximum, Expr) or outside:
         return clamp_tensor(n, x, minimum, maximum)
     return n.emit(g.Clamp(x, minimum=minimum, maximum=maximum))  # type: ignore[no-any-return]
 

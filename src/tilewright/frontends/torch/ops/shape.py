@@ -189,7 +189,7 @@ def stack(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @importer("aten.flip.default")
 def flip(n: Node, x: Value, dims: Sequence[int]) -> Value:
-    return n.emit(g.Flip(x, axes=tuple(d % x.type.rank for d in dims))) if dims else x  # type: ignore[no-any-return]
+    return n.emit(g.Flip(x, axes=tuple(d % x.type.rank for d in dims))) if dims and x.type.rank else x  # type: ignore[no-any-return]
 
 
 @importer("aten.diagonal.default", "aten.diagonal_copy.default")
