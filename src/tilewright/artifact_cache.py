@@ -6,6 +6,7 @@ A model in a file is known by the file's contents, before anything is imported; 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,8 @@ def store(key: str, suffix: str, library: Any) -> None:
         library.save(path)
         disk_cache.prune()
     except Exception:  # a full disk or an unwritable home: the model is compiled anew next time
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 __all__ = ["compiler_fingerprint", "find", "hash_module", "key_of_file", "key_of_module", "store"]

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilewright import disk_cache
+from tilewright import disk_cache, temporary
 from tilewright.artifact import elf
 from tilewright.errors import ArtifactError
 
@@ -50,7 +50,7 @@ def compile_c(sources: Sequence[Path], include_dirs: Sequence[Path], target: Any
         key = disk_cache.digest(identity, name, *flags, source.name, text, headers)
         found = disk_cache.read(_KIND, key)
         if found is None:
-            with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
                 out = Path(folder) / "out.o"
                 _run([*command, *options, "-c", str(source), "-o", str(out)], f"compiling {source.name}")
                 found = out.read_bytes()
@@ -69,7 +69,7 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
     if elf.serves(triple):
         return elf.object_file(data, symbol, triple)
     command, _ = _compiler(triple, need_embed=True)
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
         base = Path(folder)
         (base / "blob.bin").write_bytes(data)
         source, out = base / "blob.c", base / "blob.o"
@@ -86,7 +86,7 @@ def link_shared(objects: Sequence[bytes], path: Path, target: Any, exports: Sequ
     """
     name = triple(target)
     command, _ = _compiler(name)
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+    with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
         base = Path(folder)
         files = []
         for index, data in enumerate(objects):
@@ -214,7 +214,9 @@ def zig_target(name: str) -> str:
 
 def _run(command: list[str], what: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        # Compilers leave files of their own behind when they are killed.
+        place = {**os.environ, "TMPDIR": str(temporary.folder())}
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=place)
     except OSError as error:
         raise ArtifactError(f"{what}: {command[0]} cannot be run: {error}") from error
     if done.returncode:

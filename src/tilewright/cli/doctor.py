@@ -110,7 +110,10 @@ def _cache() -> str:
     from tilewright.disk_cache import cache_folder
 
     folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{folder} cannot be made ({error.strerror}); set TILEWRIGHT_CACHE_DIR to a folder") from error
     if not os.access(folder, os.W_OK):
         raise OSError(f"{folder} cannot be written; set TILEWRIGHT_CACHE_DIR")
     return str(folder)

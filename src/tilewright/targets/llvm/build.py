@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import temporary
 from ...artifact import package
 from ...artifact.weights import gather_weights
 from ...ir.core import Module
@@ -89,16 +90,15 @@ def build(
     objects = compile_objects(texts, isa, processes, effort)
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
-    temporary = path is None
+    passing = path is None
     if path is None:
-        handle, name = tempfile.mkstemp(
-            prefix="tilewright-", suffix=".wasm" if isa.triple.startswith("wasm") else ".so"
-        )
+        suffix = ".wasm" if isa.triple.startswith("wasm") else ".so"
+        handle, name = tempfile.mkstemp(suffix=suffix, dir=temporary.folder())
         os.close(handle)
         path = name
     package.link_library(path, objects, full, isa)
     built = BuiltLibrary(Path(path), objects, texts, full, isa, plan, effort)
-    if temporary:
+    if passing:
         weakref.finalize(built, Path(path).unlink, missing_ok=True)
     return built
 
