@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 
 class BoundCall:
@@ -32,6 +32,10 @@ class BoundCall:
         """`run`: runs the model and returns its status; `check` raises for one that is not 0; `kept`: what has to live as long."""
         self.inputs, self.out = inputs, out
         self.run, self._check, self._kept = run, check, kept
+
+    def close(self, refuse: Callable[[], NoReturn]) -> None:
+        """Let go of the library: what is called from now on is refused by `refuse`, which raises."""
+        self.run, self._check, self._kept = refuse, None, None
 
     def __call__(self) -> Any:
         """Run once. Raises what a call of the model raises; ArtifactError: the library has been closed."""

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.artifact.sources import ABI_VERSION
+from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.model import CompiledModel, exception_for
 from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of
 
 if TYPE_CHECKING:
     from tilewright.runtime.library import Library
+    from tilewright.runtime.native_code import NativeCode
 
 _TENSOR = struct.Struct("=QiiiBBHQQQ")  # DLTensor of a 64-bit system: data, device, ndim, dtype, shape, strides, offset
 _CPU = 1
@@ -86,6 +88,25 @@ class Binding:
         self.out_shapes = tuple([shape for shape, _ in self.outputs])
 
 
+class OpenFile:
+    """A file that stays what it is when another takes its place: `name` is a path to it for as long as this object is.
+
+    Raises ArtifactError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, str(path)
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise ArtifactError(f"{path}: the weights cannot be read: {error.strerror or error}") from error
+        if os.path.exists(f"/dev/fd/{handle}"):
+            self.name = f"/dev/fd/{handle}"
+            weakref.finalize(self, os.close, handle)
+        else:
+            os.close(handle)
+
+
 class Context:
     """A `tw_context`. Serves one thread at a time."""
 
@@ -96,16 +117,18 @@ class Context:
         flags = _SKIP_VERIFY | (_PIN_THREADS if library.pin_threads else 0)
         flags |= _VERIFY_FILE if library.check_weights else 0
         options = Options(ABI_VERSION, library.num_threads, None, 0, flags, None)
-        self.weights = library.weights  # to live as long as this
-        if isinstance(self.weights, Path):
-            options.weights_path = str(self.weights).encode() if sys.platform == "win32" else os.fsencode(self.weights)
-        elif self.weights is not None:
+        self.weights, file = library.weights, library.weights_file  # to live as long as this
+        if file is not None:
+            options.weights_path = file.name.encode() if sys.platform == "win32" else os.fsencode(file.name)
+        elif isinstance(self.weights, np.ndarray):
             options.weights, options.weights_size = self.weights.ctypes.data, self.weights.nbytes
         handle = ctypes.c_void_p()
-        self.check(self.native.tw_create(ctypes.byref(options), ctypes.byref(handle)))
+        if status := self.native.tw_create(ctypes.byref(options), ctypes.byref(handle)):
+            message = self.native.tw_last_error().decode(errors="replace")
+            raise exception_for(status, message if file is None else message.replace(file.name, str(file.path), 1))
         self.handle = handle
         # Closing the library, or the end of the thread, destroys the context, but only once.
-        self.destroy = weakref.finalize(self, self.native.tw_destroy, ctypes.c_void_p(handle.value))
+        self.destroy = weakref.finalize(self, _destroy, self.native, ctypes.c_void_p(handle.value))
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         self._calls: dict[int, Calls] = {}
 
@@ -132,7 +155,11 @@ class Context:
         self.check(self.native.tw_reset(self.handle))
 
 
-def check(native: ctypes.CDLL, status: int) -> None:
+def _destroy(native: NativeCode, handle: ctypes.c_void_p) -> None:
+    native.tw_destroy(handle)
+
+
+def check(native: NativeCode, status: int) -> None:
     """Raise what a status of the C interface stands for."""
     if status:
         raise exception_for(status, native.tw_last_error().decode(errors="replace"))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import json
-import struct
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +19,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright.artifact.sources import ABI_VERSION
-from tilewright.artifact.trailer import verify_file
+from tilewright.artifact.trailer import unchanged, verify_file
 from tilewright.artifact.weights import SUFFIX, find_beside
 from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
-from tilewright.runtime.context import Binding, Calls, Context
+from tilewright.runtime.context import Binding, Calls, Context, OpenFile
 from tilewright.runtime.model import CompiledModel, Function, KernelTime, goes_beside
+from tilewright.runtime.native_code import NativeCode, code_of
 from tilewright.runtime.tensors import NUMPY
 
 
@@ -92,7 +92,9 @@ class Library(_Native):
     `path`: the .so, .dylib or .dll. `weights`: where the file does not carry them, all of them in one array of bytes
     aligned to 64, kept alive by the library, or their file (by default the one that was saved with the library). `num_threads`: 0 means all cores; more than there are count as that.
     `pin_threads`: worker threads stay each on a core of its own. `check_weights`: compare the checksum of a file of weights. `verify`: check the file's trailer before
-    anything of it is run; only the compiler, which has just written the file, does without.
+    anything of it is run; only the compiler, which has just written the file, does without. `code`: of this file, where it has been loaded.
+
+    A library stays what it was when the file is replaced or removed: `tilewright.load` of the same path gives another one.
     Raises ArtifactError: not an artifact, damaged, of another version, or for another processor.
     """
 
@@ -105,8 +107,9 @@ class Library(_Native):
         pin_threads: bool = False,
         check_weights: bool = False,
         verify: bool = True,
+        code: NativeCode | None = None,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.check_weights = check_weights
         self.pin_threads = pin_threads
         self.num_threads = num_threads
@@ -118,7 +121,9 @@ class Library(_Native):
         """Of all threads, in place of `_local`, where the context keeps states."""
         if verify:
             verify_file(self.path)
-        self._native = _open(self.path)
+        self._native = code or code_of(self.path)
+        self._fingerprint = self._native.of
+        self._native.users.add(self)
         found = self._native.tw_abi_version()
         if found != ABI_VERSION:
             raise ArtifactError(
@@ -141,7 +146,12 @@ class Library(_Native):
         given = self._given_weights
         if isinstance(given, np.ndarray):
             return given.reshape(-1).view(np.uint8)
-        return find_beside(self.path, self.metadata) if given is None else Path(given)
+        return find_beside(self.path, self.metadata) if given is None else Path(given).absolute()
+
+    @cached_property
+    def weights_file(self) -> OpenFile | None:
+        """The file of weights, open: every context maps the one that the first has mapped."""
+        return OpenFile(self.weights) if isinstance(self.weights, Path) else None
 
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
         return NativeFunction(self, name, int(self._native.tw_function_index(name.encode())), entry)
@@ -165,22 +175,29 @@ class Library(_Native):
 
     def session(self) -> Library:
         """The same code and weights with states of their own, for independent calls: another conversation, say."""
+        if self._closed:
+            self._refuse()
         library = Library(
             self.path,
             weights=self.weights,
             num_threads=self.num_threads,
             pin_threads=self.pin_threads,
             verify=False,
+            code=self._native,
         )
-        library._parent = self
+        library._parent, library.weights_file = self, self.weights_file
         library.report, library.origin = self.report, self.origin
         return library
 
+    _native: NativeCode
+    """Of `tilewright.h`; gone when the library is closed."""
     _parent: Library | None = None
     """Whose session this is, which owns the file."""
 
     def _refuse(self) -> NoReturn:
-        raise ArtifactError(f"{self.path}: this library has been closed")
+        raise ArtifactError(f"{self.path}: {self._why_closed}")
+
+    _why_closed = "this library has been closed"
 
     def save(self, path: str | Path, *, weights: str | None = None) -> Path:
         """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
@@ -191,62 +208,45 @@ class Library(_Native):
             return self._parent.save(path, weights=weights)
         path = Path(path)
         lie_beside = isinstance(self.weights, Path)
+        problem = ""
         if weights is not None and goes_beside(path, weights) != lie_beside:
-            if hasattr(self.origin, "compiled"):  # the compiler's cache keeps weights inside
+            problem = (
+                f"the weights of {self.path} are {'beside' if lie_beside else 'inside'} it: to have them elsewhere"
+            )
+        elif not unchanged(self.path, self._fingerprint):
+            problem = f"{self.path}, from which this library was loaded, has been replaced or removed: to save it"
+        if problem:
+            if hasattr(self.origin, "compiled"):  # it came from the compiler's cache, which keeps weights inside
                 saved: Path = self.origin.compiled().save(path, weights=weights)
                 return saved
-            raise ArtifactError(
-                f"{path}: the weights of {self.path} are {'beside' if lie_beside else 'inside'} it: to have them elsewhere, compile the model again"
-            )
-        if isinstance(self.weights, Path):
-            copy_whole(self.weights, path.with_suffix(SUFFIX))
+            raise ArtifactError(f"{path}: {problem}, compile the model again")
+        if self.weights_file is not None:
+            copy_whole(Path(self.weights_file.name), path.with_suffix(SUFFIX))
         copy_whole(self.path, path)
         copy_whole(HEADER, path.with_name(HEADER.name))
         return path
 
     def close(self) -> None:
-        """Free all contexts. No other thread may be in a call. The code itself stays mapped until the process ends."""
+        """Free all contexts. No other thread may be in a call. The code is unmapped when no session uses it."""
+        self._end(lambda context: context.destroy())
+
+    def abandon(self) -> None:
+        """Let go of the contexts and run nothing of the library any more, not even what frees them: its file has been written over."""
+        self._why_closed = "the file of this library was written over while it was loaded"
+        self._end(lambda context: context.destroy.detach())
+
+    def _end(self, end: Callable[[Context], object]) -> None:
         with self._lock:
             self._closed = True
             for context in list(self._contexts):
                 for call in context.bound:
-                    call.run = self._refuse
-                context.destroy()
+                    call.close(self._refuse)
+                end(context)
             self._contexts.clear()
+            self._local, self._shared = threading.local(), SimpleNamespace()
+            self.__dict__.pop("_native", None)
+            self.__dict__.pop("weights_file", None)
 
     def __repr__(self) -> str:
         signature = ", ".join(f"{s.name}: {s.dtype}[{', '.join(map(str, s.shape))}]" for s in self.inputs)
         return f"Library({str(self.path)!r}, {signature})"
-
-
-def _open(path: Path) -> ctypes.CDLL:
-    if struct.calcsize("P") != 8:
-        raise ArtifactError(f"{path}: native artifacts need a 64-bit Python")
-    try:
-        native = ctypes.CDLL(str(path.resolve()), mode=getattr(ctypes, "RTLD_LOCAL", 0))
-    except OSError as error:
-        raise ArtifactError(f"{path}: the system cannot load it (compiled for another target?): {error}") from error
-    void, count = ctypes.c_void_p, ctypes.c_int32
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "tw_abi_version": (count, []),
-        "tw_create": (ctypes.c_int, [void, void]),
-        "tw_destroy": (None, [void]),
-        "tw_binding_size": (ctypes.c_int64, []),
-        "tw_function_index": (count, [ctypes.c_char_p]),
-        "tw_function_bind": (ctypes.c_int, [void, count, void, count, void, count, void]),
-        "tw_function_run": (ctypes.c_int, [void, count, void, count, void, count]),
-        "tw_run_bound": (ctypes.c_int, [void]),
-        "tw_state": (ctypes.c_int, [void, count, void]),
-        "tw_reset": (ctypes.c_int, [void]),
-        "tw_metadata": (ctypes.c_char_p, []),
-        "tw_last_error": (ctypes.c_char_p, []),
-        "tw_profile_enable": (ctypes.c_int, [void, ctypes.c_int]),
-        "tw_profile_read": (ctypes.c_int, [void, void, void, count]),
-    }
-    for name, (result, arguments) in signatures.items():
-        try:
-            function = getattr(native, name)
-        except AttributeError:
-            raise ArtifactError(f"{path}: not a Tilewright artifact: it does not export {name}") from None
-        function.restype, function.argtypes = result, arguments
-    return native
