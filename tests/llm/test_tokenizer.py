@@ -75,6 +75,57 @@ def test_special_tokens() -> None:
     assert t.bytes_of(10**6) == t.bytes_of(-1) == b""
 
 
+def _normalized(*, rstrip: bool = False) -> Any:
+    """Of Qwen's kind; the end of a text may swallow blanks, as Phi's."""
+    from tokenizers import AddedToken, normalizers
+
+    backend = byte_level()
+    backend.normalizer = normalizers.NFC()
+    backend.add_special_tokens([AddedToken("<|end|>", rstrip=rstrip)])
+    return backend
+
+
+BOUNDED = {
+    "byte level": byte_level,
+    "sentence piece": sentence_piece,
+    "normalized": _normalized,
+    "swallows blanks": lambda: _normalized(rstrip=True),
+}
+
+
+@pytest.mark.parametrize("make", BOUNDED.values(), ids=BOUNDED)
+def test_least_tokens(make: Any) -> None:
+    """Never more than there are, and told without looking for them."""
+    t = Tokenizer(make())
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.text(max_size=200),
+        st.sampled_from(["", "<|end|>" + " " * 5000, "\u1fbf" * 99, "a\u0345" * 99, "again and " * 50]),
+    )
+    def check(text: str, more: str) -> None:
+        assert t.least_tokens(text + more) <= len(t.encode(text + more))
+
+    check()
+    for letters in ("\u1fc1\u0300", "\u03b1\u0313\u0300\u0345", "\u1112\u1161\u11ab", "\u212b\u0301"):
+        assert t.least_tokens(letters * 300) <= len(t.encode(letters * 300))
+    assert t.least_tokens("x" * 10**6) > 10**4
+
+
+def test_no_bound_where_letters_may_vanish() -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    words = Backend(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    stripped = byte_level()
+    stripped.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
+    removed = byte_level()
+    removed.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), removed.pre_tokenizer])
+    for backend in (words, stripped, removed, Backend(models.BPE({"a": 0}, []))):
+        assert Tokenizer(backend).least_tokens("b" * 10**6) == 0
+
+
 def test_word_pieces() -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models

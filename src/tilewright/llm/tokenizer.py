@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import ctypes
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +15,7 @@ from typing import Any
 
 from ..errors import ArtifactError, RequestError
 
+_LARGE = 1 << 18  # characters of a text, of which much memory is left when it is encoded
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -84,7 +87,18 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text; with `special` also those that the tokenizer puts around texts (begin of text, ...)."""
-        return list(self.backend.encode(text, add_special_tokens=special).ids)
+        # The batch of one, for other threads run meanwhile; without offsets, which take three times the memory.
+        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=special)
+        tokens: list[int] = encoding.ids
+        if len(text) > _LARGE:
+            del encoding
+            give_back()
+        return tokens
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens a text has at least, told by its size alone; 0 where one token may stand for any number of bytes."""
+        most, blanks = self._bytes_of_a_token
+        return 0 if most is None else -(-len((text if blanks else "".join(text.split())).encode()) // most)
 
     def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
         """The text of tokens; of special ones only if `special`. Bytes that are no UTF-8 become U+FFFD."""
@@ -134,6 +148,17 @@ class Tokenizer:
             raise RequestError(f"the chat template refuses the messages: {error}") from error
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise RequestError(f"the chat template cannot read the messages: {error}") from error
+
+    @cached_property
+    def _bytes_of_a_token(self) -> tuple[int | None, bool]:
+        """Most bytes of a text that a token stands for, if that has a bound, and whether blanks count as others do."""
+        try:
+            longest = max(map(len, self._bytes), default=0)
+        except ArtifactError:
+            return None, True
+        shrinking = _shrinking(json.loads(self.backend.to_str()))
+        added = self.backend.get_added_tokens_decoder().values()
+        return shrinking and shrinking * longest, not any(token.lstrip or token.rstrip for token in added)
 
     @cached_property
     def _bytes(self) -> list[bytes]:
@@ -207,6 +232,44 @@ def _reader(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
         return name.encode()
 
     return read
+
+
+def _shrinking(tokenizer: dict[str, Any]) -> int | None:
+    """By which factor a text is at most longer, in bytes, than what its tokens stand for together, by a tokenizer.json; None: what is left out has no bound."""
+
+    def steps(kind: str) -> list[dict[str, Any]]:
+        step = tokenizer[kind]
+        return [] if step is None else step.get("normalizers", step.get("pretokenizers", [step]))
+
+    normalizers, before, model = steps("normalizer"), steps("pre_tokenizer"), tokenizer["model"]
+    for step in normalizers:
+        found = step.get("pattern", {}).get("String")
+        keeps = step["type"] in ("NFC", "Prepend", "ByteLevel")
+        if not keeps and not (
+            step["type"] == "Replace" and found and len(step["content"].encode()) >= len(found.encode())
+        ):
+            return None
+    for step in before:
+        if step["type"] not in ("ByteLevel", "Metaspace", "Digits", "Split") or step.get("behavior") == "Removed":
+            return None
+    # Without tokens for all bytes, letters that the vocabulary lacks become one unknown token together, or nothing.
+    if any(step["type"] == "ByteLevel" for step in normalizers + before):
+        needed = set(_byte_letters())
+    elif model.get("byte_fallback"):
+        needed = {f"<0x{byte:02X}>" for byte in range(256)}
+    else:
+        return None
+    if model["type"] != "BPE" or not needed <= model["vocab"].keys():
+        return None
+    # Canonical composition makes one letter of nine bytes, no more, one of three.
+    return 3 if any(step["type"] == "NFC" for step in normalizers) else 1
+
+
+def give_back() -> None:
+    """Return to the system what the C library keeps of freed memory, where it has a function for that."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _byte_letters() -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,8 @@ from .http import Lifecycle
 from .limits import Admission, Keys, Limits
 from .metrics import Metrics
 from .protocol import Penalized, Sampling
+
+_LONG = 1 << 16  # characters
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.engine.options.max_batch or self.engine.runner.max_batch, self.limits.queue)
+        self._long = asyncio.Semaphore()
         self.metrics = Metrics(self.engine.stats, lambda: self.admission.inside)
 
     @property
@@ -47,8 +51,11 @@ class Service:
 
     async def encode(self, text: str, special: bool, param: str) -> list[int]:
         """The tokens of a prompt; `special`: with those that begin one. ApiError 400 where there are too many or none."""
-        # In a thread, for a long text keeps a core busy for a while.
-        tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
+        if (least := self.tokenizer.least_tokens(text)) > self._longest_prompt:
+            raise self._too_long(f"{len(text.encode())} bytes, at least {least} tokens", param)
+        # In a thread, for a long text keeps a core busy for a while; of such one at a time, for it takes much memory.
+        async with self._long if len(text) > _LONG else nullcontext():
+            tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
         self.check_prompt(tokens, param)
         return tokens
 
@@ -60,11 +67,18 @@ class Service:
         if max(tokens) >= vocabulary:
             message = f"token {max(tokens)} is not in the model's vocabulary of {vocabulary}"
             raise ApiError(400, message, param=param, code="invalid_value")
-        limit = min(self.limits.prompt_tokens or self.context, self.context)
-        if len(tokens) > limit:
-            whose = "the model's context" if limit == self.context else "this server's limit"
-            message = f"the prompt has {len(tokens)} tokens; {whose} is {limit} tokens"
-            raise ApiError(400, message, param=param, code="context_length_exceeded")
+        if len(tokens) > self._longest_prompt:
+            raise self._too_long(f"{len(tokens)} tokens", param)
+
+    @property
+    def _longest_prompt(self) -> int:
+        return min(self.limits.prompt_tokens or self.context, self.context)
+
+    def _too_long(self, size: str, param: str) -> ApiError:
+        limit = self._longest_prompt
+        whose = "the model's context" if limit == self.context else "this server's limit"
+        message = f"the prompt has {size}; {whose} is {limit} tokens"
+        return ApiError(400, message, param=param, code="context_length_exceeded")
 
     def max_tokens(self, asked: int | None, prompt: int, param: str, default: int | None = None) -> int:
         """How many tokens an answer to `prompt` tokens may have. ApiError 400 where more were asked for than there can be."""
