@@ -1,14 +1,19 @@
-"""Runs generated LLVM functions in this process, whatever instruction set they were written for: LLVM legalizes wide vectors."""
+"""Runs generated LLVM functions in this process, whatever instruction set they were written for.
+
+LLVM legalizes wide vectors; instructions that this machine lacks are emulated.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 import pytest
 
+from tilewright.targets.llvm.emulate import EMULATED, emulate
 from tilewright.targets.llvm.isa import Isa
 
 WIDE = Isa("wide", "", "", (), 512, 32, masked=True, fma=True)
@@ -27,10 +32,26 @@ def host_machine() -> Any:
     return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=2, jit=True)
 
 
+def has_instructions(feature: str) -> bool:
+    """Whether this machine has an extension (``amx-int8``), and lets this process use it."""
+    if not llvm.get_host_cpu_features().get(feature):
+        return False
+    if not feature.startswith("amx"):
+        return True
+    request_permission, tile_data = 0x1023, 18  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+    return ctypes.CDLL(None).syscall(158, request_permission, tile_data) == 0
+
+
+@cache
+def missing() -> tuple[str, ...]:
+    """The extensions that are emulated here."""
+    return tuple(feature for feature in EMULATED if not has_instructions(feature))
+
+
 def compile_functions(text: str) -> Callable[[str], int]:
     """Optimize and load a module; the result maps names of its functions to addresses."""
     machine = host_machine()
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(emulate(text, missing(), threads=False))
     module.verify()
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = tuning.slp_vectorization = False

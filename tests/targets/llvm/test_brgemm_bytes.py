@@ -1,4 +1,4 @@
-"""`simd.brgemm` over 8-bit integers: by AMX tiles and dot products where this machine has them, by widening anywhere. Always exact."""
+"""`simd.brgemm` over 8-bit integers: by AMX tiles, by dot products, by widening. Always exact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.targets.llvm.isa import Isa
 
 from .jit import MIDDLE, NARROW, WIDE
 from .test_brgemm import guarded, run
-from .test_brgemm_pairs import in_panels, needs
+from .test_brgemm_pairs import in_panels
 
 RNG = np.random.default_rng(0)
 SIGNS = [(i8, i8), (i8, u8), (u8, i8), (u8, u8)]
@@ -25,16 +25,18 @@ PAIRS_OF_SIGNS = pytest.mark.parametrize("a,b", SIGNS, ids=lambda t: t.label)
 ISAS = pytest.mark.parametrize(
     "isa",
     [
-        pytest.param(WIDE, id="wide"),
-        pytest.param(MIDDLE, id="middle"),
-        pytest.param(NARROW, id="narrow"),
-        needs(replace(WIDE, name="words", features=("+avx512bw",)), "avx512bw"),
-        needs(replace(MIDDLE, name="words", features=("+avx2",)), "avx2"),
-        needs(replace(NARROW, name="words", features=("+sse4.2",)), "sse4.2"),
-        needs(replace(WIDE, name="dots", features=("+avx512bw", "+avx512vnni")), "avx512vnni"),
-        needs(replace(MIDDLE, name="dots", features=("+avx2", "+avxvnni")), "avxvnni"),
-        needs(replace(WIDE, name="tiles", features=("+amx-tile", "+amx-int8")), "amx-int8"),
+        WIDE,
+        MIDDLE,
+        NARROW,
+        replace(WIDE, name="words-wide", features=("+avx512bw",)),
+        replace(MIDDLE, name="words-middle", features=("+avx2",)),
+        replace(NARROW, name="words-narrow", features=("+sse4.2",)),
+        replace(WIDE, name="dots-wide", features=("+avx512bw", "+avx512vnni")),
+        replace(MIDDLE, name="dots-middle", features=("+avx2", "+avxvnni")),
+        replace(MIDDLE, name="dots-signs", features=("+avx2", "+avxvnni", "+avxvnniint8")),
+        replace(WIDE, name="tiles", features=("+amx-tile", "+amx-int8")),
     ],
+    ids=lambda isa: isa.name,
 )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -13,8 +15,8 @@ from .caches import l2_bytes
 _V2 = ("+cx16", "+popcnt", "+sahf", "+sse3", "+ssse3", "+sse4.1", "+sse4.2")
 _V3 = (*_V2, "+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe")
 _V4 = (*_V3, "+avx512f", "+avx512bw", "+avx512cd", "+avx512dq", "+avx512vl")
-_HOST_EXTRAS = ("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni", "amx-tile", "amx-bf16", "amx-int8", "gfni")
-"""Features beyond a level that code for this host may use."""
+EXTENSIONS = ("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni", "amx-tile", "amx-bf16", "amx-int8", "gfni")
+"""Features beyond a level that code may use."""
 
 _LINUX = "x86_64-unknown-linux-gnu"
 _KIB = 1024
@@ -32,15 +34,22 @@ AARCH64 = Isa(
 
 ISAS = {isa.name: isa for isa in (X86_64_V2, X86_64_V3, X86_64_V4, AARCH64)}
 
+FORCED = "TILEWRIGHT_CPU"
+"""Environment variable: the feature set, like ``x86-64-v4+avx512vnni``, that the target ``cpu`` has instead of this machine's.
+
+For tests: instructions that this machine lacks are emulated, slowly.
+"""
+
 
 @cache
 def host_isa() -> Isa:
-    """The instruction set of this machine: the best level it fulfils, further features it has, and the size of its caches.
+    """The instruction set of the target ``cpu``: this machine's, or the one that the environment forces (`FORCED`).
 
-    LLVM's name of the host's CPU is not used: it misnames some virtual machines, while the feature flags are right.
+    This machine's is the best level it fulfils, further features it has, and the size of its caches. LLVM's name of the host's
+    CPU is not used: it misnames some virtual machines, while the feature flags are right.
 
     Raises:
-        CompileError: a processor that Tilewright has no code generator for.
+        CompileError: a processor that Tilewright has no code generator for, or an unknown feature set is forced.
     """
     import llvmlite.binding as llvm
 
@@ -50,6 +59,13 @@ def host_isa() -> Isa:
     if platform.machine() not in ("x86_64", "AMD64"):
         raise CompileError(f"cannot compile for this processor ({platform.machine()}); known: x86-64, AArch64")
     flags = llvm.get_host_cpu_features()
+    forced = os.environ.get(FORCED)
+    if forced:
+        isa = _with_extensions(forced, f"the environment variable {FORCED}")
+        if not isa.triple.startswith("x86_64"):
+            raise CompileError(f"the environment variable {FORCED}: {forced!r} is not a feature set of x86-64")
+        emulated = tuple(f[1:] for f in isa.features if not flags.get(f[1:]))
+        return replace(isa, name="host", triple=triple, emulated=emulated)
 
     def fulfils(isa: Isa) -> bool:
         return all(flags.get(feature[1:]) for feature in isa.features)
@@ -58,35 +74,49 @@ def host_isa() -> Isa:
     if level is None:
         missing = ", ".join(f[1:] for f in _V2 if not flags.get(f[1:]))
         raise CompileError(f"this processor lacks {missing}; at least x86-64-v2 (SSE4.2) is needed")
-    extras = tuple(f"+{name}" for name in _HOST_EXTRAS if flags.get(name) and (level is X86_64_V4 or "512" not in name))
-    return replace(
-        level,
-        name="host",
-        triple=triple,
-        features=(*level.features, *extras),
-        bf16="+avx512bf16" in extras,
-        l2_bytes=l2_bytes() or level.l2_bytes,
-    )
+    extras = [name for name in EXTENSIONS if flags.get(name) and (level is X86_64_V4 or "512" not in name)]
+    isa = _extended(level, extras)
+    return replace(isa, name="host", triple=triple, l2_bytes=l2_bytes() or level.l2_bytes)
 
 
 def isa_named(target: str) -> Isa:
-    """The instruction set of a target's name: ``cpu`` is this host, ``cpu:x86-64-v3``, ``aarch64-linux``, ...
+    """The instruction set of a target's name: ``cpu`` is this host, ``cpu:x86-64-v3``, ``cpu:x86-64-v4+avx512vnni``, ``aarch64-linux``, ...
 
     Raises:
-        CompileError: unknown name.
+        CompileError: unknown name or feature.
     """
     if target == "cpu":
         return host_isa()
-    found = ISAS.get(target.removeprefix("cpu:"))
-    if found is None:
-        raise CompileError(
-            f"unknown target {target!r}; known: cpu, aarch64-linux, {', '.join(f'cpu:{name}' for name in ISAS if name.startswith('x86'))}"
-        )
-    return found
+    isa = _with_extensions(target.removeprefix("cpu:"), f"the target {target!r}")
+    emulated = tuple(f for f in host_isa().emulated if isa.has(f))
+    return replace(isa, emulated=emulated) if emulated else isa
+
+
+def _with_extensions(name: str, where: str) -> Isa:
+    """The instruction set ``level+feature+feature...``; `where` says in messages who asks."""
+    level, *extras = name.split("+")
+    isa = ISAS.get(level)
+    if isa is None:
+        known = ", ".join(f"cpu:{name}" for name in ISAS if name.startswith("x86"))
+        raise CompileError(f"{where}: unknown instruction set {level!r}; known: cpu, aarch64-linux, {known}")
+    if not extras:
+        return isa
+    for extra in extras:
+        if extra not in EXTENSIONS or isa is AARCH64:
+            known = "none" if isa is AARCH64 else ", ".join(EXTENSIONS)
+            raise CompileError(f"{where}: unknown feature {extra!r} of {level}; known: {known}")
+        if "512" in extra and isa is not X86_64_V4:
+            raise CompileError(f"{where}: {extra} needs x86-64-v4")
+    return replace(_extended(isa, extras), name=name)
+
+
+def _extended(level: Isa, extras: Sequence[str]) -> Isa:
+    features = tuple(dict.fromkeys((*level.features, *(f"+{name}" for name in extras))))
+    return replace(level, features=features, bf16="avx512bf16" in extras)
 
 
 def runs_here(isa: Isa) -> bool:
-    """Whether this process can run code of `isa`."""
+    """Whether this process can run code of `isa`, as far as `host_isa` goes."""
     host = host_isa()
     same_system = isa.triple.split("-")[0] == host.triple.split("-")[0] and "linux" in host.triple
     return isa is host or (same_system and set(isa.features) <= set(host.features))

@@ -109,7 +109,7 @@ class _Tables:
     def text(self, isa: Isa, weights_size: int) -> str:
         printers = [_Printer(self, function, number) for number, function in enumerate(self.functions)]
         bodies = [printer.text() for printer in printers]
-        features = [f.lstrip("+") for f in isa.features if not f.startswith("-")]
+        features = [f.lstrip("+") for f in isa.machine_features if not f.startswith("-")]
         names = [f"ptr {self.string(name)}" for name in self.order]
         blocks = max(function.attributes.get(host.SLOTS, 0) for function in self.functions)
         counts = (ABI_VERSION, len(printers), len(self.order), blocks, len(self.states), 0)

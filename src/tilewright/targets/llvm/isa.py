@@ -14,6 +14,7 @@ class Isa:
     is an instruction. `half`: conversions between f16 and f32 are instructions; `bf16`: that from f32 to bf16 is. `avx512`: tables of 16
     numbers are looked up in registers, and exponents, significands and reciprocals come by instructions. `nan_minmax`: the minimum and maximum
     instructions propagate NaN. `l2_bytes`: of the second-level cache that a core has to itself, for which schedules are made.
+    `emulated`: names of features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions by plain code.
     """
 
     name: str
@@ -29,10 +30,16 @@ class Isa:
     avx512: bool = False
     nan_minmax: bool = False
     l2_bytes: int = 256 * 1024
+    emulated: tuple[str, ...] = ()
 
     def has(self, feature: str) -> bool:
         """Whether the instruction set has an extension, in LLVM's spelling (``avx512bf16``)."""
         return f"+{feature}" in self.features
+
+    @property
+    def machine_features(self) -> tuple[str, ...]:
+        """What the processor must have: `features` less the emulated ones."""
+        return tuple(f for f in self.features if f.lstrip("+") not in self.emulated)
 
     @property
     def tiles(self) -> bool:

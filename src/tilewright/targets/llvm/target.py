@@ -45,8 +45,9 @@ class LlvmTarget(Target):
         return {
             "name": self.name,
             "triple": self.isa.triple,
-            "features": list(self.isa.features),
+            "features": list(self.isa.machine_features),
             "l2_bytes": self.isa.l2_bytes,
+            **({"emulated": list(self.isa.emulated)} if self.isa.emulated else {}),
         }
 
     def build(

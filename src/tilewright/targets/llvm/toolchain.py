@@ -18,6 +18,7 @@ from typing import Any
 
 from ... import disk_cache
 from ...errors import InternalError
+from .emulate import emulate
 from .isa import Isa
 
 PIPELINE = "novec-2"
@@ -89,7 +90,7 @@ def _key(text: str, isa: Isa, effort: int) -> str:
     import llvmlite
 
     return disk_cache.digest(
-        PIPELINE, str(effort), llvmlite.__version__, isa.triple, isa.cpu, ",".join(isa.features), text
+        PIPELINE, str(effort), llvmlite.__version__, isa.triple, isa.cpu, ",".join(isa.features), ",".join(isa.emulated), text
     )
 
 
@@ -124,11 +125,12 @@ def _llvm() -> Any:
 
 
 def _machine(llvm: Any, isa: Isa, effort: int) -> Any:
-    features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.features)
+    features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
+    cpu = "x86-64" if isa.emulated else isa.cpu  # a level's name would bring the features that are emulated
     try:
         target = llvm.Target.from_triple(isa.triple)
         return target.create_target_machine(
-            cpu=isa.cpu, features=features, opt=effort, reloc="pic", codemodel="default", abiname=_abi(isa.triple)
+            cpu=cpu, features=features, opt=effort, reloc="pic", codemodel="default", abiname=_abi(isa.triple)
         )
     except RuntimeError as error:
         raise InternalError(f"LLVM cannot generate code for {isa.triple} ({isa.cpu}): {error}") from error
@@ -143,7 +145,7 @@ def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
     llvm = _llvm()
     machine = _machine(llvm, isa, effort)
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        module = llvm.parse_assembly(emulate(text, isa.emulated), llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from error
@@ -225,7 +227,7 @@ class _Helper:
 def _serve() -> None:
     head, *texts = (item.decode() for item in _unpack(sys.stdin.buffer.read()))
     effort, fields = json.loads(head)
-    isa = Isa(**{**fields, "features": tuple(fields["features"])})
+    isa = Isa(**{**fields, "features": tuple(fields["features"]), "emulated": tuple(fields["emulated"])})
     for text in texts:
         sys.stdout.buffer.write(_pack([_compile(text, isa, effort)]))
         sys.stdout.buffer.flush()
