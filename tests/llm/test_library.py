@@ -24,12 +24,14 @@ from tests.llm.small_library import check_bits, checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli import inspect  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
-from tilewright.ir.types import f32  # noqa: E402
+from tilewright.ir.types import f32, i8  # noqa: E402
 from tilewright.llm.library import LibraryOptions, LibraryRunner, codes_of, compile_library, open_library, page_bytes  # noqa: E402
 from tilewright.llm.memory import planned  # noqa: E402
 from tilewright.llm.quantization import quantize, scheme_of  # noqa: E402
 from tilewright.llm.quantized_linear import QuantizedEmbedding, QuantizedLinear, factors  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
+from tilewright.targets.cpu.isa import host_isa  # noqa: E402
+from tilewright.targets.llvm.brgemm import panel_of  # noqa: E402
 
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
 EXACT = LibraryOptions(context=256, chunk=64, max_batch=4, cache_dtype="float32", precision=None)
@@ -162,7 +164,11 @@ def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float)
         np.testing.assert_allclose(library(ids), table.attend(table(ids)).numpy(), rtol=1e-4, atol=1e-3)
         stored = library.metadata["parameters"]
     assert sorted(p["of"][0]["name"] for p in stored) == ["codes", "scales"]
-    assert {p["of"][0]["name"]: p["bytes"] for p in stored}["codes"] == -(-1100 // 32) * 32 * 64 * share
+    panel = panel_of(host_isa(), i8, i8)
+    packed = panel.group == 4  # there is a dot product of bytes
+    columns = -(-1100 // panel.nr) * panel.nr if packed else 1100
+    bits = {p["of"][0]["name"]: p["bytes"] for p in stored}["codes"] * 8
+    assert bits == columns * 64 * 8 * (share if packed else 1)
 
 
 def test_offsets_and_columns_ordered_by_importance() -> None:

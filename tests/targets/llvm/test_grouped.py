@@ -17,6 +17,7 @@ from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import TensorType, bf16, f32, i4, i8, i64
 from tilewright.targets.base import resolve
 from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.llvm.brgemm import panel_of
 
 COUNT = 5
 S = symbol("s", 1, 90)
@@ -81,7 +82,9 @@ def test_any_rows_in_any_order(kind: str, columns: int) -> None:
     precision, tolerance = KINDS[kind]
     compiled, w = library(kind.partition(",")[0], 64, columns, precision=precision)
     with compiled:
-        assert "loop.runs" in compiled.ir("loop")
+        # Codes stay unpacked where the machine has no dot product of bytes: then each row reads its own matrix.
+        has_runs = "int" not in kind or panel_of(host_isa(), i8, i8).group == 4
+        assert ("loop.runs" in compiled.ir("loop")) == has_runs
         for n, order in ((1, "one"), (7, "mixed"), (40, "sorted"), (90, "sorted"), (90, "one"), (90, "mixed")):
             x, index = rows_of(n, 64, order)
             y = compiled(x, index, w) if kind.startswith("run") else compiled(x, index)

@@ -296,9 +296,7 @@ _FLOATS, _NUMBERS, _MASK = "<16 x float>", "<16 x i32>", "<16 x i1>"
 
 def _convert_pairs(e: Emitter) -> _Written:
     """The second operand becomes the lower half."""
-    halves = [
-        e.op(f"fptrunc {_FLOATS} {_flushed(e, 16, x)} to <16 x bfloat>") for x in ("%p1", "%p0")
-    ]
+    halves = [e.op(f"fptrunc {_FLOATS} {_flushed(e, 16, x)} to <16 x bfloat>") for x in ("%p1", "%p0")]
     order = ", ".join(f"i32 {i}" for i in range(32))
     both = e.op(f"shufflevector <16 x bfloat> {halves[0]}, <16 x bfloat> {halves[1]}, <32 x i32> <{order}>")
     return "<32 x bfloat>", (_FLOATS, _FLOATS), both
@@ -362,9 +360,7 @@ def _significand(e: Emitter) -> _Written:
     bits, _ = _normal(e, "%p0")
     fraction = e.op(f"and {_NUMBERS} {bits}, splat (i32 8388607)")
     upper = e.op(f"icmp uge {_NUMBERS} {fraction}, splat (i32 4194304)")
-    exponent = e.op(
-        f"select {_MASK} {upper}, {_NUMBERS} splat (i32 {126 << 23}), {_NUMBERS} splat (i32 {127 << 23})"
-    )
+    exponent = e.op(f"select {_MASK} {upper}, {_NUMBERS} splat (i32 {126 << 23}), {_NUMBERS} splat (i32 {127 << 23})")
     value = e.op(f"bitcast {_NUMBERS} {e.op(f'or {_NUMBERS} {fraction}, {exponent}')} to {_FLOATS}")
     magnitude = e.op(f"call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} %p0)")
     infinite = e.op(f"fcmp oeq {_FLOATS} {magnitude}, splat (float {_INFINITY})")

@@ -90,7 +90,14 @@ def _key(text: str, isa: Isa, effort: int) -> str:
     import llvmlite
 
     return disk_cache.digest(
-        PIPELINE, str(effort), llvmlite.__version__, isa.triple, isa.cpu, ",".join(isa.features), ",".join(isa.emulated), text
+        PIPELINE,
+        str(effort),
+        llvmlite.__version__,
+        isa.triple,
+        isa.cpu,
+        ",".join(isa.features),
+        ",".join(isa.emulated),
+        text,
     )
 
 
