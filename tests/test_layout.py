@@ -29,7 +29,18 @@ ALLOWED: dict[str, set[str]] = {
     "schedule": {"errors", "ir", "dialects", "transforms"},
     "artifact": {"errors", "disk_cache", "temporary"},
     "runtime": {"errors", "artifact"},
-    "targets": {"errors", "ir", "dialects", "transforms", "lowering", "schedule", "artifact", "runtime", "disk_cache", "temporary"},
+    "targets": {
+        "errors",
+        "ir",
+        "dialects",
+        "transforms",
+        "lowering",
+        "schedule",
+        "artifact",
+        "runtime",
+        "disk_cache",
+        "temporary",
+    },
 }
 """What each folder may import, beside itself; what is not listed here is the top (compiler, cli, ...) and may all."""
 TOP = (

@@ -12,6 +12,8 @@ import tilewright as tw
 from tests.transforms.graphs import BATCH, build
 from tests.transforms.test_lower_precision import mlp
 
+pytestmark = pytest.mark.every_isa
+
 
 def compiled(precision: str | None, **options: Any) -> Any:
     return tw.compile(build({"x": (BATCH, 24)}, mlp), precision=precision, **{"cache": False, **options})

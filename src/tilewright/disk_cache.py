@@ -7,6 +7,7 @@ disk, a read-only home) is a cache that is always empty, never an error; a warni
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -102,10 +103,8 @@ def write(kind: str, key: str, data: bytes) -> None:
 
 
 def _remove(path: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-    except OSError:
-        pass
 
 
 def _warn_if_misplaced() -> None:

@@ -16,6 +16,8 @@ from .__main__ import results
 from .check import LACKING, LEVELS, check, check_every_operator, compiled_for
 from .generator import agrees, generate
 
+pytestmark = pytest.mark.every_isa
+
 
 @pytest.mark.parametrize("level, count, steps", [("tensor", 80, 14), ("fused", 80, 14), ("loop", 15, 6)])
 def test_levels(level: str, count: int, steps: int) -> None:

@@ -14,6 +14,8 @@ transformers = pytest.importorskip("transformers")
 from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_library  # noqa: E402
 from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
 
+pytestmark = pytest.mark.every_isa
+
 TOKENS = np.random.default_rng(0).integers(0, 100, 80).astype(np.int32)
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,

@@ -33,6 +33,8 @@ from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa:
 from tilewright.targets.cpu.isa import host_isa  # noqa: E402
 from tilewright.targets.llvm.brgemm import panel_of  # noqa: E402
 
+pytestmark = pytest.mark.every_isa
+
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
 EXACT = LibraryOptions(context=256, chunk=64, max_batch=4, cache_dtype="float32", precision=None)
 

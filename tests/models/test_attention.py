@@ -12,6 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import tilewright as tw
 
+pytestmark = pytest.mark.every_isa
+
 LENGTHS = (1, 2, 7, 16, 37, 64, 65, 130, 257, 520)
 
 

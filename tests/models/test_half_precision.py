@@ -16,6 +16,8 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
 from tilewright.ir.types import TensorType, f32
 
+pytestmark = pytest.mark.every_isa
+
 RNG = np.random.default_rng(0)
 WEIGHTS = [(RNG.standard_normal(s) / s[0] ** 0.5).astype(np.float32) for s in ((96, 256), (256, 40))]
 

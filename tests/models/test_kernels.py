@@ -10,6 +10,8 @@ import tilewright as tw
 from tests.models.compare import SIZES, assert_matches, compiled
 from tests.zoo.models import MINILM
 
+pytestmark = pytest.mark.every_isa
+
 
 def test_equal_layers_share_kernels_and_memory() -> None:
     library = tw.compile(MINILM.onnx_model("tiny", dynamic=True), dims=MINILM.dims, cache=False)

@@ -15,6 +15,8 @@ from onnx.reference import ReferenceEvaluator
 import tilewright as tw
 from tilewright.errors import ShapeError
 
+pytestmark = pytest.mark.every_isa
+
 
 def model(weight: np.ndarray[Any, Any]) -> onnx.ModelProto:
     graph = onnx.parser.parse_graph("""main (float8e4m3fn[N, 64] x, float s, uint2[N] k)

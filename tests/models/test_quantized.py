@@ -12,6 +12,8 @@ from onnx import helper, numpy_helper
 import tilewright as tw
 from tilewright.targets.cpu.isa import ISAS, runs_here
 
+pytestmark = pytest.mark.every_isa
+
 RNG = np.random.default_rng(0)
 TARGETS = pytest.mark.parametrize(
     "target",

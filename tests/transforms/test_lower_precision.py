@@ -20,6 +20,8 @@ from tilewright.transforms.choose_layout import choose_layout
 from tilewright.transforms.compose import absorb_permutations, compose
 from tilewright.transforms.lower_precision import CONVERSION, lower_precision
 
+pytestmark = pytest.mark.every_isa
+
 G: Any = graph
 
 

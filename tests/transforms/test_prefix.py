@@ -20,6 +20,8 @@ from tilewright.transforms.prefix import Prefix, match_prefix
 
 from .test_fusion import build, check_passes
 
+pytestmark = pytest.mark.every_isa
+
 SHAPES = [(37,), (3, 129, 7), (2, 9, 1100), (1, 1)]
 
 

@@ -15,6 +15,8 @@ from tilewright.ir.types import DType, bf16, f32
 
 from .test_fusion import build, check_passes
 
+pytestmark = pytest.mark.every_isa
+
 
 @pytest.mark.parametrize(
     "shape,axes,kernels",

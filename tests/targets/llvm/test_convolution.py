@@ -13,6 +13,8 @@ from torch import nn
 
 import tilewright as tw
 
+pytestmark = pytest.mark.every_isa
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense 3x3": (lambda: nn.Conv2d(20, 37, 3, padding=1), (2, 20, 9, 13)),
     "dense, small image": (lambda: nn.Conv2d(70, 130, 3, padding=1), (1, 70, 4, 5)),

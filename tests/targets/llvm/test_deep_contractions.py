@@ -20,6 +20,8 @@ from tilewright.lowering.pipeline import LoweringOptions, lower
 from tilewright.schedule import Schedule
 from tilewright.targets.llvm.rules import Machine, schedule_kernel
 
+pytestmark = pytest.mark.every_isa
+
 RNG = np.random.default_rng(0)
 ROWS = symbol("m", 1, 128)
 

@@ -15,6 +15,8 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module, Value
 from tilewright.ir.types import DType, TensorType, bf16, f16, f32
 
+pytestmark = pytest.mark.every_isa
+
 
 def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool, transposed: bool = True) -> Module:
     """``a @ b.T`` (or ``a @ b``), with a bias or without."""

@@ -12,6 +12,8 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
 from tilewright.ir.types import DType, TensorType, bf16, f32, f64, i8, i64
 
+pytestmark = pytest.mark.every_isa
+
 
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, i8], ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 2])

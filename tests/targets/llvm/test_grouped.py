@@ -19,6 +19,8 @@ from tilewright.targets.base import resolve
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.llvm.brgemm import panel_of
 
+pytestmark = pytest.mark.every_isa
+
 COUNT = 5
 S = symbol("s", 1, 90)
 

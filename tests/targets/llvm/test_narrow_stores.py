@@ -13,6 +13,8 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module
 from tilewright.ir.types import DType, TensorType, f32, i8, i16, i32, u8
 
+pytestmark = pytest.mark.every_isa
+
 
 @pytest.mark.parametrize("source,target", [(i32, i8), (f32, i8), (f32, u8), (f32, i16)], ids=lambda t: t.name)
 @pytest.mark.parametrize("turned", [False, True])

@@ -18,6 +18,8 @@ from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64,
 from tilewright.lowering.pipeline import LoweringOptions, lower, tensor_passes
 from tilewright.targets.webgpu.rules import schedule_kernel
 
+pytestmark = pytest.mark.every_isa
+
 DTYPES = [f64, f32, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64, boolean]
 
 

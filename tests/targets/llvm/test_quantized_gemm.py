@@ -17,6 +17,8 @@ from tilewright.ir.symbolic import Dim, symbol
 from tilewright.ir.types import DType, TensorType, bf16, f32, i8
 from tilewright.targets.base import resolve
 
+pytestmark = pytest.mark.every_isa
+
 PLAIN = "cpu:x86-64-v3"
 
 

@@ -9,6 +9,8 @@ import torch
 
 import tilewright as tw
 
+pytestmark = pytest.mark.every_isa
+
 generator = torch.Generator().manual_seed(0)
 
 
