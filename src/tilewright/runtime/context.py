@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 import sys
@@ -86,6 +87,19 @@ class Binding:
             rank, where = fields[3], fields[7]
             self.outputs.append((tuple((ctypes.c_int64 * rank).from_address(where)) if rank else (), dtype))
         self.out_shapes = tuple([shape for shape, _ in self.outputs])
+        made = [(dtype, shape) for shape, dtype in self.outputs]
+        self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in (*inputs, *made)]
+        """Bytes of each tensor."""
+
+    def outputs_overlap(self) -> bool:
+        """Whether an output shares memory with another tensor, by the addresses that were written last."""
+        spans = list(zip(self.addresses, self.sizes, strict=True))
+        for k in range(len(spans) - len(self.outputs), len(spans)):
+            start, size = spans[k]
+            for other, its in spans[:k]:
+                if start < other + its and other < start + size:
+                    return True
+        return False
 
 
 class OpenFile:
@@ -223,6 +237,9 @@ class Calls:
             if len(out) != len(self.out_dtypes) or not border.writable(out):
                 return None
             if border.plain_shapes(out, self.out_dtypes) != binding.out_shapes:
+                return None
+            border.write_addresses(binding.addresses, (*values, *out))
+            if binding.outputs_overlap():
                 return None
         return self.invoke(binding, values, border, out)
 

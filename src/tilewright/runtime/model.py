@@ -215,8 +215,8 @@ class CompiledModel(ABC):
         """Run the model once.
 
         `out`: a NumPy array or torch tensor, or a tuple of them, contiguous and of exactly the outputs' shapes, to be
-        filled and returned instead of new ones.
-        Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size.
+        filled and returned instead of new ones. One that shares memory with an input is filled after the run, from memory of its own.
+        Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size, or when tensors of `out` overlap each other.
         """
         self._refuse_without_main()
         if self._seed is not None and self._seed not in kwargs:
@@ -231,10 +231,15 @@ class CompiledModel(ABC):
         for array, spec in zip(arrays, self.inputs, strict=True):
             if array.dtype not in DTYPES and spec.dtype != "string":
                 raise ShapeError(f"input '{spec.name}': expected {spec.dtype}, got {array.dtype}")
-        results = self._execute(arrays, None if out is None else self._targets(out))
+        targets = None if out is None else self._targets(out)
+        filled = None if targets is None else self._apart(targets, arrays)
+        results = self._execute(arrays, filled)
         if finish is not None:
             finish()
-        if out is not None:
+        if targets is not None and filled is not None:
+            for target, array in zip(targets, filled, strict=True):
+                if array is not target:
+                    target[...] = array
             return out
         if values and type(values[0]) is not np.ndarray:
             results = [r if r.dtype.kind == "O" else like(r, values[0]) for r in results]
@@ -320,6 +325,8 @@ class CompiledModel(ABC):
             raise ShapeError(f"the model has {len(self.outputs)} outputs, got {len(given)} tensors in 'out'")
         targets = []
         for tensor, spec, dtype in zip(given, self.outputs, self._output_dtypes, strict=True):
+            if isinstance(tensor, np.ma.MaskedArray):
+                raise ShapeError(f"output '{spec.name}': 'out' is a masked array; give the array behind it (.data)")
             array = to_numpy(tensor, spec.name, dtype)
             if array.dtype not in DTYPES or not array.flags.writeable or not _same_memory(array, tensor):
                 raise ShapeError(f"output '{spec.name}': 'out' must be a writable, contiguous tensor of {spec.dtype}")
@@ -327,6 +334,26 @@ class CompiledModel(ABC):
                 raise ShapeError(f"output '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
             targets.append(array)
         return targets
+
+    def _apart(self, targets: list[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """`targets`, with new arrays in place of those that share memory with an input: a model may read an input after it has begun an output.
+
+        Raises ShapeError: an output overlaps another one, or an input that the model changes.
+        """
+        found = []
+        for index, target in enumerate(targets):
+            name = self.outputs[index].name
+            for k, other in enumerate(targets[:index]):
+                if np.may_share_memory(target, other):
+                    raise ShapeError(f"output '{name}': 'out' overlaps that of output '{self.outputs[k].name}'")
+            for k in self._updated:
+                if np.may_share_memory(target, arrays[k]):
+                    raise ShapeError(
+                        f"output '{name}': 'out' overlaps input '{self._names[k]}', which the model changes"
+                    )
+            shared = any(np.may_share_memory(target, array) for array in arrays)
+            found.append(np.empty_like(target) if shared else target)
+        return found
 
     def __enter__(self) -> CompiledModel:
         return self

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from tilewright.errors import ShapeError
+from tilewright.runtime.tensors import refuse_masks
 
 Places = int | None | Sequence["int | None"] | tuple[Literal["complex"], int, int]
 """Of a value among the tensors: one place; several for a list; None where there is no value; those of the two parts of complex numbers."""
@@ -95,6 +96,7 @@ def _is_complex(places: object) -> TypeGuard[tuple[Literal["complex"], int, int]
 
 def _parts(value: Any, name: str) -> tuple[Any, Any]:
     """Real and imaginary part of a NumPy array, a torch tensor, or what NumPy takes."""
+    refuse_masks(value, name)
     if not hasattr(value, "dtype"):
         value = np.asarray(value)
     if not str(value.dtype).rpartition(".")[2].startswith("complex"):

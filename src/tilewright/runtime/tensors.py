@@ -62,8 +62,8 @@ def is_torch(value: Any) -> bool:
 def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
     """A C-contiguous, aligned array with the contents of `value`, sharing its memory if it can.
 
-    Python numbers and sequences take `dtype`, the input's own; a tensor keeps its data type, whatever it is.
-    Raises ShapeError, naming the input, for what is not a tensor in the CPU's memory.
+    Python numbers and sequences take `dtype`, the input's own, which must hold them: no floats for integers. A tensor keeps its data type, whatever it is.
+    Raises ShapeError, naming the input, for what is not a tensor in the CPU's memory, and for a masked array that hides elements.
     """
     if dtype is STRING:
         return _strings(value, name)
@@ -78,6 +78,7 @@ def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
 def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
     if is_torch(value):
         return _from_torch(value, name)
+    refuse_masks(value, name)
     try:
         if isinstance(value, np.ndarray | np.generic):
             return np.asarray(value)
@@ -85,9 +86,38 @@ def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
             return np.from_dlpack(value)
         if hasattr(value, "__array__"):
             return np.asarray(value)
-        return np.asarray(value, dtype=dtype)
+        return _of_numbers(value, name, dtype)
+    except ShapeError:
+        raise
     except Exception as error:
         raise ShapeError(f"input '{name}': a {type(value).__name__} cannot be read as a tensor: {error}") from error
+
+
+def refuse_masks(value: Any, name: str) -> None:
+    """Raises ShapeError: `value` is a masked array that hides elements, which no model knows of."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ShapeError(
+            f"input '{name}': a masked array with hidden elements; give .filled(number), or a mask as an input of its own"
+        )
+
+
+def _of_numbers(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
+    """Python numbers, or sequences of them, in `dtype`, where it holds them. Raises ShapeError where it does not, or where they are no numbers."""
+    given = np.asarray(value)
+    if not given.size:
+        return given.astype(dtype)
+    integers = all(isinstance(x, int) for x in given.flat) if given.dtype.kind == "O" else given.dtype.kind in "iu"
+    if not integers and given.dtype.kind not in "bfcV":
+        raise ShapeError(f"input '{name}': expected numbers, got {type(next(given.flat)).__name__}")
+    code = DTYPES[dtype][0] if dtype in DTYPES else None
+    if code in (0, 1, 6) and not (integers or given.dtype.kind == "b"):
+        raise ShapeError(
+            f"input '{name}': expected {dtype.name}, got floating point numbers; round them, or give them as an array of {dtype.name}"
+        )
+    found = np.asarray(value, dtype=dtype)
+    if code in (0, 1, 6) and not np.array_equal(found.astype(given.dtype), given):
+        raise ShapeError(f"input '{name}': {dtype.name} does not hold all of the numbers given")
+    return found
 
 
 def _strings(value: Any, name: str) -> np.ndarray:
