@@ -33,6 +33,23 @@ def page() -> Iterator[str]:
     models = HERE / "hf_sweep.json"
     if models.exists():
         yield from hf_page.section(json.loads(models.read_text()))
+    yield from _CONVERSIONS.splitlines()
+
+
+_CONVERSIONS = """
+## Floats that an integer type does not hold
+
+PyTorch, NumPy and ONNX Runtime leave to the processor what becomes of `torch.tensor(300.0).to(torch.uint8)`. Models of all three, and traced functions, follow one
+rule, on every target and in every pass (`src/tilewright/frontends/conversions.py`):
+
+| to | a number within | is | beyond |
+|---|---|---|---|
+| 2 to 16 bits | int32 | truncated toward zero, of which the lower bits are taken: -1.5 is 255 and 300.0 is 44 as uint8 | the lower bits of int32's nearest number |
+| uint32 | int64 | likewise | the lower bits of int64's nearest number |
+| int32, int64, uint64 | the type itself | truncated toward zero | the type's nearest number |
+
+NaN is 0. Within these ranges this is what the three do on x86 and ARM; beyond them ARM does the same, and x86 takes the least number of int32 or int64 for every
+number and NaN. StableHLO and JAX have a rule of their own, the nearest number of the type itself."""
 
 
 def _page_of(lines: Iterator[str], path: Path) -> None:

@@ -26,6 +26,7 @@ from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
 from ..complex import Complex, describe_border, flat, joined, part_names
+from ..conversions import conversion_steps
 from ..unsupported import unsupported
 from .registry import complex_importers, importers
 from .symbols import SymbolMap, Untranslatable
@@ -88,6 +89,12 @@ class Node:
 
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if x.type.dtype is dtype else self.emit(g.Cast(x, dtype=dtype))  # type: ignore[no-any-return]
+
+    def converted(self, x: Value, dtype: DType) -> Value:
+        """`x` converted as a program asks for, see `frontends.conversions`."""
+        for step in conversion_steps(x.type.dtype, dtype, x):
+            x = self.cast(x, step)
+        return x
 
     def as_tensor(self, x: Any, dtype: DType) -> Value:
         """A tensor or number converted to `dtype`."""

@@ -9,6 +9,7 @@ from typing import Any
 from ...dialects import graph as g
 from ...dialects.graph.elementwise import BINARY, UNARY
 from ...ir.types import DType, boolean, i64
+from ..conversions import conversion_steps
 from .dtypes import dtype_of, inexact
 from .tensor import FUNCTIONS, Tensor, apply, as_tensor, function, together
 
@@ -251,9 +252,11 @@ def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: 
 
 @function()
 def astype(x: Any, dtype: Any, copy: bool = True) -> Tensor:
-    """Conversion; from floating point to integers truncating and saturating, NaN to 0."""
+    """Conversion; from floating point to integers truncating, and as `frontends.conversions` says where the integer type does not hold a number."""
     x, wanted = as_tensor(x), dtype_of(dtype)
-    return x if x.type.dtype is wanted else apply(g.Cast, x, dtype=wanted)  # type: ignore[no-any-return]
+    for step in conversion_steps(x.type.dtype, wanted) if x.type.dtype is not wanted else ():
+        x = apply(g.Cast, x, dtype=step)
+    return x
 
 
 @function()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....dialects import interpreted
 from ....ir.core import Value
-from ....ir.types import DType, f32, i32, string
+from ....ir.types import DType, f32, string
+from ...conversions import conversion_steps
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _cast_like(n: Node) -> Value:
 
 
 def _converted(n: Node, x: Value, dtype: DType) -> Value:
-    """Cast with its attributes: floats of 8 bits saturate unless told otherwise, integers of 4 and 2 bits wrap around."""
+    """Cast with its attributes: floats of 8 bits saturate unless told otherwise, integers of few bits wrap around."""
     if x.type.dtype is dtype:
         return x
     if x.type.dtype is string:
@@ -175,9 +176,9 @@ def _converted(n: Node, x: Value, dtype: DType) -> Value:
         return _power_of_two(n, cast(n, x, f32), dtype)
     if dtype.is_float and dtype.bits == 8:
         return to_float8(n, x, dtype)
-    if dtype.is_integer and dtype.is_sub_byte and x.type.dtype.is_float:
-        x = cast(n, x, i32)
-    return cast(n, x, dtype)
+    for step in conversion_steps(x.type.dtype, dtype, x):
+        x = cast(n, x, step)
+    return x
 
 
 def to_float8(n: Node, x: Value, dtype: DType) -> Value:

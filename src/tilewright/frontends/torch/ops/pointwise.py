@@ -159,7 +159,7 @@ def nan_to_num(
     "prims.convert_element_type.default",
 )
 def convert(n: Node, x: Value, *_: Any, **__: Any) -> Value:
-    return n.cast(x, n.result_dtype())
+    return n.converted(x, n.result_dtype())
 
 
 @importer("aten.view.dtype")
@@ -171,7 +171,7 @@ def reinterpreted(n: Node, x: Value, dtype: DType) -> Value:
 
 @importer("aten.copy.default")
 def copy(n: Node, x: Value, source: Value, *_: Any) -> Value:
-    return n.broadcast(n.cast(source, x.type.dtype), x.type.shape)
+    return n.broadcast(n.converted(source, x.type.dtype), x.type.shape)
 
 
 # -- Activations -----------------------------------------------------------------------------------------------------------------------
