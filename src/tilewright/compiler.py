@@ -648,12 +648,15 @@ def load(
     Raises:
         ArtifactError: not there, damaged, of another ABI version, for a processor with other features, or with weights that are not its own.
     """
+    from .artifact.kinds import kind_of
+
     path = Path(path)
-    if path.suffix == ".wasm":
+    kind = kind_of(path)  # names may have been changed
+    if kind.format == "WebAssembly":
         from .runtime.wasm import WasmLibrary
 
         return WasmLibrary(path, weights=weights)
-    if path.suffix == ".tar":
+    if kind.format == "tar":
         from .runtime.webgpu import load_webgpu
 
         return load_webgpu(path)

@@ -89,6 +89,18 @@ def test_a_file_written_over_in_place_is_told(tmp_path: Path) -> None:
 
 
 @posix
+def test_nothing_is_run_of_a_file_written_over(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "m.so", 2.0), saved(tmp_path / "n.so", 3.0)
+    library = tw.load(first)
+    library(X)
+    first.write_bytes(second.read_bytes()[:-1000] + bytes(1000))
+    library.close()  # frees nothing: the code that could lies there no longer
+    gc.collect()
+    shutil.copyfile(second, first)
+    np.testing.assert_array_equal(tw.load(first)(X), 3 * X)
+
+
+@posix
 def test_sessions_belong_to_their_library_and_not_to_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path / "m.so", 2.0, weights="beside")
     monkeypatch.chdir(tmp_path)

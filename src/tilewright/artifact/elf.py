@@ -5,6 +5,7 @@ System V ABI, "Object Files" and "Program Loading"; e_machine and e_flags from t
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -63,6 +64,24 @@ def object_file(data: bytes, symbol: str, triple: str) -> bytes:
     ident = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8)  # 64 bit, little-endian, version 1, System V
     parts[0] = _HEADER.pack(ident, 1, machine, 1, 0, 0, table, flags, 64, 0, 0, _SECTION.size, len(rows), 4)
     return b"".join(parts)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file holds all that its program headers say: the system's loader maps what they say, and a page that is not there kills the process."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        head = file.read(_HEADER.size)
+        if len(head) < _HEADER.size:
+            return False
+        table, entry, count = (*struct.unpack_from("<Q", head, 32), *struct.unpack_from("<HH", head, 54))
+        if entry != _SEGMENT.size or count == 0:
+            return False
+        file.seek(table)
+        rows = file.read(entry * count)
+        if len(rows) < entry * count:
+            return False
+    return all(offset + length <= size for _, _, offset, _, _, length, _, _ in _SEGMENT.iter_unpack(rows))
 
 
 def append_segment(path: Path, data: np.ndarray, marker: bytes, at: int) -> None:

@@ -19,6 +19,7 @@ import xxhash
 
 from tilewright.artifact import elf, trailer
 from tilewright.artifact.files import copy_whole, written_whole
+from tilewright.artifact.kinds import check_suffix, suffix_of, suffixes_of
 from tilewright.artifact.sources import (
     COMPILE_FLAGS,
     EXPORTS,
@@ -89,7 +90,7 @@ def link_library(
         link.link_shared(parts, partial, target, WASM_EXPORTS if is_wasm else EXPORTS)
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
-        sign(partial, wasm=is_wasm)
+        sign(partial, wasm=is_wasm, metadata=text)
     trailer.trust(path)
     return path
 
@@ -107,16 +108,18 @@ def save_artifact(
     """Write a library with tilewright.h beside it, or a `.tar` of the unlinked parts: objects, the runtime's sources and headers, both blobs as raw
     files, metadata.json. Its weights, `size` bytes of `parts`, go inside, or `beside` it into a file of their own.
 
-    Raises ArtifactError when a file cannot be written.
+    Raises ArtifactError when a file cannot be written, or its name is one of another kind of artifact.
     """
     path = Path(path)
+    triple = target if isinstance(target, str) else str(target.triple)
+    check_suffix(path, suffixes_of(triple), triple)
     if beside:
         file = path.with_suffix(SUFFIX)
         weights: Any = write_weights(file, parts, size)
         metadata = {**metadata, "weights": weights.to_metadata(file.name)}
     else:
         weights = gather_weights(parts, size)
-    if path.suffix == ".tar":
+    if suffix_of(path) == ".tar":
         return _save_tar(path, objects, weights, metadata)
     link_library(path, objects, metadata, target, weights=weights)
     copy_whole(HEADER, path.with_name(HEADER.name))
@@ -152,12 +155,12 @@ def save_files(path: Path, files: Mapping[str, bytes | bytearray]) -> Path:
     return path
 
 
-def sign(path: Path, *, wasm: bool = False) -> None:
-    """Append the trailer; in a WebAssembly module, as the tail of a custom section named "tilewright"."""
+def sign(path: Path, *, wasm: bool = False, metadata: bytes = b"") -> None:
+    """Append the trailer, which tells where `metadata` are; in a WebAssembly module, as the tail of a custom section named "tilewright"."""
     if wasm:
         name = b"\x0atilewright"
         with path.open("ab") as file:
             file.write(bytes([0, len(name) + trailer.SIZE]) + name)
-    ending = trailer.make_trailer(path)
+    ending = trailer.make_trailer(path, metadata.rstrip(b"\0"))
     with path.open("ab") as file:
         file.write(ending)

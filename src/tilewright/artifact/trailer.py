@@ -1,7 +1,7 @@
 """The last 64 bytes of an artifact: how a reader knows that the file is whole before it runs any of it.
 
 Layout, little-endian: 8 bytes magic `TILEWRT\\x01`, u32 format version, u32 zero, u64 length of everything before
-the trailer, 16 bytes XXH3-128 of it, 24 bytes zero. Loaders of ELF, Mach-O and PE ignore bytes after the last section;
+the trailer, 16 bytes XXH3-128 of it, u64 place and u64 length of the metadata (JSON; 0: they are not told), 8 bytes zero. Loaders of ELF, Mach-O and PE ignore bytes after the last section;
 a WebAssembly module carries the trailer as the tail of a custom section, see `tilewright.artifact.package`.
 
 The checksum covers every byte. It finds damage, not forgery: artifacts are code, load only those you trust. A file found whole
@@ -11,21 +11,28 @@ user has just written: only the first load of weights that came from elsewhere r
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import struct
+import tarfile
 import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import xxhash
 
 from tilewright import disk_cache
-from tilewright.errors import ArtifactError
+from tilewright.artifact.kinds import kind_of
+from tilewright.errors import ArtifactError, TilewrightError
 
 MAGIC = b"TILEWRT\x01"
 FORMAT_VERSION = 1
-_LAYOUT = struct.Struct("<8sIIQ16s24x")
+_LAYOUT = struct.Struct("<8sIIQ16sQQ8x")
 SIZE = _LAYOUT.size
 
 _CHUNK = 1 << 20
@@ -35,11 +42,74 @@ _SETTLED = 2_000_000_000
 """Nanoseconds after which a file's times tell of every later change, on file systems with coarse clocks too."""
 
 
-def make_trailer(path: Path) -> bytes:
-    """The trailer for the file's present contents."""
+def make_trailer(path: Path, metadata: bytes = b"") -> bytes:
+    """The trailer for the file's present contents, in which `metadata` stand somewhere."""
     length = path.stat().st_size
     with path.open("rb") as file:
-        return _LAYOUT.pack(MAGIC, FORMAT_VERSION, 0, length, _digest(file, length))
+        at = _find(file, metadata) if metadata else -1
+        file.seek(0)
+        digest = _digest(file, length)
+    return _LAYOUT.pack(MAGIC, FORMAT_VERSION, 0, length, digest, *((at, len(metadata)) if at >= 0 else (0, 0)))
+
+
+def _find(file: BinaryIO, text: bytes) -> int:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        return whole.find(text)
+
+
+def read_metadata(path: Path) -> dict[str, Any] | None:
+    """What an artifact that `verify_file` has accepted says of itself, read without loading it, so of one for another machine, too; None where
+    the trailer does not tell its place. A ``.tar`` has them in metadata.json.
+
+    Raises ArtifactError: they are damaged.
+    """
+    with damaged(path, "its metadata"):
+        if kind_of(path).format == "tar":
+            with tarfile.open(path) as archive:
+                stream = archive.extractfile("metadata.json")
+                text = stream.read() if stream is not None else b""
+        else:
+            with path.open("rb") as file:
+                file.seek(-SIZE, os.SEEK_END)
+                *_, at, length = _LAYOUT.unpack(file.read(SIZE))
+                file.seek(at)
+                text = file.read(length)
+            if not length:
+                return None
+        return parse_metadata(path, text)
+
+
+def parse_metadata(path: str | Path, text: bytes) -> dict[str, Any]:
+    """Metadata from JSON. Raises ArtifactError: they are no JSON object."""
+    with damaged(path, "its metadata"):
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise TypeError(f"they are no object, but {type(found).__name__}")
+    return found
+
+
+@contextmanager
+def damaged(path: str | Path, what: str) -> Iterator[None]:
+    """Turns what readers of all kinds raise for contents that are not what they should be into ArtifactError.
+
+    A checksum fits what was written; it does not say that Tilewright wrote it.
+    """
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OSError,
+        EOFError,
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        RecursionError,
+    ) as error:
+        raise ArtifactError(f"{path}: damaged file: {what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:
@@ -110,12 +180,15 @@ def _verify(path: Path, file: BinaryIO, size: int) -> None:
     if size < SIZE:
         raise ArtifactError(f"{path}: not a Tilewright artifact: only {size} bytes long")
     file.seek(size - SIZE)
-    magic, version, _, length, checksum = _LAYOUT.unpack(file.read(SIZE))
+    magic, version, _, length, checksum, *_ = _LAYOUT.unpack(file.read(SIZE))
     file.seek(0)
     if magic != MAGIC:
-        kind = _kind(file.read(8))
-        cut = "; if it came from tilewright, it was cut off or changed: copy or compile it again" if kind else ""
-        raise ArtifactError(f"{path}: not a Tilewright artifact: {kind or 'its end carries no signature'}{cut}")
+        kind = kind_of(path)
+        what, cut = "its end carries no signature", ""
+        if kind.format:
+            what = f"{kind} without its signature"
+            cut = "; if it came from tilewright, it was cut off or changed: copy or compile it again"
+        raise ArtifactError(f"{path}: not a Tilewright artifact: {what}{cut}")
     if version != FORMAT_VERSION:
         raise ArtifactError(
             f"{path}: its format is version {version}, this Tilewright reads version {FORMAT_VERSION}: "
@@ -125,11 +198,3 @@ def _verify(path: Path, file: BinaryIO, size: int) -> None:
         raise ArtifactError(f"{path}: damaged file: {length} bytes expected before its end, {size - SIZE} found")
     if _digest(file, length) != checksum:
         raise ArtifactError(f"{path}: damaged file: its checksum does not match its contents")
-
-
-def _kind(head: bytes) -> str:
-    names = {
-        b"\x7fELF": "a shared library without its signature",
-        b"\0asm": "a WebAssembly module without its signature",
-    }
-    return names.get(head[:4], "")

@@ -17,7 +17,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-ARTIFACT_SUFFIXES = (".so", ".dylib", ".dll", ".wasm", ".tar")
+from tilewright.artifact.kinds import SUFFIXES, check_suffix, suffix_of
+
+ARTIFACT_SUFFIXES = tuple(SUFFIXES)
 MODEL_SUFFIXES = (".onnx", ".pt2")
 
 ProgressFunction = Callable[..., None]
@@ -135,7 +137,22 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_artifact(path: str) -> bool:
     """Whether a path names an artifact rather than a model; decided by its suffix."""
-    return Path(path).suffix.lower() in ARTIFACT_SUFFIXES
+    return suffix_of(path) in ARTIFACT_SUFFIXES
+
+
+def check_output(path: str, target: str) -> None:
+    """Refuse, before anything is compiled, a file that cannot be written or whose name is not one of the target's artifacts."""
+    from tilewright.errors import ArtifactError
+    from tilewright.targets.base import resolve
+
+    try:
+        check_suffix(path, resolve(target).suffixes, f"target {target}")
+    except ArtifactError as error:
+        raise click.UsageError(f"--output {error}") from None
+    if not Path(path).resolve().parent.is_dir():
+        raise click.ClickException(f"{path}: its folder does not exist")
+    if Path(path).is_dir():
+        raise click.ClickException(f"{path}: is a folder, not a file")
 
 
 def dims_argument(dims: tuple[tuple[str, dict[int, str]], ...]) -> dict[str, dict[int, str]] | None:

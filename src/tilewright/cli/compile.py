@@ -12,6 +12,7 @@ from tilewright.opt_levels import DEFAULT, LEVELS
 
 from .common import (
     ARTIFACT_SUFFIXES,
+    check_output,
     compile_options,
     console,
     dims_argument,
@@ -53,10 +54,7 @@ def command(
     if is_artifact(model):
         raise click.UsageError(f"{model} is an artifact already; compile takes a model")
     require_file(model)
-    if Path(output).suffix.lower() not in ARTIFACT_SUFFIXES:
-        raise click.UsageError(f"--output {output}: the name must end in one of {', '.join(ARTIFACT_SUFFIXES)}")
-    if not Path(output).resolve().parent.is_dir():
-        raise click.ClickException(f"{output}: its folder does not exist")
+    check_output(output, target)
     begin = time.perf_counter()
     with progress_display() as progress:
         library = tw.compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from tilewright.errors import ArtifactError
 from tilewright.runtime.expressions import evaluate
 from tilewright.samples import symbol_bounds
 
-from .common import add_row, compile_options, console, is_artifact, number, obtain, shape_text
+from .common import add_row, compile_options, console, is_artifact, number, obtain, require_file, shape_text
 
 
 @click.command("inspect")
@@ -33,22 +34,34 @@ def command(
     """Show inputs, outputs, kernels and memory of MODEL (an artifact, or a model that is compiled first)."""
     if level and is_artifact(model):
         raise click.UsageError("an artifact holds no IR: give --ir the model that it was compiled from")
-    library = obtain(model, target, dims, threads, precision)
-    if level:
-        click.echo(library.ir(level))
-        return
+    metadata = metadata_of(model) if is_artifact(model) and not (dims or precision) else None
+    if metadata is None:
+        library = obtain(model, target, dims, threads, precision)
+        if level:
+            click.echo(library.ir(level))
+            return
+        metadata = library.metadata
     if as_json:
-        metadata = dict(library.metadata)
+        metadata = dict(metadata)
         if metadata.get("llm"):
             from tilewright.llm.memory import planned
 
             metadata["llm"] = {**metadata["llm"], "memory": planned(metadata).to_metadata()}
         click.echo(json.dumps(metadata, indent=2, ensure_ascii=False))
         return
-    _show(library.metadata, library)
+    _show(metadata)
 
 
-def _show(metadata: dict[str, Any], library: Any) -> None:
+def metadata_of(path: str) -> dict[str, Any] | None:
+    """What an artifact says of itself, also one for another machine; None where only the loaded artifact tells."""
+    from tilewright.artifact.trailer import read_metadata, verify_file
+
+    require_file(path)
+    verify_file(Path(path))
+    return read_metadata(Path(path))
+
+
+def _show(metadata: dict[str, Any]) -> None:
     out = console()
     functions = metadata.get("functions")
     if functions is None:

@@ -11,7 +11,7 @@ import click
 from tilewright.opt_levels import DEFAULT, LEVELS
 
 from . import llm_bench, llm_chat, llm_perplexity, llm_serve
-from .common import console, number, progress_display
+from .common import check_output, console, number, progress_display
 from .llm_model import CACHE_DTYPES, cache_dtype_option, calibrated, precision_option, read_tokens
 
 
@@ -155,6 +155,7 @@ def compile_command(
     from tilewright.llm.memory import MemoryEstimate, must_fit, planned
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
+    check_output(output, target)
     out = console()
 
     def show(label: str, text: object) -> None:

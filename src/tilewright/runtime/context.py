@@ -19,11 +19,11 @@ from tilewright.artifact.sources import ABI_VERSION
 from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.model import CompiledModel, exception_for
+from tilewright.runtime.native_code import NativeCode, written_over
 from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of
 
 if TYPE_CHECKING:
     from tilewright.runtime.library import Library
-    from tilewright.runtime.native_code import NativeCode
 
 _TENSOR = struct.Struct("=QiiiBBHQQQ")  # DLTensor of a 64-bit system: data, device, ndim, dtype, shape, strides, offset
 _CPU = 1
@@ -170,7 +170,8 @@ class Context:
 
 
 def _destroy(native: NativeCode, handle: ctypes.c_void_p) -> None:
-    native.tw_destroy(handle)
+    if not written_over(native.file, native.of):
+        native.tw_destroy(handle)
 
 
 def check(native: NativeCode, status: int) -> None:

@@ -7,10 +7,9 @@ several threads at once; ctypes lets go of the interpreter's lock during a call.
 from __future__ import annotations
 
 import ctypes
-import json
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +17,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tilewright.artifact.kinds import check_native, suffixes_of
 from tilewright.artifact.sources import ABI_VERSION
-from tilewright.artifact.trailer import unchanged, verify_file
-from tilewright.artifact.weights import SUFFIX, find_beside
+from tilewright.artifact.trailer import parse_metadata, verify_file
+from tilewright.artifact.weights import find_beside
 from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.context import Binding, Calls, Context, OpenFile
-from tilewright.runtime.model import CompiledModel, Function, KernelTime, goes_beside
+from tilewright.runtime.copies import Saved
+from tilewright.runtime.model import CompiledModel, Function, KernelTime
 from tilewright.runtime.native_code import NativeCode, code_of
 from tilewright.runtime.tensors import NUMPY
 
@@ -121,6 +122,7 @@ class Library(_Native):
         """Of all threads, in place of `_local`, where the context keeps states."""
         if verify:
             verify_file(self.path)
+            check_native(self.path)
         self._native = code or code_of(self.path)
         self._fingerprint = self._native.of
         self._native.users.add(self)
@@ -130,10 +132,7 @@ class Library(_Native):
                 f"{path}: its C interface is version {found}, this Tilewright speaks version {ABI_VERSION}: "
                 "compile the model again"
             )
-        try:
-            metadata = json.loads(self._native.tw_metadata())
-        except ValueError as error:
-            raise ArtifactError(f"{path}: damaged file: its metadata is not JSON: {error}") from error
+        metadata = parse_metadata(path, self._native.tw_metadata())
         self.library, self.index = self, 0
         self._given_weights = weights
         self._describe(metadata, str(path))
@@ -201,47 +200,31 @@ class Library(_Native):
 
     def save(self, path: str | Path, *, weights: str | None = None) -> Path:
         """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
-        from tilewright.artifact.files import copy_whole
-        from tilewright.artifact.sources import HEADER
-
         if self._parent is not None:
             return self._parent.save(path, weights=weights)
-        path = Path(path)
-        lie_beside = isinstance(self.weights, Path)
-        problem = ""
-        if weights is not None and goes_beside(path, weights) != lie_beside:
-            problem = (
-                f"the weights of {self.path} are {'beside' if lie_beside else 'inside'} it: to have them elsewhere"
-            )
-        elif not unchanged(self.path, self._fingerprint):
-            problem = f"{self.path}, from which this library was loaded, has been replaced or removed: to save it"
-        if problem:
-            if hasattr(self.origin, "compiled"):  # it came from the compiler's cache, which keeps weights inside
-                saved: Path = self.origin.compiled().save(path, weights=weights)
-                return saved
-            raise ArtifactError(f"{path}: {problem}, compile the model again")
-        if self.weights_file is not None:
-            copy_whole(Path(self.weights_file.name), path.with_suffix(SUFFIX))
-        copy_whole(self.path, path)
-        copy_whole(HEADER, path.with_name(HEADER.name))
-        return path
+        file = None if self.weights_file is None else Path(self.weights_file.name)
+        triple = self.metadata.get("target", {}).get("triple", "")
+        suffixes = suffixes_of(triple)
+        return Saved(self.path, self._fingerprint, file, suffixes, triple or "this machine").copy_to(
+            Path(path), weights, self.origin
+        )
 
     def close(self) -> None:
         """Free all contexts. No other thread may be in a call. The code is unmapped when no session uses it."""
-        self._end(lambda context: context.destroy())
+        self._end()
 
     def abandon(self) -> None:
-        """Let go of the contexts and run nothing of the library any more, not even what frees them: its file has been written over."""
+        """Refuse all calls from now on: the library's file has been written over, so its code lies in memory no longer."""
         self._why_closed = "the file of this library was written over while it was loaded"
-        self._end(lambda context: context.destroy.detach())
+        self._end()
 
-    def _end(self, end: Callable[[Context], object]) -> None:
+    def _end(self) -> None:
         with self._lock:
             self._closed = True
             for context in list(self._contexts):
                 for call in context.bound:
                     call.close(self._refuse)
-                end(context)
+                context.destroy()
             self._contexts.clear()
             self._local, self._shared = threading.local(), SimpleNamespace()
             self.__dict__.pop("_native", None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from tilewright.artifact.trailer import damaged
 from tilewright.errors import ArtifactError, InternalError, ShapeError, TilewrightError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
@@ -94,21 +95,19 @@ class CompiledModel(ABC):
 
     def _describe(self, metadata: dict[str, Any], where: str) -> None:
         self.metadata = metadata
-        try:
+        with damaged(where, "its metadata"):
             self.inputs, self.outputs = (
                 tuple(TensorSpec(t["name"], t["dtype"], tuple(t["shape"])) for t in metadata[side])
                 for side in ("inputs", "outputs")
             )
-        except (KeyError, TypeError) as error:
-            raise ArtifactError(f"{where}: its metadata does not describe inputs and outputs: {error}") from error
-        self._names = tuple(spec.name for spec in self.inputs)
-        self._dtypes = tuple(dtype_named(spec.dtype) for spec in self.inputs)
-        self._late = any(t.get("late", False) for t in metadata["outputs"])
-        self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
-        self._nested = Nested.of(metadata)
-        self._seed: str | None = metadata.get("seed")
-        self._updated = tuple(k for k, t in enumerate(metadata["inputs"]) if t.get("updated", False))
-        self._share(metadata, where)
+            self._names = tuple(spec.name for spec in self.inputs)
+            self._dtypes = tuple(dtype_named(spec.dtype) for spec in self.inputs)
+            self._late = any(t.get("late", False) for t in metadata["outputs"])
+            self._output_dtypes = tuple(dtype_named(spec.dtype) for spec in self.outputs)
+            self._nested = Nested.of(metadata)
+            self._seed: str | None = metadata.get("seed")
+            self._updated = tuple(k for k, t in enumerate(metadata["inputs"]) if t.get("updated", False))
+            self._share(metadata, where)
 
     def _share(self, metadata: dict[str, Any], where: str) -> None:
         """Set up what the functions of a library have in common."""

@@ -81,9 +81,8 @@ class NativeCode:
             library = ctypes.CDLL(_unused_name(file), mode=getattr(ctypes, "RTLD_LOCAL", 0))
         except OSError as error:
             raise ArtifactError(f"{path}: the system cannot load it: {error}") from error
-        unmap: Any = getattr(_ctypes, "dlclose", None) or _ctypes.FreeLibrary  # type: ignore[attr-defined]
-        self.unmap = weakref.finalize(self, unmap, library._handle)
-        self.unmap.atexit = False  # a process that ends needs none of it
+        self.file = file
+        weakref.finalize(self, _unmap, library._handle, file, of).atexit = False  # a process that ends needs none of it
         for name, (result, arguments) in _SIGNATURES.items():
             try:
                 address: Any = ctypes.cast(library[name], ctypes.c_void_p).value
@@ -91,6 +90,23 @@ class NativeCode:
                 raise ArtifactError(f"{path}: not a Tilewright artifact: it does not export {name}") from None
             # The library's own function objects refer to themselves, so they would wait for the garbage collector.
             setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(address))
+
+
+def written_over(file: Path, of: Fingerprint) -> bool:
+    """Whether a file that is mapped has other contents now: then nothing of its code may run, not even what frees memory."""
+    try:
+        now = fingerprint(file)
+    except OSError:
+        return False  # it was removed, or replaced by something else, and is as it was for those who have it open
+    return now.place == of.place and now != of
+
+
+def _unmap(handle: int, file: Path, of: Fingerprint) -> None:
+    if written_over(file, of):
+        _lost.append(of)
+        return
+    unmap: Any = getattr(_ctypes, "dlclose", None) or _ctypes.FreeLibrary  # type: ignore[attr-defined]
+    unmap(handle)
 
 
 _lock = threading.RLock()  # collecting garbage may run anything
@@ -125,12 +141,11 @@ def code_of(path: Path) -> NativeCode:
                 RuntimeWarning,
                 stacklevel=4,
             )
-            known.unmap.detach()  # that would run code of it
             _lost.append(known.of)
             for user in list(known.users):
                 user.abandon()
-        written_over = any(of.place == found.place for of in _lost)
-        code = _mapped[found.place] = _from_copy(path, found) if written_over else NativeCode(path, found, path)
+        known_otherwise = any(of.place == found.place for of in _lost)
+        code = _mapped[found.place] = _from_copy(path, found) if known_otherwise else NativeCode(path, found, path)
         return code
 
 

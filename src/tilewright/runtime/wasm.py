@@ -7,7 +7,6 @@ serves one call at a time, so calls take a lock.
 from __future__ import annotations
 
 import ctypes
-import json
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.artifact.kinds import suffixes_of
 from tilewright.artifact.sources import ABI_VERSION
-from tilewright.artifact.trailer import verify_file
+from tilewright.artifact.trailer import fingerprint, parse_metadata, verify_file
 from tilewright.artifact.weights import find_beside, read_weights
 from tilewright.errors import ArtifactError, TilewrightError
+from tilewright.runtime.copies import Saved
 from tilewright.runtime.model import CompiledModel, Function, exception_for
 from tilewright.runtime.tensors import DTYPES
 
@@ -42,9 +43,10 @@ class WasmLibrary(CompiledModel):
             import wasmtime
         except ImportError:
             raise ArtifactError(f"{path}: running WebAssembly needs wasmtime: pip install wasmtime") from None
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.num_threads = 1
         verify_file(self.path)
+        self._fingerprint = fingerprint(self.path)
         self._store: Any = wasmtime.Store()
         try:
             module = wasmtime.Module.from_file(self._store.engine, str(self.path))
@@ -56,9 +58,11 @@ class WasmLibrary(CompiledModel):
         found = self._call("tw_abi_version")
         if found != ABI_VERSION:
             raise ArtifactError(f"{path}: its C interface is version {found}, this Tilewright speaks {ABI_VERSION}")
-        self._describe(json.loads(self._text("tw_metadata")), str(path))
+        self._describe(parse_metadata(path, self._text("tw_metadata").encode()), str(path))
+        self._weights_file: Path | None = None
         if not isinstance(weights, np.ndarray):
-            file = find_beside(self.path, self.metadata) if weights is None else Path(weights)
+            file = find_beside(self.path, self.metadata) if weights is None else Path(weights).absolute()
+            self._weights_file = file
             weights = None if file is None else read_weights(file, self.metadata)
         self._context = self._create(weights)
 
@@ -181,6 +185,11 @@ class WasmLibrary(CompiledModel):
 
     def reset_states(self) -> None:
         self._checked("tw_reset", self._context)
+
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+        """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
+        file = Saved(self.path, self._fingerprint, self._weights_file, suffixes_of("wasm32"), "wasm32")
+        return file.copy_to(Path(path), weights, self.origin)
 
     def close(self) -> None:
         """Free the context; the instance goes with this object."""

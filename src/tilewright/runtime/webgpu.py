@@ -10,7 +10,7 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,15 @@ class WebgpuLibrary(CompiledModel):
     """
 
     def __init__(
-        self, metadata: dict[str, Any], program: dict[str, Any], kernels: dict[str, str], weights: Sequence[np.ndarray]
+        self,
+        metadata: dict[str, Any],
+        program: dict[str, Any],
+        kernels: dict[str, str],
+        weights: Sequence[np.ndarray],
+        where: str = "webgpu",
     ) -> None:
         self._program, self._kernels, self._weights = program, kernels, list(weights)
-        self._describe(metadata, "webgpu")
+        self._describe(metadata, where)
         self._lock = threading.Lock()
         self._device: Any = _open_device()
         self._pipelines: dict[str, Any] = {}
@@ -136,9 +141,11 @@ class WebgpuLibrary(CompiledModel):
 
     def save(self, path: str | Path, *, weights: str | None = None) -> Path:
         """Write the artifact (a ``.tar``), with its weights inside."""
+        from tilewright.artifact.kinds import check_suffix
         from tilewright.artifact.package import save_files
         from tilewright.runtime.model import goes_beside
 
+        check_suffix(path, (".tar",), "webgpu")
         if goes_beside(path, weights):
             raise ArtifactError(f"{path}: an artifact for WebGPU has its weights inside")
         files = {
@@ -162,21 +169,40 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
     Raises:
         ArtifactError: not such an artifact, or damaged.
     """
-    from tilewright.artifact.trailer import verify_file
+    from tilewright.artifact.trailer import damaged, parse_metadata, verify_file
 
     verify_file(Path(path))
-    with tarfile.open(path) as archive:
-        files = {m.name: stream.read() for m in archive.getmembers() if (stream := archive.extractfile(m)) is not None}
-    if "program.json" not in files:
-        raise ArtifactError(f"{path}: holds objects and sources to link yourself; it cannot be loaded")
-    with np.load(io.BytesIO(files["weights.npz"])) as stored:
-        weights = [stored[f"arr_{k}"] for k in range(len(stored.files))]
-    kernels = {
-        name.removeprefix("kernels/").removesuffix(".wgsl"): data.decode()
-        for name, data in files.items()
-        if name.startswith("kernels/")
-    }
-    return WebgpuLibrary(json.loads(files["metadata.json"]), json.loads(files["program.json"]), kernels, weights)
+    with damaged(path, "the archive"):
+        with tarfile.open(path) as archive:
+            files = {
+                m.name: stream.read() for m in archive.getmembers() if (stream := archive.extractfile(m)) is not None
+            }
+        if "program.json" not in files:
+            raise ArtifactError(f"{path}: holds objects and sources to link yourself; it cannot be loaded")
+        with np.load(io.BytesIO(files["weights.npz"]), allow_pickle=False) as stored:
+            weights = [stored[f"arr_{k}"] for k in range(len(stored.files))]
+        kernels = {
+            name.removeprefix("kernels/").removesuffix(".wgsl"): data.decode()
+            for name, data in files.items()
+            if name.startswith("kernels/")
+        }
+        metadata, program = parse_metadata(path, files["metadata.json"]), json.loads(files["program.json"])
+        _check_program(program, kernels, len(weights))
+    return WebgpuLibrary(metadata, program, kernels, weights, str(path))
+
+
+def _check_program(program: dict[str, Any], kernels: Mapping[str, str], constants: int) -> None:
+    """Raises KeyError, IndexError or TypeError: the program is not of the form that `targets.webgpu.program` describes."""
+    slots = len([[*sizes] for sizes in program["slots"]])
+    counts = {"constant": constants, "slot": slots}
+    for step in program["steps"]:
+        for place, number in step["copy"] if "copy" in step else step["buffers"]:
+            if place not in ("input", "output", "constant", "slot") or not 0 <= number < counts.get(place, number + 1):
+                raise KeyError(f"no buffer {place!r} {number}")
+        if "copy" in step:
+            str(step["size"])
+        else:
+            kernels[step["kernel"]], step["groups"], [*step["dims"]]
 
 
 def _open_device() -> Any:

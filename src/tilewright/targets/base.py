@@ -24,8 +24,13 @@ class Target(ABC):
     precisions: tuple[str, ...] = ()
     """What `precision` of `tilewright.compile` may ask for, beside the model's own arithmetic."""
 
-    suffix: str = ".so"
-    """Of the artifact's file."""
+    suffixes: tuple[str, ...] = (".so", ".tar")
+    """What the names of its artifacts may end in; the first is what the cache calls them."""
+
+    @property
+    def suffix(self) -> str:
+        """Of artifacts in the cache."""
+        return self.suffixes[0]
 
     runs_here: bool = True
     """Whether this process can load and run what is compiled."""

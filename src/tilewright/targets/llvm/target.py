@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...artifact.kinds import suffixes_of
 from ...dialects import loop
 from ...ir.types import bf16, f32, i8, u8
 from ...lowering.pipeline import Lowered, LoweringOptions
@@ -28,6 +29,7 @@ class LlvmTarget(Target):
     def __init__(self, name: str, isa: Isa) -> None:
         self.name = name
         self.isa = isa
+        self.suffixes = suffixes_of(isa.triple)
         self.precisions = ("bf16", "f16") if isa.half else ("bf16",)
 
     @property

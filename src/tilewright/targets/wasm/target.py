@@ -18,8 +18,6 @@ class BuiltWasmLibrary(BuiltCode, WasmLibrary):
 
 
 class WasmTarget(LlvmTarget):
-    suffix = ".wasm"
-
     def __init__(self) -> None:
         super().__init__("wasm32", WASM32)
 

@@ -19,7 +19,7 @@ from .wgsl import print_shader
 class WebgpuTarget(Target):
     name = "webgpu"
     code_level = "wgsl"
-    suffix = ".tar"
+    suffixes = (".tar",)
 
     @property
     def lowering(self) -> LoweringOptions:

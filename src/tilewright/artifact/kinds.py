@@ -1,0 +1,133 @@
+"""Kinds of artifacts: how a file's name ends for each target, and what kind of file one is, by its first bytes."""
+
+from __future__ import annotations
+
+import platform
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.artifact import elf
+from tilewright.errors import ArtifactError
+
+SUFFIXES = {
+    ".so": "a shared library",
+    ".dylib": "a shared library for macOS",
+    ".dll": "a shared library for Windows",
+    ".wasm": "a WebAssembly module",
+    ".tar": "an archive",
+}
+"""Of all artifacts, and what they are."""
+
+_VERSIONED = re.compile(r"\.so(\.\d+)*$", re.IGNORECASE)
+_ELF_MACHINES = {
+    3: "32-bit x86", 20: "32-bit PowerPC", 21: "ppc64", 22: "s390x", 40: "32-bit ARM", 62: "x86_64", 183: "aarch64", 243: "riscv64", 258: "loongarch64"
+}  # fmt: skip
+_MACH_MACHINES = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
+_PE_MACHINES = {0x8664: "x86_64", 0xAA64: "aarch64", 0x14C: "32-bit x86"}
+_OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+_HOST_FORMATS = {"Darwin": "Mach-O", "Windows": "PE"}
+
+
+def suffixes_of(triple: str) -> tuple[str, ...]:
+    """What the names of artifacts for an LLVM triple may end in; the usual one is the first."""
+    if triple.startswith("wasm"):
+        return (".wasm", ".tar")
+    if any(system in triple for system in ("apple", "darwin", "macos")):
+        return (".dylib", ".so", ".tar")
+    return (".dll", ".tar") if "windows" in triple else (".so", ".tar")
+
+
+def suffix_of(path: str | Path) -> str:
+    """What a name ends in, as in `SUFFIXES`: ``.so`` for ``libmodel.so.1``."""
+    return ".so" if _VERSIONED.search(Path(path).name) else Path(path).suffix.lower()
+
+
+def check_suffix(path: str | Path, suffixes: Sequence[str], target: str) -> None:
+    """Raises ArtifactError unless the name of `path` ends in one of `suffixes`, which fit the target; says what would be right."""
+    if suffix_of(path) in suffixes:
+        return
+    ending = Path(path).suffix
+    other = ": that is what the target wasm32 makes" if ending.lower() == ".wasm" else ""
+    right = Path(path).with_suffix(suffixes[0]).name if Path(path).name else f"model{suffixes[0]}"
+    raise ArtifactError(
+        f"{path}: an artifact for {target} is a file whose name ends in {' or '.join(suffixes)}, not in {ending or 'nothing'}{other}; "
+        f"call it {right}"
+    )
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """What a file is: its format ("ELF", "Mach-O", "PE", "WebAssembly", "tar", "" for another), and for which machine."""
+
+    format: str
+    machine: str = ""
+    system: str = ""
+
+    def __str__(self) -> str:
+        if not self.format:
+            return "a file of another kind"
+        names = {"WebAssembly": "a WebAssembly module", "tar": "a tar archive"}
+        return names.get(self.format) or f"a shared library for {self.system} on {self.machine}"
+
+    @property
+    def native(self) -> bool:
+        """Whether it is a shared library, of whatever system."""
+        return bool(self.machine)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether it is a shared library of this system and kind of processor."""
+        machine = platform.machine().lower()
+        wanted = _HOST_FORMATS.get(platform.system(), "ELF"), _OTHER_NAMES.get(machine, machine)
+        return (self.format, self.machine) == wanted
+
+
+def kind_of(path: Path) -> FileKind:
+    """What kind of file `path` is. Raises ArtifactError: it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1024)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return _kind(head.ljust(1024, b"\0"))
+
+
+def _kind(head: bytes) -> FileKind:
+    if head[:4] == b"\0asm":
+        return FileKind("WebAssembly")
+    if head[257:262] == b"ustar":
+        return FileKind("tar")
+    if head[:4] == b"\x7fELF":
+        (number,) = struct.unpack_from("<H" if head[5] == 1 else ">H", head, 18)
+        return FileKind("ELF", _ELF_MACHINES.get(number, f"processor {number}"), {9: "FreeBSD"}.get(head[7], "Linux"))
+    if head[:4] == b"\xcf\xfa\xed\xfe":
+        (number,) = struct.unpack_from("<I", head, 4)
+        return FileKind("Mach-O", _MACH_MACHINES.get(number, f"processor {number:#x}"), "macOS")
+    if head[:4] == b"\xca\xfe\xba\xbe":
+        return FileKind("Mach-O", "several processors", "macOS")
+    if head[:2] == b"MZ":
+        (at,) = struct.unpack_from("<I", head, 60)
+        if head[at : at + 4] == b"PE\0\0" and at + 6 <= len(head):
+            (number,) = struct.unpack_from("<H", head, at + 4)
+            return FileKind("PE", _PE_MACHINES.get(number, f"processor {number:#x}"), "Windows")
+    return FileKind("")
+
+
+def check_native(path: Path) -> None:
+    """Raises ArtifactError unless `path` is a shared library of this machine; says what it is instead."""
+    found = kind_of(path)
+    if found.native and not found.runs_here:
+        raise ArtifactError(
+            f"{path}: {found}; this machine is {platform.system()} on {platform.machine()}: run it there, or compile the model "
+            "for the target cpu"
+        )
+    if not found.native:
+        raise ArtifactError(f"{path}: not a Tilewright artifact: {found}")
+    if found.format == "ELF" and not elf.is_whole(path):
+        raise ArtifactError(f"{path}: damaged file: it is cut off")
+
+
+__all__ = ["SUFFIXES", "FileKind", "check_native", "check_suffix", "kind_of", "suffix_of", "suffixes_of"]

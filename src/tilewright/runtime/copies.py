@@ -1,0 +1,55 @@
+"""Saving a library that came from a file: a copy of that file, or the model compiled again where a copy will not do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.artifact.files import copy_whole
+from tilewright.artifact.kinds import check_suffix, suffix_of
+from tilewright.artifact.sources import HEADER
+from tilewright.artifact.trailer import Fingerprint, unchanged
+from tilewright.artifact.weights import SUFFIX
+from tilewright.errors import ArtifactError
+from tilewright.runtime.model import goes_beside
+
+
+@dataclass(frozen=True)
+class Saved:
+    """An artifact's file `path` as it was loaded, where its `weights` lie if not inside, and what it may be called."""
+
+    path: Path
+    known: Fingerprint
+    weights: Path | None
+    suffixes: Sequence[str]
+    target: str
+
+    def copy_to(self, path: Path, weights: str | None, origin: Any) -> Path:
+        """Copy the artifact, with the C header beside it. `origin`, where it has ``compiled()``, gives the model compiled anew, for what no copy can be.
+
+        Raises ArtifactError: the name is of another kind of artifact, the file is there no longer, or its weights lie elsewhere than asked for.
+        """
+        check_suffix(path, self.suffixes, self.target)
+        problem = ""
+        if suffix_of(path) != suffix_of(self.path) and suffix_of(path) == ".tar":
+            problem = f"{self.path} holds its parts linked: to have them apart"
+        elif weights is not None and goes_beside(path, weights) != (self.weights is not None):
+            where = "inside" if self.weights is None else "beside"
+            problem = f"the weights of {self.path} are {where} it: to have them elsewhere"
+        elif not unchanged(self.path, self.known):
+            problem = f"{self.path}, from which this library was loaded, has been replaced or removed: to save it"
+        if problem and hasattr(origin, "compiled"):  # it came from the compiler's cache
+            found: Path = origin.compiled().save(path, weights=weights)
+            return found
+        if problem:
+            raise ArtifactError(f"{path}: {problem}, compile the model again")
+        if self.weights is not None:
+            copy_whole(self.weights, path.with_suffix(SUFFIX))
+        copy_whole(self.path, path)
+        copy_whole(HEADER, path.with_name(HEADER.name))
+        return path
+
+
+__all__ = ["Saved"]

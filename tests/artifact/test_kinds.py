@@ -1,0 +1,209 @@
+"""Names and kinds of artifacts agree; what is no artifact of this machine, or not what it seems, is told as that."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.cli.test_cli import run
+from tilewright.artifact.kinds import check_suffix, kind_of, suffixes_of
+from tilewright.artifact.package import sign
+from tilewright.artifact.trailer import SIZE, read_metadata
+from tilewright.errors import ArtifactError, TilewrightError
+
+X = np.ones(4, np.float32)
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+@pytest.fixture(scope="module")
+def libraries() -> dict[str, Any]:
+    targets = ("cpu", "aarch64-linux", "wasm32", "webgpu")
+    found = {target: tw.compile(doubled, (X,), target=target, cache=False) for target in targets}
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(libraries: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("saved")
+    names = {"cpu": "m.so", "aarch64-linux": "a.so", "wasm32": "m.wasm", "webgpu": "m.tar"}
+    return {target: library.save(folder / names[target]) for target, library in libraries.items()}
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "right"),
+    [
+        ("cpu", "m.wasm", r"ends in .so or .tar, not in .wasm: that is what the target wasm32 makes; call it m.so"),
+        ("cpu", "m.dll", "call it m.so"),
+        ("cpu", "m.a", "call it m.so"),
+        ("cpu", "m.o", "call it m.so"),
+        ("cpu", "m.onnx", "call it m.so"),
+        ("cpu", "m", "not in nothing; call it m.so"),
+        ("aarch64-linux", "m.dylib", "call it m.so"),
+        ("wasm32", "m.so", "ends in .wasm or .tar, not in .so; call it m.wasm"),
+        ("webgpu", "m.so", "ends in .tar, not in .so; call it m.tar"),
+    ],
+)
+def test_a_wrong_name_is_refused(
+    libraries: dict[str, Any], saved: dict[str, Path], tmp_path: Path, target: str, name: str, right: str
+) -> None:
+    loaded = [tw.load(saved[target])] if target != "aarch64-linux" else []
+    for library in (libraries[target], *loaded):
+        with pytest.raises(ArtifactError, match=right):
+            library.save(tmp_path / name)
+    assert not any(tmp_path.iterdir())
+
+
+def test_names_of_other_systems() -> None:
+    assert suffixes_of("arm64-apple-darwin")[0] == ".dylib"
+    assert suffixes_of("x86_64-pc-windows-msvc")[0] == ".dll"
+    for name in ("libm.so", "libm.so.1", "libm.so.1.2.3", "M.SO", "m.cpython-311-x86_64-linux-gnu.so"):
+        check_suffix(name, (".so",), "linux")
+
+
+def test_copies_are_of_the_kind_that_they_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    for target, name in (("cpu", "m.tar"), ("wasm32", "m.tar"), ("wasm32", "m.wasm")):
+        for _ in range(2):  # the second is from the cache
+            path = tw.compile(doubled, (X,), target=target).save(tmp_path / name)
+            assert kind_of(path).format == {"m.tar": "tar", "m.wasm": "WebAssembly"}[name]
+    with pytest.raises(
+        ArtifactError, match=r"m.so holds its parts linked: to have them apart, compile the model again"
+    ):
+        tw.load(tw.compile(doubled, (X,)).save(tmp_path / "m.so")).save(tmp_path / "n.tar")
+
+
+def test_the_command_line_looks_before_it_compiles(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, saved: dict[str, Path]
+) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"not looked at")
+    for target, name in (("cpu", "a.wasm"), ("cpu", "a.dll"), ("webgpu", "a.so"), ("wasm32", "a")):
+        assert run("compile", str(model), "-o", str(tmp_path / name), "--target", target) == 2
+        assert f"an artifact for target {target} is a file whose name ends in" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_contents_and_not_names_say_how_a_file_is_loaded(saved: dict[str, Path], tmp_path: Path) -> None:
+    for target, name in (("cpu", "m.wasm"), ("wasm32", "m.so"), ("cpu", "m.tar"), ("wasm32", "m.bin")):
+        np.testing.assert_array_equal(tw.load(shutil.copy(saved[target], tmp_path / name))(X), 2 * X)
+
+
+def test_foreign_artifacts_are_told_as_such(
+    saved: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ArtifactError, match=r"a.so: a shared library for Linux on aarch64; this machine is "):
+        tw.load(saved["aarch64-linux"])
+    assert run("run", str(saved["aarch64-linux"])) == 1
+    assert "a shared library for Linux on aarch64; this machine is" in capsys.readouterr().err
+    for target, path in saved.items():
+        assert run("inspect", str(path)) == 0, target
+        assert "float32" in capsys.readouterr().out
+        metadata = read_metadata(path)
+        assert metadata is not None and metadata["target"]["name"] == target
+    heads = {
+        "a shared library for macOS on aarch64": struct.pack("<II", 0xFEEDFACF, 0x0100000C),
+        "a shared library for Windows on x86_64": b"MZ".ljust(60) + struct.pack("<I4sH", 64, b"PE\0\0", 0x8664),
+    }
+    for what, head in heads.items():
+        other = tmp_path / "other.so"
+        other.write_bytes(head + bytes(500))
+        sign(other)
+        with pytest.raises(ArtifactError, match=f"{what}; this machine is"):
+            tw.load(other)
+
+
+def resealed(source: Path, path: Path, change: Callable[[bytes], bytes]) -> Path:
+    """A file with other contents and a checksum that fits them."""
+    path.write_bytes(change(source.read_bytes()[:-SIZE]))
+    sign(path)
+    return path
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as made:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            made.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def contents(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as made:
+        return {m.name: made.extractfile(m).read() for m in made.getmembers()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["program.json", "metadata.json", "weights.npz"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"null", b"3"])
+def test_a_resealed_archive_is_refused(saved: dict[str, Path], tmp_path: Path, name: str, data: bytes) -> None:
+    path = resealed(saved["webgpu"], tmp_path / "m.tar", lambda whole: archive({**contents(whole), name: data}))
+    with pytest.raises(ArtifactError, match="damaged file"):
+        tw.load(path)
+
+
+def test_a_resealed_program_is_refused(saved: dict[str, Path], tmp_path: Path) -> None:
+    def change(step: dict[str, Any]) -> Callable[[bytes], bytes]:
+        def changed(whole: bytes) -> bytes:
+            files = contents(whole)
+            program = json.loads(files["program.json"])
+            program["steps"][0] = {**program["steps"][0], **step}
+            return archive({**files, "program.json": json.dumps(program).encode()})
+
+        return changed
+
+    for step in ({"kernel": "none"}, {"buffers": [["constant", 99]]}, {"buffers": [["heap", 0]]}, {"copy": [[1]]}):
+        with pytest.raises(ArtifactError, match="damaged file"):
+            tw.load(resealed(saved["webgpu"], tmp_path / "m.tar", change(step)))
+
+
+@pytest.mark.parametrize("target", ["cpu", "wasm32"])
+def test_resealed_metadata_are_refused(saved: dict[str, Path], tmp_path: Path, target: str) -> None:
+    whole = saved[target].read_bytes()
+    if target == "wasm32":
+        whole = whole[: whole.rindex(b"\x0atilewright") - 2] + bytes(SIZE)  # the last section, which holds the trailer
+    start = whole.index(b'{"format":1')
+    end = whole.index(b"\0", start)
+    for text in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"inputs": 3}',
+        b'{"inputs": [{}], "outputs": []}',
+        b'{"inputs": [], "outputs": null}',
+    ):
+        source = tmp_path / "source"
+        source.write_bytes(whole[:start] + text.ljust(end - start, b" ") + whole[end:])
+        path = tmp_path / f"m{len(text)}"
+        path.write_bytes(source.read_bytes()[:-SIZE])
+        sign(path, wasm=target == "wasm32")
+        with pytest.raises(ArtifactError, match="metadata"):
+            tw.load(path)
+
+
+def test_what_is_no_artifact_is_refused(tmp_path: Path, saved: dict[str, Path]) -> None:
+    whole = saved["cpu"].read_bytes()
+    for name in ("m.so", "m.wasm", "m.tar", "m.dylib"):
+        path = tmp_path / name
+        for data in (b"", b"text", b"\0asm\1\0\0\0", archive({"a": b"b"}), whole[:1000], b"PK\3\4" + bytes(200)):
+            path.write_bytes(data)
+            with pytest.raises(ArtifactError, match="not a Tilewright artifact"):
+                tw.load(path)
+            sign(path)
+            with pytest.raises(TilewrightError):
+                tw.load(path)
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        tw.load(tmp_path)
