@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli.test_cli import run
 
 import tilewright as tw
-from tests.cli.test_cli import run
 from tilewright.artifact.kinds import check_suffix, kind_of, suffixes_of
 from tilewright.artifact.package import sign
 from tilewright.artifact.trailer import SIZE, read_metadata
