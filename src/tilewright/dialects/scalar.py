@@ -3,7 +3,9 @@
 One table tells every function: its NumPy meaning (elementwise, so that an interpreter may run a whole array at once) and
 its result dtype. Targets map the names to instructions; a name is the part after ``scalar.``.
 
-Semantics: integer ``div`` truncates, ``floordiv`` and ``mod`` follow the divisor's sign (Python), ``rem`` the dividend's (C).
+Semantics are NumPy's. Integer ``div`` truncates, ``floordiv`` and ``mod`` follow the divisor's sign (Python), ``rem`` the dividend's
+(C): zeros, too. ``sign`` of either zero is +0, of NaN NaN. ``pow`` of integers wraps; negative exponents give the quotient 1 / a**-b,
+truncated, which is 0 for bases other than 1 and -1.
 ``min`` and ``max`` propagate NaN. ``round`` is to nearest even. Float to integer casts truncate and saturate (NaN gives 0).
 Integer arithmetic wraps, and so do casts from integers to narrower ones. Integers of fewer than 8 bits are not calculated with.
 Casts to floats of 8 and 4 bits go by way of float32.
@@ -236,6 +238,14 @@ def _safe_int(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _power(a: Any, b: Any) -> Any:
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.kind != "i":
+        return np.power(a, b)
+    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b & 1, -1, 1), 0)).astype(a.dtype)
+    return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
+
+
 _unary("neg", np.negative, _NUMBER)
 _unary("abs", np.abs, _NUMBER)
 _unary("sign", np.sign, _NUMBER)
@@ -280,7 +290,7 @@ _binary("div", _trunc_div)
 _binary("floordiv", _safe_int(np.floor_divide))
 _binary("mod", _safe_int(np.mod))
 _binary("rem", _safe_int(np.fmod))
-_binary("pow", np.power, ("float",))
+_binary("pow", _power)
 _binary("atan2", np.arctan2, ("float",))
 _binary("min", np.minimum, (*_NUMBER, "bool"), commutative=True)
 _binary("max", np.maximum, (*_NUMBER, "bool"), commutative=True)

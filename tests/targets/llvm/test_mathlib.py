@@ -32,7 +32,8 @@ def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
     """A module with one loop over arrays (a multiple of `lanes` long) per function: ``void run.<name>(ptr x, ptr y, ptr out, i64 n)``."""
     element = {32: "float", 64: "double"}[bits]
     kind = element if lanes == 1 else f"<{lanes} x {element}>"
-    parts = []
+    parts: list[str] = []
+    seen: set[str] = set()
     for name in (*FUNCTIONS, *ROUGH):
         symbol, definitions = math_function(name, bits, lanes, isa)
         operands = ["x", "y"] if name in ("pow", "atan2") else ["x"]
@@ -41,7 +42,8 @@ def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
             for o in operands
         )
         given = ", ".join(f"{kind} %v{o}" for o in operands)
-        parts += definitions.values()
+        parts += [text for key, text in definitions.items() if key not in seen]
+        seen |= definitions.keys()
         parts.append(f"""define void @run.{name}(ptr %x, ptr %y, ptr %out, i64 %n) {{
 entry:
   br label %loop
@@ -122,24 +124,17 @@ def active(kind: Any, count: int) -> Array:
     return np.concatenate([rng.uniform(-scale, scale, count) for scale in (1.0, 4.0, 20.0, 100.0, 750.0)]).astype(kind)
 
 
-ANGLE_LIMIT = 1e9
-"""The bound of angles that sin, cos and tan are tested for."""
-
-
 @lru_cache(maxsize=1)
 def points_32(name: str, mantissas: int) -> tuple[Array, Array]:
     """Arguments and exact results."""
     x = np.concatenate([dense(mantissas), active(np.float32, 100 * mantissas)])
-    if name in ("sin", "cos", "tan"):
-        x = x[~(np.abs(x) > ANGLE_LIMIT)]
     return x, reference(name, x)
 
 
 def arguments(name: str, bits: int, count: int) -> Array:
     """All exponents, and densely where the function does something."""
     kind = np.float32 if bits == 32 else np.float64
-    high = ANGLE_LIMIT if name in ("sin", "cos", "tan") else np.finfo(kind).max
-    return np.concatenate([sweep(bits, count // 2, 0.0, high), active(kind, count // 10)])
+    return np.concatenate([sweep(bits, count // 2, 0.0, np.finfo(kind).max), active(kind, count // 10)])
 
 
 FLUSHED = {"exp": 1.7e-38, "exp2": 1.2e-38, "sigmoid": 1.7e-38}
@@ -206,8 +201,6 @@ def test_special_values(name: str, isa: Isa, kind: Any) -> None:
         kind,
     )
     x = np.concatenate([x, np.frombuffer(b"\xff" * 16, kind)])  # NaN of any payload
-    if name in ("sin", "cos", "tan"):
-        x = x[np.abs(x) < 1e9]
     got = call(name, x, isa=isa, lanes=1)
     want = reference(name, x)
     error = ulps(got, want, FLUSHED.get(name, 0.0) if kind == np.float32 else 1e-300)
@@ -217,14 +210,23 @@ def test_special_values(name: str, isa: Isa, kind: Any) -> None:
         assert np.array_equal(np.signbit(got[:2]), [False, True])
 
 
+# The numbers whose distance from a multiple of pi/2 is the least: 2**-30 quadrants in float32, 2**-61 in float64.
+UNLUCKY = {
+    np.float32: (16367173.0 * 2.0**72, [1.0, -1.6147697982476212e-9, -619283318.95061387]),
+    np.float64: (6381956970095103.0 * 2.0**797, [1.0, -4.6871659242546276e-19, -2133485385753703843.7]),
+}
+
+
 @ISAS
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_angles_without_meaning(isa: Isa, kind: Any) -> None:
-    x = np.asarray([INF, -INF, NAN, np.finfo(kind).max], kind)
-    for name in ("sin", "cos"):
-        got = call(name, x, isa=isa, lanes=1)
-        assert np.isnan(got[:3]).all()
-        assert abs(got[3]) <= 1
+def test_angles_of_any_size(isa: Isa, kind: Any) -> None:
+    """Above 1e16 the results meant nothing. Known results of unlucky numbers, by mpmath with 1,400 bits."""
+    x, want = UNLUCKY[kind]
+    both = np.asarray([x, INF, -INF, NAN], kind)
+    for name, exact in zip(("sin", "cos", "tan"), want, strict=True):
+        got = call(name, both, isa=isa, lanes=4)
+        assert abs(float(got[0]) / exact - 1) < 2 * np.finfo(kind).eps
+        assert np.isnan(got[1:]).all()
 
 
 SPECIAL = [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1e-30, 1e30, -1e30, 2.5, 1e-310]
@@ -297,14 +299,16 @@ def test_unknown_functions_are_refused() -> None:
 
 @pytest.mark.parametrize("isa", [X86_64_V2, X86_64_V4, AARCH64, WASM32], ids=lambda isa: isa.name)
 def test_no_library_is_called(isa: Isa) -> None:
-    parts = []
+    parts: list[str] = []
+    seen: set[str] = set()
     for bits, element in ((32, "float"), (64, "double")):
         lanes = isa.lanes(bits)
         kind = f"<{lanes} x {element}>"
         for name in FUNCTIONS:
             symbol, definitions = math_function(name, bits, lanes, isa)
             operands = f"{kind} %x, {kind} %y" if name in ("pow", "atan2") else f"{kind} %x"
-            parts += definitions.values()
+            parts += [text for key, text in definitions.items() if key not in seen]
+            seen |= definitions.keys()
             parts.append(
                 f"define {kind} @use.{name}.{bits}({operands}) {{\n  %r = call {kind} @{symbol}({operands})\n  ret {kind} %r\n}}\n"
             )
@@ -312,5 +316,5 @@ def test_no_library_is_called(isa: Isa) -> None:
     calls = [
         line for line in text.splitlines() if re.search(r"^\s+(call|callq|bl|jmp\s+[a-z_]+@|b\s+[a-z_]+$)\b", line)
     ]
-    assert not calls
+    assert not [line for line in calls if ".large" not in line]
     assert "use.atan2.64" in text

@@ -189,7 +189,7 @@ for _name in scalar.BINARY:
 
 @operation
 class Pow(Binary):
-    """``a ** b``; integers by repeated squaring, small constant exponents by multiplication or square root."""
+    """``a ** b``; constant exponents of integers and small ones of floats by multiplication or square root."""
 
     name = "graph.pow"
     function = "pow"
@@ -200,15 +200,6 @@ class Pow(Binary):
             raise IRError(f"needs two operands of one numeric dtype, got {a.dtype.label} and {b.dtype.label}", self)
         return (TensorType(a.dtype, broadcast_shapes(a.shape, b.shape, op=self)),)
 
-    def reference(self, a: Any, b: Any) -> Any:
-        with np.errstate(all="ignore"):
-            if a.dtype.kind in "iu":
-                exact = np.power(a, np.maximum(b, 0))
-                return np.where(b < 0, np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b % 2), 0)), exact).astype(
-                    a.dtype
-                )
-            return np.power(a, b)
-
     def decompose(self, b: Builder) -> Value | None:
         e = splat_value(self.b)
         if e is None or len(tensor_type(self.b).shape) > len(tensor_type(self.a).shape):
@@ -216,35 +207,26 @@ class Pow(Binary):
         if tensor_type(self.a).shape != self.result.type.shape:
             return None
         x = self.a
-        if e in (2, 3):
-            square = b(BINARY["mul"](x, x))
-            result: Value = square if e == 2 else b(BINARY["mul"](square, x))
-            return result
+        if e in (2, 3) or (e > 0 and self.result.type.dtype.is_integer):
+            return _repeated_squares(b, x, int(e))
         if self.result.type.dtype.is_float and e in (0.5, -0.5):
             return b(UNARY["sqrt" if e > 0 else "rsqrt"](x))  # type: ignore[no-any-return]
         if self.result.type.dtype.is_float and e == -1:
             return b(BINARY["div"](constant(b, 1, x), x))  # type: ignore[no-any-return]
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
-        a, b = operands
-        if a.dtype.is_float:
-            return super().lower(t, *operands)
 
-        def element(*i: Any) -> Scalar:
-            base, e = a[broadcast_index(i, a.shape)], b[broadcast_index(i, b.shape)]
-            result = t.constant(1, a.dtype)
-            power, left = base, e.max(0)
-            for _ in range(6):
-                result = (left & 1).equals(1).select(result * power, result)
-                power, left = power * power, left.apply("shr", 1)
-            if a.dtype.is_signed:
-                odd = (e & 1).equals(1)
-                negative = base.equals(1).select(1, base.equals(-1).select(odd.select(t.constant(-1, a.dtype), 1), 0))
-                result = (e < 0).select(negative, result)
+def _repeated_squares(b: Builder, x: Value, exponent: int) -> Value:
+    """``x ** exponent`` for a positive exponent."""
+    result, power = None, x
+    while True:
+        if exponent & 1:
+            result = power if result is None else b(BINARY["mul"](result, power))
+        exponent >>= 1
+        if not exponent:
+            assert result is not None
             return result
-
-        return t.compute(self.result.type.shape, element)
+        power = b(BINARY["mul"](power, power))
 
 
 BINARY["pow"] = Pow

@@ -142,7 +142,8 @@ def reciprocal(x: Any) -> Tensor:
 @function()
 def cbrt(x: Any) -> Tensor:
     (x,) = together(x, at_least=inexact)
-    return sign(x) * FUNCTIONS["power"](absolute(x), 1.0 / 3.0)
+    root = FUNCTIONS["power"](absolute(x), 1.0 / 3.0)
+    return where(x < 0, -root, where(x > 0, root, x))  # type: ignore[no-any-return]
 
 
 @function()

@@ -1,12 +1,12 @@
 """Mathematical functions as LLVM IR text, on vectors of any width, without a C library.
 
 In: the name of a `scalar` function, the bits and lanes of its operands, an `Isa`. Out: an internal, always inlined LLVM function.
-All are free of branches; each lane is right at zeros, infinities, NaN and where the result overflows.
+All but `sin`, `cos` and `tan` are free of branches; each lane is right at zeros, infinities, NaN and where the result overflows.
 
 float32: `exp`, `log`, `tanh`, `erf`, `sigmoid`, `sin`, `cos` (and `exp2`, `log2`, `expm1`, `log1p`) have formulas of their own, to about 2
 units in the last place; the others are computed in float64 and rounded. `exp` (and so `sigmoid`) flushes results below 1.7e-38 to zero:
-subnormal numbers are slow and, in a softmax, common. float64: to about 1e-13, mostly to 2e-16. Angles of `sin`, `cos` and `tan` may be as
-large as 1e15; beyond, the result lies in [-1, 1] but means nothing.
+subnormal numbers are slow and, in a softmax, common. float64: to about 1e-13, mostly to 2e-16. Angles of `sin`, `cos` and `tan` may be of
+any size; a vector with a large one takes a slower way, which is the only branch.
 
 Coefficients are minimax polynomials (Remez's algorithm) for the stated intervals, made for this file with 45 digits.
 """
@@ -19,6 +19,7 @@ from functools import cache
 
 from .emitter import Emitter
 from .isa import Isa
+from .large_angles import MIDDLE_ANGLE, TABLE, large_quadrant, table
 from .piecewise import erf_pieces, evaluate, tanh_pieces
 from .vector_math import NATIVE, Formula, Kind, Value
 
@@ -136,16 +137,18 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
     definitions = {}
     if bits == 32 and name in IN_FLOAT64:
         result = FUNCTIONS[name](m, *(x.resized(64) for x in operands)).resized(32)
-    elif bits == 32 and name in ANGLES and isa.fma:
+    elif name in ANGLES:
         # Angles beyond a limit are rare: one in a vector costs a call.
         slow = f"{symbol}.large"
         large = Formula(Emitter(), isa)
+        large.angles = "any"
         value = FUNCTIONS[name](large, Value(large, "%x", kind))
+        definitions[TABLE] = table()
         definitions[slow] = (
             f"define internal {kind} @{slow}({kind} %x) noinline cold nounwind {{\n{large.emitter.text(f'{kind} {value.text}')}}}\n"
         )
-        m.small_angles = True
-        result = m.unless_any(m.abs(operands[0]).gt(ANGLE_32), FUNCTIONS[name](m, *operands), slow, operands[0])
+        m.angles, limit = ("small", ANGLE_32) if bits == 32 and isa.fma else ("middle", MIDDLE_ANGLE)
+        result = m.unless_any(m.abs(operands[0]).gt(limit), FUNCTIONS[name](m, *operands), slow, operands[0])
     else:
         result = {**FUNCTIONS, **ROUGH}[name](m, *operands)
     signature = ", ".join(f"{kind} {p}" for p in parameters)
@@ -446,18 +449,15 @@ def _finite_pow_64(m: Formula, a: Value, y: Value) -> Value:
 
 
 def _quadrant(m: Formula, x: Value) -> tuple[Value, Value]:
-    """``x = r + q pi/2`` with |r| <= pi/4, for float64 x >= 0: r, and an integer whose low two bits are q's."""
+    """``x = r + q pi/2`` with |r| <= pi/4, for float64 up to `MIDDLE_ANGLE`: r, and an integer whose low two bits are q's."""
     magic = 1.5 * 2.0**52
-    infinite = x - x  # NaN, else zero
-    x = m.at_most(x, 1e290)
     total = m.fma(x, 2.0 / math.pi, magic)
     n = total - magic
     first, first_error = m.two_product(n, HALF_PI[0])
     second, second_error = m.two_product(n, HALF_PI[1])
     r, rest = m.two_sum(x - first, -first_error)
     r, rest_2 = m.two_sum(r, -second)
-    r = r + (rest + (rest_2 - second_error) - n * HALF_PI[2])
-    return m.at_most(m.at_least(r + infinite, -0.8), 0.8), total.bits()
+    return r + (rest + (rest_2 - second_error) - n * HALF_PI[2]), total.bits()
 
 
 def _sine_cosine(m: Formula, r: Value) -> tuple[Value, Value]:
@@ -483,9 +483,14 @@ def _quadrant_32(m: Formula, x: Value) -> tuple[Value, Value, Value]:
 def _reduced_angle(m: Formula, x: Value) -> tuple[Value, Value, Value]:
     """`_quadrant` of |x|, in the width of `x`: r and what is to be added to it, and q."""
     bits = x.kind.bits
-    if m.small_angles:
+    if m.angles == "small":
         return _quadrant_32(m, m.abs(x))
-    exact, q = _quadrant(m, m.abs(x).resized(64))
+    wide = m.abs(x).resized(64)
+    exact, q = _quadrant(m, wide)
+    if m.angles == "any":
+        far, far_q = large_quadrant(m, wide, bits)
+        is_large = wide.gt(MIDDLE_ANGLE)
+        exact, q = m.select(is_large, far, exact), m.select(is_large, far_q, q)
     r = exact.resized(bits)
     return r, (exact - r.resized(64)).resized(bits), q.resized(bits)
 

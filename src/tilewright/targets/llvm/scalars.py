@@ -9,7 +9,7 @@ from ...dialects import scalar
 from ...ir.core import Operation
 from ...ir.types import DType, bf16, boolean, f16, f32, f64, i64
 from .conversions import bitcast, cast
-from .emitter import mangled
+from .emitter import Emitter, mangled
 from .values import Context, Val, literal, number, register
 
 FAST = "contract"
@@ -149,8 +149,9 @@ def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str, rough: bool 
         compare = "fcmp" if dtype.is_float else "icmp"
         negative = e.op(f"{compare} {down} {kind} {x}, {zero}")
         positive = e.op(f"{compare} {up} {kind} {x}, {zero}")
-        # What is neither is zero or NaN and stays what it is.
-        low = e.op(f"select {mask} {negative}, {kind} {number(-1, dtype, lanes)}, {kind} {x}")
+        # Zero of either sign becomes +0, and NaN stays.
+        neither = e.op(f"fadd {kind} {x}, {zero}") if dtype.is_float else x
+        low = e.op(f"select {mask} {negative}, {kind} {number(-1, dtype, lanes)}, {kind} {neither}")
         return e.op(f"select {mask} {positive}, {kind} {number(1, dtype, lanes)}, {kind} {low}")
     raise NotImplementedError(f"scalar.{name} has no LLVM code")
 
@@ -186,6 +187,8 @@ def binary(
         if dtype.is_float:
             return e.op(f"fcmp {floats} {kind} {a}, {b}")
         return e.op(f"icmp {signed if dtype.kind == 'int' else unsigned} {kind} {a}, {b}")
+    if name == "pow" and not dtype.is_float:
+        return _int_power(g, dtype, lanes, a, b)
     if name in _MATH:
         return _math(g, name, dtype, lanes, a, b)
     if name in ("min", "max"):
@@ -246,7 +249,8 @@ def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: 
     fix = e.op(f"and {mask} {nonzero}, {e.op(f'xor {mask} {below[0]}, {below[1]}')}")
     mod = e.op(f"select {mask} {fix}, {kind} {e.op(f'fadd {kind} {rest}, {b}')}, {kind} {rest}")
     if name == "mod":
-        return mod
+        signed = _intrinsic(g, "copysign", kind, zero, b)
+        return e.op(f"select {mask} {e.op(f'fcmp oeq {kind} {rest}, {zero}')}, {kind} {signed}, {kind} {mod}")
     quotient = _intrinsic(g, "roundeven", kind, e.op(f"fdiv {kind} {e.op(f'fsub {kind} {a}, {rest}')}, {b}"))
     down = e.op(f"fadd {kind} {quotient}, {number(-1, dtype, lanes)}")
     quotient = e.op(f"select {mask} {fix}, {kind} {down}, {kind} {quotient}")
@@ -365,6 +369,43 @@ def _shift(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> s
     amount = e.op(f"and {kind} {b}, {top}")
     shifted = e.op(f"{'shl' if name == 'shl' else 'lshr'} {kind} {a}, {amount}")
     return e.op(f"select {mask} {inside}, {kind} {shifted}, {kind} {number(0, dtype, lanes)}")
+
+
+def _int_power(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """By repeated squaring, as many steps as the greatest exponent of the lanes has bits."""
+    kind, mask = register(dtype, lanes), register(boolean, lanes)
+    name = f"tw.power.v{lanes}{dtype.label}"
+    if name not in g.helpers:
+        zero, one = number(0, dtype, lanes), number(1, dtype, lanes)
+        signed = dtype.kind == "int"
+        e = Emitter()
+        start = e.op(f"call {kind} @llvm.smax.{mangled(kind)}({kind} %b, {kind} {zero})") if signed else "%b"
+        e.line("br label %loop")
+        e.label("loop")
+        e.line(f"%result = phi {kind} [ {one}, %entry ], [ %result.next, %loop ]")
+        e.line(f"%power = phi {kind} [ %a, %entry ], [ %power.next, %loop ]")
+        e.line(f"%left = phi {kind} [ {start}, %entry ], [ %left.next, %loop ]")
+        odd = e.op(f"icmp ne {kind} {e.op(f'and {kind} %left, {one}')}, {zero}")
+        product = e.op(f"mul {kind} %result, %power")
+        e.line(f"%result.next = select {mask} {odd}, {kind} {product}, {kind} %result")
+        e.line(f"%power.next = mul {kind} %power, %power")
+        e.line(f"%left.next = lshr {kind} %left, {one}")
+        more = e.op(f"icmp ne {kind} %left.next, {zero}")
+        if lanes > 1:
+            more = e.op(f"call i1 @llvm.vector.reduce.or.v{lanes}i1({mask} {more})")
+        e.line(f"br i1 {more}, label %loop, label %done")
+        e.label("done")
+        result = "%result.next"
+        if signed:
+            minus = number(-1, dtype, lanes)
+            is_odd = e.op(f"icmp ne {kind} {e.op(f'and {kind} %b, {one}')}, {zero}")
+            power = e.op(f"select {mask} {is_odd}, {kind} {minus}, {kind} {one}")
+            power = e.op(f"select {mask} {e.op(f'icmp eq {kind} %a, {minus}')}, {kind} {power}, {kind} {zero}")
+            power = e.op(f"select {mask} {e.op(f'icmp eq {kind} %a, {one}')}, {kind} {one}, {kind} {power}")
+            result = e.op(f"select {mask} {e.op(f'icmp slt {kind} %b, {zero}')}, {kind} {power}, {kind} {result}")
+        body = e.text(f"{kind} {result}")
+        g.helpers[name] = f"define internal {kind} @{name}({kind} %a, {kind} %b) nounwind memory(none) {{\n{body}}}\n"
+    return g.e.op(f"call {kind} @{name}({kind} {a}, {kind} {b})")
 
 
 def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, constant: object) -> str:

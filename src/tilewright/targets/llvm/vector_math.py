@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Literal, Union
 
 from .emitter import Emitter, mangled
 from .isa import Isa
@@ -151,8 +151,8 @@ class Formula:
 
     def __init__(self, emitter: Emitter, isa: Isa) -> None:
         self.emitter, self.isa = emitter, isa
-        self.small_angles = False
-        """Whether the angles of sin, cos and tan are small enough for reduction in float32."""
+        self.angles: Literal["small", "middle", "any"] = "any"
+        """How large the angles of sin, cos and tan may be: ``small`` ones are reduced in float32."""
 
     def op(self, kind: Kind, text: str) -> Value:
         return Value(self, self.emitter.op(text), kind)
@@ -183,6 +183,16 @@ class Formula:
         e.line("br label %join")
         e.label("join")
         return self.op(x.kind, f"phi {x.kind} [ {result.text}, %entry ], [ {called}, %rare ]")
+
+    def load(self, table: str, index: Value) -> Value:
+        """``table[i]`` for each lane of an i64 vector, of a global array of float64."""
+        lanes = index.kind.lanes
+        kind, pointers = Kind("f", 64, lanes), "ptr" if lanes == 1 else f"<{lanes} x ptr>"
+        where = self.emitter.op(f"getelementptr double, ptr @{table}, {index.kind} {index.text}")
+        if lanes == 1:
+            return self.op(kind, f"load double, ptr {where}, align 8")
+        operands = f"{pointers} align 8 {where}, <{lanes} x i1> splat (i1 true), {kind} poison"
+        return self.op(kind, f"call {kind} @llvm.masked.gather.v{lanes}f64.v{lanes}p0({operands})")
 
     def _intrinsic(self, name: str, *operands: Value) -> Value:
         kind = operands[0].kind

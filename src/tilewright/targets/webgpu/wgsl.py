@@ -44,7 +44,9 @@ _UNARY: dict[str, str | Callable[[str], str]] = {
     "isnan": "tw_isnan",
     "isinf": lambda x: f"(abs({x}) == inf())",
 }
-for _name in "abs sign sqrt floor ceil trunc round exp exp2 log log2 sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
+for (
+    _name
+) in "abs sqrt floor ceil trunc round exp exp2 log log2 sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
     _UNARY[_name] = _name
 
 _BINARY: dict[str, str] = {
@@ -53,7 +55,6 @@ _BINARY: dict[str, str] = {
     "mul": "({a} * {b})",
     "div": "({a} / {b})",
     "rem": "({a} % {b})",
-    "pow": "tw_pow({a}, {b})",
     "atan2": "atan2({a}, {b})",
     "min": "min({a}, {b})",
     "max": "max({a}, {b})",
@@ -88,6 +89,16 @@ fn tw_pow(x: f32, y: f32) -> f32 {
   let p = pow(abs(x), y);
   let odd = abs(y % 2.0) == 1.0;
   return select(p, -p, (x < 0.0) && odd);
+}
+fn tw_int_pow(a: i32, b: i32) -> i32 {
+  if (b < 0) { return select(0, select(1, a, (b & 1) != 0), a == 1 || a == -1); }
+  var result = 1;
+  var power = a;
+  for (var left = b; left != 0; left >>= 1u) {
+    if ((left & 1) != 0) { result *= power; }
+    power *= power;
+  }
+  return result;
 }
 // Abramowitz & Stegun 7.1.26 with the series near zero.
 fn tw_erf(x: f32) -> f32 {
@@ -320,12 +331,17 @@ class _Printer:
             x = self.names[op.x]
             if function == "not" and op.x.type is not boolean:
                 return f"~({x})"
+            if function == "sign":
+                return f"select(sign({x}), {x}, tw_isnan({x}))" if op.x.type.is_float else f"sign({x})"
             if form is not None:
                 return form(x) if callable(form) else f"{form}({x})"
         elif isinstance(op, scalar.Binary):
             a, b = self.names[op.a], self.names[op.b]
             if function in ("floordiv", "mod"):
                 return self.floor_division(function, a, b, op.a.type)
+            if function == "pow":
+                power = f"{'tw_pow' if op.a.type.is_float else 'tw_int_pow'}({a}, {b})"
+                return self.wrap(power, op.a.type)
             if function == "xor" and op.a.type is boolean:
                 return f"({a} != {b})"
             if op.a.type is boolean and function in ("min", "max"):

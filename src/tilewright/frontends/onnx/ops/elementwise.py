@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....dialects import interpreted
 from ....ir.core import Value
-from ....ir.types import DType, f32, string
+from ....ir.types import DType, f32, f64, string
 from ...conversions import conversion_steps
 from .table import Unsupported, importer
 
@@ -125,7 +125,15 @@ def _mod(n: Node) -> Value:
 def _pow(n: Node) -> Value:
     base, exponent = n.value(0), n.value(1)
     dtype = base.type.dtype
-    wide = exponent.type.dtype if exponent.type.dtype.is_float and not dtype.is_float else dtype
+    wide = dtype
+    if not dtype.is_float:
+        # Integers wrap, so the wider of the two types has the right low bits of any power.
+        bits = max(dtype.bits, exponent.type.dtype.bits)
+        wide = (
+            f64
+            if exponent.type.dtype.is_float
+            else DType.named(f"{'i' if exponent.type.dtype.is_signed else 'ui'}{bits}")
+        )
     return cast(n, n.emit(g.Pow(cast(n, base, wide), cast(n, exponent, wide))), dtype)
 
 

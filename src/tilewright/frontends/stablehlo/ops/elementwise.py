@@ -81,7 +81,16 @@ def _unary_of(n: Node) -> Any:
     x = n.inputs[0]
     if x.type.dtype.kind == "uint" and n.name == "stablehlo.abs":
         return x
+    if n.name == "stablehlo.sign":
+        return _sign(n, x)
     return n.unary(UNARY[n.name.partition(".")[2]], x)
+
+
+def _sign(n: Node, x: Any) -> Any:
+    """Zeros keep their sign."""
+    if isinstance(x, Complex) or not x.type.dtype.is_float:
+        return n.unary("sign", x)
+    return n.select(n.binary("eq", x, 0.0), x, n.unary("sign", x))
 
 
 @importer(*BINARY, scalar=True, complex="whole")
@@ -216,7 +225,7 @@ def _cbrt(n: Node) -> Any:
     if isinstance(x, Complex):
         return n.binary("pow", x, n.math.number(1.0 / 3.0, x))
     root = n.binary("pow", n.unary("abs", x), 1.0 / 3.0)
-    return n.binary("mul", n.unary("sign", x), root)
+    return n.binary("mul", _sign(n, x), root)
 
 
 @importer("reduce_precision", scalar=True)

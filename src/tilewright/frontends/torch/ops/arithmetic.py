@@ -71,7 +71,14 @@ def floor_divide(n: Node, a: Any, b: Any) -> Value:
 
 @importer("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
 def remainder(n: Node, a: Any, b: Any) -> Value:
-    return n.binary("mod", *both(n, a, b, n.result_dtype()))
+    """Python's, but a remainder of zero keeps the dividend's sign."""
+    x, y = both(n, a, b, n.result_dtype())
+    if not x.type.dtype.is_float:
+        return n.binary("mod", x, y)
+    rest, zero = n.binary("rem", x, y), n.constant(0.0, x.type.dtype)
+    differs = n.binary("xor", n.binary("lt", rest, zero), n.binary("lt", y, zero))
+    fix = n.binary("and", n.binary("ne", rest, zero), differs)
+    return n.emit(g.Select(fix, n.binary("add", rest, y), rest))  # type: ignore[no-any-return]
 
 
 @importer("aten.fmod.Tensor", "aten.fmod.Scalar")

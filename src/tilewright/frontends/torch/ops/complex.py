@@ -205,7 +205,15 @@ def _unary(name: str, function: str) -> None:
 
 for _name in _UNARY:
     _unary(_name, _name)
-_unary("sgn", "sign")
+
+
+@complex_importer("aten.sgn.default")
+def sgn(n: Node, z: Any) -> Complex:
+    """Zero for zeros of any sign."""
+    z = pair(n, z)
+    math = ComplexMath(n.emit)
+    zero = n.binary("eq", math.abs(z), n.constant(0.0, z.real.type.dtype))
+    return each(lambda x: n.emit(g.Select(zero, n.constant(0.0, x.type.dtype), x)), math.sign(z))  # type: ignore[no-any-return]
 
 
 @complex_importer("aten.abs.default")

@@ -61,7 +61,10 @@ def _register(aten: str, function: str) -> None:
             return x
         if x.type.dtype is boolean and function in ("abs", "sign"):
             return x
-        return n.unary(function, n.cast(x, n.result_dtype()))
+        x = n.cast(x, n.result_dtype())
+        if function == "sign" and x.type.dtype.is_float:  # 0 for NaN
+            return n.emit(g.Select(n.unary("isnan", x), n.constant(0.0, x.type.dtype), n.unary("sign", x)))  # type: ignore[no-any-return]
+        return n.unary(function, x)
 
 
 for _aten, _function in UNARY.items():
