@@ -42,7 +42,7 @@ class Jitted:
     def compiled(self) -> list[CompiledModel]:
         return [library for _, library in self._kept.values()]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         from .frontends.trace import Arguments
         from .frontends.trace.tensor import concrete
         from .frontends.trace.tracing import current

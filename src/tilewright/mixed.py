@@ -52,7 +52,7 @@ class MixedModel(CompiledModel):
     def _targets(self, out: Any) -> NoReturn:
         raise ShapeError(f"'out' cannot be given: {_what_runs_in_python(self._module)}")
 
-    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> NoReturn:
+    def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> NoReturn:
         """Not of such a model. Raises ShapeError."""
         raise ShapeError(f"no call can be bound: {_what_runs_in_python(self._module)}")
 

@@ -5,7 +5,9 @@ Comes in: an artifact's metadata (`inputs`, `symbols`). Goes out: NumPy arrays b
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,14 @@ def _random_array(
         top = limit if limit is not None else 2 if "type" in name.lower() else DEFAULT_LIMIT
         return generator.integers(0, min(top, int(np.iinfo(dtype).max)), shape).astype(dtype)
     return generator.standard_normal(shape).astype(dtype)
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as a ``.npz`` file; unlike with `numpy.savez` they may have any names."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
 
 
 def default_sizes(metadata: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:

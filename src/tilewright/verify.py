@@ -129,7 +129,7 @@ def verify(
         except Exception as error:
             where = ", ".join(f"{k}={v}" for k, v in assignment.items())
             raise CompileError(f"{name} cannot run the model itself ({where}): {error}") from error
-        actual = library(**inputs)
+        actual = library(*inputs.values())
         actual = actual if isinstance(actual, tuple) else (actual,)
         if len(actual) != len(expected):
             raise TilewrightError(f"the library has {len(actual)} outputs, {name} gives {len(expected)}")

@@ -85,7 +85,7 @@ def command(
     library = function_of(obtain(model, target, dims, count, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     with progress_display() as progress, tempfile.TemporaryDirectory() as folder:
-        calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(**inputs)}
+        calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(*inputs.values())}
         for engine in against:
             progress(f"loading {engine}")
             calls[engine] = _engine(engine, model, pt2_path, inputs, count, Path(folder))
@@ -227,7 +227,7 @@ def _roofline(library: Any, inputs: dict[str, np.ndarray], threads: int, seconds
     """Floor time of all kernels together and the measured time's share of it."""
     from tilewright.machine import machine
 
-    rows = library.profile(**inputs)
+    rows = library.profile(*inputs.values())
     here = machine(threads)
     floor = sum(here.floor_seconds(row.flops, row.bytes) for row in rows)
     return {

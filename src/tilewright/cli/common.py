@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -224,8 +224,8 @@ def gather_inputs(
     from tilewright.errors import ShapeError
     from tilewright.samples import default_sizes, random_inputs
 
-    given = {name: _read_array(path) for name, path in files}
     entries = {entry["name"]: entry for entry in metadata["inputs"]}
+    given = {name: _read_array(path) for name, path in (_with_equals(file, entries) for file in files)}
     known = dict(sizes)
     for name, array in given.items():
         if name not in entries:
@@ -235,9 +235,16 @@ def gather_inputs(
                 known.setdefault(dim, size)
     missing = set(entries) - set(given)
     if not missing:
-        return given
+        return {name: given[name] for name in entries}
     generated = random_inputs(metadata, default_sizes(metadata, known), seed)
     return {name: given.get(name, generated[name]) for name in entries}
+
+
+def _with_equals(file: tuple[str, str], names: Collection[str]) -> tuple[str, str]:
+    """An --input whose name has signs of equality itself."""
+    parts = "=".join(file).split("=")
+    splits = [("=".join(parts[:k]), "=".join(parts[k:])) for k in range(1, len(parts))]
+    return next((split for split in splits if split[0] in names), file)
 
 
 def _read_array(path: str) -> np.ndarray:

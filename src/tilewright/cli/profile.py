@@ -50,7 +50,7 @@ def command(
         progress("measuring this machine")
         here = machine(threads)
         progress("profiling")
-        profiled = library.profile(**inputs)
+        profiled = library.profile(*inputs.values())
     rows = [{**asdict(row), "roofline": row.roofline_share(here.flops, here.bandwidth)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
     if as_json:

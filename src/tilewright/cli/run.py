@@ -33,7 +33,7 @@ def command(
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     begin = time.perf_counter()
-    results = library(**inputs)
+    results = library(*inputs.values())
     seconds = time.perf_counter() - begin
     results = results if isinstance(results, tuple) else (results,)
     named = {spec.name: np.asarray(result) for spec, result in zip(library.outputs, results, strict=True)}
@@ -45,8 +45,9 @@ def command(
     out.print(table)
     out.print(f"{seconds * 1e3:.3f} ms (the first call, which also takes memory and threads)", highlight=False)
     if output:
-        with open(output, "wb") as file:
-            np.savez(file, allow_pickle=False, **named)  # type: ignore[arg-type]
+        from tilewright.samples import write_npz
+
+        write_npz(output, named)
 
 
 def _summary(array: np.ndarray) -> tuple[str, str, str]:

@@ -3,19 +3,24 @@
 A text is ``[low <=] expression [<= high]`` over named symbols. One name is one symbol everywhere: bounds given in several places are
 intersected. A symbol that nobody bounds lies in ``[1, infinity)``: memory for it is planned at run time, and any place where
 the model needs a limit (a table of positions, say) asks for one.
+
+Symbols are called as the dimensions are, in Unicode too. A word that means something else in formulas (``class``, ``min``, ``v0``) gets a ``_`` at its end.
 """
 
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CompileError
-from ..ir.symbolic import Dim, Expr, evaluate, linear_in, symbol
+from ..ir.shape_solver import ShapeSolver
+from ..ir.symbolic import RESERVED, Dim, Expr, evaluate, linear_in, symbol
 from ..ir.symbolic_text import parse
 
 DimsArgument = Mapping[str, Any]
@@ -31,6 +36,24 @@ class DimText:
     low: int | None
     high: int | None
     names: tuple[str, ...]
+
+
+def symbol_name(name: str) -> str:
+    """The name of the symbol for a dimension of this name, an identifier: itself, or with ``_`` behind a word that has another meaning.
+
+    Such words are Python's (formulas are read as Python), those of the IR's text, and ``i0``, ``r0``, ``v0``, ..., the indices of computations. Different names have different symbols.
+    """
+    word = name.rstrip("_")
+    taken = keyword.iskeyword(word) or word in RESERVED or re.fullmatch(r"[irv]\d+", word)
+    return f"{name}_" if taken else name
+
+
+def identifier(text: str, otherwise: str) -> str:
+    """An identifier similar to any text; `otherwise` where no letter or digit is left."""
+    plain = unicodedata.normalize("NFKC", text)
+    word = "".join(c if f"a{c}".isidentifier() else "_" for c in plain)
+    word = word if word == plain else word.strip("_")
+    return word if word.isidentifier() else f"d_{word}" if word else otherwise
 
 
 def parse_dim(text: str | int, where: str) -> DimText:
@@ -57,14 +80,23 @@ def parse_dim(text: str | int, where: str) -> DimText:
         raise CompileError(
             f"{where}: cannot read {source!r}; write 'seq', 'seq<=512', '16<=seq<=512', '4*n' or a number"
         )
+    if unicodedata.normalize("NFKC", expression).isidentifier():
+        expression = symbol_name(unicodedata.normalize("NFKC", expression))
     try:
         tree = ast.parse(expression, mode="eval")
+        renamed = {n.id: symbol_name(n.id) for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in RESERVED}
+        if any(new != old for old, new in renamed.items()):
+            expression = re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), expression)
+            tree = ast.parse(expression, mode="eval")
         names = tuple(
             dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in ("min", "max"))
         )
         parse(expression, {n: symbol(n) for n in names})
     except (SyntaxError, ValueError) as error:
-        raise CompileError(f"{where}: cannot read {source!r} as a dimension ({error})") from None
+        reason = "" if isinstance(error, SyntaxError) else f" ({error})"
+        raise CompileError(
+            f"{where}: cannot read {source!r} as a dimension{reason}; write a name of letters, digits and _, a formula such as '4*n', or a number"
+        ) from None
     if low is not None and high is not None and low > high:
         raise CompileError(f"{where}: {source!r} leaves no value (lower bound {low} is above {high})")
     return DimText(expression, low, high, names)
@@ -75,6 +107,7 @@ class DimTable:
 
     def __init__(self) -> None:
         self._bounds: dict[str, tuple[int | None, int | None]] = {}
+        self._given: list[tuple[DimText, str]] = []
         self._symbols: dict[str, Expr] = {}
 
     def add(self, dim: DimText, where: str) -> None:
@@ -83,12 +116,15 @@ class DimTable:
         Raises:
             CompileError: bounds are given for an expression that is not linear in one symbol, or leave no value.
         """
+        self._given.append((dim, where))
         for name in dim.names:
             self._bounds.setdefault(name, (None, None))
         if dim.low is None and dim.high is None:
             return
         if len(dim.names) != 1:
-            raise CompileError(f"{where}: bounds need an expression of one symbol, not '{dim.expression}'")
+            raise CompileError(
+                f"{where}: bounds need an expression of one symbol, not '{dim.expression}'; a name of several words is written with '_'"
+            )
         name = dim.names[0]
         plain = symbol(name)
         parts = linear_in(parse(dim.expression, {name: plain}), plain)
@@ -108,6 +144,21 @@ class DimTable:
             )
         self._bounds[name] = (low, high)
 
+    def check(self) -> None:
+        """Every symbol can be told from the sizes of the dimensions.
+
+        Raises:
+            CompileError: one cannot; names a place where it stands.
+        """
+        left = undetermined([dim for dim, _ in self._given])
+        for dim, where in self._given:
+            if unknown := [name for name in dim.names if name in left]:
+                names = " and ".join(f"'{name}'" for name in unknown)
+                raise CompileError(
+                    f"{where} is '{dim.expression}', from which {names} cannot be told: name another dimension so, alone or times a "
+                    "number; a name of several words is written with '_'"
+                )
+
     def resolve(self, dim: DimText) -> Dim:
         """The dimension as an expression over the symbols made from all bounds."""
         for name in dim.names:
@@ -121,6 +172,13 @@ class DimTable:
     def smallest(self, e: Dim) -> int:
         """The value of an expression with every symbol at its lower bound (for example inputs)."""
         return int(evaluate(e, {n: s.lower for n, s in self._symbols.items()}))
+
+
+def undetermined(dims: Sequence[DimText]) -> set[str]:
+    """The names among dimensions whose values do not follow from these dimensions' sizes."""
+    plain = {name: symbol(name) for dim in dims for name in dim.names}
+    solver = ShapeSolver([("", [parse(dim.expression, plain) for dim in dims])], partial=True)
+    return {name for name, s in plain.items() if s not in solver.symbols}
 
 
 def describe_inputs(inputs: Sequence[tuple[str, Sequence[Any]]]) -> str:

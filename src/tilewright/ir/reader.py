@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     | %[\w$.-]+ | @[\w$.-]+ | \^\w+ | [!#][A-Za-z_][\w$.]*
     | 0x[0-9A-Fa-f]+
     | \d+\.(?!\.)\d*(?:[eE][-+]?\d+)? | \d+[eE][-+]?\d+ | \d+
-    | [A-Za-z_][\w$.]*
+    | (?u:[^\W\d][\w$.]*)                                 # symbols may have any letters
     | -> | \.\. | // | \S
     """,
     re.VERBOSE | re.ASCII,

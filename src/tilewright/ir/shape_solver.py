@@ -38,11 +38,13 @@ class ShapeSolver:
 
     `inputs` are pairs (name, shape). `steps` is the plan as data, so that native code can be generated from it.
 
+    `partial`: symbols that no input determines are left out of `symbols`.
+
     Raises:
         ValueError: some symbol is determined by no input.
     """
 
-    def __init__(self, inputs: Sequence[tuple[str, Sequence[Dim]]]) -> None:
+    def __init__(self, inputs: Sequence[tuple[str, Sequence[Dim]]], partial: bool = False) -> None:
         self.inputs = [(name, tuple(shape)) for name, shape in inputs]
         self.steps: list[Define | Check] = []
         known: set[Expr] = set()
@@ -65,7 +67,7 @@ class ShapeSolver:
                 known.add(unknown[0])
                 progress = True
             pending = left
-        if pending:
+        if pending and not partial:
             names = sorted({s.name for _, _, e in pending if isinstance(e, Expr) for s in free_symbols(e) - known})
             raise ValueError(
                 f"no input determines {', '.join(names)}: each symbolic dimension must appear alone (times a constant, plus a constant) in some input"

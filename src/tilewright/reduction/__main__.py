@@ -17,6 +17,7 @@ from ..errors import CompileError, ShapeError, TilewrightError
 from ..ir.constant import Constant
 from ..ir.parser import parse
 from ..ir.printer import print_op
+from ..samples import write_npz
 from . import Reduction, import_module
 from .failure import Failure, Options, attempt
 from .graphs import Case
@@ -109,7 +110,7 @@ def _written(job: dict[str, Any], case: Case, failure: Failure, attempts: int) -
         path.write_text(note + print_op(case.module, locations=True, resources=True) + "\n")
         if data is not None and case.inputs is not None:
             arrays = {n: x.astype(str) if x.dtype.kind == "O" else x for n, x in case.inputs.items()}
-            np.savez(data, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+            write_npz(data, arrays)
     return found
 
 

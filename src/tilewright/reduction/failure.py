@@ -129,7 +129,7 @@ def _attempt(module: Module, inputs: Inputs | None, options: Options, search: bo
         send("inputs", draw)
         send("stage", "run")
         try:
-            actual = library(**draw)
+            actual = library(*draw.values())
         except Exception as error:
             if isinstance(error, TilewrightError) and _refuses(module, draw):
                 continue

@@ -40,7 +40,7 @@ class _Native(CompiledModel):
     def _calls(self) -> Calls:
         return self.library._context().calls(self, self.index)
 
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """As `CompiledModel`; what was called before with such tensors is called without looking at it all again."""
         if self._keeps:
             with self._turn:
@@ -69,7 +69,7 @@ class _Native(CompiledModel):
         context.bound.add(call)
         return call
 
-    def profile_raw(self, *args: Any, **kwargs: Any) -> list[KernelTime]:
+    def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
         """Run once with the kernels' clocks on: launches and nanoseconds of each kernel, in the metadata's order."""
         context = self.library._context()
         names = [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]

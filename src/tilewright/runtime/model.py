@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -79,7 +79,8 @@ class CompiledModel(ABC):
     """A compiled model, called like a function.
 
     `model(x, ...)` takes NumPy arrays, torch tensors, any object with `__dlpack__`, or Python numbers and sequences,
-    by position (in the order of `inputs`) or by name, and returns the kind of the first argument: one tensor, or a
+    by position (in the order of `inputs`), by name, or as one dictionary by name (for names that Python or this function uses otherwise, such
+    as "out"), and returns the kind of the first argument: one tensor, or a
     tuple when the model has several outputs. Where the model's own inputs or outputs are lists of tensors or optional (``metadata["nested"]``), calls
     take and return lists and None; `inputs`, `outputs`, `out` and `bind` are of the single tensors. A model that draws random numbers has an
     input more, the last (``metadata["seed"]`` names it): the run's seed. A call may leave it out and then draws anew.
@@ -171,11 +172,12 @@ class CompiledModel(ABC):
         """Values of the symbolic dimensions for inputs of these shapes."""
         return solve_symbols(self.metadata.get("solver", ()), self._names, shapes)
 
-    def profile(self, *args: Any, repeat: int = 10, **kwargs: Any) -> list[KernelProfile]:
+    def profile(self, /, *args: Any, repeat: int = 10, **kwargs: Any) -> list[KernelProfile]:
         """Time every kernel over `repeat` runs on these arguments: rows of seconds, bytes and flops of one run, slowest first.
 
         Raises TilewrightError: the target's runtime does not measure kernels.
         """
+        args, kwargs = _from_dictionary(args, kwargs)
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         symbols = self.symbols_of([a.shape for a in arrays])
@@ -198,7 +200,7 @@ class CompiledModel(ABC):
             )
         return sorted(rows, key=lambda row: -row.seconds)
 
-    def profile_raw(self, *args: Any, **kwargs: Any) -> list[KernelTime]:
+    def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
         """Run once with the kernels' clocks on."""
         raise TilewrightError("this target's runtime does not measure kernels")
 
@@ -210,7 +212,7 @@ class CompiledModel(ABC):
     def close(self) -> None:
         """Release the model's memory and threads; later calls are refused. May be called twice."""
 
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the model once.
 
         `out`: a NumPy array or torch tensor, or a tuple of them, contiguous and of exactly the outputs' shapes, to be
@@ -218,6 +220,7 @@ class CompiledModel(ABC):
         Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size, or when tensors of `out` overlap each other.
         """
         self._refuse_without_main()
+        args, kwargs = _from_dictionary(args, kwargs)
         if self._seed is not None and self._seed not in kwargs:
             expected = len(self._names if self._nested is None else self._nested.inputs)
             if len(args) < expected and len(args) != len(self._names):
@@ -246,7 +249,7 @@ class CompiledModel(ABC):
             return self._nested.unflatten(results)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> BoundCall:
+    def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> BoundCall:
         """A call with its arguments, for running many times at the least cost: shapes, data types and memory are looked at here only.
 
         Arguments are as of `__call__`, but tensors in memory that the model can read where it lies: contiguous, on the CPU. `out`: what
@@ -255,6 +258,7 @@ class CompiledModel(ABC):
         """
         self._refuse_without_main()
         self._refuse_late("bound")
+        args, kwargs = _from_dictionary(args, kwargs)
         values = self._in_order(args, kwargs)
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         for array, value, spec in zip(arrays, values, self.inputs, strict=True):
@@ -299,7 +303,12 @@ class CompiledModel(ABC):
                 raise ShapeError(f"input '{name}' is given twice, by position and by name")
         missing = [name for name in names[len(args) :] if name not in kwargs]
         if missing:
-            raise ShapeError(f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}")
+            hint = "".join(
+                f"; '{name}=' has a meaning of its own here: {BY_NAME}" for name in missing if name in _OPTIONS
+            )
+            raise ShapeError(
+                f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}{hint}"
+            )
         return (*args, *(kwargs[name] for name in names[len(args) :]))
 
     def _refuse_without_main(self) -> None:
@@ -364,6 +373,21 @@ class CompiledModel(ABC):
         raise TypeError(
             "a compiled model cannot be pickled: save() it and tilewright.load() the file in the other process"
         )
+
+
+_OPTIONS = ("out", "repeat")
+"""Arguments of calls and of `profile` that are no inputs."""
+
+BY_NAME = "give inputs by position, or all as one dictionary by name"
+
+
+def _from_dictionary(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, of which the only one by position may be a dictionary of inputs by name."""
+    if len(args) != 1 or not isinstance(args[0], Mapping):
+        return args, kwargs
+    if twice := sorted(set(args[0]) & set(kwargs)):
+        raise ShapeError(f"input '{twice[0]}' is given twice, in the dictionary and by name")
+    return (), {**args[0], **kwargs}
 
 
 def goes_beside(path: str | Path, weights: str | None) -> bool:

@@ -156,7 +156,7 @@ class Module:
         above = owner.path if owner is not None else ""
         return f"{above}.{name}" if above else name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         trace = current()
         if trace is None:
             return self.forward(*args, **kwargs)

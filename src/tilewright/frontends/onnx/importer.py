@@ -114,6 +114,8 @@ class Importer:
         self.seed: Value | None = None
         """The input (i64 scalar) that seeds a run, once something draws without a seed of its own."""
         self.draws = 0
+        self.dimensions: set[str] = set()
+        """Names of the symbols in the inputs' shapes."""
         self.computed: dict[Expr, Builder] = {}
         """Sizes that the run computes, with the builders of the blocks that do."""
 
@@ -123,6 +125,7 @@ class Importer:
         self._initializers(proto, scope)
         entries, examples, places = single_inputs([i for i in proto.input if i.name not in scope.names], self.given)
         inputs = input_types(entries, self.dims, examples)
+        self.dimensions = {s.name for _, type in inputs for d in type.shape for s in free_symbols(d)}
         module = Module()
         func = module.body.append(
             Func(
@@ -221,6 +224,8 @@ class Importer:
     def new_symbol(self, hint: str, lower: int | None = 0, upper: Dim | None = None) -> Expr:
         """A symbol for a size that the run computes, named as no other."""
         name = f"{re.sub('[^a-z0-9]', '_', hint.lower())}_{len(self.computed)}"
+        while name in self.dimensions:
+            name += "_"
         found = symbol(name, lower, upper)
         self.computed[found] = self.builder
         return found

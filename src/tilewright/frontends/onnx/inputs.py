@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from ...errors import CompileError
 from ...ir.types import TensorType
-from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, describe_inputs, parse_dim
+from ..dims import (
+    DimsArgument,
+    DimTable,
+    DimText,
+    check_dims_argument,
+    describe_inputs,
+    identifier,
+    parse_dim,
+    symbol_name,
+    undetermined,
+)
 from .model import dtype_of
 
 Places = list[tuple[str, int | tuple[int, ...] | None]]
@@ -93,7 +103,8 @@ def input_types(
 ) -> list[tuple[str, TensorType]]:
     """Names and types of inputs, which are tensors.
 
-    A ``dim_param`` becomes a symbol of its name, the same everywhere; an unnamed dynamic dimension becomes ``<input>_<axis>``. What
+    A ``dim_param`` becomes a symbol of its name, or of a similar one, the same everywhere; one that reads as a formula of dimensions that other
+    inputs have is that formula. An unnamed dynamic dimension becomes ``<input>_<axis>``. What
     `dims` says about a ``dim_param`` at one input holds for it at all inputs. A dimension that is 0 in an example may be 0.
 
     Raises:
@@ -139,6 +150,13 @@ def input_types(
                         f"{where} is {text!r}, but {known[1]} says '{known[0].expression}' and the model calls both '{old}'; "
                         f"inputs: {describe_inputs(listing)}"
                     )
+    free = [
+        d
+        for name, _, shape in declared
+        for axis, d in enumerate(shape)
+        if isinstance(d, str) and (name, axis) not in texts
+    ]
+    by_name = _named({d for d in free if d} - set(by_param), [*texts.values()])
     result = []
     for (name, dtype, shape), example in zip(declared, examples or [None] * len(declared), strict=True):
         sizes: list[int | DimText] = []
@@ -147,24 +165,40 @@ def input_types(
             if isinstance(old, int):
                 sizes.append(old)
                 continue
-            dim = texts.get((name, axis)) or (by_param[old][0] if old in by_param else _default(name, axis, old))
+            unnamed = identifier(f"{name}_{axis}", f"d{axis}")
+            dim = (
+                texts.get((name, axis))
+                or (by_param[old][0] if old in by_param else by_name.get(old))
+                or DimText(unnamed, None, None, (unnamed,))
+            )
             low = 0 if axis in empty and (dim.expression,) == dim.names else None
             table.add(DimText(dim.expression, low, None, dim.names), name)
             sizes.append(dim)
         result.append((name, dtype, sizes))
+    table.check()
     return [
         (name, TensorType(dtype, tuple(d if isinstance(d, int) else table.resolve(d) for d in sizes)))
         for name, dtype, sizes in result
     ]
 
 
-def _default(name: str, axis: int, param: str) -> DimText:
-    """The dimension that a ``dim_param`` stands for: an expression where it reads as one, else a symbol of a similar name."""
-    if param:
-        try:
-            return parse_dim(param, name)
-        except CompileError:
-            pass
-    text = re.sub(r"\W+", "_", param or f"{name}_{axis}").strip("_") or f"d{axis}"
-    text = f"d_{text}" if text[0].isdigit() else text
-    return DimText(text, None, None, (text,))
+def _named(params: set[str], given: Sequence[DimText]) -> dict[str, DimText]:
+    """What every ``dim_param`` stands for: a formula, where it reads as one of names that the others or the user's dims determine, else a symbol of a similar name."""
+    found: dict[str, DimText] = {}
+    for param in sorted(params):
+        with suppress(CompileError):
+            dim = parse_dim(param, param)
+            if dim.names and (dim.low, dim.high) == (None, None):
+                found[param] = dim
+    left = undetermined([*found.values(), *given])
+    found = {param: dim for param, dim in found.items() if not left.intersection(dim.names)}
+    taken = {name for dim in (*found.values(), *given) for name in dim.names}
+    for param in sorted(params - set(found)):
+        name = base = symbol_name(identifier(param, "d"))
+        count = 1
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        taken.add(name)
+        found[param] = DimText(name, None, None, (name,))
+    return found

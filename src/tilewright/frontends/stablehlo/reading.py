@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import CompileError
 from ...ir.symbolic import Dim
 from ...ir.types import DType, TensorType
-from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, identifier, parse_dim
 
 MAGIC = b"ML\xefR"
 """MLIR bytecode begins so."""
@@ -290,12 +290,14 @@ def _resolve(inputs: Sequence[tuple[str, Sequence[Any]]], dims: DimsArgument | N
         row: list[DimText] = []
         for axis, size in enumerate(shape):
             where = f"dims[{name!r}][{axis}]"
-            text = parse_dim(given.get(name, {}).get(axis, f"{name}_{axis}" if size is None else size), where)
-            if size is not None and text.expression.replace(" ", "") != str(size).replace(" ", ""):
+            own = parse_dim(identifier(f"{name}_{axis}", "d") if size is None else size, where)
+            text = parse_dim(given[name][axis], where) if axis in given.get(name, {}) else own
+            if size is not None and text.expression.replace(" ", "") != own.expression.replace(" ", ""):
                 raise CompileError(f"{where} is '{text.expression}', but the model was exported with '{size}' there")
             table.add(text, where)
             row.append(text)
         parsed.append(row)
+    table.check()
     return [tuple(table.resolve(d) for d in row) for row in parsed]
 
 

@@ -306,6 +306,7 @@ def _dynamic_inputs(
             where = f"dims[{name!r}][{axis}]"
             texts[name, axis] = parse_dim(text, where)
             table.add(texts[name, axis], where)
+    table.check()
     sizes = _example_sizes(tensors, texts, table)
     made: dict[str, Any] = {}
     specs, enlarged = [], []

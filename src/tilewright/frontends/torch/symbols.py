@@ -6,13 +6,12 @@ Comes in: the shapes of the program's inputs, its range constraints, and what th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import CompileError
-from ...ir.symbolic import Dim, Expr, linear_in, prove_divisible, prove_eq, smax, smin
-from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
+from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_divisible, prove_eq, smax, smin
+from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, identifier, parse_dim
 
 
 class Untranslatable(Exception):
@@ -27,6 +26,8 @@ class SymbolMap:
         self._memo: dict[Any, Dim] = {}
         self.defined = 0
         self.run_time: set[Expr] = set()
+        self.dimensions: set[str] = set()
+        """Names of the symbols in the inputs' shapes."""
 
     def dim(self, size: Any) -> Dim:
         """The dimension that a Python int or a ``SymInt`` stands for.
@@ -61,7 +62,10 @@ class SymbolMap:
         if isinstance(most, int):
             high = most
         self.defined += 1
-        found = symbol(f"{e if own else 'count'}_{self.defined}", low, high)
+        name = f"{e if own else 'count'}_{self.defined}"
+        while name in self.dimensions:
+            name += "_"
+        found = symbol(name, low, high)
         assert isinstance(found, Expr)
         self.run_time.add(found)
         if own:
@@ -188,6 +192,7 @@ def input_shapes(
                 continue
             table.add(dim, where)
             texts[name, axis] = dim, where
+    table.check()
     symbols = SymbolMap()
     # Names and bounds first, so that every symbol is made once with the bounds of all its places.
     placed: list[tuple[Any, DimText, str]] = []
@@ -200,7 +205,7 @@ def input_shapes(
             if (name, axis) in texts:
                 dim, where = texts[name, axis]
             elif not any(e is p[0] for p in placed):
-                label = unnamed.setdefault(e, _identifier(f"{name}_{axis}"))
+                label = unnamed.setdefault(e, identifier(f"{name}_{axis}", "d"))
                 dim, where = DimText(label, None, None, (label,)), f"dimension {axis} of '{name}'"
             else:
                 continue
@@ -223,14 +228,11 @@ def input_shapes(
         else:
             _solve(symbols, e, wanted, dim, ranges)
     try:
-        return symbols, [symbols.shape(shape) for _, shape in inputs]
+        shapes = [symbols.shape(shape) for _, shape in inputs]
+        symbols.dimensions = {s.name for shape in shapes for d in shape for s in free_symbols(d)}
+        return symbols, shapes
     except Untranslatable as error:
         raise CompileError(f"an input's shape is not understood: {error}") from None
-
-
-def _identifier(text: str) -> str:
-    text = re.sub(r"\W+", "_", text).strip("_") or "d"
-    return f"d_{text}" if text[0].isdigit() else text
 
 
 def _solve(symbols: SymbolMap, e: Any, wanted: Dim, dim: DimText, ranges: Mapping[Any, Any]) -> None:

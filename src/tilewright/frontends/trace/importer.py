@@ -144,6 +144,7 @@ def _input_types(tensors: Sequence[tuple[str, Tensor]], dims: DimsArgument | Non
         for axis, text in axes.items():
             dim = texts[name, axis] = parse_dim(text, f"dims[{name!r}][{axis}]")
             table.add(dim, f"dims[{name!r}][{axis}]")
+    table.check()
     return [
         TensorType(
             x.type.dtype, tuple(table.resolve(texts[n, d]) if (n, d) in texts else s for d, s in enumerate(x.shape))

@@ -18,7 +18,7 @@ from ...ir.builder import Builder
 from ...ir.core import Block, BlockArgument, Constant, IRError, Module, OpResult, Value
 from ...ir.interpreter import Frame
 from ...ir.location import Location
-from ...ir.symbolic import Dim, Expr, symbol
+from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, TensorType
 
 _OWN = (str(Path(__file__).parents[2]), str(Path(np.__file__).parent))
@@ -91,7 +91,15 @@ class Trace:
     def new_symbol(self, name: str, upper: Dim | None = None) -> Expr:
         """The symbol of a size that is computed in the run."""
         self._symbols[name] = self._symbols.get(name, 0) + 1
-        return symbol(f"{name}_{self._symbols[name]}", 0, upper)
+        label = f"{name}_{self._symbols[name]}"
+        while label in self._dimensions:
+            label += "_"
+        return symbol(label, 0, upper)
+
+    @property
+    def _dimensions(self) -> set[str]:
+        """Names of the symbols in the arguments' shapes."""
+        return {s.name for a in self.function.body.args for d in a.type.shape for s in free_symbols(d)}
 
 
 _active = threading.local()

@@ -58,7 +58,7 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
     e = Emitter()
     g = Context(e, IndexCode(e), isa)
     for d in kernel.dims:
-        g.index.bind(d, f"%dim.{d.name}")
+        g.index.bind(d, _dim(d))
     for k, arg in enumerate(kernel.body.args):
         g.pointers[arg] = f"%buffer{k}"
     in_scratch, scratch = _place_allocs(g, kernel)
@@ -92,6 +92,12 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
     return KernelCode(text, symbol, g.helpers, extent, kernel.attributes.get(loop.GRAIN, 1), scratch)
 
 
+def _dim(d: Expr) -> str:
+    """The parameter that holds a symbol's value; names with other letters than ASCII's are quoted in LLVM IR."""
+    name = f"dim.{d.name}"
+    return f"%{name}" if name.isascii() else f'%"{name}"'
+
+
 def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
     """Of the function that works: every pointer is alone in pointing where it does, but for outputs written in place of inputs."""
     shared: set[int] = set()
@@ -99,7 +105,7 @@ def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
     pairs = kernel.attributes.get(IN_PLACE, ())
     for output, source in (pairs,) if pairs and isinstance(pairs[0], int) else pairs:
         shared |= {inputs + output, source}
-    result = ["i64 %begin", "i64 %end", *(f"i64 %dim.{d.name}" for d in kernel.dims)]
+    result = ["i64 %begin", "i64 %end", *(f"i64 {_dim(d)}" for d in kernel.dims)]
     written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
     written |= {op.c for op in kernel.walk() if isinstance(op, (simd.BatchReduceGemm, simd.QuantizedGemm))}
     written |= {op.y for op in kernel.walk() if isinstance(op, simd.Order)}
