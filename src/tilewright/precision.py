@@ -70,7 +70,9 @@ def output_error(library: Any, reference: Any, count: int = 2) -> OutputError:
     samples = 0
     for seed, sizes in enumerate(sample_sizes(library.metadata, count)):
         inputs = random_inputs(library.metadata, sizes, seed)
-        results = [y if isinstance(y, tuple) else (y,) for y in (library(*inputs.values()), reference(*inputs.values()))]
+        results = [
+            y if isinstance(y, tuple) else (y,) for y in (library(*inputs.values()), reference(*inputs.values()))
+        ]
         samples += 1
         for found, wanted in zip(*results, strict=True):
             if wanted.dtype.kind in "iub" or not wanted.size:
