@@ -18,6 +18,7 @@ from ..ir.core import Effect, Module, Value
 from ..ir.interpreter import Frame
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.types import TensorType
+from ..ir.walk import post_order, reachable
 from .match import reshape
 
 ALWAYS = 1 << 16
@@ -114,21 +115,20 @@ def fold_product(op: GraphOp, rewriter: Rewriter) -> bool:
 
 def _steps_from_constants(op: GraphOp) -> list[GraphOp] | None:
     """What computes an operator from constants, in order and with itself last; None where it takes something else too, or many or large steps."""
-    steps: list[GraphOp] = []
-
-    def visit(step: Any) -> bool:
-        if isinstance(step, graph.Constant) or step in steps:
-            return True
+    count = 0
+    for step in reachable([op], _computed_operands):
+        count += 1
         simple = isinstance(step, GraphOp) and step.effects == Effect.PURE and not step.regions
         static = simple and all(isinstance(r.type, TensorType) and r.type.is_static for r in step.results)
-        if not static or len(steps) > MAX_STEPS or _bytes(step) > MAX_STEP:
-            return False
-        if not all(visit(v.defining_op) for v in step.operands):
-            return False
-        steps.append(step)
-        return True
+        if not static or count > MAX_STEPS or _bytes(step) > MAX_STEP:
+            return None
+    return list(post_order([op], _computed_operands))
 
-    return steps if visit(op) else None
+
+def _computed_operands(op: Any) -> list[Any]:
+    """What computes the operands of an operator, constants left out; None stands for arguments of the function."""
+    makers = [v.defining_op for v in op.operands]
+    return [maker for maker in makers if not isinstance(maker, graph.Constant)]
 
 
 @pattern(graph.If)
