@@ -390,7 +390,10 @@ class Operation:
         for region in self.regions:
             for block in region.blocks:
                 for op in block.ops:
-                    yield from op.walk()
+                    if op.regions:
+                        yield from op.walk()
+                    else:
+                        yield op
 
     def detach(self) -> Operation:
         """Take this operation out of its block; it keeps its operands."""
@@ -509,13 +512,14 @@ def _attribute_property(field: str) -> Any:
 class Block:
     """A list of operations with typed arguments."""
 
-    __slots__ = ("_first", "_last", "args", "parent")
+    __slots__ = ("_first", "_last", "_length", "args", "parent")
 
     def __init__(self, arg_types: Iterable[Type] = (), hints: Sequence[str | None] = ()) -> None:
         self.parent: Region | None = None
         self.args: list[BlockArgument] = []
         self._first: Operation | None = None
         self._last: Operation | None = None
+        self._length = 0
         for i, t in enumerate(arg_types):
             self.add_arg(t, hints[i] if i < len(hints) else None)
 
@@ -558,7 +562,7 @@ class Block:
         return self._last
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.ops)
+        return self._length
 
     @property
     def parent_op(self) -> Operation | None:
@@ -573,6 +577,7 @@ class Block:
             return op
         if op.parent is not None:
             op.detach()
+        self._length += 1
         op.parent = self
         prev = self._last if anchor is None else anchor._prev
         op._prev, op._next = prev, anchor
@@ -592,6 +597,7 @@ class Block:
         return self.insert_before(anchor._next, op)
 
     def _unlink(self, op: Operation) -> None:
+        self._length -= 1
         if op._prev is None:
             self._first = op._next
         else:

@@ -18,7 +18,7 @@ from ..ir.symbolic import (
     symbol,
 )
 from .schedule import Schedule, ScheduleError, only_child, primitive
-from .tree import Access, resolved, substitute_tree, substitute_tree_at
+from .tree import Access, accesses_of, inside, resolved, substitute_tree, substitute_tree_at
 
 
 def _wrap(iv: Expr, body_of: loop.For, kind: str = "serial") -> loop.For:
@@ -189,26 +189,24 @@ def merge(s: Schedule, first: str, second: str) -> None:
             op.bindings = tuple(substitute(e, {b.iv: a.iv}) for e in op.bindings)
         else:
             substitute_tree_at(op, {b.iv: a.iv})
-    for op in list(a.body.ops):
         if isinstance(op, loop.Alloc):
             a.body.insert_before(a.body.first, op)
     b.erase()
 
 
-def _accesses_in(root: Operation) -> list[Access]:
-    return [op for op in root.walk() if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
-
-
 def _check_same_iteration(a: loop.For, b: loop.For) -> None:
     """Raise unless the two bodies exchange values only within one iteration."""
-    first, second = _accesses_in(a), _accesses_in(b)
-    written = {op.buffer for op in (*first, *second) if not isinstance(op, loop.Load)}
-    for buffer in written & {op.buffer for op in first} & {op.buffer for op in second}:
+    for buffer in dict.fromkeys(op.buffer for op in b.walk() if isinstance(op, Access)):
+        accesses = accesses_of(buffer)
+        if all(isinstance(op, loop.Load) for op in accesses):
+            continue
+        first, second = ([op for op in accesses if inside(op, f)] for f in (a, b))
+        if not first or all(isinstance(op, loop.Load) for op in (*first, *second)):
+            continue
         common: set[tuple[int, int]] | None = None
         for op, iv in [*((op, a.iv) for op in first), *((op, b.iv) for op in second)]:
-            if op.buffer is buffer:
-                here = {(d, n) for d, e in enumerate(resolved(op, op.indices)) if (n := _own_part(e, iv))}
-                common = here if common is None else common & here
+            here = {(d, n) for d, e in enumerate(resolved(op, op.indices)) if (n := _own_part(e, iv))}
+            common = here if common is None else common & here
         if not common:
             raise ScheduleError(f"merge: '{a.iv.name}' and '{b.iv.name}' exchange values of different iterations")
 

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..dialects import loop
 from ..ir.core import Operation
-from .tree import enclosing_loops, walk_loops
+from .tree import enclosing_loops, walk_blocks, walk_loops
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -108,10 +108,10 @@ class Schedule:
 
     def block(self, name: str) -> loop.Block:
         """The block called `name`."""
-        for op in self.kernel.walk():
-            if isinstance(op, loop.Block) and op.sym_name == name:
+        for op in walk_blocks(self.kernel):
+            if op.sym_name == name:
                 return op
-        known = ", ".join(op.sym_name for op in self.kernel.walk() if isinstance(op, loop.Block))
+        known = ", ".join(op.sym_name for op in walk_blocks(self.kernel))
         raise ScheduleError(f"no block {name!r} in kernel '{self.kernel.sym_name}'; blocks: {known}")
 
     def loop(self, name: str) -> loop.For:
@@ -131,7 +131,7 @@ class Schedule:
     def fresh(self, name: str) -> str:
         """`name`, made unique among the kernel's loops and blocks."""
         used = {f.iv.name for f in walk_loops(self.kernel)}
-        used |= {op.sym_name for op in self.kernel.walk() if isinstance(op, loop.Block)}
+        used |= {op.sym_name for op in walk_blocks(self.kernel)}
         used |= {d.name for d in self.kernel.dims}
         candidate, n = name, 1
         while candidate in used:

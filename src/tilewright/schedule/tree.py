@@ -196,6 +196,24 @@ def _decided_by_data(op: Operation, scope: Operation | None) -> set[Expr]:
 
 
 def walk_loops(root: Operation) -> Iterator[loop.For]:
-    for op in root.walk():
-        if isinstance(op, loop.For):
-            yield op
+    """The loops in a nest, outer ones first."""
+    return (op for op in walk_statements(root) if isinstance(op, loop.For))
+
+
+def walk_blocks(root: Operation) -> Iterator[loop.Block]:
+    """The blocks in a nest, in order."""
+    return (op for op in walk_statements(root) if isinstance(op, loop.Block))
+
+
+def walk_statements(root: Operation) -> Iterator[Operation]:
+    """An operation and all inside it, apart from what blocks compute: it has no loops."""
+    yield root
+    if isinstance(root, loop.Block):
+        return
+    for region in root.regions:
+        for block in region.blocks:
+            for op in block.ops:
+                if op.regions:
+                    yield from walk_statements(op)
+                else:
+                    yield op

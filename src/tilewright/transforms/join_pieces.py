@@ -8,15 +8,16 @@ in which range it lies.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from ..dialects import tensor
 from ..dialects.tensor import extent
 from ..ir.builder import Builder
-from ..ir.cleanup import dce
-from ..ir.core import Module, Value
+from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr, bounds, linear_in, prove_eq, prove_le, prove_lt, symbol
 from ..ir.types import Shape, TensorType
+from ..ir.walk import post_order
 from .index_maps import flatten_index, product, substitute_all, symbols_of
 
 JOINED = "tw.joined"
@@ -39,40 +40,55 @@ def join_pieces(module: Module) -> None:
 
 @dataclass(frozen=True)
 class _Cuts:
-    """An axis and where its ranges end, the last at its extent."""
+    """An axis, where its ranges end, the last at its extent, and in which of them the guards of each read hold; elsewhere they never do."""
 
     axis: int
     ends: tuple[Dim, ...]
+    holding: dict[Operation, range]
 
 
 def _cuts(op: tensor.Compute) -> _Cuts | None:
     """The axis along which all guarded reads choose between ranges that cover it."""
-    guards = [e for r in op.reads for e in r.guard]
+    guarded = [r for r in op.reads if r.guard]
+    guards = [e for r in guarded for e in r.guard]
     used = symbols_of(guards) & set(op.axes)
-    if len(used) != 1 or any(r.guard and r.dynamic for r in op.reads):
+    if len(used) != 1 or any(r.dynamic for r in guarded):
         return None
     (axis,) = used
     position = op.axes.index(axis)
     ends: list[Dim] = [extent(axis)]
+    limits: dict[Expr, tuple[bool, Dim]] = {}
+    """Of each guard whether it holds from a place on, else before it, and that place."""
     for e in guards:
         parts = linear_in(e, axis)
         if parts is None or parts[0] not in (1, -1):
             return None
         end = -parts[1] if parts[0] == 1 else parts[1] + 1
-        if prove_le(end, 0) or prove_le(extent(axis), end) or any(prove_eq(end, other) for other in ends):
+        end = 0 if prove_le(end, 0) else ends[-1] if prove_le(ends[-1], end) else end
+        limits[e] = (parts[0] == 1, end)
+        at = bisect_left(ends, True, key=lambda other: prove_le(end, other))
+        if end == 0 or prove_eq(end, ends[at]):
             continue
-        at = next((k for k, other in enumerate(ends) if prove_lt(end, other)), None)
-        if at is None or (at > 0 and not prove_lt(ends[at - 1], end)):
+        if not prove_lt(end, ends[at]) or (at > 0 and not prove_lt(ends[at - 1], end)):
             return None  # in which order they come depends on symbols
         ends.insert(at, end)
-    return _Cuts(position, tuple(ends)) if len(ends) > 1 else None
+    if len(ends) == 1:
+        return None
+    numbers: dict[Dim, int] = {0: 0, **{end: k + 1 for k, end in enumerate(ends)}}
+    holding: dict[Operation, range] = {}
+    for r in guarded:
+        places = [limits[e] for e in r.guard]
+        first = max((numbers[place] for is_start, place in places if is_start), default=0)
+        last = min((numbers[place] for is_start, place in places if not is_start), default=len(ends))
+        holding[r] = range(first, last)
+    return _Cuts(position, tuple(ends), holding)
 
 
 def _cut(op: tensor.Compute, cuts: _Cuts) -> None:
     pieces: list[tensor.Compute] = []
     start: Dim = 0
-    for end in cuts.ends:
-        piece = _piece(op, cuts.axis, start, end)
+    for number, end in enumerate(cuts.ends):
+        piece = _piece(op, cuts, number, start)
         pieces.append(piece)
         start = end
     if all(piece.reads and not any(r.guard for r in piece.reads) for piece in pieces) and _pays(op, cuts, pieces):
@@ -140,10 +156,10 @@ def reshaped(b: Builder, value: Value, shape: Shape) -> Value:
     return value if value.type.shape == shape else b(tensor.Reshape(value, shape=shape))  # type: ignore[no-any-return]
 
 
-def _piece(op: tensor.Compute, position: int, start: Dim, end: Dim) -> tensor.Compute:
+def _piece(op: tensor.Compute, cuts: _Cuts, number: int, start: Dim) -> tensor.Compute:
     """The computation of a range of an axis, before `op`: guards that hold throughout are gone, reads whose guards never hold too."""
-    axis = op.axes[position]
-    own = symbol(axis.name, 0, end - start - 1)
+    axis = op.axes[cuts.axis]
+    own = symbol(axis.name, 0, cuts.ends[number] - start - 1)
     axes = tuple(own if a is axis else a for a in op.axes)
     new = tensor.Compute(
         axes=axes,
@@ -153,30 +169,38 @@ def _piece(op: tensor.Compute, position: int, start: Dim, end: Dim) -> tensor.Co
     new.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
     mapping: dict[Expr, Dim] = {axis: own + start}
     copies: dict[Value, Value] = {}
-    for child in op.body.ops:
-        if isinstance(child, tensor.Read) and child.guard:
-            guard = substitute_all(child.guard, mapping)
-            if any(prove_lt(e, 0) for e in guard):
-                assert child.otherwise is not None
-                copies[child.result] = copies[child.otherwise]
-                continue
-            left = tuple(e for e in guard if not prove_le(0, e))
-            if not left:
-                read = tensor.Read(
-                    child.source,
-                    [copies[v] for v in child.dynamic],
-                    None,
-                    indices=substitute_all(child.indices, mapping),
-                    location=child.location,
-                )
-                new.body.append(read)
-                copies[child.result] = read.result
-                continue
-        copy = child.clone(copies)
-        tensor.substitute_indices(copy, mapping)
+
+    def chosen(value: Value) -> Value:
+        """What a value is in this range."""
+        while isinstance(read := value.defining_op, tensor.Read) and number not in cuts.holding.get(read, (number,)):
+            assert read.otherwise is not None
+            value = read.otherwise
+        return value
+
+    def used(child: Operation) -> list[Operation]:
+        """What computes, in the body, the operands that an operation has in this range."""
+        values = child.dynamic if isinstance(child, tensor.Read) and child in cuts.holding else child.operands
+        makers = [chosen(v).defining_op for v in values]
+        return [maker for maker in makers if maker is not None and maker.parent is op.body]
+
+    for child in post_order([op.body.terminator], used):
+        if isinstance(child, tensor.Read) and child in cuts.holding:
+            copy: Operation = tensor.Read(
+                child.source,
+                [copies[chosen(v)] for v in child.dynamic],
+                None,
+                indices=substitute_all(child.indices, mapping),
+                location=child.location,
+            )
+            copies[child.result] = copy.results[0]
+        else:
+            for v in child.operands:
+                if (value := chosen(v)) is not v:
+                    copies[v] = copies[value]
+            copy = child.clone(copies)
+            tensor.substitute_indices(copy, mapping)
         new.body.append(copy)
     Builder.before(op).insert(new)
-    dce(new)
     return new
 
 
