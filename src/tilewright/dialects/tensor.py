@@ -8,7 +8,7 @@ gathering and broadcasting are all the same operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..ir.core import (
 )
 from ..ir.symbolic import Dim, Expr, bounds, free_symbols, prove_eq, substitute
 from ..ir.types import DType, Shape, TensorType, Type, i64
+from ..ir.walk import reachable
 from . import scalar
 from .func import Func
 from .scalar import combiner_identity
@@ -389,14 +390,22 @@ class Place:
         raise IRError(f"runs of {self.run} elements are no trailing dimensions of {part}", self.join)
 
 
+def readers(value: Value, views: Any = Reshape) -> Iterator[Operation]:
+    """Who uses a tensor, directly or through `views`, each operation once."""
+    users = reachable(value.users, lambda op: op.results[0].users if isinstance(op, views) else ())
+    return (op for op in users if not isinstance(op, views))
+
+
 def place_of(value: Value) -> Place | None:
     """Where a value lies that, directly or through views, is nothing but a part of a join; else None."""
-    uses = list(value.uses)
-    if len(uses) != 1:
-        return None
-    ((user, number),) = uses
-    if isinstance(user, Reshape):
-        return place_of(user.result)
+    while True:
+        uses = list(value.uses)
+        if len(uses) != 1:
+            return None
+        ((user, number),) = uses
+        if not isinstance(user, Reshape):
+            break
+        value = user.result
     if not isinstance(user, Join):
         return None
     inner: Dim = 1

@@ -110,11 +110,13 @@ def _buffer(type_: TensorType) -> BufferType:
 
 def _view(builder: Builder, buffer: Value, type_: TensorType, checked: bool = False) -> Value:
     """`buffer` with the shape and element type of `type_`; views of views reach back to the memory itself."""
-    if buffer.type.shape == type_.shape and buffer.type.dtype is type_.dtype:
+    while buffer.type.shape != type_.shape or buffer.type.dtype is not type_.dtype:
+        op = buffer.defining_op
+        if not isinstance(op, host.View) or not op.is_whole or op.checked or checked:
+            break
+        buffer = op.source
+    else:
         return buffer
-    op = buffer.defining_op
-    if isinstance(op, host.View) and op.is_whole and not (op.checked or checked):
-        return _view(builder, op.source, type_)
     dtype = None if buffer.type.dtype is type_.dtype else type_.dtype
     view: Value = builder(host.View(buffer, shape=type_.shape, dtype=dtype, checked=checked))
     return view

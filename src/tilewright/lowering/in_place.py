@@ -13,6 +13,7 @@ from ..dialects.tensor import Read
 from ..ir.cleanup import sort_block
 from ..ir.core import Block, IRError, Module, Operation, OpResult, Value
 from ..ir.symbolic import Dim, Expr, prove_eq
+from ..ir.walk import reachable
 from ..transforms.index_maps import flatten_index, substitute_all
 
 WRITTEN = "tw.in_place"
@@ -112,18 +113,14 @@ def updates_in_place(main: func.Func) -> set[Value]:
 
 def _makers(op: Operation | None) -> list[Operation]:
     """Those that write the memory of an operation's results: for a join, whoever computes its parts."""
-    if not isinstance(op, tensor.Join):
-        return [op] if op is not None else []
-    return [maker for part in op.parts for maker in _makers(part.defining_op)]
+    parts = reachable([op], lambda x: [p.defining_op for p in x.parts] if isinstance(x, tensor.Join) else [])
+    return [x for x in parts if x is not None and not isinstance(x, tensor.Join)]
 
 
 def _readers(value: Value, block: Block) -> set[Operation]:
     """The operations of `block` that read a value, themselves or inside them, also through views."""
     found: set[Operation] = set()
-    for op in value.users:
-        if isinstance(op, tensor.View):
-            found |= _readers(op.result, block)
-            continue
+    for op in tensor.readers(value, tensor.View):
         while op.parent is not block:
             above = op.parent_op
             assert above is not None

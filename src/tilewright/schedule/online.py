@@ -31,6 +31,7 @@ from ..ir.symbolic import (
     symbol,
 )
 from ..ir.types import BufferType
+from ..ir.walk import operands_of, post_order, reachable
 from ..transforms.index_maps import at_same_point, symbols_of
 from .blocks import decompose_reduction, parallel_nest
 from .loops import reorder, split
@@ -213,8 +214,8 @@ def _is_linear_sum(block: loop.Block, weights: set[Value]) -> bool:
         return False
 
     def reads(value: Value) -> bool:
-        op = value.defining_op
-        return op is not None and (isinstance(op, loop.Load) and op.buffer in weights or any(map(reads, op.operands)))
+        made = (v.defining_op for v in reachable([value], operands_of))
+        return any(isinstance(op, loop.Load) and op.buffer in weights for op in made)
 
     value = update.value
     while True:
@@ -335,31 +336,38 @@ def _limits(block: loop.Block, column: loop.For, at: loop.For) -> tuple[Dim | No
 
 def _differences(condition: Value) -> list[Dim]:
     """Expressions that are all >= 0 where a condition holds, as far as comparisons of indices tell."""
-    op = condition.defining_op
-    if isinstance(op, BINARY["and"]):
-        return [*_differences(op.operands[0]), *_differences(op.operands[1])]
-    for name, (more, less, strict) in {"le": (1, 0, 0), "lt": (1, 0, 1), "ge": (0, 1, 0), "gt": (0, 1, 1)}.items():
-        if isinstance(op, BINARY[name]):
-            a, b = _integer(op.operands[more]), _integer(op.operands[less])
-            return [] if a is None or b is None else [a - b - strict]
-    return []
+    found: list[Dim] = []
+    for value in reachable([condition], lambda v: operands_of(v) if isinstance(v.defining_op, BINARY["and"]) else ()):
+        op = value.defining_op
+        for name, (more, less, strict) in {"le": (1, 0, 0), "lt": (1, 0, 1), "ge": (0, 1, 0), "gt": (0, 1, 1)}.items():
+            if isinstance(op, BINARY[name]):
+                a, b = _integer(op.operands[more]), _integer(op.operands[less])
+                found += [] if a is None or b is None else [a - b - strict]
+    return found
 
 
 def _integer(value: Value) -> Dim | None:
     """An integer value as an index expression."""
+    known: dict[Value, Dim] = {}
+    for v in post_order([value], _integer_operands):
+        op = v.defining_op
+        if isinstance(op, scalar.Index):
+            known[v] = op.expr
+        elif isinstance(op, Constant) and op.dtype.is_integer:
+            known[v] = int(op.value)
+        elif isinstance(op, scalar.Cast) and op.x in known:
+            known[v] = known[op.x]
+        elif isinstance(op, (BINARY["add"], BINARY["sub"])) and all(x in known for x in op.operands):
+            a, b = (known[x] for x in op.operands)
+            known[v] = a + b if isinstance(op, BINARY["add"]) else a - b
+    return known.get(value)
+
+
+def _integer_operands(value: Value) -> tuple[Value, ...]:
     op = value.defining_op
-    if isinstance(op, scalar.Index):
-        found: Dim = op.expr
-        return found
-    if isinstance(op, Constant) and op.dtype.is_integer:
-        return int(op.value)
-    if isinstance(op, scalar.Cast) and op.dtype.is_integer and op.dtype.bits >= 32 and op.x.type.is_integer:
-        return _integer(op.x)
-    if isinstance(op, (BINARY["add"], BINARY["sub"])):
-        a, b = (_integer(v) for v in op.operands)
-        if a is not None and b is not None:
-            return a + b if isinstance(op, BINARY["add"]) else a - b
-    return None
+    if isinstance(op, scalar.Cast):
+        return (op.x,) if op.dtype.is_integer and op.dtype.bits >= 32 and op.x.type.is_integer else ()
+    return operands_of(value) if isinstance(op, (BINARY["add"], BINARY["sub"])) else ()
 
 
 # -- A block of columns at a time ------------------------------------------------------------------------------------------------

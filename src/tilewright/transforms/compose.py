@@ -222,10 +222,7 @@ def _belongs_to_contraction(op: tensor.Compute) -> bool:
 
 def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
     """Whether a value is read by `consumer` alone, directly or through views."""
-    return all(
-        _only_reshapes_to(user.result, consumer) if isinstance(user, tensor.Reshape) else user.parent_op is consumer
-        for user in value.users
-    )
+    return all(user.parent_op is consumer for user in tensor.readers(value))
 
 
 def _gathers(op: tensor.Compute) -> bool:

@@ -14,6 +14,7 @@ from ..ir.builder import Builder
 from ..ir.cleanup import dce
 from ..ir.core import Module, Operation, Value
 from ..ir.symbolic import Dim, Expr
+from ..ir.walk import post_order, reachable
 from .compose import compose
 from .contraction import Contraction, match_contraction
 from .index_maps import symbols_of
@@ -82,13 +83,20 @@ def _scaled(op: tensor.Compute) -> _Scaled | None:
 
 def _of_row(value: Value, column: Expr) -> bool:
     """Whether a value in a body is the same along the last axis."""
+    for v in reachable([value], _in_body):
+        op = v.defining_op
+        if isinstance(op, tensor.Read) and column in symbols_of((*op.indices, *op.guard)):
+            return False
+        if isinstance(op, scalar.Index) and column in symbols_of((op.expr,)):
+            return False
+    return True
+
+
+def _in_body(value: Value) -> list[Value]:
+    """What the operation that computes a value in a body takes from the body."""
     op = value.defining_op
     assert op is not None
-    if isinstance(op, tensor.Read) and column in symbols_of((*op.indices, *op.guard)):
-        return False
-    if isinstance(op, scalar.Index) and column in symbols_of((op.expr,)):
-        return False
-    return all(_of_row(v, column) for v in op.operands if not (isinstance(op, tensor.Read) and v is op.source))
+    return [v for v in op.operands if not (isinstance(op, tensor.Read) and v is op.source)]
 
 
 def _is_zero(value: Value) -> bool:
@@ -123,15 +131,14 @@ def _scaled_result(c: Contraction, found: _Scaled, mapping: dict[Expr, Dim]) -> 
     copies: dict[Value, Value] = {}
 
     def copy(value: Value) -> Value:
-        if value not in copies:
-            op = value.defining_op
+        for v in post_order([value], lambda v: [] if v in copies else _in_body(v)):
+            if v in copies:
+                continue
+            op = v.defining_op
             assert op is not None
-            for v in op.operands:
-                if not (isinstance(op, tensor.Read) and v is op.source):
-                    copy(v)
             new = body.insert(op.clone(copies))
             tensor.substitute_indices(new, mapping)
-            copies[value] = new.results[0]
+            copies[v] = new.results[0]
         return copies[value]
 
     value: Value = body(tensor.Read(old.result, (), None, indices=old.axes))

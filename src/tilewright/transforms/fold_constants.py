@@ -115,12 +115,13 @@ def fold_product(op: GraphOp, rewriter: Rewriter) -> bool:
 
 def _steps_from_constants(op: GraphOp) -> list[GraphOp] | None:
     """What computes an operator from constants, in order and with itself last; None where it takes something else too, or many or large steps."""
-    count = 0
-    for step in reachable([op], _computed_operands):
-        count += 1
-        simple = isinstance(step, GraphOp) and step.effects == Effect.PURE and not step.regions
-        static = simple and all(isinstance(r.type, TensorType) and r.type.is_static for r in step.results)
-        if not static or count > MAX_STEPS or _bytes(step) > MAX_STEP:
+    for count, step in enumerate(reachable([op], _computed_operands), 1):
+        if not isinstance(step, GraphOp) or step.effects != Effect.PURE or step.regions or count > MAX_STEPS:
+            return None
+        if (
+            not all(isinstance(r.type, TensorType) and r.type.is_static for r in step.results)
+            or _bytes(step) > MAX_STEP
+        ):
             return None
     return list(post_order([op], _computed_operands))
 

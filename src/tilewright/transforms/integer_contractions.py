@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from ..ir.core import Module, Operation, Value
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.symbolic import Dim, bounds
 from ..ir.types import DType, f32, i8, i32, u8
-from .fold_constants import run_on_constants
+from ..ir.walk import operands_of, post_order, reachable
+from .fold_constants import MAX_STEPS, run_on_constants
 from .match import array_of, is_one, new_constant, producer, rebuild, reshape
 
 BYTES = (i8, u8)
@@ -140,8 +142,8 @@ def _integers(value: Value) -> Factor | None:
     if tensor_type(value).dtype is not i32:
         return None
     if (difference := producer(value, graph.Sub)) is not None:
-        found = _integers(difference.a)
-        if found is None or found.zero is not None or not _broadcasts(difference.b, difference.a):
+        found = None if producer(difference.a, graph.Sub) is not None else _integers(difference.a)
+        if found is None or not _broadcasts(difference.b, difference.a):
             return None
         return replace(found, zero=difference.b)
     if (cast := producer(value, graph.Cast)) is not None and tensor_type(cast.x).dtype in BYTES:
@@ -280,14 +282,30 @@ def one_scale(op: Any, rewriter: Rewriter) -> bool:
 
 def known(value: Value) -> np.ndarray[Any, Any] | None:
     """The array of a constant, or of what is made of constants by a few elementwise operators (they are not folded yet)."""
-    op = value.defining_op
-    if not isinstance(op, (graph.Mul, graph.Sub, graph.Cast, graph.Reshape, graph.BroadcastTo)):
-        return array_of(value)
-    arrays = [known(v) for v in op.operands]
-    if any(x is None or x.size > SMALL for x in arrays) or not tensor_type(value).is_static:
+    steps = list(islice(reachable([value], _folded_operands), MAX_STEPS + 1))
+    if len(steps) > MAX_STEPS or any(not tensor_type(v).is_static for v in steps if _folded_operands(v)):
         return None
-    found = run_on_constants(op, arrays)  # type: ignore[arg-type]
-    return None if found is None else found[0]
+    arrays: dict[Value, np.ndarray[Any, Any]] = {}
+    for step in post_order([value], _folded_operands):
+        if operands := _folded_operands(step):
+            if any(arrays[v].size > SMALL for v in operands):
+                return None
+            maker = step.defining_op
+            assert isinstance(maker, graph.GraphOp)
+            results = run_on_constants(maker, [arrays[v] for v in operands])
+            found = None if results is None else results[0]
+        else:
+            found = array_of(step)
+        if found is None:
+            return None
+        arrays[step] = found
+    return arrays[value]
+
+
+def _folded_operands(value: Value) -> tuple[Value, ...]:
+    """What a value is made of that an operator computes which `known` runs itself."""
+    folded = isinstance(value.defining_op, (graph.Mul, graph.Sub, graph.Cast, graph.Reshape, graph.BroadcastTo))
+    return operands_of(value) if folded else ()
 
 
 def _constant_side(op: Operation) -> tuple[Value, Value] | None:
@@ -298,31 +316,37 @@ def _constant_side(op: Operation) -> tuple[Value, Value] | None:
 
 def _is_scaled(value: Value) -> bool:
     """Whether a value is ``float(i) * s``, perhaps with a constant added and then the larger of it and zero, and has no other reader."""
-    op = value.defining_op
-    if op is None or not value.has_one_use:
-        return False
-    if isinstance(op, graph.Relu):
-        return _is_scaled(op.x)
-    if isinstance(op, (graph.Add, graph.Mul)):
+    while isinstance(op := value.defining_op, (graph.Relu, graph.Add, graph.Mul)) and value.has_one_use:
+        if isinstance(op, graph.Relu):
+            value = op.x
+            continue
         sides = _constant_side(op)
         if sides is None:
             return False
-        inner = producer(sides[0], graph.Cast)
-        is_sum = inner is not None and tensor_type(inner.x).dtype is i32
-        return is_sum if isinstance(op, graph.Mul) else _is_scaled(sides[0])
+        if isinstance(op, graph.Mul):
+            inner = producer(sides[0], graph.Cast)
+            return inner is not None and tensor_type(inner.x).dtype is i32
+        value = sides[0]
     return False
 
 
 def _times(b: Builder, value: Value, factor: float) -> Value:
     """A value that `_is_scaled` times a positive number."""
-    op: Any = value.defining_op
-    if isinstance(op, graph.Relu):
-        return b(rebuild(op, [_times(b, op.x, factor)]))  # type: ignore[no-any-return]
-    x, constant = _constant_side(op)  # type: ignore[misc]
-    scaled = b(graph.Mul(constant, new_constant(b, np.array(factor, np.float32))))
-    if isinstance(op, graph.Mul):
-        return b(graph.Mul(x, scaled))  # type: ignore[no-any-return]
-    return b(graph.Add(_times(b, x, factor), scaled))  # type: ignore[no-any-return]
+    above: list[tuple[Any, Value | None]] = []
+    """Operators from the last to the product, each with its constant times the factor."""
+    while True:
+        op: Any = value.defining_op
+        if isinstance(op, graph.Relu):
+            above.append((op, None))
+            value = op.x
+            continue
+        value, constant = _constant_side(op)  # type: ignore[misc]
+        above.append((op, b(graph.Mul(constant, new_constant(b, np.array(factor, np.float32))))))
+        if isinstance(op, graph.Mul):
+            break
+    for op, scaled in reversed(above):
+        value = b(rebuild(op, [value])) if scaled is None else b(type(op)(value, scaled))
+    return value
 
 
 __all__ = ["Factor", "factor_of", "integer_contractions"]

@@ -18,7 +18,7 @@ a conversion: so activations stay in 16 bits between the layers of a convolution
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from ..ir.cleanup import dce
 from ..ir.constant import Constant
 from ..ir.core import Block, Module, Operation, Value
 from ..ir.types import DType, f32
+from ..ir.walk import post_order, reachable
 from .contraction import Contraction, match_contraction
 from .index_maps import symbols_of
 from .recurrence import match_recurrence
@@ -91,7 +92,7 @@ class _Lowering:
 
     def _given(self, value: Value, builder: Builder) -> None:
         """Convert a value that no computation here makes where it is needed in 16 bits."""
-        reads = [r for r in _readers(value) if r in self.needed]
+        reads = [r for r in tensor.readers(value) if r in self.needed]
         if reads:
             self._redirect(reads, value, self._copy(value, builder))
 
@@ -106,7 +107,7 @@ class _Lowering:
     # -- Producers -----------------------------------------------------------------------------------------------------------
 
     def _constant(self, op: graph.Constant) -> None:  # type: ignore[name-defined]
-        reads = [r for r in _readers(op.result) if r in self.needed]
+        reads = [r for r in tensor.readers(op.result) if r in self.needed]
         if not reads:
             return
         source, dtype = op.value, self.dtype.numpy
@@ -120,7 +121,7 @@ class _Lowering:
         self._redirect(reads, op.result, Builder.after(op)(graph.Constant(value=rounded, location=op.location)))  # type: ignore[attr-defined]
 
     def _produced(self, op: tensor.Compute | tensor.Scatter) -> None:
-        readers = list(_readers(op.result))
+        readers = list(tensor.readers(op.result))
         needed = [r for r in readers if r in self.needed]
         wanted = [r for r in readers if r in self.needed or r in self.welcome or self._adds_up(op, r)]
         if not wanted:
@@ -200,31 +201,31 @@ class _Lowering:
 
     def _narrow(self, builder: Builder, value: Value) -> Value:
         """A body's value rounded; what only selects does so among rounded values."""
-        op = value.defining_op
-        if isinstance(op, scalar.Constant):
-            return builder(scalar.Constant(value=op.value, dtype=self.dtype))  # type: ignore[no-any-return]
-        if isinstance(op, scalar.Select) and value.has_one_use:
-            values = (self._narrow(builder, op.a), self._narrow(builder, op.b))
-            return builder(scalar.Select(op.condition, *values))  # type: ignore[no-any-return]
-        return builder(scalar.Cast(value, dtype=self.dtype))  # type: ignore[no-any-return]
+        narrow: dict[Value, Value] = {}
+        for v in post_order([value], _selected):
+            op = v.defining_op
+            if isinstance(op, scalar.Constant):
+                narrow[v] = builder(scalar.Constant(value=op.value, dtype=self.dtype))
+            elif isinstance(op, scalar.Select) and _selected(v):
+                narrow[v] = builder(scalar.Select(op.condition, narrow[op.a], narrow[op.b]))
+            else:
+                narrow[v] = builder(scalar.Cast(v, dtype=self.dtype))
+        return narrow[value]
 
     def _view(self, value: Value) -> Value:
         """The 16-bit tensor in place of a float32 one, with the same reshapes in between."""
-        if value not in self.views:
+        above: list[Value] = []
+        while value not in self.views:
             view = value.defining_op
             assert isinstance(view, tensor.Reshape)
-            source = self._view(view.x)
+            above.append(value)
+            value = view.x
+        for value in reversed(above):
+            view = value.defining_op
+            assert isinstance(view, tensor.Reshape)
+            source = self.views[view.x]
             self.views[value] = Builder.after(view)(tensor.Reshape(source, shape=view.shape, location=view.location))
         return self.views[value]
-
-
-def _readers(value: Value) -> Iterator[Operation]:
-    """Who uses a tensor, directly or through views."""
-    for user in value.users:
-        if isinstance(user, tensor.Reshape):
-            yield from _readers(user.result)
-        else:
-            yield user
 
 
 def _weighed(op: tensor.Compute) -> list[tensor.Read]:
@@ -253,38 +254,57 @@ def _source(read: Operation) -> Operation | None:
 
 def _normalizes(op: Operation) -> bool:
     """Whether an elementwise computation uses statistics: sums that are no contractions, or what is made of them and broadcast to it."""
-    if not isinstance(op, tensor.Compute) or op.is_reduction:
-        return False
-    moving = {a for a in op.axes if not (isinstance(extent(a), int) and extent(a) == 1)}
-    for read in op.reads:
-        source = _source(read)
-        if not isinstance(source, tensor.Compute):
-            continue
-        if source.is_reduction:
-            if source.combiner == "sum" and match_contraction(source) is None and not _weighed(source):
-                return True
-        elif not moving <= symbols_of(read.indices) and _normalizes(source):
-            return True
-    return False
+
+    def broadcast(op: Operation) -> list[Operation]:
+        """What an elementwise computation reads that has fewer elements than it."""
+        if not isinstance(op, tensor.Compute) or op.is_reduction:
+            return []
+        moving = {a for a in op.axes if not (isinstance(extent(a), int) and extent(a) == 1)}
+        sources = ((r, _source(r)) for r in op.reads)
+        return [
+            s
+            for r, s in sources
+            if isinstance(s, tensor.Compute) and (s.is_reduction or not moving <= symbols_of(r.indices))
+        ]
+
+    return any(
+        isinstance(source, tensor.Compute)
+        and source.is_reduction
+        and source is not op
+        and source.combiner == "sum"
+        and match_contraction(source) is None
+        and not _weighed(source)
+        for source in reachable([op], broadcast)
+    )
+
+
+def _selected(value: Value) -> tuple[Value, ...]:
+    """The values between which a value that nobody else uses is chosen."""
+    op = value.defining_op
+    return (op.a, op.b) if isinstance(op, scalar.Select) and value.has_one_use else ()
 
 
 def _exact_reads(value: Value) -> list[tensor.Read]:
     """The reads of a body's value that is made from them by moving, selecting and taking extremes alone; else none."""
     found: list[tensor.Read] = []
-
-    def exact(v: Value) -> bool:
+    for v in reachable([value], _moved_values):
         op = v.defining_op
         if isinstance(op, scalar.Constant):
-            return True
+            continue
         if op is None or len(list(v.users)) != 1:
-            return False
+            return []
         if isinstance(op, tensor.Read):
             found.append(op)
-            return True
-        values = op.operands[1:] if isinstance(op, scalar.Select) else op.operands
-        return op.name in _EXACT and all(exact(x) for x in values)
+        elif op.name not in _EXACT:
+            return []
+    return found
 
-    return found if exact(value) else []
+
+def _moved_values(value: Value) -> Sequence[Value]:
+    op = value.defining_op
+    if op is None or isinstance(op, tensor.Read):
+        return ()
+    return op.operands[1:] if isinstance(op, scalar.Select) else op.operands
 
 
 __all__ = ["CONVERSION", "lower_precision", "lowers"]

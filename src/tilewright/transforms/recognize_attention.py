@@ -46,11 +46,14 @@ def _scaled_by(value: Value) -> tuple[Value, float]:
 def _unscaled(value: Value, b: Builder) -> tuple[Value, float]:
     """As `_scaled_by`, through transposes, reshapes and broadcasts, which are built anew without the number."""
     value, scale = _scaled_by(value)
-    op: Any = value.defining_op
-    if isinstance(op, (graph.Transpose, graph.Reshape, graph.BroadcastTo)):
-        inner, factor = _unscaled(op.x, b)
+    below, moved, renewed = value, [], 0
+    while isinstance(op := below.defining_op, (graph.Transpose, graph.Reshape, graph.BroadcastTo)):
+        moved.append(op)
+        below, factor = _scaled_by(op.x)
         if factor != 1.0:
-            return b(rebuild(op, [inner])), scale * factor
+            value, scale, renewed = below, scale * factor, len(moved)
+    for op in reversed(moved[:renewed]):
+        value = b(rebuild(op, [value]))
     return value, scale
 
 

@@ -11,6 +11,7 @@ from ....dialects.tensor import free_symbols_of
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, smax
 from ....ir.types import DType
+from ....ir.walk import operands_of, reachable
 from ....schedule import Schedule
 from ....schedule.tree import Access, address, enclosing_loops, reduce_variables, resolved, written_buffer
 from ....transforms.compose import HEAVY
@@ -105,14 +106,15 @@ def moving(op: Access) -> frozenset[Expr]:
 
 def symbols_behind(value: Value) -> frozenset[Expr]:
     """The symbols that a value in a block depends on."""
-    op = value.defining_op
-    if op is None:
-        return frozenset()
-    if isinstance(op, loop.Load):
-        return moving(op)
-    if isinstance(op, scalar.Index):
-        return free_symbols_of(resolved(op, (op.expr,))[0])
-    return frozenset[Expr]().union(*map(symbols_behind, op.operands))
+    found: set[Expr] = set()
+    for v in reachable(
+        [value], lambda v: v.defining_op.dynamic if isinstance(v.defining_op, loop.Load) else operands_of(v)
+    ):
+        if isinstance(op := v.defining_op, loop.Load):
+            found |= free_symbols_of(address(op))
+        elif isinstance(op, scalar.Index):
+            found |= free_symbols_of(resolved(op, (op.expr,))[0])
+    return frozenset(found)
 
 
 def vector_loop(block: loop.Block, candidates: list[loop.For]) -> loop.For | None:
