@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .errors import CompileError, InternalError, TilewrightError, UnsupportedOperatorError
 from .opt_levels import DEFAULT, OptLevel, opt_level
+from .packages import missing
 
 if TYPE_CHECKING:
     from .dialects.func import Func
@@ -128,12 +129,15 @@ def compile(
         UnsupportedOperatorError: lists every operator that has no translation, with its places.
         CompileError: the model or an option is wrong; the message names it.
     """
+    from .options import check_arguments, dump_folder, pass_names, thread_count
     from .precision import factor_type
     from .targets.base import resolve
 
     chosen = resolve(target)
     factors = factor_type(precision, chosen)
     level = opt_level(opt)
+    threads, disable, dump = thread_count(threads), sorted(pass_names(disable)), dump_folder(dump)
+    check_arguments(args, kwargs, dims)
     say = progress or (lambda stage: None)
     use_cache = cache and chosen.runs_here and not (disable or check or dump or about)
 
@@ -628,6 +632,8 @@ def _inside_errors() -> Iterator[None]:
     except (TilewrightError, MemoryError):
         raise
     except Exception as error:
+        if isinstance(error, ImportError) and (absent := missing(error)) is not None:
+            raise CompileError(absent) from error
         raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
@@ -660,8 +666,10 @@ def load(
         from .runtime.webgpu import load_webgpu
 
         return load_webgpu(path)
+    from .options import thread_count
     from .runtime.library import Library
 
+    threads = thread_count(threads)
     return Library(
         path, weights=weights, num_threads=threads or 0, pin_threads=pin_threads, check_weights=check_weights
     )

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .errors import InternalError, TilewrightError, UnsupportedOperator, UnsupportedOperatorError
+from .errors import CompileError, InternalError, TilewrightError, UnsupportedOperator, UnsupportedOperatorError
+from .packages import missing
 
 if TYPE_CHECKING:
     from .compiler import Dims
@@ -77,6 +78,8 @@ def examine(
     except TilewrightError as error:
         return Support((), error, module)
     except Exception as error:
+        if isinstance(error, ImportError) and (absent := missing(error)) is not None:
+            return Support((), CompileError(absent), module)
         internal = InternalError(f"{type(error).__name__}: {error}")
         internal.__cause__ = error
         return Support((), internal, module)

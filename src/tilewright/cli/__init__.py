@@ -72,6 +72,7 @@ def _fail(code: int, message: str) -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line `argv` (default: the process's) and exit."""
     from tilewright.errors import InternalError, TilewrightError
+    from tilewright.packages import missing
 
     try:
         result: Any = cli.main(args=None if argv is None else list(argv), prog_name="tilewright", standalone_mode=False)
@@ -99,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except MemoryError:
         _fail(1, "not enough memory")
     except Exception as error:
+        if isinstance(error, ImportError) and (absent := missing(error)) is not None:
+            _fail(1, absent)
         _fail(
             70,
             f"internal error: {type(error).__name__}: {error} "

@@ -109,10 +109,14 @@ class Pipeline:
 
         Raises:
             InternalError: a pass left a module that breaks a rule (`verify_each`) or computes something else (`check`).
-            ValueError: something is to be dumped but nowhere to.
+            ValueError: something is to be dumped but nowhere to, or there is no pass of that name.
         """
         if (dump_before or dump_after) and dump_to is None:
             raise ValueError("dump_before and dump_after need dump_to, a folder or a stream")
+        known = {part for name in self.names() for part in (name, name.rpartition("/")[2])}
+        for wanted in (dump_before, dump_after):
+            if wanted != "all" and (unknown := sorted(set(wanted) - known)):
+                raise ValueError(f"no pass is called {', '.join(unknown)}; the passes are {', '.join(self.names())}")
         dump = _Dump(dump_before, dump_after, dump_to)
         checker = Checker(module, check) if isinstance(check, CheckOptions) else check
         self._run(module, "", timing, dump, frozenset(disabled), verify_each, checker)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..dialects import func, tensor
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module
+from ..ir.passes import pass_name
 from ..ir.symbolic import Dim
-from ..ir.types import DType, f32, i8, u8
+from ..ir.types import DType, bf16, f32, i8, u8
 from ..transforms.collapse_axes import collapse_axes
 from ..transforms.compose import absorb_permutations, compose
 from ..transforms.defer_row_scales import defer_row_scales
@@ -110,6 +112,19 @@ def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> l
         group,
         collapse_axes,
     ]
+
+
+def pass_names() -> list[str]:
+    """Names of the passes between the graph level and the kernels that some target or precision runs."""
+    steps = tensor_passes(LoweringOptions(_no_panel, _no_rule, row_groups=False), bf16)
+    return list(dict.fromkeys(pass_name(step) for step in (*steps, write_in_place)))
+
+
+def _no_panel(*_: object) -> Any:
+    raise NotImplementedError
+
+
+_no_rule: Any = _no_panel
 
 
 def lower(
