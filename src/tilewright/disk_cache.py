@@ -7,12 +7,12 @@ disk, a read-only home) is a cache that is always empty, never an error; a warni
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,9 @@ def read(kind: str, key: str) -> bytes | None:
     if whole[: len(_MAGIC)] != _MAGIC or whole[len(_MAGIC) : _HEAD] != _checksum(kind, key, data):
         _remove(path)
         return None
-    try:
+    with suppress(OSError):  # another user's cache, or pruned meanwhile
         if path.stat().st_mtime < time.time() - 3600:
             os.utime(path)
-    except OSError:  # another user's cache, or pruned meanwhile
-        pass
     return data
 
 
@@ -103,7 +101,7 @@ def write(kind: str, key: str, data: bytes) -> None:
 
 
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         path.unlink(missing_ok=True)
 
 
