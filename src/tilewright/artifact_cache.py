@@ -5,14 +5,15 @@ A model in a file is known by the file's contents, before anything is imported; 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import disk_cache
-from .opt_levels import DEFAULT
 
 if TYPE_CHECKING:
     from .ir.core import Module
@@ -23,27 +24,48 @@ KIND = "artifacts"
 
 @lru_cache(maxsize=1)
 def compiler_fingerprint() -> str:
-    """Changes with every file of this package."""
+    """Changes with every file of this package, and with the versions of packages that import, fold and generate code."""
+    import platform
+
     root = Path(__file__).parent
-    parts = []
-    for file in sorted(root.rglob("*")):
-        if file.suffix in (".py", ".c", ".h"):
-            info = file.stat()
-            parts.append(f"{file.relative_to(root)}:{info.st_size}:{info.st_mtime_ns}")
+    parts: list[str | bytes] = [platform.python_version(), *map(_version, _DEPENDENCIES)]
+    for folder, _, names in sorted(os.walk(root)):
+        for name in sorted(names):
+            if name.endswith((".py", ".c", ".h")):
+                file = Path(folder, name)
+                parts += [str(file.relative_to(root)), file.read_bytes()]
     return disk_cache.digest(*parts)
 
 
-def _options(target: Target, dims: Mapping[str, Mapping[int, str]] | None, precision: str | None, opt: str) -> str:
-    return repr((target.describe(), precision, opt, sorted((k, sorted(v.items())) for k, v in (dims or {}).items())))
+_DEPENDENCIES = ("numpy", "ml_dtypes", "llvmlite", "onnx", "torch", "jaxlib")
 
 
-def key_of_file(
-    model: Any,
-    target: Target,
-    dims: Mapping[str, Mapping[int, str]] | None,
-    precision: str | None = None,
-    opt: str = DEFAULT,
-) -> str | None:
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What shapes code beside the model and this package."""
+
+    target: Target
+    precision: str | None
+    opt: str
+    user_code: str
+    """`user_code.fingerprint`."""
+
+    def key(self, *model: str) -> str:
+        """The key of a model that is told by texts."""
+        options = repr((self.target.describe(), self.precision, self.opt, self.user_code))
+        return disk_cache.digest(compiler_fingerprint(), options, *model)
+
+
+def key_of_file(model: Any, options: Options, dims: Mapping[str, Mapping[int, str]] | None) -> str | None:
     """The key of a model given as a path; None for anything else."""
     if not isinstance(model, (str, Path)) or not Path(model).is_file():
         return None
@@ -54,7 +76,7 @@ def key_of_file(
         if file.is_file() and file != path and file.suffix not in (".so", ".wasm", ".tar", ".h", ".py", ".json"):
             info = file.stat()
             h += f";{file.name}:{info.st_size}:{info.st_mtime_ns}"
-    return disk_cache.digest(compiler_fingerprint(), _options(target, dims, precision, opt), h)
+    return options.key("file", path.suffix, repr(sorted((k, sorted(v.items())) for k, v in (dims or {}).items())), h)
 
 
 def _hash_file(path: Path) -> str:
@@ -78,11 +100,6 @@ def hash_module(module: Module) -> str:
     return disk_cache.digest(print_op(module), *digests)
 
 
-def key_of_module(module_hash: str, target: Target, precision: str | None = None, opt: str = DEFAULT) -> str:
-    """The key of an imported model."""
-    return disk_cache.digest(compiler_fingerprint(), _options(target, None, precision, opt), module_hash)
-
-
 def find(key: str, suffix: str) -> Path | None:
     """The kept artifact, or None."""
     path = disk_cache.path_of(KIND, key + suffix)
@@ -103,4 +120,4 @@ def store(key: str, suffix: str, library: Any) -> None:
             path.unlink(missing_ok=True)
 
 
-__all__ = ["compiler_fingerprint", "find", "hash_module", "key_of_file", "key_of_module", "store"]
+__all__ = ["Options", "compiler_fingerprint", "find", "hash_module", "key_of_file", "store"]

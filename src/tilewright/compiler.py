@@ -16,6 +16,7 @@ from .opt_levels import DEFAULT, OptLevel, opt_level
 from .packages import missing
 
 if TYPE_CHECKING:
+    from . import artifact_cache
     from .dialects.func import Func
     from .ir.core import Module
     from .ir.passes import Checker
@@ -46,6 +47,8 @@ class Report:
     bytes_after: int | str = 0
     memory: dict[str, Any] = field(default_factory=dict)
     cached: bool = False
+    uncached: str = ""
+    """Why the cache of compiled models was not used, where it could not be: code of the user's takes part whose contents cannot be told."""
     opt: str = DEFAULT
     """The level of optimization."""
     passes: list[str] = field(default_factory=list)
@@ -74,6 +77,8 @@ class Report:
             "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
             "seconds: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
+        if self.uncached:
+            lines.append(f"not looked for in the cache: {self.uncached}")
         return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
 
     def opt_lines(self) -> list[str]:
@@ -139,7 +144,7 @@ def compile(
     threads, disable, dump = thread_count(threads), sorted(pass_names(disable)), dump_folder(dump)
     check_arguments(args, kwargs, dims)
     say = progress or (lambda stage: None)
-    use_cache = cache and chosen.runs_here and not (disable or check or dump or about)
+    keys, uncached = _cache_options(chosen, factors, level, cache and not (disable or check or dump or about))
 
     def anew(lookup: bool) -> CompiledModel:
         compilation = Compilation(
@@ -150,19 +155,20 @@ def compile(
             disable=frozenset(disable),
             check=check,
             dump=dump,
-            cache=lookup,
+            cache=keys if lookup else None,
             about=about,
         )
+        compilation.report.uncached = uncached
         with _inside_errors():
             library = compilation.run(model, args, dict(kwargs or {}), dims, threads)
         return library
 
-    if not use_cache:
+    if keys is None:
         return anew(False)
     from . import artifact_cache
 
     # Values of examples may be compiled in: then what was imported is the key.
-    key = artifact_cache.key_of_file(model, chosen, dims, precision, opt) if args is None else None
+    key = artifact_cache.key_of_file(model, keys, dims) if args is None and not kwargs else None
     if key is None:
         return anew(True)
     found = artifact_cache.find(key, chosen.suffix)
@@ -171,6 +177,21 @@ def compile(
     library = anew(False)
     artifact_cache.store(key, chosen.suffix, library)
     return library
+
+
+def _cache_options(
+    target: Target, precision: DType | None, opt: OptLevel, wanted: bool
+) -> tuple[artifact_cache.Options | None, str]:
+    """What the cache's keys hold beside the model; or None, and why the cache is not used though it is `wanted`."""
+    if not wanted or not target.runs_here:
+        return None, ""
+    from . import artifact_cache, user_code
+
+    try:
+        code = user_code.fingerprint(target)
+    except user_code.UnknownContents as error:
+        return None, str(error)
+    return artifact_cache.Options(target, None if precision is None else precision.name, opt.name, code), ""
 
 
 def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], CompiledModel]) -> CompiledModel:
@@ -219,7 +240,7 @@ class Compilation:
         disable: frozenset[str] = frozenset(),
         check: bool = False,
         dump: str | Path | None = None,
-        cache: bool = False,
+        cache: artifact_cache.Options | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.about = dict(about or {})
@@ -276,13 +297,11 @@ class Compilation:
         return mixed
 
     def _kept_or_compiled(self, module: Module, threads: int | None) -> CompiledModel:
-        if not self.cache:
+        if self.cache is None:
             return self._compile(module, threads)
         from . import artifact_cache
 
-        key = artifact_cache.key_of_module(
-            self.source["xxh3_128"], self.target, None if self.precision is None else self.precision.name, self.opt.name
-        )
+        key = self.cache.key("module", self.source["xxh3_128"])
         found = artifact_cache.find(key, self.target.suffix)
         if found is not None:
             return _from_cache(found, threads, lambda: self._compile(module, threads))

@@ -58,6 +58,17 @@ def artifact(model: Path) -> Path:
     return path
 
 
+def test_without_the_cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    arguments = ("compile", str(model), "-o", str(tmp_path / "m.so"), "--dims", "x:batch<=32")
+    kept = tmp_path / "cache" / "artifacts"
+    assert run(*arguments, "--no-cache") == 0
+    assert run("run", str(model), "--dim", "batch=2", "--dims", "x:batch<=32", "--no-cache") == 0
+    assert not kept.exists()
+    assert run(*arguments) == 0
+    assert kept.exists()
+
+
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(b"")

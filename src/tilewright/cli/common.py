@@ -61,8 +61,15 @@ class Assignment(click.ParamType):
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that may compile: --target, --dims, --threads, --precision, --import."""
+    """The options of every command that may compile: --target, --dims, --threads, --precision, --import, --no-cache."""
     for decorate in (
+        click.option(
+            "--no-cache",
+            is_flag=True,
+            expose_value=False,
+            callback=_remember_cache,
+            help="Compile anew: neither look into the cache of compiled models nor keep the model there.",
+        ),
         click.option(
             "--import",
             "imports",
@@ -86,6 +93,15 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _remember_cache(context: click.Context, _: click.Parameter, unwanted: bool) -> None:
+    context.meta[_NO_CACHE] = unwanted
+
+
+def cache_wanted() -> bool:
+    """Whether the command that runs may use the cache of compiled models."""
+    return not click.get_current_context().meta.get(_NO_CACHE, False)
+
+
 def _import(context: click.Context, _: click.Parameter, names: tuple[str, ...]) -> None:
     for name in names:
         _python_module(name)
@@ -93,6 +109,7 @@ def _import(context: click.Context, _: click.Parameter, names: tuple[str, ...]) 
 
 
 _IMPORTS = f"{__name__}.imports"
+_NO_CACHE = f"{__name__}.no_cache"
 
 
 def _python_module(name: str) -> Any:
@@ -198,7 +215,13 @@ def obtain(model: str, target: str, dims: tuple[Any, ...], threads: int | None, 
     require_file(model)
     with progress_display() as progress:
         return tw.compile(
-            model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, progress=progress
+            model,
+            target=target,
+            precision=precision,
+            dims=dims_argument(dims),
+            threads=threads,
+            progress=progress,
+            cache=cache_wanted(),
         )
 
 

@@ -12,6 +12,7 @@ from tilewright.opt_levels import DEFAULT, LEVELS
 
 from .common import (
     ARTIFACT_SUFFIXES,
+    cache_wanted,
     check_output,
     compile_options,
     console,
@@ -65,6 +66,7 @@ def command(
             threads=threads,
             progress=progress,
             opt=opt,
+            cache=cache_wanted(),
         )
         progress("writing")
         library.save(output, weights=weights)
@@ -74,6 +76,8 @@ def command(
     size = number(Path(output).stat().st_size, "B")
     out.print(f"{output}: {size}, {kernels} kernels, compiled in {seconds:.1f} s", highlight=False)
     lines = [*(library.report.opt_lines() if opt != DEFAULT else []), *library.report.precision_lines()]
+    if library.report.uncached:
+        lines.append(f"not looked for in the cache: {library.report.uncached}")
     if lines:
         out.print("\n".join(lines), highlight=False, markup=False)
     if not verify:

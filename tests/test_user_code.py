@@ -1,0 +1,214 @@
+"""The cache of compiled models knows the user's code: what changes it is compiled anew."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import disk_cache, user_code
+from tilewright.dialects import func, graph
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Module, registered_operations
+from tilewright.ir.types import TensorType, f32
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+OPERATOR = """
+import {name}_helper
+from tilewright.dialects.graph import GraphOp
+from tilewright.ir.core import Operand, operation
+from tilewright.ir.types import TensorType
+
+@operation
+class Scaled(GraphOp):
+    name = "{name}.scaled"
+    x: Operand
+
+    def infer_types(self):
+        return (self.x.type,)
+
+    def reference(self, x):
+        return x * {name}_helper.factor()
+
+    def lower(self, t, x):
+        return t.compute(x.shape, lambda *i: x[i] * {name}_helper.factor())
+"""
+IMPORTER = """
+from tilewright.dialects import graph
+from tilewright.frontends.onnx.ops.table import importer
+
+@importer("Odd", domain="{name}")
+def odd(node):
+    return node.emit(graph.{operator}(node.value(0)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    runtime = disk_cache.cache_folder() / "runtime"  # takes seconds to compile, and is the same for all
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    if runtime.is_dir():
+        shutil.copytree(runtime, tmp_path / "cache" / "runtime")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change faster than their times
+    return tmp_path
+
+
+def read(folder: Path, name: str, text: str) -> Any:
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    known = sys.modules.get(name)
+    return importlib.import_module(name) if known is None else importlib.reload(known)
+
+
+def one_operator(op: Any) -> Module:
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
+    module.body.append(main)
+    b = Builder(main.body)
+    b(func.Return([b(op(main.body.add_arg(TensorType(f32, X.shape))))]))
+    return module
+
+
+def compiled(model: Any, cached: bool) -> np.ndarray[Any, Any]:
+    library = tw.compile(model)
+    assert library.report.cached == cached
+    return np.asarray(library(X))
+
+
+def test_an_operator_whose_helper_changes(folder: Path) -> None:
+    helper = "def factor():\n    return CONSTANT\nCONSTANT = {}\n"
+    read(folder, "ops_a_helper", helper.format(3.0))
+    module = one_operator(read(folder, "ops_a", OPERATOR.format(name="ops_a")).Scaled)
+    try:
+        np.testing.assert_allclose(compiled(module, False), X * 3)
+        np.testing.assert_allclose(compiled(module, True), X * 3)
+        read(folder, "ops_a_helper", helper.format(5.0))
+        np.testing.assert_allclose(compiled(module, False), X * 5)
+        read(folder, "ops_a_helper", helper.format(3.0) + "def unrelated(): pass\n")
+        np.testing.assert_allclose(compiled(module, True), X * 3)
+    finally:
+        del registered_operations()["ops_a.scaled"]
+
+
+def test_an_importer_that_changes(folder: Path) -> None:
+    import onnx
+    from onnx import helper as h
+
+    from tilewright.frontends.onnx.ops.table import IMPORTERS
+
+    shape = [h.make_tensor_value_info(n, onnx.TensorProto.FLOAT, X.shape) for n in "xy"]
+    node = h.make_node("Odd", ["x"], ["y"], domain="ops_b")
+    opsets = [h.make_opsetid("", 17), h.make_opsetid("ops_b", 1)]
+    model = h.make_model(h.make_graph([node], "g", shape[:1], shape[1:]), opset_imports=opsets, ir_version=9)
+    (folder / "models").mkdir()
+    path = folder / "models" / "odd.onnx"
+    onnx.save(model, path)
+    try:
+        read(folder, "ops_b", IMPORTER.format(name="ops_b", operator="Relu"))
+        for cached in (False, True):
+            np.testing.assert_array_equal(compiled(path, cached), np.maximum(X, 0))
+        read(folder, "ops_b", IMPORTER.format(name="ops_b", operator="Neg"))
+        np.testing.assert_array_equal(compiled(path, False), -X)
+    finally:
+        del IMPORTERS["ops_b", "Odd"]
+
+
+def test_a_pass_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.transforms import pipeline
+
+    def passing(operator: str) -> Any:
+        def replace_relu(module: Module) -> None:
+            for op in [op for op in module.walk() if isinstance(op, graph.Relu)]:
+                op.replace_by(Builder.before(op)(getattr(graph, operator)(op.x)))
+
+        return replace_relu
+
+    module, plain = one_operator(graph.Relu), pipeline.GRAPH_PASSES
+    np.testing.assert_array_equal(compiled(module, False), np.maximum(X, 0))
+    for operator, expected in (("Neg", -X), ("Abs", np.abs(X))):
+        monkeypatch.setattr(pipeline, "GRAPH_PASSES", [passing(operator), *plain])
+        for cached in (False, True):
+            np.testing.assert_array_equal(compiled(module, cached), expected)
+    monkeypatch.setattr(pipeline, "GRAPH_PASSES", plain)
+    np.testing.assert_array_equal(compiled(module, True), np.maximum(X, 0))
+
+
+def test_a_target_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.targets import base
+    from tilewright.targets.cpu.isa import isa_named
+    from tilewright.targets.cpu.target import CpuTarget
+
+    def a_target(effort: int) -> Any:
+        class Mine(CpuTarget):
+            def build(self, lowered: Any, plan: Any, metadata: Any, progress: Any, threads: Any, _: int = 2) -> Any:
+                return super().build(lowered, plan, metadata, progress, threads, effort)
+
+        return Mine("cpu", isa_named("cpu"), True)
+
+    module = one_operator(graph.Relu)
+    for effort, cached in ((1, False), (1, True), (2, False), (1, True)):
+        chosen = a_target(effort)
+        monkeypatch.setattr(base, "resolve", lambda name, chosen=chosen: chosen)
+        np.testing.assert_array_equal(compiled(module, cached), np.maximum(X, 0))
+
+
+def test_what_cannot_be_told_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.frontends.onnx.ops.table import IMPORTERS
+
+    lock = threading.Lock()
+    monkeypatch.setitem(IMPORTERS, ("ops_c", "Odd"), lambda node: lock.locked())
+    library = tw.compile(one_operator(graph.Relu))
+    again = tw.compile(one_operator(graph.Relu))
+    assert not library.report.cached and not again.report.cached
+    assert "'lock' in" in again.report.uncached and "whose contents cannot be told" in str(again.report)
+
+
+def test_fingerprints() -> None:
+    """Equal where code does the same, whoever made it; different where anything differs that it reads."""
+
+    def importer(table: Any, factor: float = 2.0) -> Any:
+        def function(node: Any, *, rest: tuple[int, ...] = (1, 2)) -> Any:
+            return [table[k] for k in rest], factor, np.float32
+
+        return function
+
+    def told(value: Any) -> str:
+        return user_code._Walk({__name__.partition(".")[0]}).text(value, "value")
+
+    base = importer({1: "a", 2: "b"})
+    assert told(base) == told(importer({1: "a", 2: "b"}))
+    others = [
+        importer({1: "a", 2: "c"}),
+        importer({1: "a", 2: "b"}, 3.0),
+        importer({1: np.arange(3)}),
+        importer([1, 2]),
+    ]
+    assert len({told(x) for x in (base, *others)}) == len(others) + 1
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    assert told(importer(cyclic)) != told(base)
+    with pytest.raises(user_code.UnknownContents, match="generator"):
+        told(importer(k for k in range(3)))
+
+
+def test_nothing_of_this_package_counts_as_the_users() -> None:
+    """Else every key would hold parts of the compiler a second time."""
+    program = (
+        "import tilewright as tw, numpy as np\n"
+        "from tilewright import user_code\n"
+        "import tilewright.frontends.onnx, tilewright.frontends.torch, tilewright.frontends.stablehlo, tilewright.nn, tilewright.numpy\n"
+        "tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False)\n"
+        "print(list(user_code._foreign()), repr(user_code.fingerprint()))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[] ''"
