@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 
 OPTIONAL: Mapping[str, tuple[str, str]] = {
@@ -25,6 +26,14 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
 """By the name that is imported: what pip installs, and what it is for."""
 
 
+def installed(name: str) -> bool:
+    """Whether a package can be found; it is not imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # what stands for it in this process is no module
+        return False
+
+
 def missing(error: ImportError) -> str | None:
     """What to tell the user of an import that failed; None where it is none of a package that may be absent."""
     name = (error.name or "").partition(".")[0]
@@ -36,4 +45,4 @@ def missing(error: ImportError) -> str | None:
     return f"the package {name} is installed, but cannot be imported ({error}): pip install --force-reinstall {install}"
 
 
-__all__ = ["OPTIONAL", "missing"]
+__all__ = ["OPTIONAL", "installed", "missing"]

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import struct
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -207,3 +208,23 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path, saved: dict[str, Path]) 
                 tw.load(path)
     with pytest.raises(ArtifactError, match="cannot be read"):
         tw.load(tmp_path)
+
+
+@pytest.mark.parametrize(("target", "package", "name"), [("wasm32", "wasmtime", "m.wasm"), ("webgpu", "wgpu", "m.tar")])
+def test_artifacts_are_made_without_what_runs_them(
+    target: str, package: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    tables = np.arange(4, dtype=np.float32)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, package, None)
+        for _ in range(2):  # the second time from the cache, where there is one
+            library = tw.compile(lambda x: x * tw.Tensor(tables), (X,), target=target)
+            path = library.save(tmp_path / name)
+        assert library.ir("asm")
+        assert run("inspect", str(path)) == 0
+        with pytest.raises(ArtifactError, match=f"needs {package}: pip install"):
+            library(X)
+        with pytest.raises(ArtifactError, match=f"needs {package}: pip install"):
+            tw.load(path)(X)
+    np.testing.assert_array_equal(tw.load(path)(X), tables)

@@ -11,6 +11,7 @@ import json
 import tarfile
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ _GROUPS_PER_ROW = 32768
 class WebgpuLibrary(CompiledModel):
     """A compiled model of WGSL kernels and a host program as data.
 
-    Raises:
-        ArtifactError: wgpu is not installed, or there is no adapter (GPU or software Vulkan driver).
+    It can be saved and looked into anywhere; the first run opens the device, and raises ArtifactError where wgpu is not installed, or where there
+    is no adapter (GPU or software Vulkan driver).
     """
 
     def __init__(
@@ -39,12 +40,20 @@ class WebgpuLibrary(CompiledModel):
         weights: Sequence[np.ndarray],
         where: str = "webgpu",
     ) -> None:
+        self._where = where
         self._program, self._kernels, self._weights = program, kernels, list(weights)
         self._describe(metadata, where)
         self._lock = threading.Lock()
-        self._device: Any = _open_device()
         self._pipelines: dict[str, Any] = {}
-        self._constants = [self._upload(w) for w in self._weights]
+        self._closed = False
+
+    @cached_property
+    def _device(self) -> Any:
+        return _open_device()
+
+    @cached_property
+    def _constants(self) -> list[Any]:
+        return [self._upload(w) for w in self._weights]
 
     def code_text(self, level: str) -> str | None:
         if level not in ("wgsl", "asm"):
@@ -52,10 +61,11 @@ class WebgpuLibrary(CompiledModel):
         return "\n".join(f"// kernel {name}\n{text}" for name, text in self._kernels.items())
 
     def _buffer(self, elements: int) -> Any:
+        device = self._device
         import wgpu
 
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        return self._device.create_buffer(size=max(4 * elements, 16), usage=usage)
+        return device.create_buffer(size=max(4 * elements, 16), usage=usage)
 
     def _upload(self, array: np.ndarray) -> Any:
         data = _on_device(array)
@@ -75,6 +85,8 @@ class WebgpuLibrary(CompiledModel):
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         with self._lock:
+            if self._closed:
+                raise ArtifactError(f"{self._where}: this library has been closed")
             return self._run(arrays, out)
 
     def _run(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
@@ -149,7 +161,7 @@ class WebgpuLibrary(CompiledModel):
         if goes_beside(path, weights):
             raise ArtifactError(f"{path}: an artifact for WebGPU has its weights inside")
         files = {
-            "metadata.json": json.dumps(self.metadata).encode(),
+            "metadata.json": json.dumps(self.metadata, ensure_ascii=False).encode(),
             "program.json": json.dumps(self._program).encode(),
             **{f"kernels/{name}.wgsl": text.encode() for name, text in self._kernels.items()},
         }
@@ -159,8 +171,11 @@ class WebgpuLibrary(CompiledModel):
         return save_files(Path(path), files)
 
     def close(self) -> None:
-        self._pipelines.clear()
-        self._constants = []
+        """Free what lies on the device."""
+        with self._lock:
+            self._closed = True
+            self._pipelines.clear()
+            self.__dict__.pop("_constants", None)
 
 
 def load_webgpu(path: str | Path) -> WebgpuLibrary:

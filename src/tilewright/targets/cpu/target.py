@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ArtifactError
 from ...runtime.library import Library
-from ...runtime.model import CompiledModel, Function
+from ...runtime.model import CompiledModel
 from ..llvm.isa import Isa
-from ..llvm.target import BuiltCode, LlvmTarget
+from ..llvm.target import BuiltCode, ForeignLibrary, LlvmTarget
 
 
 class BuiltCpuLibrary(BuiltCode, Library):
@@ -26,26 +25,6 @@ class BuiltCpuLibrary(BuiltCode, Library):
         return self.built.weights
 
 
-class ForeignLibrary(BuiltCode, CompiledModel):
-    """A library for another machine: it can be saved and looked into, not run."""
-
-    def __init__(self, built: Any, name: str) -> None:
-        self.built, self.name = built, name
-        self._describe(built.metadata, name)
-
-    def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
-        return Function(self, name, 0, entry)
-
-    def _execute(self, arrays: Any, out: Any) -> Any:
-        return self._execute_function(self, arrays, out)
-
-    def _execute_function(self, function: Any, arrays: Any, out: Any) -> Any:
-        raise ArtifactError(f"compiled for {self.name}, which is not this machine: save it and run it there")
-
-    def close(self) -> None:
-        pass
-
-
 class CpuTarget(LlvmTarget):
     """A CPU with the given instruction set."""
 
@@ -54,7 +33,13 @@ class CpuTarget(LlvmTarget):
         self.runs_here = runs_here
 
     def load(self, built: Any, threads: int | None) -> CompiledModel:
-        return BuiltCpuLibrary(built, threads) if self.runs_here else ForeignLibrary(built, self.name)
+        return (
+            BuiltCpuLibrary(built, threads)
+            if self.runs_here
+            else ForeignLibrary(
+                built, self.name, f"compiled for {self.name}, which is not this machine: save it and run it there"
+            )
+        )
 
 
 def cpu_target(name: str) -> CpuTarget:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...artifact.kinds import suffixes_of
 from ...dialects import loop
+from ...errors import ArtifactError
 from ...ir.types import bf16, f32, i8, u8
 from ...lowering.pipeline import Lowered, LoweringOptions
-from ...runtime.model import goes_beside
+from ...runtime.model import CompiledModel, Function, goes_beside
 from ...schedule import Schedule
 from ..base import Progress, Target
 from .brgemm import panel_of, tile_shape
@@ -94,3 +95,24 @@ class BuiltCode:
 
             return "\n".join(assembly(text, self.built.isa, self.built.effort) for text in self.built.texts)
         return None
+
+
+class ForeignLibrary(BuiltCode, CompiledModel):
+    """A library that does not run here: it can be saved and looked into."""
+
+    def __init__(self, built: Any, name: str, why: str) -> None:
+        """`why` it does not run, and what to do."""
+        self.built, self.why = built, why
+        self._describe(built.metadata, name)
+
+    def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
+        return Function(self, name, 0, entry)
+
+    def _execute(self, arrays: Any, out: Any) -> Any:
+        return self._execute_function(self, arrays, out)
+
+    def _execute_function(self, function: Any, arrays: Any, out: Any) -> Any:
+        raise ArtifactError(self.why)
+
+    def close(self) -> None:
+        pass

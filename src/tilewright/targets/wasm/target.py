@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...packages import installed
+from ...runtime.model import CompiledModel
 from ...runtime.wasm import WasmLibrary
-from ..llvm.target import BuiltCode, LlvmTarget
+from ..llvm.target import BuiltCode, ForeignLibrary, LlvmTarget
 from .isa import WASM32
 
 
@@ -20,6 +22,9 @@ class BuiltWasmLibrary(BuiltCode, WasmLibrary):
 class WasmTarget(LlvmTarget):
     def __init__(self) -> None:
         super().__init__("wasm32", WASM32)
+        self.runs_here = installed("wasmtime")
 
-    def load(self, built: Any, threads: int | None) -> BuiltWasmLibrary:
+    def load(self, built: Any, threads: int | None) -> CompiledModel:
+        if not self.runs_here:
+            return ForeignLibrary(built, self.name, "running WebAssembly here needs wasmtime: pip install wasmtime")
         return BuiltWasmLibrary(built)
