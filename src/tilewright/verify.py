@@ -159,6 +159,9 @@ def source_runner(
         return torch_runner(load_program(Path(model)), None, None)
     if type(model).__module__.startswith("onnx"):
         return onnx_runner(model.SerializeToString(), threads)
+    bases = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(model).__mro__}
+    if not bases & {"torch.Module", "torch.ExportedProgram"} and callable(model) and not kwargs:
+        return function_runner(model)
     return torch_runner(model, args, kwargs)
 
 
@@ -191,6 +194,17 @@ def onnx_runner(model: str | bytes, threads: int = 0) -> tuple[str, Runner]:
     except Exception as error:
         raise CompileError(f"ONNX Runtime cannot load the model: {error}") from error
     return f"ONNX Runtime {onnxruntime.__version__}", lambda inputs: list(session.run(None, inputs))
+
+
+def function_runner(function: Callable[..., Any]) -> tuple[str, Runner]:
+    """Runs a function over `tilewright.Tensor`, or a module of `tilewright.nn`, at once, operator by operator."""
+    from .frontends.trace import Tensor
+
+    def run(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        result = function(*(Tensor(array) for array in inputs.values()))
+        return [np.asarray(value) for value in (result if isinstance(result, tuple | list) else (result,))]
+
+    return "the function itself", run
 
 
 def torch_runner(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[str, Runner]:

@@ -16,6 +16,7 @@ import numpy as np
 from rich.table import Table
 
 from .common import (
+    Source,
     add_row,
     compile_options,
     console,
@@ -25,6 +26,7 @@ from .common import (
     is_artifact,
     obtain,
     progress_display,
+    source_of,
     write_json,
 )
 
@@ -72,7 +74,7 @@ def command(
     seconds: float,
     json_path: str | None,
 ) -> None:
-    """Time MODEL (.onnx or .pt2), compiled, against other engines on the same inputs.
+    """Time MODEL (.onnx, .pt2, or FILE.py:NAME), compiled, against other engines on the same inputs.
 
     The engines take turns; of each turn the first call is not counted. The result is each engine's median time, and its
     ratio to Tilewright's: above 1 means slower than Tilewright.
@@ -82,13 +84,14 @@ def command(
     from tilewright.machine import usable_cores
 
     count = threads or usable_cores()
-    library = function_of(obtain(model, target, dims, count, precision), function)
+    source = source_of(model)
+    library = function_of(obtain(source, target, dims, count, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     with progress_display() as progress, tempfile.TemporaryDirectory() as folder:
         calls: dict[str, Callable[[], Any]] = {"tilewright": lambda: library(*inputs.values())}
         for engine in against:
             progress(f"loading {engine}")
-            calls[engine] = _engine(engine, model, pt2_path, inputs, count, Path(folder))
+            calls[engine] = _engine(engine, source, pt2_path, inputs, count, Path(folder))
         differences = _differences(calls)
         times = interleaved(calls, seconds, progress)
     result = _result(model, library, inputs, count, times, differences)
@@ -97,45 +100,64 @@ def command(
 
 
 def _engine(
-    engine: str, model: str, pt2: str | None, inputs: dict[str, np.ndarray], threads: int, folder: Path
+    engine: str, source: Source, pt2: str | None, inputs: dict[str, np.ndarray], threads: int, folder: Path
 ) -> Callable[[], Any]:
     from tilewright.verify import onnx_runner, torch_runner
 
-    is_pt2 = Path(model).suffix.lower() == ".pt2"
     if engine == "torch":
-        path = model if is_pt2 else pt2
-        if path is None:
+        model = _for_torch(source, pt2)
+        if model is None:
             raise click.UsageError(
-                f"torch cannot run {model}: give the same model with --pt2, or leave torch out of --against"
+                f"torch cannot run {source.text}: give the same model with --pt2, or leave torch out of --against"
             )
         import torch
 
-        from tilewright.frontends.torch.archive import load_program
-
         torch.set_num_threads(threads)
-        _, run = torch_runner(load_program(Path(path)), None, None)
+        _, run = torch_runner(model, source.args, None)
         return lambda: run(inputs)
-    if not is_pt2:
-        _, run = onnx_runner(model, threads)
+    onnx = _for_onnx(source)
+    if onnx is not None:
+        _, run = onnx_runner(onnx, threads)
         return lambda: run(inputs)
-    path = _export_onnx(model, folder)
+    model = _for_torch(source, None)
+    if model is None:
+        raise click.UsageError(f"onnxruntime cannot run {source.text}: leave it out of --against")
+    path = _export_onnx(source, model, folder)
     _, run = onnx_runner(path, threads)
     renamed = dict(zip(_onnx_inputs(path), inputs.values(), strict=True))
     return lambda: run(renamed)
 
 
-def _export_onnx(pt2: str, folder: Path) -> str:
-    import torch
+def _for_torch(source: Source, pt2: str | None) -> Any:
+    """What torch runs, a module or an exported program; None for a model that it cannot."""
+    model = source.model
+    path = model if isinstance(model, str) and Path(model).suffix.lower() == ".pt2" else pt2
+    if path is not None:
+        from tilewright.frontends.torch.archive import load_program
 
-    from tilewright.frontends.torch.archive import load_program
+        return load_program(Path(path))
+    bases = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(model).__mro__}
+    return model if bases & {"torch.Module", "torch.ExportedProgram"} else None
+
+
+def _for_onnx(source: Source) -> str | bytes | None:
+    """What ONNX Runtime runs; None for a model of another kind."""
+    if isinstance(source.model, str):
+        return source.model if Path(source.model).suffix.lower() == ".onnx" else None
+    is_onnx = type(source.model).__module__.partition(".")[0] == "onnx"
+    return source.model.SerializeToString() if is_onnx else None
+
+
+def _export_onnx(source: Source, model: Any, folder: Path) -> str:
+    import torch
 
     path = folder / "model.onnx"
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(load_program(Path(pt2)), dynamo=True, verbose=False)
+        program = torch.onnx.export(model, source.args or (), dynamo=True, verbose=False)
     if program is None:
-        raise click.ClickException(f"{pt2}: torch.onnx.export made no model of it")
+        raise click.ClickException(f"{source.text}: torch.onnx.export made no model of it")
     program.save(str(path))
     return str(path)
 

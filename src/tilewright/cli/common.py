@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
     """
     import inspect
 
-    from tilewright.errors import CompileError
+    from tilewright.errors import CompileError, TilewrightError
 
     where, colon, name = text.rpartition(":")
     if not colon or Path(text).exists() or not (where.endswith(".py") or where.replace(".", "_").isidentifier()):
@@ -197,25 +198,56 @@ def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
         raise CompileError(f"{where} has no {name!r}")
     model = getattr(found, name)
     if inspect.isfunction(model) and not inspect.signature(model).parameters:
-        model = model()
+        try:
+            model = model()
+        except TilewrightError:
+            raise
+        except Exception as error:  # whatever the user's function does
+            raise CompileError(f"{text}() failed: {type(error).__name__}: {error}") from error
     pair = isinstance(model, tuple) and len(model) == 2 and isinstance(model[1], tuple)
     return model if pair else (model, ())
 
 
-def obtain(model: str, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None) -> Any:
+@dataclass(frozen=True)
+class Source:
+    """A model as a command names it: a path or an object of Python, and the example inputs that came with it."""
+
+    text: str
+    model: Any
+    args: tuple[Any, ...] | None = None
+    python: str | None = None
+    """The module or file of Python that it is from."""
+
+
+def source_of(text: str) -> Source:
+    """The model that ``FILE``, ``FILE.py:NAME`` or ``MODULE:NAME`` names.
+
+    Raises click.ClickException: there is no such file; CompileError: Python cannot import it.
+    """
+    named = named_model(text)
+    if named is not None:
+        return Source(text, named[0], named[1] or None, text.rpartition(":")[0])
+    require_file(text)
+    return Source(text, text)
+
+
+def obtain(
+    model: str | Source, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None
+) -> Any:
     """The compiled model at a path: an artifact is loaded, anything else is compiled, with its progress shown."""
     import tilewright as tw
 
-    if is_artifact(model):
+    if isinstance(model, str) and is_artifact(model):
         if dims:
             raise click.UsageError("--dims is for compiling; an artifact's dimensions are fixed")
         if precision:
             raise click.UsageError("--precision is for compiling; an artifact's precision is fixed")
         return tw.load(model, threads=threads)
-    require_file(model)
+    source = source_of(model) if isinstance(model, str) else model
     with progress_display() as progress:
         return tw.compile(
-            model,
+            source.model,
+            source.args,
             target=target,
             precision=precision,
             dims=dims_argument(dims),

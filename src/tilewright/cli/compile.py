@@ -20,7 +20,7 @@ from .common import (
     is_artifact,
     number,
     progress_display,
-    require_file,
+    source_of,
 )
 
 
@@ -49,17 +49,21 @@ def command(
     opt: str,
     verify: bool,
 ) -> int:
-    """Compile MODEL (.onnx or .pt2) to an artifact."""
+    """Compile MODEL to an artifact.
+
+    MODEL is a file (.onnx, .pt2, .mlir), or MODULE:NAME or FILE.py:NAME: a model in Python, or a function that returns one with a tuple of example inputs.
+    """
     import tilewright as tw
 
     if is_artifact(model):
         raise click.UsageError(f"{model} is an artifact already; compile takes a model")
-    require_file(model)
+    source = source_of(model)
     check_output(output, target)
     begin = time.perf_counter()
     with progress_display() as progress:
         library = tw.compile(
-            model,
+            source.model,
+            source.args,
             target=target,
             precision=precision,
             dims=dims_argument(dims),
@@ -86,6 +90,6 @@ def command(
 
     # What was written is what is compared.
     with progress_display() as progress:
-        report = compare(tw.load(output), model, progress=progress)
+        report = compare(tw.load(output), source.model, source.args, progress=progress)
     out.print(report.text(), highlight=False, markup=False)
     return 0 if report.passed else 1

@@ -23,7 +23,7 @@ from tilewright.errors import TilewrightError
 from tilewright.ir.symbolic import free_symbols
 from tilewright.support import Support, examine
 
-from .common import compile_options, console, dims_argument, is_artifact, named_model, number, require_file, shape_text
+from .common import compile_options, console, dims_argument, is_artifact, number, shape_text, source_of
 
 _PACKAGES = {
     "needed": ("numpy", "ml_dtypes", "llvmlite", "ziglang", "xxhash", "click", "rich", "platformdirs", "filelock"),
@@ -135,16 +135,13 @@ def _webgpu() -> str:
 
 
 def _check_model(model: str, target: str, precision: str | None, dims: Any) -> Support:
-    named = named_model(model)
-    if named is None:
-        if is_artifact(model):
-            raise click.UsageError("doctor takes a model, not an artifact; see 'tilewright inspect'")
-        require_file(model)
-    if named is None and Path(model).suffix.lower() == ".onnx":
+    if is_artifact(model):
+        raise click.UsageError("doctor takes a model, not an artifact; see 'tilewright inspect'")
+    source = source_of(model)
+    if source.model is model and Path(model).suffix.lower() == ".onnx":
         for state, fact in _onnx_facts(model):
             _say(state, fact)
-    given, args = named or (model, None)
-    found = examine(given, args or None, target=target, precision=precision, dims=dims)
+    found = examine(source.model, source.args, target=target, precision=precision, dims=dims)
     if found.problems:
         uses = sum(p.count for p in found.problems)
         what = f"{len(found.problems)} of its operators are not supported"
@@ -163,7 +160,10 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
         _say(
             "missing", f"a target for {text}: runs in Python beside what is compiled, so that the model cannot be saved"
         )
-    _say("ok", f"{model}: all operators are supported ({operators.total()} of {len(operators)} kinds after import)")
+    _say(
+        "ok",
+        f"{model}: all operators are supported ({_count(operators.total(), 'operation')} of {_count(len(operators), 'kind')} after import)",
+    )
     _say("ok", f"target {target}: {found.kernels} different kernels")
     for f in functions:
         for name, value in zip(f.arg_names, f.body.args, strict=True):
@@ -174,6 +174,10 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
     for symbol in sorted({s for v in arguments for d in v.type.shape for s in free_symbols(d)}, key=str):
         _say("ok", f"dynamic dimension: {_bounds_text(symbol)}")
     return found
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _as_data(found: Support) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def command(
     level: str | None,
     as_json: bool,
 ) -> None:
-    """Show inputs, outputs, kernels and memory of MODEL (an artifact, or a model that is compiled first)."""
+    """Show inputs, outputs, kernels and memory of MODEL (an artifact, or a model that is compiled first: a file, FILE.py:NAME or MODULE:NAME)."""
     if level and is_artifact(model):
         raise click.UsageError("an artifact holds no IR: give --ir the model that it was compiled from")
     metadata = metadata_of(model) if is_artifact(model) and not (dims or precision) else None

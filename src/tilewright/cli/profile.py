@@ -41,7 +41,7 @@ def command(
     top: int,
     as_json: bool,
 ) -> None:
-    """Show where the time of MODEL goes (an artifact, or a model that is compiled first)."""
+    """Show where the time of MODEL goes (an artifact, or a model that is compiled first: a file, FILE.py:NAME or MODULE:NAME)."""
     from tilewright.machine import machine
 
     library = function_of(obtain(model, target, dims, threads, precision), function)

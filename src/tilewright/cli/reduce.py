@@ -8,7 +8,16 @@ from typing import Any
 import click
 import numpy as np
 
-from .common import compile_options, console, dims_argument, imported, is_artifact, progress_display, require_file
+from .common import (
+    compile_options,
+    console,
+    dims_argument,
+    imported,
+    is_artifact,
+    progress_display,
+    require_file,
+    source_of,
+)
 
 
 @click.command("reduce")
@@ -34,12 +43,12 @@ def command(
 
     if is_artifact(model):
         raise click.UsageError("reduce takes a model, not an artifact")
-    require_file(model)
+    source = source_of(model)
     given = None if inputs is None else _arrays(inputs)
     with progress_display() as progress:
         found = tw.reduce(
-            model, target=target, precision=precision, dims=dims_argument(dims), threads=threads, inputs=given, output=output,
-            timeout=timeout, imports=imported(), check=check, progress=progress,
+            source.model, source.args, target=target, precision=precision, dims=dims_argument(dims), threads=threads, inputs=given, output=output,
+            timeout=timeout, imports=(*imported(), *([source.python] if source.python else [])), check=check, progress=progress,
         )  # fmt: skip
     out = console()
     if found is None:

@@ -29,7 +29,7 @@ def command(
     function: str,
     output: str | None,
 ) -> None:
-    """Run MODEL (an artifact, or a model that is compiled first) and show its outputs."""
+    """Run MODEL (an artifact, or a model that is compiled first: a file, FILE.py:NAME or MODULE:NAME) and show its outputs."""
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     begin = time.perf_counter()

@@ -1,0 +1,75 @@
+"""Every command that takes a model takes one in Python: FILE.py:NAME."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+from .test_cli import run
+
+SOURCE = """
+import numpy as np
+import tilewright as tw
+
+TABLE = np.arange(8, dtype=np.float32)
+
+def scale(x):
+    return x * tw.Tensor(TABLE)
+
+def model():
+    return scale, (np.ones((2, 8), np.float32),)
+
+def module():
+    import torch
+    return torch.nn.Linear(8, 4).eval(), (torch.ones(2, 8),)
+
+def broken():
+    raise ValueError("out of order")
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("python") / "models_in_python.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_every_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output = f"{file}:model", tmp_path / "m.so"
+    assert run("compile", model, "-o", str(output), "--verify", "--dims", "x:batch<=4") == 0
+    assert "compared with the function itself" in capsys.readouterr().out
+    np.testing.assert_array_equal(tw.load(output)(np.ones((3, 8), np.float32)), np.tile(np.arange(8), (3, 1)))
+    for command in (("run", model), ("inspect", model), ("inspect", model, "--ir", "tensor"), ("doctor", model)):
+        assert run(*command) == 0, command
+    assert "all operators are supported (1 operation of 1 kind after import)" in capsys.readouterr().out
+    assert run("reduce", model, "--check") == 0
+    assert run("bench", model, "--against", "torch", "--seconds", "0.1") == 2
+    assert "torch cannot run" in capsys.readouterr().err
+    assert run("bench", model, "--against", "onnxruntime", "--seconds", "0.1") == 2
+    assert "onnxruntime cannot run" in capsys.readouterr().err
+
+
+def test_a_module_beside_torch(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert run("compile", f"{file}:module", "-o", str(tmp_path / "m.so"), "--verify") == 0
+    assert "compared with PyTorch" in capsys.readouterr().out
+    assert run("bench", f"{file}:module", "--against", "torch", "--seconds", "0.1", "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["engines"]["torch"]["max_difference"] < 1e-5
+
+
+def test_names_that_are_wrong(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, message in (
+        (f"{file}:nothing", "has no 'nothing'"),
+        (f"{tmp_path}/none.py:model", "none.py: no such file"),
+        (f"{file}:broken", "ValueError: out of order"),
+    ):
+        for command in ("compile", "run", "inspect", "profile", "doctor"):
+            output = ("-o", str(tmp_path / "m.so")) if command == "compile" else ()
+            assert run(command, text, *output) == 1, (command, text)
+            assert message in capsys.readouterr().err
