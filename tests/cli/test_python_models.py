@@ -47,7 +47,7 @@ def test_every_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     np.testing.assert_array_equal(tw.load(output)(np.ones((3, 8), np.float32)), np.tile(np.arange(8), (3, 1)))
     for command in (("run", model), ("inspect", model), ("inspect", model, "--ir", "tensor"), ("doctor", model)):
         assert run(*command) == 0, command
-    assert "all operators are supported (1 operation of 1 kind after import)" in capsys.readouterr().out
+    assert "all operators are supported (2 operations of 2 kinds after import)" in capsys.readouterr().out
     assert run("reduce", model, "--check") == 0
     assert run("bench", model, "--against", "torch", "--seconds", "0.1") == 2
     assert "torch cannot run" in capsys.readouterr().err

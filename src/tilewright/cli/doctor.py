@@ -164,7 +164,7 @@ def _check_model(model: str, target: str, precision: str | None, dims: Any) -> S
         "ok",
         f"{model}: all operators are supported ({_count(operators.total(), 'operation')} of {_count(len(operators), 'kind')} after import)",
     )
-    _say("ok", f"target {target}: {found.kernels} different kernels")
+    _say("ok", f"target {target}: {_count(found.kernels, 'different kernel')}")
     for f in functions:
         for name, value in zip(f.arg_names, f.body.args, strict=True):
             kind = "state" if name in dict(f.states) else "updated input" if name in f.updates else "input"
