@@ -16,6 +16,7 @@ MAX_LINES = 850
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "packages": set(),
     "disk_cache": set(),
     "temporary": set(),
     "opt_levels": {"errors"},
@@ -40,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         "runtime",
         "disk_cache",
         "temporary",
+        "packages",
     },
 }
 """What each folder may import, beside itself; what is not listed here is the top (compiler, cli, ...) and may all."""
