@@ -60,6 +60,8 @@ class Report:
     """How many contractions read their factors in each data type."""
     conversions: int = 0
     """Kernels that only convert to the lower precision; all other conversions are part of kernels that compute."""
+    slower: dict[str, str] = field(default_factory=dict)
+    """Kernels that the schedule of their kind does not fit, and why: they have a slower form."""
     measure_error: Callable[[], OutputError | None] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -77,6 +79,7 @@ class Report:
             "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
             "seconds: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
+        lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
         if self.uncached:
             lines.append(f"not looked for in the cache: {self.uncached}")
         return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
@@ -205,6 +208,7 @@ def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], Comp
         precision=library.metadata["precision"],
         contractions=library.metadata["contractions"],
         conversions=library.metadata["conversions"],
+        slower={k["name"]: k["slower"] for k in library.metadata["kernels"] if "slower" in k},
         measure_error=lambda: compile_anew().report.error,
     )
     library.origin = _Kept(compile_anew)
@@ -325,6 +329,7 @@ class Compilation:
         self.report.kernels_after, after = lowered.fused
         self.report.distinct_kernels = len(lowered.kernels)
         self.report.contractions, self.report.conversions = lowered.contractions, lowered.conversions
+        self.report.slower = {k.name: k.slower for k in lowered.kernels.values() if k.slower}
         self.report.bytes_before, self.report.bytes_after = (
             str(b) if (top := bounds(b)[1]) is None else top for b in (before, after)
         )
@@ -429,6 +434,7 @@ class Compilation:
                 "flops": k.flops if isinstance(k.flops, int) else str(k.flops),
                 "bytes": k.bytes if isinstance(k.bytes, int) else str(k.bytes),
                 "operators": list(k.origins),
+                **({"slower": k.slower} if k.slower else {}),
                 "locations": [str(part) for part in (k.location, *k.location.fused) if str(part) != "unknown place"][
                     :4
                 ],

@@ -217,6 +217,15 @@ def test_known_simplifications() -> None:
     assert not prove_le(N, SEQ)
 
 
+def test_what_was_taken_apart_before_a_split_is_put_together_after_it() -> None:
+    """A row of images, of which loops take blocks that end within an image."""
+    i, j = symbol("i", 0, 767), symbol("j", 0, 5)
+    row = i + 768 * j
+    assert row % 24 is i % 24
+    assert 64 * (i % 24) + 1536 * ((row % 576) // 24) + 36864 * (row // 576) is 64 * row
+    assert 24 * ((row % 576) // 24) + i % 24 is row % 576
+
+
 def test_symbols_refuse_comparison() -> None:
     with pytest.raises(TypeError, match="prove_le"):
         _ = N < 3  # type: ignore[operator]

@@ -253,9 +253,10 @@ def _join_part(items: list[tuple[Monomial, int]], position: int, rest: Monomial,
             if not isinstance(other, FloorDiv) or other.b != atom.b or monomial[:k] + monomial[k + 1 :] != rest:
                 continue
             whole = other.a.atom if isinstance(other.a, Expr) else None
-            if not isinstance(whole, Mod) or whole.a is not atom.a or factor != c * atom.b:
+            if not isinstance(whole, Mod) or not isinstance(whole.b, int) or factor != c * atom.b:
                 continue
-            if isinstance(whole.b, int) and whole.b % atom.b == 0:
+            # Of `whole.a` a remainder may be simpler: (i + 48*j) % 24 is i % 24.
+            if whole.b % atom.b == 0 and (whole.a is atom.a or _mod(whole.a, atom.b) is atom.expr):
                 left = {m: n for q, (m, n) in enumerate(items) if q not in (p, position)}
                 return _add(_make(left), _mul(_from_monomial(rest, c), other.a))
     return None

@@ -1,7 +1,12 @@
-"""From groups to scheduled kernels: equal groups share one kernel, so the twelfth layer of a network costs nothing."""
+"""From groups to scheduled kernels: equal groups share one kernel, so the twelfth layer of a network costs nothing.
+
+A schedule rule may find that its form does not fit a kernel. The next slower one is taken then (`_scheduled`): the last of them leaves the loops as they are,
+which is right for any kernel.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +18,7 @@ from ..ir.core import Block, BlockArgument, Module, Operation, Value
 from ..ir.location import Location, fuse_locations
 from ..ir.symbolic import Dim, smax, smin, substitute
 from ..ir.types import TensorType
-from ..schedule import Schedule, finalize
+from ..schedule import Schedule, ScheduleError, finalize
 from ..transforms.index_maps import product
 from ..transforms.roles import CONTRACTION, Roles
 from .in_place import OVERWRITES, in_place_pairs
@@ -21,12 +26,20 @@ from .memory_plan import IN_PLACE
 from .tensor_to_loop import kernel_of_group
 
 ScheduleRule = Callable[[loop.Kernel, str, int], Schedule]
-"""(kernel, kind of group, shared leading axes) -> the kernel's schedule, not yet finalized."""
+"""(kernel, kind of group, shared leading axes) -> the kernel's schedule, not yet finalized.
+
+Raises `ScheduleError` where the form for that kind does not fit the kernel.
+"""
+PLAIN = "plain"
+"""The kind of kernels of which nothing is known: a rule may vectorize their innermost loops, at most."""
+STRICT = "TILEWRIGHT_STRICT_SCHEDULES"
+"""Environment variable that makes it an error when a kernel takes a slower form than its kind's."""
 
 
 @dataclass
 class KernelInfo:
-    """What is known of a kernel beside its code. `flops` and `bytes` are those of one launch; `origins` the operators it came from."""
+    """What is known of a kernel beside its code. `flops` and `bytes` are those of one launch; `origins` the operators it came from; `slower` says why
+    the kernel has a slower form than its kind's, if it has."""
 
     name: str
     kind: str
@@ -34,6 +47,7 @@ class KernelInfo:
     flops: Dim
     bytes: Dim
     origins: tuple[str, ...]
+    slower: str = ""
     launches: int = 0
     location: Location = field(default_factory=Location)
 
@@ -51,17 +65,48 @@ def groups_to_kernels(module: Module, rule: ScheduleRule) -> tuple[dict[tensor.G
             info = kernels.get(key)
             if info is None:
                 name = _name(op, taken)
-                kernel = kernel_of_group(op, name)
-                if pairs := in_place_pairs(op):
-                    kernel.attributes[IN_PLACE] = pairs
-                schedule = rule(kernel, op.kind, int(op.attributes.get("tw.rows", 0)))
-                trace = schedule.show()
-                module.body.append(finalize(schedule))
-                info = kernels[key] = KernelInfo(name, op.kind, trace, group_flops(op), group_bytes(op), _origins(op))
+                kernel, trace, slower = _scheduled(op, name, rule)
+                module.body.append(kernel)
+                info = kernels[key] = KernelInfo(
+                    name, op.kind, trace, group_flops(op), group_bytes(op), _origins(op), slower
+                )
             info.launches += 1
             info.location = fuse_locations(info.location, *(m.location for m in op.body.ops))
             names[op] = info.name
     return names, {info.name: info for info in kernels.values()}
+
+
+def _scheduled(group: tensor.Group, name: str, rule: ScheduleRule) -> tuple[loop.Kernel, str, str]:
+    """The finalized kernel of a group in the fastest form that fits, its trace, and why the fastest of all does not ("" if it does)."""
+    slower = ""
+    for kind, rows in _kinds(group):
+        try:
+            return *_finalized(rule(_unscheduled(group, name), kind, rows)), slower
+        except ScheduleError as error:
+            if os.environ.get(STRICT):
+                raise
+            slower = slower or str(error)
+    return *_finalized(Schedule(_unscheduled(group, name))), slower
+
+
+def _unscheduled(group: tensor.Group, name: str) -> loop.Kernel:
+    kernel = kernel_of_group(group, name)
+    if pairs := in_place_pairs(group):
+        kernel.attributes[IN_PLACE] = pairs
+    return kernel
+
+
+def _finalized(schedule: Schedule) -> tuple[loop.Kernel, str]:
+    trace = schedule.show()
+    return finalize(schedule), trace
+
+
+def _kinds(group: tensor.Group) -> list[tuple[str, int]]:
+    """Kinds under which a group can be scheduled, with the axes its members share then, the fastest first."""
+    kinds = [(group.kind, int(group.attributes.get("tw.rows", 0)))]
+    if group.kind == "contraction":  # an epilogue reads what the sum wrote at the same point
+        kinds.append(("rows", min(len(r.type.shape) for r in group.body.terminator.operands)))
+    return [*kinds, (PLAIN, 0)]
 
 
 def group_key(group: tensor.Group) -> Any:

@@ -11,7 +11,7 @@ from typing import cast
 from ..dialects import func, tensor
 from ..dialects.tensor import Read
 from ..ir.cleanup import sort_block
-from ..ir.core import Block, IRError, Module, Operation, OpResult, Value
+from ..ir.core import Block, BlockArgument, IRError, Module, Operation, OpResult, Value
 from ..ir.symbolic import Dim, Expr, prove_eq
 from ..ir.walk import reachable
 from ..transforms.index_maps import flatten_index, substitute_all
@@ -23,11 +23,12 @@ OVERWRITES = "tw.overwrites"
 
 
 def computed(value: Value, block: Block) -> list[Value] | None:
-    """A value that operations of `block` compute in memory of their own choice, after the views of it that lead there; None for
-    one that lies somewhere already."""
+    """A value that operations of `block` compute in memory of their own choice, after what leads there: views of it, and values that are overwritten
+    one after the other. None for one that lies somewhere already."""
     chain = [value]
-    while isinstance(op := chain[-1].defining_op, tensor.Reshape):
-        chain.append(op.x)
+    while (before := _same_memory(chain[-1])) is not None:
+        chain.append(before)
+    op = chain[-1].defining_op
     if isinstance(op, tensor.Scan):
         chosen = chain[-1] in op.results[len(op.initial) :]
     else:
@@ -35,11 +36,64 @@ def computed(value: Value, block: Block) -> list[Value] | None:
     return chain if chosen and op is not None and op.parent is block else None
 
 
+def _same_memory(value: Value) -> Value | None:
+    """The value that lay in the same memory before: one that is viewed, or computed here and overwritten by a scatter."""
+    op = value.defining_op
+    if isinstance(op, tensor.Reshape):
+        return op.x
+    if isinstance(op, tensor.Group) and (number := op.attributes.get(OVERWRITES)) is not None:
+        before = op.operands[number]
+        return None if isinstance(_root(before), BlockArgument) else before
+    return None
+
+
 def write_in_place(module: Module) -> None:
-    """Decide for each of the functions' updates whether it is made where its argument lies; notes it at the function, and at scatters."""
+    """Decide for each of the functions' updates whether it is made where its argument lies, and for scatters whether they write to where the
+    tensor lies that they change; notes it at the function, and at scatters."""
     for function in module.functions(func.Func):
         if function.updates:
             _write_in_place(function)
+    for block in tensor.blocks_of_computations(module):
+        _overwrite_dying(block)
+
+
+def _overwrite_dying(block: Block) -> None:
+    """Let scatters into tensors that `block` computes write to where these lie, if nobody reads them afterwards."""
+    found: dict[Operation, int] = {}
+    earlier: dict[Operation, set[Operation]] = {}
+    for op in block.ops:
+        version = _scattered_into(op) if OVERWRITES not in op.attributes else None
+        if version is None or tensor.place_of(op.results[0]) is not None:
+            continue
+        maker = version.defining_op
+        if (
+            not isinstance(version, OpResult)
+            or not isinstance(maker, tensor.Group | tensor.Join)
+            or maker.parent is not block
+        ):
+            continue
+        number = _overwritten(op.results[0], version, block)
+        readers = _readers(version, block) - {op}
+        if (
+            number is None
+            or number < 0
+            or not _only_reshaped(op.operands[number])
+            or any(r.terminator for r in readers)
+        ):
+            continue
+        found[op], earlier[op] = number, readers
+    if not _put_before(block, earlier):
+        place = {op: k for k, op in enumerate(block.ops)}
+        found = {op: n for op, n in found.items() if all(place[r] < place[op] for r in earlier[op])}
+    for op, number in found.items():
+        op.attributes[OVERWRITES] = number
+
+
+def _only_reshaped(value: Value) -> bool:
+    """Whether a value is under another shape at most what an operation computes."""
+    while isinstance(op := value.defining_op, tensor.Reshape):
+        value = op.x
+    return not isinstance(op, tensor.View)
 
 
 def _write_in_place(main: func.Func) -> None:

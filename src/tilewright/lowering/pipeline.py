@@ -37,12 +37,14 @@ from .in_place import write_in_place
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a target asks of lowering: its layout of packed operands (None: they are not packed), its schedule rule, and whether one
-    worker can compute whole rows, so that reductions share a kernel with their neighbours and rows are sorted by one."""
+    """What a target asks of lowering: its layout of packed operands (None: they are not packed), its schedule rule, whether one
+    worker can compute whole rows, so that reductions share a kernel with their neighbours and rows are sorted by one, and whether a kernel's
+    inputs and outputs may be the same memory."""
 
     panel: PanelRule | None
     rule: ScheduleRule
     row_groups: bool = True
+    in_place: bool = True
 
 
 @dataclass
@@ -144,7 +146,8 @@ def lower(
         if step is lower_to_tensor:
             unfused = _moved(module)
     fused, contractions = _moved(module), _contractions(module)
-    run_pass(write_in_place, module)
+    if options.in_place:
+        run_pass(write_in_place, module)
     names, kernels = groups_to_kernels(module, options.rule)
     bufferize(module, lambda group: [names[group]])
     return Lowered(module, kernels, unfused, fused, contractions)

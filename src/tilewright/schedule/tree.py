@@ -118,7 +118,8 @@ def resolved(op: Operation, exprs: Sequence[Dim]) -> tuple[Dim, ...]:
 
 def address(op: Access) -> Dim:
     """Where an access goes, in elements from the start of its buffer, in terms of loop variables."""
-    return flatten_index(resolved(op, op.indices), op.buffer.type.shape)
+    # Made one before loop variables stand in it: the row, column and image of one axis are then put together again as they were taken apart.
+    return resolved(op, (flatten_index(op.indices, op.buffer.type.shape),))[0]
 
 
 @dataclass(frozen=True)

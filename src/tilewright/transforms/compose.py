@@ -187,18 +187,23 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
 
 
 def _would_overwrite(consumer: Computation, producer: tensor.Compute) -> bool:
-    """Whether a scatter into a tensor that the function updates (a cache, where it lies) takes elements of the same tensor from the producer: it must
-    have read them all before it writes."""
+    """Whether a scatter that writes to where its tensor lies (a cache that the function updates, or one after another scatter) takes elements of the same
+    tensor from the producer: it must have read them all before it writes."""
     if not isinstance(consumer, tensor.Scatter):
         return False
     versions = [_behind_views(consumer.dest)]
     while isinstance(scatter := versions[-1].defining_op, tensor.Scatter):
         versions.append(_behind_views(scatter.dest))
-    first = versions[-1]
-    if not isinstance(first, BlockArgument) or not isinstance(function := first.block.parent_op, func.Func):
+    if not _is_updated(versions[-1]):
+        versions.pop()
+    return any(_behind_views(r.source) in versions for r in producer.reads)
+
+
+def _is_updated(value: Value) -> bool:
+    """Whether a value is an argument that its function gives a new value."""
+    if not isinstance(value, BlockArgument) or not isinstance(function := value.block.parent_op, func.Func):
         return False
-    updated = any(argument is first for argument, _ in function.updated) if function.updates else False
-    return updated and any(_behind_views(r.source) in versions for r in producer.reads)
+    return bool(function.updates) and any(argument is value for argument, _ in function.updated)
 
 
 def _behind_views(value: Value) -> Value:

@@ -13,7 +13,7 @@ from ..dialects.graph.elementwise import Activation, Binary, Unary, same_shape, 
 from ..ir.builder import Builder
 from ..ir.constant import Constant
 from ..ir.core import Operation, Value
-from ..ir.symbolic import Dim
+from ..ir.symbolic import Dim, prove_eq
 
 OpT = TypeVar("OpT", bound=Operation)
 
@@ -70,6 +70,17 @@ def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
     if same_shape(tensor_type(x).shape, shape):
         return x
     value: Value = b(graph.Reshape(x, shape=tuple(shape)))
+    return value
+
+
+def slice_along(b: Builder, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
+    """``x[..., start:stop, ...]``; `x` itself when that is the whole."""
+    shape = tensor_type(x).shape
+    if prove_eq(start, 0) and prove_eq(stop, shape[axis]):
+        return x
+    starts = tuple(start if d == axis else 0 for d in range(len(shape)))
+    stops = tuple(stop if d == axis else n for d, n in enumerate(shape))
+    value: Value = b(graph.Slice(x, starts=starts, stops=stops, steps=(1,) * len(shape)))
     return value
 
 

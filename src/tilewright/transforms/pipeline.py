@@ -16,9 +16,11 @@ from .integer_contractions import integer_contractions
 from .merge_matmuls import merge_matmuls
 from .recognize import recognize
 from .simplify import simplify
+from .update_slices import update_slices
 
 GRAPH_PASSES: list[Callable[[Module], object]] = [
     cse,
+    update_slices,
     integer_contractions,
     fold_constants,
     simplify,

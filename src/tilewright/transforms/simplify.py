@@ -32,6 +32,7 @@ from .match import (
     producer,
     rebuild,
     reshape,
+    slice_along,
     transpose,
 )
 from .simplify_index import INDEX_PATTERNS
@@ -452,17 +453,6 @@ def merge_behind_elementwise(op: Any, rewriter: Rewriter) -> bool:
 
 
 # -- Slices and concatenations -----------------------------------------------------------------------------------------------------
-
-
-def slice_along(b: Builder, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
-    """``x[..., start:stop, ...]``; `x` itself when that is the whole."""
-    shape = tensor_type(x).shape
-    if prove_eq(start, 0) and prove_eq(stop, shape[axis]):
-        return x
-    starts = tuple(start if d == axis else 0 for d in range(len(shape)))
-    stops = tuple(stop if d == axis else n for d, n in enumerate(shape))
-    value: Value = b(graph.Slice(x, starts=starts, stops=stops, steps=(1,) * len(shape)))
-    return value
 
 
 def sliced_axis(op: Any) -> int | None:

@@ -99,6 +99,29 @@ for _note, _starts, _stops, _steps in [
         bounds={"s": (1, 64)},
     )
 
+
+def _updated(d: Any, x: Any, part: Any, starts: Any) -> Any:
+    result = t(x).clone()
+    result[tuple(slice(s, s + n) for s, n in zip(starts(d), part.shape, strict=True))] = t(part)
+    return result.numpy()
+
+
+for _note, _size, _start in [
+    ("corner", (1, 2), lambda d: (0, 0)),
+    ("end", ("b", 2), lambda d: (0, d["s"] - 2)),
+    ("whole", ("b", "s"), lambda d: (0, 0)),
+    ("nothing", (0, 1), lambda d: (0, 1)),
+]:
+    case(
+        "UpdateSlice",
+        [F("b", "s"), F(*_size)],
+        lambda b, d, x, part, starts=_start: b(graph.UpdateSlice(x, part, starts=starts(d))),
+        lambda d, x, part, starts=_start: _updated(d, x, part, starts),
+        _note,
+        ({"b": 2, "s": 5}, {"b": 3, "s": 2}),
+        bounds={"b": (1, 64), "s": (2, 64)},
+    )
+
 case(
     "Concat",
     [F("b", "s"), F("b", 3), F("b", 1)],

@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tilewright import torch_backend  # noqa: E402
+from tilewright import compiler, torch_backend  # noqa: E402
 from tilewright.errors import CompileError, UnsupportedOperatorError  # noqa: E402
 
 from .checks import random  # noqa: E402
@@ -114,6 +114,29 @@ def test_cnn_with_batch_norm_trains() -> None:
         torch.nn.Linear(8, 4),
     )
     trains_like_eager(model, [random(4, 3, 14, 14, seed=k) for k in range(3)])
+
+
+@pytest.mark.parametrize("isa", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "host"])
+def test_gradients_of_convolutions_on_every_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of the first weights' gradient runs over all rows of all images, in blocks that end within an image."""
+    from tilewright.targets.cpu.isa import ISAS, host_isa, runs_here
+
+    chosen = host_isa() if isa == "host" else ISAS[isa]
+    if not runs_here(chosen):
+        pytest.skip(f"this processor does not run {isa}")
+    real, name = compiler.compile, "cpu" if isa == "host" else f"cpu:{isa}"
+    monkeypatch.setattr(compiler, "compile", lambda *args, **options: real(*args, target=name, **options))
+    torch.manual_seed(0)
+    layers = [
+        m for k in (1, 3) for m in (torch.nn.Conv2d(16, 16, k, 1, k // 2), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+    ]
+    model = torch.nn.Sequential(*layers)
+    x = torch.randn(8, 16, 24, 24)
+    weights = [m.weight for m in model if isinstance(m, torch.nn.Conv2d)]
+    got = torch.autograd.grad(compile(model)(x).square().mean(), weights)
+    wanted = torch.autograd.grad(model(x).square().mean(), weights)
+    for a, b in zip(got, wanted, strict=True):
+        close(a, b, 1e-3)
 
 
 def test_transformer_layer_trains() -> None:

@@ -161,6 +161,39 @@ class Slice(GraphOp):
 
 
 @operation
+class UpdateSlice(GraphOp):
+    """A copy of `x` in which `part` stands from `starts` on, one start for each dimension; it lies within `x`."""
+
+    name = "graph.update_slice"
+    x: Operand
+    part: Operand
+    starts: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        x, part = tensor_type(self.x), tensor_type(self.part)
+        if x.dtype is not part.dtype or x.rank != part.rank:
+            raise IRError(f"cannot put {part} into {x}", self)
+        if len(self.starts) != x.rank:
+            raise IRError(f"needs a start for each of {x.rank} dimensions", self)
+        return (x,)
+
+    def reference(self, x: Any, part: Any, env: Any) -> Any:
+        result = np.array(x)
+        starts = _ints(env, self.starts)
+        result[tuple(slice(start, start + n) for start, n in zip(starts, part.shape, strict=True))] = part
+        return result
+
+    def fold(self) -> Value | ConstantData | None:
+        return self.part if same_shape(tensor_type(self.part).shape, tensor_type(self.x).shape) else None
+
+    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+        x, part = operands
+        return t.scatter(
+            x, part.shape, lambda *i: (part[i], *(t.index(s + k) for s, k in zip(self.starts, i, strict=True)))
+        )
+
+
+@operation
 class Concat(GraphOp):
     """Tensors joined along `axis`."""
 

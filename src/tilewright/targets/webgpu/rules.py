@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...dialects import loop
+from ...lowering.groups_to_kernels import PLAIN
 from ...schedule import Schedule
 from ...schedule.tree import enclosing_loops, reduce_variables
 from ...transforms.roles import CONTRACTION
@@ -15,7 +16,7 @@ def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
     """The default schedule of a kernel made from a group of `kind`."""
     del rows  # row groups are not formed for this target
     s = Schedule(kernel)
-    if kind == "scatter":
+    if kind in ("scatter", PLAIN):
         return s  # points may collide: one invocation runs them in order
     blocks = [op for op in kernel.walk() if isinstance(op, loop.Block)]
     if not blocks:

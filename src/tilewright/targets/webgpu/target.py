@@ -23,7 +23,7 @@ class WebgpuTarget(Target):
 
     @property
     def lowering(self) -> LoweringOptions:
-        return LoweringOptions(panel=None, rule=schedule_kernel, row_groups=False)
+        return LoweringOptions(panel=None, rule=schedule_kernel, row_groups=False, in_place=False)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}

@@ -207,7 +207,7 @@ def select_scatter(n: Node, x: Value, source: Value, dim: int, where: Dim) -> Va
     shape = x.type.shape
     start = where + shape[axis] if isinstance(where, int) and where < 0 else where
     middle = n.reshape(n.cast(source, x.type.dtype), (*shape[:axis], 1, *shape[axis + 1 :]))
-    return _replaced(n, x, middle, axis, start, 1)
+    return _replaced(n, x, middle, axis, start)
 
 
 @importer("aten.slice_scatter.default")
@@ -222,7 +222,7 @@ def slice_scatter(
     source = n.cast(source, x.type.dtype)
     length = source.type.shape[axis]
     if step == 1:
-        return _replaced(n, x, source, axis, begin, length)
+        return _replaced(n, x, source, axis, begin)
     # Each place takes the element of the source that it is a whole number of steps away for.
     rest = [1] * (x.type.rank - axis - 1)
     here = n.binary("sub", n.emit(g.Iota(shape=(size,))), n.scalar(begin, i64))
@@ -235,9 +235,7 @@ def slice_scatter(
     return n.emit(g.Select(n.reshape(hit, (size, *rest)), values, x))  # type: ignore[no-any-return]
 
 
-def _replaced(n: Node, x: Value, middle: Value, axis: int, start: Dim, length: Dim) -> Value:
-    """`x` with `length` elements of `axis` from `start` on replaced."""
-    size = x.type.shape[axis]
-    pieces = [sliced(n, x, axis, 0, start), middle, sliced(n, x, axis, start + length, size - start - length)]
-    kept = [p for p in pieces if p.type.shape[axis] != 0]
-    return n.emit(g.Concat(kept, axis=axis)) if len(kept) > 1 else kept[0]  # type: ignore[no-any-return]
+def _replaced(n: Node, x: Value, middle: Value, axis: int, start: Dim) -> Value:
+    """`x` with the elements of `axis` from `start` on replaced by `middle`."""
+    starts = tuple(start if d == axis else 0 for d in range(x.type.rank))
+    return n.emit(g.UpdateSlice(x, middle, starts=starts))  # type: ignore[no-any-return]

@@ -7,7 +7,8 @@
 - prefix: one pass along the axis of a running combination;
 - recurrence: columns in lanes and over the threads, each through all steps;
 - order: rows over the threads;
-- scatter: lanes and threads along axes on which no two points meet, else serial.
+- scatter: lanes and threads along axes on which no two points meet, else serial;
+- plain, and kinds not known here: no thread shares work, innermost loops are vectorized.
 """
 
 from __future__ import annotations

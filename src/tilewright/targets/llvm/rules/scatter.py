@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
-from ....ir.symbolic import Expr, prove_eq
+from ....ir.symbolic import Expr, linear_in, prove_eq
 from ....schedule import Schedule
 from ....schedule.tree import enclosing_loops
 from .common import Machine, blocks_of, loop_of, point_cost, set_grain, upper_limit
@@ -17,12 +17,12 @@ PART = 8
 
 def scatter(s: Schedule, machine: Machine) -> None:
     blocks = blocks_of(s)
-    own = _own_axes(blocks[-1]) if len(blocks) <= 2 else []
+    if len(blocks) == 1 and (apart := _axes_apart(blocks[0])):
+        _in_place(s, blocks[0], apart)
+        return
+    own = _own_axes(blocks[-1]) if len(blocks) == 2 else []
     if not own:
         serial(s)
-        return
-    if len(blocks) == 1:
-        _in_place(s, machine, blocks[0], [p for _, p in own])
         return
     copy, update = blocks
     around = {b: [f.iv.name for f in enclosing_loops(b)] for b in blocks}
@@ -54,7 +54,7 @@ def scatter(s: Schedule, machine: Machine) -> None:
         s.vectorize(name)
 
 
-def _in_place(s: Schedule, machine: Machine, update: loop.Block, own: list[int]) -> None:
+def _in_place(s: Schedule, update: loop.Block, own: list[int]) -> None:
     """What stays is where it is: of a few rows written into a large tensor, lanes take the innermost axis, threads another."""
     names = [f.iv.name for f in enclosing_loops(update)]
     work = float(point_cost(update))
@@ -70,6 +70,18 @@ def _in_place(s: Schedule, machine: Machine, update: loop.Block, own: list[int])
         set_grain(s, work)
     if lanes is not None:
         s.vectorize(lanes)
+
+
+def _axes_apart(update: loop.Block) -> list[int]:
+    """Axes of the points of which each alone moves an index of the result: no two points that differ there meet."""
+    (access,) = (op for op in update.body.ops if isinstance(op, (loop.Store, loop.Accumulate)))
+    found = []
+    for e in access.indices:
+        alone = [p for p, axis in enumerate(update.axes) if isinstance(e, Expr) and free_symbols_of(e) == {axis}]
+        moved = linear_in(e, update.axes[alone[0]]) if alone else None
+        if moved is not None and isinstance(moved[0], int) and moved[0] != 0:
+            found.append(alone[0])
+    return found
 
 
 def _own_axes(update: loop.Block) -> list[tuple[int, int]]:
