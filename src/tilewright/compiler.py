@@ -435,9 +435,7 @@ class Compilation:
                 "bytes": k.bytes if isinstance(k.bytes, int) else str(k.bytes),
                 "operators": list(k.origins),
                 **({"slower": k.slower} if k.slower else {}),
-                "locations": [str(part) for part in (k.location, *k.location.fused) if str(part) != "unknown place"][
-                    :4
-                ],
+                "locations": [str(p.portable) for p in (k.location, *k.location.fused) if p.name or p.file][:4],
             }
             for k in lowered.kernels.values()
         ]

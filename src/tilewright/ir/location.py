@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from dataclasses import dataclass
 
 
@@ -20,6 +23,26 @@ class Location:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else ""
         return f"{self.name} ({where})" if self.name and where else self.name or where or "unknown place"
+
+    @property
+    def portable(self) -> Location:
+        """The same place without the folders of this machine, as artifacts tell it: ``torch/nn/modules/linear.py``, or a file's name alone."""
+        fused = tuple(part.portable for part in self.fused)
+        return Location(self.name, _portable(self.file), self.line, fused)
+
+
+_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+
+
+def _portable(file: str) -> str:
+    """A file's name from the folder on that Python finds it by; without any folder where it finds it by none."""
+    if not os.path.isabs(file):
+        return file
+    inside = _PACKAGES.sub("", file)  # of whichever machine: exported programs tell where they were traced
+    if inside == file:
+        roots = [root for root in sys.path if len(root) > 1 and file.startswith(root.rstrip(os.sep) + os.sep)]
+        inside = os.path.relpath(file, max(roots, key=len)) if roots else os.path.basename(file)
+    return inside.replace(os.sep, "/")
 
 
 UNKNOWN = Location()

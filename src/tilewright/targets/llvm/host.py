@@ -453,7 +453,7 @@ class _Program:
                 failed = emit.op(f"icmp eq i8 {emit.load('i8', places[op.condition], 1)}, 0")
                 self._fail(failed, op.message)
             elif isinstance(op, host.BindSize):
-                self._bind(op.symbol, emit.load("i64", places[op.count], 8), str(op.location))
+                self._bind(op.symbol, emit.load("i64", places[op.count], 8), str(op.location.portable))
             elif not op.terminator:
                 raise IRError("is no operation of the host level", op)
 
@@ -496,7 +496,9 @@ class _Program:
         wanted, found = (self.index.value(v.type.size) for v in (op.result, op.source))
         wrong = self.emit.op(f"icmp ne i64 {wanted}, {found}")
         shape = ", ".join(map(str, op.result.type.shape))
-        self._fail(wrong, f"the shape ({shape}) computed at {op.location} has not as many elements as its tensor")
+        self._fail(
+            wrong, f"the shape ({shape}) computed at {op.location.portable} has not as many elements as its tensor"
+        )
 
     def _fail(self, condition: str, message: str) -> None:
         """Where `condition` holds, end the run with a message."""
