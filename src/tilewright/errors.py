@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "ArtifactError",
     "CompileError",
+    "DimsWarning",
     "EngineError",
     "InternalError",
     "OverloadedError",
@@ -32,6 +33,10 @@ class TilewrightError(Exception):
 
 class CompileError(TilewrightError):
     """The model, as it is, cannot be compiled for the target."""
+
+
+class DimsWarning(UserWarning):
+    """A compiled model accepts fewer sizes than its caller has asked for."""
 
 
 class SizeError(CompileError, ValueError):

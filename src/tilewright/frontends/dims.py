@@ -13,14 +13,17 @@ import ast
 import keyword
 import math
 import re
+import sys
 import unicodedata
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ..errors import CompileError
+from ..errors import CompileError, DimsWarning
 from ..ir.shape_solver import ShapeSolver
-from ..ir.symbolic import RESERVED, Dim, Expr, evaluate, linear_in, symbol
+from ..ir.symbolic import RESERVED, Dim, Expr, evaluate, free_symbols, linear_in, symbol
 from ..ir.symbolic_text import parse
 
 DimsArgument = Mapping[str, Any]
@@ -179,6 +182,78 @@ def undetermined(dims: Sequence[DimText]) -> set[str]:
     plain = {name: symbol(name) for dim in dims for name in dim.names}
     solver = ShapeSolver([("", [parse(dim.expression, plain) for dim in dims])], partial=True)
     return {name for name, s in plain.items() if s not in solver.symbols}
+
+
+def warn_of_fewer_sizes(
+    dims: DimsArgument | None, asked: Sequence[tuple[str, Sequence[Any]]], got: Sequence[tuple[str, Sequence[Dim]]]
+) -> None:
+    """Issue a `DimsWarning` for each dimension in `dims` of which a model accepts fewer sizes than they say: by multiples, from above, or from below (2 apart: a lower
+    bound that is not given is none).
+
+    `asked` are the example inputs' names and shapes, `got` those of the imported model.
+    """
+    shapes = dict(got)
+    given = check_dims_argument(dims, asked)
+    texts = {
+        (n, axis): parse_dim(t, f"dims[{n!r}][{axis}]") for n, entries in given.items() for axis, t in entries.items()
+    }
+    table = DimTable()
+    for (name, axis), text in texts.items():
+        table.add(text, f"dims[{name!r}][{axis}]")
+    told: set[tuple[str, ...]] = set()
+    for (name, axis), text in texts.items():
+        if name not in shapes or not text.names or text.names in told:
+            continue
+        wanted, found = _sizes(table.resolve(text)), _sizes(shapes[name][axis])
+        if wanted is None or found is None:
+            continue
+        low, high, step = found
+        fewer = [f"from {low} on"] if low > max(wanted[0], 2 * wanted[2], step) else []
+        fewer += [f"up to {high}"] if high is not None and (wanted[1] is None or high < wanted[1]) else []
+        if step != wanted[2]:
+            fewer.append(
+                f"that are multiples of {step}"
+                if low % step == 0
+                else f"that are {low % step} more than multiples of {step}"
+            )
+        if not fewer:
+            continue
+        told.add(text.names)
+        bounded = f"{low}<={text.expression}" if low > wanted[0] else text.expression
+        say = (
+            f"{step}*{text.names[0]}"
+            if step != wanted[2] and low % step == 0
+            else bounded + ("" if high is None else f"<={high}")
+        )
+        warnings.warn(
+            f"dims[{name!r}][{axis}] is {text.expression!r}, but the compiled model accepts only sizes {' and '.join(fewer)}: for others the model refuses "
+            f"or does something else than for the example's. Write {say!r} if these are all you need; else give an example of such a size, or change what "
+            "depends on this size in the model",
+            DimsWarning,
+            stacklevel=_level_of_user(),
+        )
+
+
+def _sizes(e: Dim) -> tuple[int, int | None, int] | None:
+    """The least and the largest value of an expression that is linear in one symbol, and their distance; None of any other."""
+    if not isinstance(e, Expr) or len(free_symbols(e)) != 1:
+        return None
+    (s,) = free_symbols(e)
+    parts = linear_in(e, s)
+    if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or parts[0] <= 0:
+        return None
+    a, b = parts
+    low = DEFAULT_LOWER if s.lower is None else s.lower
+    assert isinstance(a, int) and isinstance(b, int)
+    return a * low + b, None if s.upper is None else a * s.upper + b, a
+
+
+def _level_of_user() -> int:
+    """How many frames above its caller the first is that is not of this package."""
+    own, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def describe_inputs(inputs: Sequence[tuple[str, Sequence[Any]]]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...dialects.func import Func
 from ...ir.core import Module
-from ..dims import DimsArgument
+from ..dims import DimsArgument, warn_of_fewer_sizes
 
 __all__ = ["import_torch"]
 
@@ -28,6 +30,8 @@ def import_torch(
     for a ``Dim`` that starts at 1. Where tracing finds a narrower range or a multiple, the symbol's bounds say so.
     Threads take turns, since torch exports one program at a time.
 
+    A `DimsWarning` tells of dimensions of which fewer sizes are accepted than `dims` say.
+
     Raises:
         CompileError: torch cannot export the model; the model changes a buffer or an input; `dims` do not fit.
         UnsupportedOperatorError: lists every operator that has no importer, with the modules that use it.
@@ -37,4 +41,13 @@ def import_torch(
     from .turns import one_at_a_time
 
     with one_at_a_time():
-        return import_program(export_program(model, args, kwargs, dims), dims)
+        program = export_program(model, args, kwargs, dims)
+        module = import_program(program, dims)
+    if dims and program is not model and not isinstance(model, (str, os.PathLike)):
+        got = [
+            (name, v.type.shape)
+            for main in module.functions(Func)
+            for name, v in zip(main.arg_names, main.inputs, strict=True)
+        ]
+        warn_of_fewer_sizes(dims, got, got)
+    return module

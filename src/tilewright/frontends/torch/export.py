@@ -8,18 +8,17 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import CompileError
-from ...ir.symbolic import Dim, Expr, evaluate, free_symbols, linear_in
+from ...ir.symbolic import Dim, Expr, evaluate, linear_in
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
 from .archive import load_program
-from .recurrent import keep_recurrent_layers
+from .dynamic import export_for, solver_failed
+from .failures import first_lines, quiet, untraceable
+from .recurrent import keep_calls_whole
 
 
 def export_program(
@@ -53,14 +52,14 @@ def _functional(program: Any) -> Any:
     if not _needs_decomposition(program.graph_module):
         return program
     try:
-        with _quiet():
+        with quiet():
             return program.run_decompositions(decomposition_table())
     except Exception as error:
         tied = _tied(program)
         hint = f" (Buffers share memory: {tied}. Give each a memory of its own by clone().)" if tied else ""
         raise CompileError(
-            f"torch cannot bring the exported program into functional form: {_first_lines(error)}{hint}"
-        ) from error
+            f"torch cannot bring the exported program into functional form: {first_lines(error)}{hint}"
+        ) from None
 
 
 def _tied(program: Any) -> str:
@@ -105,25 +104,6 @@ def _updates_statistics(node: Any) -> bool:
     return training and mean is not None
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _first_lines(error: BaseException | None, limit: int = 6) -> str:
-    """What an exception says, in one paragraph."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    lines = [
-        line
-        for line in lines
-        if line and not line.startswith(("The error above", "For more information", "File ", "^"))
-    ]
-    text = " ".join(lines[:limit]) or "no message"
-    return f"{type(error).__name__}: {text[:900]}"
-
-
 def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None) -> Any:
     import torch
 
@@ -134,22 +114,25 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
     if isinstance(args, torch.Tensor) or not isinstance(args, (Sequence, type(None))):
         args = (args,)
     own_args, own_kwargs = _distinct((tuple(args or ()), dict(kwargs or {})))
-    examples, specs, sizes = _dynamic_inputs(model, own_args, own_kwargs, dims)
-    _check_signature(model, *examples)
-    error: Exception | None = None
-    for attempt in range(4):
+    failure: Exception | None = None
+    for step in range(3):  # torch's algebra of sizes fails for some examples and not for others
+        examples, specs, sizes = _dynamic_inputs(model, own_args, own_kwargs, dims, step)
+        _check_signature(model, *examples)
+
+        def run(shapes: Any, examples: Any = examples) -> Any:
+            return torch.export.export(model, *examples, dynamic_shapes=shapes, strict=False)
+
         try:
-            with _quiet(), torch.no_grad(), keep_recurrent_layers():
-                return torch.export.export(model, *examples, dynamic_shapes=specs, strict=False)
-        except Exception as failure:
-            error = failure
-            specs = _relaxed(failure, specs, sizes, automatic=attempt > 0)
-            if specs is None:
+            with quiet(), torch.no_grad(), keep_calls_whole():
+                return export_for(run, specs, sizes)
+        except CompileError:
+            raise
+        except Exception as error:
+            failure = failure or error
+            if not solver_failed(error):
                 break
-    hint = "" if not model.training else " (The model is in training mode; compile it after model.eval().)"
-    if "data-dependent" in str(error):
-        hint += " (Where values decide, write torch.where or torch.cond; torch.compile(model, backend='tilewright') takes the model as it is.)"
-    raise CompileError(f"torch.export cannot trace {type(model).__name__}: {_first_lines(error)}{hint}") from error
+    assert failure is not None
+    raise untraceable(model, failure) from None
 
 
 def _distinct(examples: Any) -> Any:
@@ -167,87 +150,6 @@ def _distinct(examples: Any) -> Any:
         return leaf
 
     return _pytree.tree_map(own, examples)
-
-
-def _relaxed(error: Exception, specs: Any, sizes: Mapping[tuple[str, int], Dim], automatic: bool) -> Any:
-    """Other dynamic shapes to try after torch has found that the named dimensions are too free; None where there are none.
-
-    torch suggests bounds, constants and multiples (``seq = 8*_seq``), which are taken. Where its solver gives up (it then suggests such things as
-    ``2*_seq - 1``), and the second time, torch is let find the dimensions' relations itself: it then checks nothing, so its conditions are checked
-    here, on samples.
-
-    Raises:
-        CompileError: a condition does not hold for some sizes.
-    """
-    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
-
-    text = str(error)
-    violated = re.search(r"Constraints violated \(([^)]*)\)", text)
-    if specs is None or violated is None:
-        return None
-    # Torch's own reader stumbles over the advice that follows the fixes.
-    _, _, fixes = text.partition("Suggested fixes:")
-    fixes = fixes.strip().partition("\n\n")[0]
-    if fixes and not automatic and not re.search(r"= \d+\*\w+ [-+]", fixes):
-        try:
-            return refine_dynamic_shapes_from_suggested_fixes(f"Suggested fixes:\n{fixes}", specs)
-        except Exception:  # the message is text for people; torch's own reader does not know every form of it
-            pass
-    _check_conditions(text, sizes)
-    names = {n.strip() for n in violated.group(1).split(",")}
-    relaxed = {key: _automatic(value, names) for key, value in specs.items()}
-    return relaxed if relaxed != specs else None
-
-
-def _automatic(spec: Any, names: set[str]) -> Any:
-    """`spec` with the dimensions called `names` left to torch, within their bounds."""
-    from torch.export import Dim as TorchDim
-
-    if isinstance(spec, dict):
-        return {key: _automatic(value, names) for key, value in spec.items()}
-    if isinstance(spec, (list, tuple)):
-        return type(spec)(_automatic(value, names) for value in spec)
-    root = getattr(spec, "root", spec)
-    if getattr(root, "__name__", None) in names:
-        return TorchDim.AUTO(min=spec.min, max=spec.max) if root is spec else TorchDim.AUTO  # type: ignore[attr-defined]
-    return spec
-
-
-_SIZE = re.compile(r"L((?:\['\w+'\]|\[\d+\])+)\.size\(\)\[(\d+)\]")
-_CONDITION = re.compile(r"satisfy the generated guard (.*)")
-
-
-def _check_conditions(text: str, sizes: Mapping[tuple[str, int], Dim]) -> None:
-    """Try the conditions on sizes that torch lists in a message on many sizes within the bounds of `sizes`."""
-    import random
-
-    symbols = {s.name: s for e in sizes.values() for s in free_symbols(e)}
-    generator = random.Random(0)
-
-    def sample(s: Expr, k: int) -> int:
-        low = max(_lower(s), 2)
-        high = low + 4096 if s.upper is None else max(low, s.upper)
-        return low + k if k < 256 and low + k <= high else generator.randint(low, high)
-
-    def key_of(match: re.Match[str]) -> tuple[str, int]:
-        return "_".join(re.findall(r"\w+", match.group(1))), int(match.group(2))
-
-    for condition in _CONDITION.findall(text):
-        condition = condition.strip().rstrip(".")
-        keys = [key_of(m) for m in _SIZE.finditer(condition)]
-        if any(key not in sizes for key in keys):
-            continue
-        program = compile(_SIZE.sub(lambda m: f"sizes[{key_of(m)!r}]", condition), "<condition>", "eval")
-        for k in range(1024):
-            values = {name: sample(s, k) for name, s in symbols.items()}
-            actual = {key: int(evaluate(sizes[key], values)) for key in keys}
-            if not eval(program, {"__builtins__": {}, "sizes": actual, "max": max, "min": min}):
-                told = ", ".join(f"{name} = {value}" for name, value in values.items())
-                readable = _SIZE.sub(lambda m: "{}.shape[{}]".format(*key_of(m)), condition)
-                raise CompileError(
-                    f"the model does not run alike for all sizes given in dims: it needs {readable}, which fails for {told}; "
-                    "narrow the bounds"
-                )
 
 
 def _lower(symbol: Expr) -> int:
@@ -285,10 +187,10 @@ def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def _dynamic_inputs(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: DimsArgument | None
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: DimsArgument | None, step: int = 0
 ) -> tuple[tuple[Any, Any], Any, dict[tuple[str, int], Dim]]:
     """Example inputs whose dynamic dimensions are at least 2, torch's ``dynamic_shapes`` (None: everything is fixed), and the sizes by
-    name of input and axis."""
+    name of input and axis. `step`: by how much sizes are to be larger than the examples', where bounds let them."""
     import torch
     from torch.utils import _pytree
 
@@ -308,6 +210,9 @@ def _dynamic_inputs(
             table.add(texts[name, axis], where)
     table.check()
     sizes = _example_sizes(tensors, texts, table)
+    for name, size in sizes.items():
+        most = _symbol(table, name).upper
+        sizes[name] = size + step if most is None else min(size + step, most)
     made: dict[str, Any] = {}
     specs, enlarged = [], []
     for name, leaf in named:

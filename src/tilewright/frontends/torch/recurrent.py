@@ -50,13 +50,35 @@ def _shapes_of(name: str) -> Any:
     return fake
 
 
-def keep_recurrent_layers() -> Any:
-    """A context in which torch's recurrent functions call `operators`."""
+def _max_pool1d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The pool of dynamic sizes by torch's function for images, as the one for sequences would fix them; None of fixed sizes."""
+    import torch
+
+    if return_indices or not any(isinstance(s, torch.SymInt) for s in input.shape):
+        return None
+    one = [x if isinstance(x, int) else x[0] for x in (kernel_size, stride or kernel_size, padding, dilation)]
+    windows = [(other, size) for other, size in zip((1, 1, 0, 1), one, strict=True)]
+    return torch.max_pool2d(input.unsqueeze(-2), *windows, ceil_mode).squeeze(-2)
+
+
+def keep_calls_whole() -> Any:
+    """A context in which torch's recurrent functions call `operators`, and what fixes dynamic sizes is replaced by what does not."""
+    import torch
     from torch.overrides import TorchFunctionMode
 
     known = (
         operators()
     )  # now: Dynamo, which traces bodies of loops and branches in this mode, refuses to look into their making
+
+    pools = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 
     class Mode(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,9 +86,11 @@ def keep_recurrent_layers() -> Any:
             # The form for packed sequences has the batch sizes in front of the states.
             if own is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):
                 return own(*args)
+            if func in pools and (pooled := _max_pool1d(*args, **(kwargs or {}))) is not None:
+                return pooled
             return func(*args, **(kwargs or {}))
 
     return Mode()
 
 
-__all__ = ["keep_recurrent_layers", "operators"]
+__all__ = ["keep_calls_whole", "operators"]
