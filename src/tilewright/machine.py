@@ -12,18 +12,24 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from tilewright import disk_cache
 
-_VERSION = 2
+_VERSION = 3
 _CHAINS = 12  # independent FMA chains: latency 4 x 2 units, and some
 _TILES = 4  # products of tile registers a round: four sums of two factors each
 _TILE_FLOPS = {"bf16": 2.0 * 16 * 16 * 32, "int8": 2.0 * 16 * 16 * 64}  # of one product: 16 x 16 sums of so many terms
+_SHARES = (
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+)  # bytes that each thread reads again and again: of the levels of caches
 LARGE = 256 << 20  # bytes that no cache that we know holds: so many are read by all threads together
 
 
@@ -41,14 +47,34 @@ class Machine:
     bandwidth: float
     bf16_flops: float = 0.0
     int8_flops: float = 0.0
+    cached: tuple[tuple[int, float], ...] = ()
+    """Bytes that all threads together read again and again, rising, and how many they read a second: what caches give."""
 
     def __post_init__(self) -> None:
         for peak in ("bf16_flops", "int8_flops"):
             object.__setattr__(self, peak, max(self.flops, getattr(self, peak)))
 
-    def floor_seconds(self, flops: float, num_bytes: float) -> float:
-        """The roofline: no program that does `flops` operations and moves `num_bytes` is faster than this."""
-        return max(flops / self.flops, num_bytes / self.bandwidth)
+    def bandwidth_of(self, size: float) -> float:
+        """Most bytes a second that can be had of `size` bytes read again and again: from the caches that hold them, or from memory."""
+        if size >= LARGE:
+            return self.bandwidth
+        rates = [rate for measured, rate in self.cached if measured <= size] or [rate for _, rate in self.cached[:1]]
+        return max([self.bandwidth, *rates[-1:]])
+
+    def peak_of(self, dtypes: Collection[str]) -> float:
+        """Operations a second of a program whose products have factors of these data types, "bf16" or "i8" say, among others."""
+        peaks = {"bf16": self.bf16_flops, "i8": self.int8_flops, "u8": self.int8_flops}
+        return max([self.flops, *(peaks[dtype] for dtype in dtypes if dtype in peaks)])
+
+    def floor_seconds(
+        self, flops: float, num_bytes: float, held: float | None = None, dtypes: Collection[str] = ()
+    ) -> float:
+        """The roofline: no program that does `flops` operations and moves `num_bytes` is faster than this.
+
+        The bytes come from memory or, where they are the same `held` bytes time and again, from caches. `dtypes` as of `peak_of`.
+        """
+        bandwidth = self.bandwidth if held is None else self.bandwidth_of(held)
+        return max(flops / self.peak_of(dtypes), num_bytes / bandwidth)
 
 
 def usable_cores() -> int:
@@ -75,7 +101,10 @@ def machine(threads: int | None = None) -> Machine:
             before = Machine(**json.loads(known))
             names = ("flops", "bandwidth", "bf16_flops", "int8_flops")
             roofs = ((getattr(m, f) for m in (found, before)) for f in names)
-            found = Machine(processor, count, *map(max, roofs))
+            rates = {size: rate for size, rate in before.cached}
+            cached = tuple((size, max(rate, rates.get(size, 0.0))) for size, rate in found.cached)
+            best = dict(zip(names, map(max, roofs), strict=True))
+            found = replace(found, cached=cached, **best)
         except (ValueError, TypeError):
             pass  # an older or damaged entry
     disk_cache.write("machine", key, json.dumps(asdict(found)).encode())
@@ -89,11 +118,20 @@ def measure(threads: int, processor: str = "") -> Machine:
     tiles = {f"{name}_flops": _TILES * _TILE_FLOPS[name] * _rate(loop, threads) for name, loop in loops.tiles.items()}
     once = reader(threads, LARGE, loops)
     seconds = min(once() for _ in range(8))
-    return Machine(processor or _processor(), threads, flops, LARGE / seconds, **tiles)
+    bandwidth = LARGE / seconds
+    cached = tuple((share * threads, share * threads / _again(threads, share, loops)) for share in _SHARES)
+    return Machine(processor or _processor(), threads, flops, bandwidth, cached=cached, **tiles)
 
 
-def reader(threads: int, size: int, loops: _Loops | None = None) -> Callable[[], float]:
-    """A function that reads memory of `size` bytes from end to end once, a share on each thread, and returns the seconds it took."""
+def _again(threads: int, share: int, loops: _Loops) -> float:
+    """Seconds that one of many passes over `share` bytes of each thread's own takes."""
+    passes = max(4, LARGE // 8 // share)
+    once = reader(threads, share * threads, loops, passes)
+    return min(once() for _ in range(4)) / passes
+
+
+def reader(threads: int, size: int, loops: _Loops | None = None, passes: int = 1) -> Callable[[], float]:
+    """A function that reads memory of `size` bytes from end to end, a share on each thread, `passes` times, and returns the seconds it took."""
     loops = loops or _Loops()
     share = -(-size // threads // 4096) * 4096
     buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
@@ -103,7 +141,12 @@ def reader(threads: int, size: int, loops: _Loops | None = None) -> Callable[[],
 
     for buffer in buffers:
         ctypes.memset(start(buffer), 0, share)  # so that the pages are there
-    return lambda: _timed([partial(loops.read, start(buffer), share) for buffer in buffers])
+
+    def read(buffer: ctypes.Array[ctypes.c_char]) -> None:
+        for _ in range(passes):
+            loops.read(start(buffer), share)
+
+    return lambda: _timed([partial(read, buffer) for buffer in buffers])
 
 
 def _rate(loop: Callable[[int], Any], threads: int) -> float:

@@ -251,9 +251,10 @@ def _roofline(library: Any, inputs: dict[str, np.ndarray], threads: int, seconds
 
     rows = library.profile(*inputs.values())
     here = machine(threads)
-    floor = sum(here.floor_seconds(row.flops, row.bytes) for row in rows)
+    dtypes = library.metadata.get("contractions", {})
+    floor = sum(here.floor_seconds(row.flops, row.bytes, row.bytes / row.calls, dtypes) for row in rows)
     return {
-        "peak_gflops": here.flops / 1e9,
+        "peak_gflops": here.peak_of(dtypes) / 1e9,
         "bandwidth_gbs": here.bandwidth / 1e9,
         "gflop": sum(row.flops for row in rows) / 1e9,
         "floor_ms": floor * 1e3,

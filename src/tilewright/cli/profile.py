@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -20,6 +21,9 @@ from .common import (
     obtain,
     progress_display,
 )
+
+if TYPE_CHECKING:
+    from tilewright.machine import Machine
 
 
 @click.command("profile")
@@ -51,7 +55,8 @@ def command(
         here = machine(threads)
         progress("profiling")
         profiled = library.profile(*inputs.values())
-    rows = [{**asdict(row), "roofline": row.roofline_share(here.flops, here.bandwidth)} for row in profiled]
+    dtypes = library.metadata.get("contractions", {})
+    rows = [{**asdict(row), "roofline": _share(here, row, dtypes)} for row in profiled]
     total = sum(row["seconds"] for row in rows)
     if as_json:
         click.echo(json.dumps({"seconds": total, "machine": asdict(here), "kernels": rows}, indent=2))
@@ -78,7 +83,20 @@ def command(
     out.print(table)
     more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
     out.print(
-        f"{total * 1e3:.3f} ms in kernels{more}; the roofline of {here.threads} threads: "
-        f"{here.flops / 1e9:.0f} GFLOP/s, {here.bandwidth / 1e9:.0f} GB/s",
+        f"{total * 1e3:.3f} ms in kernels{more}; the roofline of {here.threads} threads: {_roofs(here, dtypes)}",
         highlight=False,
+        soft_wrap=True,
     )
+
+
+def _share(here: Machine, row: Any, dtypes: Collection[str]) -> float:
+    """The roofline's time over the measured one. The runs repeat, so a launch's bytes come from the caches that hold as many, not from memory."""
+    if not row.seconds:
+        return 0.0
+    return here.floor_seconds(row.flops, row.bytes, row.bytes / row.calls, dtypes) / row.seconds
+
+
+def _roofs(here: Machine, dtypes: Collection[str]) -> str:
+    text = f"{here.peak_of(dtypes) / 1e9:.0f} GFLOP/s, {here.bandwidth / 1e9:.0f} GB/s from memory"
+    again = [f"{here.bandwidth_of(size) / 1e9:.0f} from {number(size, 'B')}" for size, _ in reversed(here.cached)]
+    return f"{text}; GB/s read again and again: {', '.join(again)}" if again else text

@@ -51,11 +51,6 @@ class KernelProfile:
     flops: int
     locations: tuple[str, ...] = ()
 
-    def roofline_share(self, flops_per_second: float, bytes_per_second: float) -> float:
-        """The floor time of the machine's roofline divided by the measured time."""
-        floor = max(self.flops / flops_per_second, self.bytes / bytes_per_second)
-        return floor / self.seconds if self.seconds else 0.0
-
 
 _EXCEPTIONS: dict[int, type[TilewrightError]] = {
     1: ShapeError,
