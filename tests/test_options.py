@@ -37,7 +37,6 @@ def compiled(**options: Any) -> Any:
         ({"disable": ["simplfy"]}, "there is no pass 'simplfy'; did you mean 'simplify'"),
         ({"disable": "fold_constants"}, "there is no pass 'fold_constants'; did you mean 'fold-constants'"),
         ({"disable": ["form-groups"]}, "nothing can be compiled without the pass 'form-groups'"),
-        ({"args": {"x": X}}, "args is of type dict: give a tuple"),
         ({"args": "x"}, "args is of type str: give a tuple"),
         ({"kwargs": [X]}, "kwargs is of type list: give a dictionary"),
         ({"dims": "batch"}, "dims is of type str, no dictionary: write dims="),

@@ -104,7 +104,7 @@ class Report:
 
 def compile(
     model: Any,
-    args: Sequence[Any] | None = None,
+    args: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     target: str = "cpu",
     precision: str | None = None,
@@ -122,7 +122,7 @@ def compile(
     """Compile a model for a target and load it.
 
     `model` is a path (``.onnx``, ``.pt2``), a `torch.nn.Module`, a `torch.export.ExportedProgram`, an `onnx.ModelProto`, a
-    `tilewright.nn` module, a Python function over `tilewright.Tensor`, or a `tilewright.ir` module; `args` and `kwargs` are example inputs where the model does not state its shapes. `dims` names dynamic
+    `tilewright.nn` module, a Python function over `tilewright.Tensor`, or a `tilewright.ir` module; `args` (by position, or a dictionary by name) and `kwargs` (by name) are example inputs where the model does not state its shapes. `dims` names dynamic
     dimensions and their bounds. A dictionary of such models makes one library of several functions (`library.functions`), which share weights and states:
     ``{"prefill": (model, args, dims), "decode": (step, args)}``. `precision` None keeps the model's own arithmetic; "bf16" and "f16" compute contractions, attention
     included, on factors of that type with float32 sums, and everything else in float32. `threads` limits the worker threads at run time
@@ -260,7 +260,12 @@ class Compilation:
         self.checker: Checker | None = None  # of one pass after the other, so that each result is interpreted once
 
     def run(
-        self, model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None, threads: int | None
+        self,
+        model: Any,
+        args: Sequence[Any] | Mapping[str, Any] | None,
+        kwargs: dict[str, Any],
+        dims: Dims | None,
+        threads: int | None,
     ) -> CompiledModel:
         """Import, optimize, lower, generate code, link, load."""
         module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
@@ -538,16 +543,23 @@ def source_of(model: Any, module: Module) -> dict[str, str]:
     return {"kind": kind.__module__.partition(".")[0], "name": kind.__name__, **found}
 
 
-def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None) -> Module:
+def import_model(
+    model: Any, args: Sequence[Any] | Mapping[str, Any] | None, kwargs: dict[str, Any], dims: Dims | None
+) -> Module:
     """The graph-level module of a model of any kind.
 
     Raises:
-        CompileError: nothing reads this kind of model; names what it is and what is read.
+        CompileError: nothing reads this kind of model, or an example is of no input; names what it is and what is read.
     """
     from .ir.core import Module
 
+    if isinstance(args, Mapping):
+        if twice := sorted(set(args) & set(kwargs)):
+            raise CompileError(f"the example of '{twice[0]}' is given twice, in args and in kwargs")
+        kwargs = {**args, **kwargs}
+        args = None
     if isinstance(model, Module):
-        return model.clone()
+        return _examples_known(model.clone(), kwargs)
     if isinstance(model, Mapping):
         if args is not None or kwargs or dims:
             raise CompileError("of several functions each has arguments of its own: {'name': (model, args, dims), ...}")
@@ -559,15 +571,16 @@ def import_model(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if origin == "onnx" and type(model).__name__ == "ModelProto":
         from .frontends.onnx import import_onnx
 
-        return import_onnx(model, dims, args)
+        return import_onnx(model, dims, args, kwargs)
     if "torch.Module" in bases or type(model).__name__ == "ExportedProgram":
         from .frontends.torch import import_torch
 
-        return import_torch(model, args, dims, kwargs)
+        module = import_torch(model, args, dims, kwargs)
+        return module if "torch.Module" in bases else _examples_known(module, kwargs)
     if origin == "jax" and type(model).__name__ == "Exported":
         from .frontends.stablehlo import import_stablehlo
 
-        return import_stablehlo(model, dims)
+        return _examples_known(import_stablehlo(model, dims), kwargs)
     if callable(model):
         from .frontends.trace import import_function
         from .just_in_time import Jitted
@@ -617,18 +630,30 @@ def _import_path(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any],
     if path.suffix == ".onnx":
         from .frontends.onnx import import_onnx
 
-        return import_onnx(path, dims, args)
+        return import_onnx(path, dims, args, kwargs)
     if path.suffix == ".pt2":
         from .frontends.torch import import_torch
 
-        return import_torch(path, args, dims, kwargs)
+        return _examples_known(import_torch(path, args, dims, kwargs), kwargs)
     if path.suffix == ".mlir":
         from .frontends.stablehlo import import_stablehlo
 
-        return import_stablehlo(path, dims)
+        return _examples_known(import_stablehlo(path, dims), kwargs)
     if path.suffix == ".tw":
-        return _read_text(path)
+        return _examples_known(_read_text(path), kwargs)
     raise CompileError(f"{path}: unknown kind of model {path.suffix!r}; known: .onnx, .pt2, .mlir, .tw")
+
+
+def _examples_known(module: Module, kwargs: Mapping[str, Any]) -> Module:
+    """The module of a model that needs no examples. Raises CompileError: there are examples of what is no input."""
+    from .dialects.func import entries
+
+    names = {name for function in entries(module) for name in function.arg_names}
+    if unknown := sorted(set(kwargs) - names):
+        raise CompileError(
+            f"the model has no input '{unknown[0]}'; its inputs are {', '.join(sorted(names)) or 'none'}"
+        )
+    return module
 
 
 def _read_text(path: Path) -> Module:

@@ -68,8 +68,10 @@ def dump_folder(dump: str | Path | None) -> Path | None:
 
 def check_arguments(args: Any, kwargs: Any, dims: Any) -> None:
     """Raises CompileError: example inputs or dynamic dimensions are not of the form that `tilewright.compile` takes."""
-    if args is not None and (isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Sequence)):
-        raise CompileError(f"args is {_kind(args)}: give a tuple of example inputs: args=(x, y)")
+    if args is not None and (isinstance(args, (str, bytes)) or not isinstance(args, (Sequence, Mapping))):
+        raise CompileError(
+            f"args is {_kind(args)}: give a tuple of example inputs, or a dictionary by name: args=(x, y)"
+        )
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise CompileError(f"kwargs is {_kind(kwargs)}: give a dictionary of example inputs by name")
     if dims is None:

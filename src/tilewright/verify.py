@@ -94,7 +94,7 @@ def compare(
 def verify(
     library: Any,
     model: Any,
-    args: Sequence[Any] | None = None,
+    args: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     sizes: Sequence[Mapping[str, int]] | None = None,
@@ -144,7 +144,10 @@ Runner = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
 
 
 def source_runner(
-    model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, threads: int = 0
+    model: Any,
+    args: Sequence[Any] | Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    threads: int = 0,
 ) -> tuple[str, Runner]:
     """The name of a model's own framework and a function that runs the model in it: inputs by name to outputs.
 
@@ -159,6 +162,9 @@ def source_runner(
         return torch_runner(load_program(Path(model)), None, None)
     if type(model).__module__.startswith("onnx"):
         return onnx_runner(model.SerializeToString(), threads)
+    if isinstance(args, Mapping):
+        kwargs = {**args, **(kwargs or {})}
+        args = None
     bases = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(model).__mro__}
     if not bases & {"torch.Module", "torch.ExportedProgram"} and callable(model) and not kwargs:
         return function_runner(model)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...ir.core import Block, Region, Value
 from ...ir.symbolic import Dim, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, boolean, i64
 from .ops import Unsupported
+from .ops.branches import building, common_shape, discard
 from .values import Absent, Tensor, TensorList, is_concrete
 
 MAX_UNROLLED = 1024
@@ -67,13 +67,13 @@ def _scan_of_each(importer: Importer, node: Node, scope: Scope) -> Sequence[Bind
     initial, scanned = block.args[:states], block.args[states:]
     length = scanned[0].type.shape[0]
     try:
-        with _building(importer, inside):
+        with building(importer, inside):
             found = _build(importer, node, scope, node.attr("body"), initial, scanned, length, (), None)
     except Unsupported:
-        _discard(block)
+        discard(block)
         raise
     if found is None:
-        _discard(block)
+        discard(block)
         return [None] * len(node.outputs)
     inside(Yield(found))
     op = g.Scan([], batch, length=batch[0].type.shape[0], regions=[Region([block])])
@@ -172,14 +172,14 @@ def _while(importer: Importer, node: Node, scope: Scope, initial: list[Value]) -
     results = importer.subgraph(body, scope, inside, [trips, going, *given], [step])
     try:
         if any(r is None for r in results):
-            _discard(block)
+            discard(block)
             return None
         stays, *tensors = _tensors(results)
-        with _building(importer, inside):
+        with building(importer, inside):
             again = _scalar(node, stays.value, boolean)
             inside(Yield([again, *_kept(importer, body, initial, tensors)]))
     except Unsupported:
-        _discard(block)
+        discard(block)
         raise
     count = importer.new_symbol("steps")
     op = g.While(condition, limit, initial, count=count, regions=[Region([block])])
@@ -224,20 +224,20 @@ def _if(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
     try:
         if any(r is None for side in results for r in side):
             for block in blocks:
-                _discard(block)
+                discard(block)
             return [None] * len(node.outputs)
         if any(not isinstance(r, Tensor) for side in results for r in side):
             for block in blocks:
-                _discard(block)
+                discard(block)
             return importer.subgraph(branches[0 if node.array(0).all() else 1], scope, None, ())
         tensors = [_tensors(side) for side in results]
-        shapes = [_common_shape(importer, node, condition, *pair) for pair in zip(*tensors, strict=True)]
+        shapes = [common_shape(importer, node, condition, *pair) for pair in zip(*tensors, strict=True)]
     except Unsupported:
         for block in blocks:
-            _discard(block)
+            discard(block)
         raise
     for side, b in zip(tensors, builders, strict=True):
-        with _building(importer, b):
+        with building(importer, b):
             values = [t.value for t in side]
             ends = [
                 v if v.type.shape == s else b(g.AssumeShape(v, shape=s)) for v, s in zip(values, shapes, strict=True)
@@ -246,27 +246,6 @@ def _if(importer: Importer, node: Node, scope: Scope) -> Sequence[Binding]:
     op = g.If(condition, regions=[Region([block]) for block in blocks])
     importer.builder.insert(op)
     return [importer.tensor_of(v) for v in op.results]
-
-
-def _common_shape(importer: Importer, node: Node, condition: Value, a: Tensor, b: Tensor) -> tuple[Dim, ...]:
-    """The shape of what one of two branches gives; where they differ, a size that the run chooses."""
-    if a.dtype is not b.dtype or a.rank != b.rank:
-        raise Unsupported(f"one branch gives {a.type}, the other {b.type}")
-    shape = []
-    for m, n in zip(a.shape, b.shape, strict=True):
-        if prove_eq(m, n):
-            shape.append(m)
-            continue
-        if any(
-            s in free_symbols(d)
-            for s, home in importer.computed.items()
-            if home is not importer.builder
-            for d in (m, n)
-        ):
-            raise Unsupported("a branch gives a tensor whose size it computes itself")
-        chosen = node.emit(g.Select(condition, node.dims_value(m), node.dims_value(n)))
-        shape.append(importer.computed_size(chosen, "if"))
-    return tuple(shape)
 
 
 def _scalar(node: Node, x: Value, dtype: DType) -> Value:
@@ -278,16 +257,6 @@ def _tensors(results: Sequence[Binding]) -> list[Tensor]:
     if any(not isinstance(r, Tensor) for r in results):
         raise Unsupported("a sequence of tensors leaves a branch or goes from one iteration to the next")
     return [r for r in results if isinstance(r, Tensor)]
-
-
-@contextmanager
-def _building(importer: Importer, builder: Builder) -> Iterator[None]:
-    """Let the importer build with another builder."""
-    saved, importer.builder = importer.builder, builder
-    try:
-        yield
-    finally:
-        importer.builder = saved
 
 
 def _build(
@@ -316,7 +285,7 @@ def _build(
     results = importer.subgraph(graph, scope, body, given, [step])
     try:
         if any(r is None for r in results):
-            _discard(block)
+            discard(block)
             return None
         if any(not isinstance(r, Tensor) for r in results):
             raise Unsupported("a sequence of tensors goes from one iteration to the next")
@@ -327,20 +296,15 @@ def _build(
                 raise Unsupported(
                     "the condition depends on data; only loops over a known number of iterations can be compiled"
                 )
-        with _building(importer, body):
+        with building(importer, body):
             body(Yield(_kept(importer, graph, initial, tensors)))
     except Unsupported:
-        _discard(block)
+        discard(block)
         raise
     flags = backward if any(backward) else ()
     op = g.Scan(initial, scanned, length=length, backward=flags, regions=[Region([block])])
     importer.builder.insert(op)
     return list(op.results)
-
-
-def _discard(block: Block) -> None:
-    for op in block.ops:
-        op.drop_all()
 
 
 def _moved(node: Node, x: Value, start: int, end: int) -> Value:

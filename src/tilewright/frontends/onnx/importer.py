@@ -27,7 +27,7 @@ from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
 from ..unsupported import unsupported
 from .control_flow import CONTROL_FLOW
-from .inputs import input_types, single_inputs
+from .inputs import examples_by_name, input_types, single_inputs
 from .model import OnnxFile
 from .node import Node, attributes_of, check_attributes, resolved, unheeded, value_of_attribute
 from .older import modernize
@@ -86,23 +86,26 @@ class Scope:
 class Importer:
     """Builds one module from one model.
 
-    `examples`: values of the inputs. Where one has to be known, the module is for that value only; with `specialized`, all small
+    `args`, `kwargs`: values of the inputs. Where one has to be known, the module is for that value only; with `specialized`, all small
     integer inputs without dimensions or with one are taken for such."""
 
     def __init__(
         self,
         file: OnnxFile,
         dims: DimsArgument | None,
-        examples: Sequence[Any] | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
         specialized: bool = False,
     ) -> None:
         self.file = file
         self.dims = dims
-        self.given = examples
+        self.given = args, kwargs or {}
         self.all_sizes = specialized
         self.specialized: list[str] = []
         self.examples: dict[Tensor, tuple[str, Any]] = {}
         """Inputs of the model with their names and example values."""
+        self.open_inputs: dict[Any, str] = {}
+        """Those without examples."""
         self.functions = {(f.domain, f.name, f.overload): f for f in file.model.functions}
         self.opsets = {_domain(e.domain): e.version for e in file.model.opset_import}
         self.problems: dict[str, list[tuple[str, str]]] = {}
@@ -123,7 +126,8 @@ class Importer:
         proto = self.file.model.graph
         scope = Scope(opsets=self.opsets)
         self._initializers(proto, scope)
-        entries, examples, places = single_inputs([i for i in proto.input if i.name not in scope.names], self.given)
+        declared = [i for i in proto.input if i.name not in scope.names]
+        entries, examples, places = single_inputs(declared, examples_by_name(declared, *self.given))
         inputs = input_types(entries, self.dims, examples)
         self.dimensions = {s.name for _, type in inputs for d in type.shape for s in free_symbols(d)}
         module = Module()
@@ -143,7 +147,9 @@ class Importer:
                     singles[place] if isinstance(place, int) else TensorList([singles[k] for k in place])
                 )
         for x, (name, type), example in zip(singles, inputs, examples, strict=True):
-            if example is not None:
+            if example is None:
+                self.open_inputs[x] = name
+            else:
                 self.examples[x] = (name, np.asarray(example))
                 if self.all_sizes and type.dtype in CONTENT_DTYPES and type.rank <= 1 and (type.max_size or 1) <= SIZES:
                     self.specialize(x)
@@ -183,7 +189,7 @@ class Importer:
             return
         if array.dtype != x.dtype.numpy or array.ndim != x.rank:
             raise CompileError(f"the example of input '{name}' is {array.dtype}{list(array.shape)}, expected {x.type}")
-        value = x.value
+        value = x.value if x.type.is_static else self.function(g.AssumeShape(x.value, shape=array.shape))
         same = self.function(g.Eq(value, self.function(g.Constant(value=Constant(array)))))
         if array.ndim:
             same = self.function(g.ReduceAll(same, axes=tuple(range(array.ndim)), keepdims=False))
@@ -194,7 +200,7 @@ class Importer:
                 message=f"input '{name}' must be {text}, for which the model was compiled: compile it again for another",
             )
         )
-        x.data = Constant(array)
+        x.become(Constant(array), self._make)
         self.specialized.append(name)
 
     # -- Values ------------------------------------------------------------------------------------------------------------------

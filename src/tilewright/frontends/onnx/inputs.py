@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +26,26 @@ from .model import dtype_of
 Places = list[tuple[str, int | tuple[int, ...] | None]]
 
 
-def single_inputs(entries: Sequence[Any], examples: Sequence[Any] | None) -> tuple[list[Any], list[Any], Places]:
+def examples_by_name(entries: Sequence[Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Examples of inputs by their names.
+
+    Raises:
+        CompileError: more of them than inputs, one of no input, or one given twice.
+    """
+    names = [entry.name for entry in entries]
+    known = f"its inputs are {', '.join(names) or 'none'}"
+    given = list(args or ())
+    if len(given) > len(names):
+        raise CompileError(f"{len(given)} example inputs are given, the model has {len(names)}; {known}")
+    for name in kwargs:
+        if name not in names:
+            raise CompileError(f"the model has no input '{name}'; {known}")
+        if name in names[: len(given)]:
+            raise CompileError(f"the example of '{name}' is given twice, by position and by name")
+    return {**dict(zip(names, given, strict=False)), **kwargs}
+
+
+def single_inputs(entries: Sequence[Any], examples: Mapping[str, Any]) -> tuple[list[Any], list[Any], Places]:
     """Inputs as single tensors: what is declared of each, its example, and which of them each input of the model is made of.
 
     A sequence is as long as its example; an optional input is there if its example is. A ``dim_param`` that has several
@@ -38,9 +57,9 @@ def single_inputs(entries: Sequence[Any], examples: Sequence[Any] | None) -> tup
     singles: list[Any] = []
     values: list[Any] = []
     places: list[tuple[str, int | tuple[int, ...] | None]] = []
-    for k, entry in enumerate(entries):
-        given = examples is not None and k < len(examples)
-        example = examples[k] if examples is not None and given else None
+    for entry in entries:
+        given = entry.name in examples
+        example = examples.get(entry.name)
         type_, kind = entry.type, entry.type.WhichOneof("value")
         if kind == "optional_type":
             type_ = type_.optional_type.elem_type

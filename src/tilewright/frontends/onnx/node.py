@@ -67,6 +67,18 @@ class Node:
         name = self._names.get(id(self.inputs[index]))
         return f"input {index} ('{name}')" if name else f"input {index}"
 
+    def remedy(self, index: int) -> str:
+        """Advice for messages about an input whose elements are not known."""
+        name = self.importer.open_inputs.get(self.inputs[index])
+        return f"; it is an input of the model: an example of '{name}' (args) is compiled in" if name else ""
+
+    def is_data(self, index: int, counted: bool = False) -> bool:
+        """Whether the run knows an input's elements. `counted`: where it knows their number only, an example is compiled in, if there is one."""
+        found = self.tensor(index)
+        if counted and found.content is None and not isinstance(found.type.size, int):
+            self.importer.specialize(found)
+        return found.content is None
+
     def tensor(self, index: int) -> Tensor:
         """A required input."""
         if not self.has(index):
@@ -95,7 +107,9 @@ class Node:
         """The elements of an input that must be known when the model is compiled, up to symbols."""
         content = self._known(index).content
         if content is None:
-            raise Unsupported(f"{self.called(index)} depends on data; it must follow from shapes and constants")
+            raise Unsupported(
+                f"{self.called(index)} depends on data; it must follow from shapes and constants{self.remedy(index)}"
+            )
         return list(content.reshape(-1))
 
     def sizes(self, index: int, lower: int | None = 0) -> list[Dim]:
@@ -105,7 +119,7 @@ class Node:
             return list(found.content.reshape(-1))
         count = found.type.size
         if not isinstance(count, int):
-            raise Unsupported(f"{self.called(index)} has an unknown number of elements")
+            raise Unsupported(f"{self.called(index)} has an unknown number of elements{self.remedy(index)}")
         return [self.importer.computed_size(self.element(found.value, k), self.op_type, lower) for k in range(count)]
 
     def element(self, x: Value, k: int) -> Value:
@@ -124,7 +138,7 @@ class Node:
         """The elements of an input that must be constant."""
         found = self._known(index).array
         if found is None:
-            raise Unsupported(f"{self.called(index)} must be constant")
+            raise Unsupported(f"{self.called(index)} must be constant{self.remedy(index)}")
         return found
 
     def _known(self, index: int) -> Tensor:

@@ -48,6 +48,11 @@ class Tensor:
         self._content = content
         self._make = make
 
+    def become(self, data: Constant, make: Callable[[Tensor], Value]) -> None:
+        """Be constant data from now on."""
+        self.type, self.data, self._make = data.type, data, make
+        self._value = self._content = None
+
     @property
     def shape(self) -> tuple[Dim, ...]:
         return self.type.shape
@@ -70,6 +75,10 @@ class Tensor:
             and self.data.array.size <= MAX_CONTENT
         ):
             self._content = to_content(self.data.array)
+        if self._content is None and self.dtype in CONTENT_DTYPES and all(isinstance(d, int) for d in self.shape):
+            sizes = [d for d in self.shape if isinstance(d, int)]
+            if 0 in sizes:
+                self._content = np.empty(sizes, object)
         return self._content
 
     @property

@@ -155,7 +155,11 @@ def _input_types(tensors: Sequence[tuple[str, Tensor]], dims: DimsArgument | Non
 
 def import_function(function: Callable[..., Any], args: Sequence[Any] | None, dims: DimsArgument | None, kwargs: Mapping[str, Any] | None) -> Module:  # fmt: skip
     """The graph-level module of a function on tensors; results are those tensors that it returns, in order."""
-    return trace_function(function, Arguments.of(function, args or (), kwargs or {}), dims).module
+    try:
+        arguments = Arguments.of(function, args or (), kwargs or {})
+    except TypeError as error:
+        raise CompileError(f"the example inputs do not fit {_name(function)}: {error}") from None
+    return trace_function(function, arguments, dims).module
 
 
 __all__ = ["Arguments", "Traced", "import_function", "trace_function"]

@@ -12,6 +12,7 @@ from ....ir.symbolic import Expr, prove_le, prove_lt
 from ....ir.types import boolean, i64
 from .elementwise import cast
 from .run_time import Arithmetic
+from .run_time_axes import along_axis
 from .shape import broadcast, reshape, slice_
 from .table import Unsupported, importer
 
@@ -95,7 +96,10 @@ def _arg(n: Node) -> Value:
 def _prefix(n: Node) -> Value:
     operator = g.Cumsum if n.op_type == "CumSum" else g.Cumprod
     options = {"exclusive": bool(n.attr("exclusive", 0)), "reverse": bool(n.attr("reverse", 0))}
-    return n.emit(operator(n.value(0), axis=n.numbers(1)[0], **options))  # type: ignore[no-any-return]
+    x = n.value(0)
+    if n.is_data(1):
+        return along_axis(n, 1, x.type.rank, lambda axis: n.emit(operator(x, axis=axis, **options)))
+    return n.emit(operator(x, axis=n.numbers(1)[0], **options))  # type: ignore[no-any-return]
 
 
 @importer("OneHot")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import boolean
+from .run_time_axes import reduce_in_run
 from .table import importer
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ _REDUCTIONS: dict[str, tuple[_Step | None, Any, _Step | None]] = {
 @importer(*_REDUCTIONS)
 def _reduce(n: Node) -> Any:
     before, operator, after = _REDUCTIONS[n.op_type]
-    axes, keep = _axes(n), bool(n.attr("keepdims", 1))
+    keep = bool(n.attr("keepdims", 1))
     x = n.value(0)
     if x.type.dtype is boolean:
         operator = {g.ReduceMax: g.ReduceAny, g.ReduceMin: g.ReduceAll}.get(operator, operator)
     x = x if before is None else before(n, x)
-    if axes is not None:
+    if n.attr("axes") is None and n.has(1) and n.is_data(1, counted=not keep):
+        noop = bool(n.attr("noop_with_empty_axes", 0))
+        x = reduce_in_run(n, x, 1, lambda v, k: n.emit(operator(v, axes=(k,), keepdims=True)), keep, noop)
+    elif (axes := _axes(n)) is not None:
         x = n.emit(operator(x, axes=axes, keepdims=keep))
     return x if after is None else after(n, x)

@@ -69,7 +69,9 @@ class Arithmetic:
 def _length(n: Node, x: Value) -> int:
     count = x.type.size
     if not isinstance(count, int):
-        raise Unsupported("the number of dimensions of the result depends on data")
+        raise Unsupported(
+            "the number of dimensions of the result depends on data; an example of the model's inputs (args) is compiled in"
+        )
     return count
 
 

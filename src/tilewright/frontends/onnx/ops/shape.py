@@ -11,6 +11,7 @@ from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
 from .run_time import expand_in_run, reshape_in_run, slice_in_run
+from .run_time_axes import pads_in_run, slice_anywhere, squeeze_in_run, unsqueeze_in_run
 from .table import Unsupported, importer
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _reshape_target(n: Node, old: Sequence[Dim], wanted: list[Dim], allow_zero: 
 
 @importer("Reshape")
 def _reshape(n: Node) -> Value:
-    if n.tensor(1).content is None:
+    if n.is_data(1, counted=True):
         return reshape_in_run(n)
     return reshape(n, n.value(0), _reshape_target(n, n.tensor(0).shape, n.dims(1), bool(n.attr("allowzero", 0))))
 
@@ -64,6 +65,8 @@ def _flatten(n: Node) -> Value:
 
 @importer("Squeeze")
 def _squeeze(n: Node) -> Value:
+    if n.has(1) and n.is_data(1, counted=True):
+        return squeeze_in_run(n)
     shape = n.tensor(0).shape
     axes = (
         {normalize_axis(a, len(shape)) for a in n.numbers(1)}
@@ -75,6 +78,8 @@ def _squeeze(n: Node) -> Value:
 
 @importer("Unsqueeze")
 def _unsqueeze(n: Node) -> Value:
+    if n.is_data(1, counted=True):
+        return unsqueeze_in_run(n)
     shape = list(n.tensor(0).shape)
     axes = n.numbers(1)
     for a in sorted(normalize_axis(a, len(shape) + len(axes)) for a in axes):
@@ -135,6 +140,8 @@ def _bound(n: Node, e: Dim, d: Dim, low: int, high: Dim) -> Dim:
 def _slice(n: Node) -> Value:
     x = n.value(0)
     shape, rank = x.type.shape, x.type.rank
+    if any(n.has(k) and n.is_data(k) for k in (3, 4)):
+        return slice_anywhere(n)
     count = n.tensor(1).type.size
     axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(as_number(count)))
     given_steps = n.numbers(4) if n.has(4) else [1] * len(axes)
@@ -166,7 +173,7 @@ def _slice(n: Node) -> Value:
 
 @importer("Expand")
 def _expand(n: Node) -> Value:
-    if n.tensor(1).content is None:
+    if n.is_data(1, counted=True):
         return expand_in_run(n)
     x = n.value(0)
     return broadcast(n, x, broadcast_shapes(x.type.shape, n.dims(1)))
@@ -186,12 +193,15 @@ def _tile(n: Node) -> Value:
 def _pad(n: Node) -> Value:
     x = n.value(0)
     rank = x.type.rank
-    pads = n.sizes(1, None)
-    axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(rank))
     low: list[Dim] = [0] * rank
     high: list[Dim] = [0] * rank
-    for k, axis in enumerate(axes):
-        low[axis], high[axis] = pads[k], pads[k + len(axes)]
+    if n.has(3) and n.is_data(3):
+        low, high = pads_in_run(n, rank)
+    else:
+        pads = n.sizes(1, None)
+        axes = [normalize_axis(a, rank) for a in n.numbers(3)] if n.has(3) else list(range(rank))
+        for k, axis in enumerate(axes):
+            low[axis], high[axis] = pads[k], pads[k + len(axes)]
     mode, fill = n.attr("mode", "constant"), None
     value: Any = 0
     if mode == "constant" and n.has(2):
