@@ -227,6 +227,20 @@ def test_responses_with_tools_and_formats(client: OpenAI) -> None:
     assert json.loads(client.responses.create(model="echo", input="x", text={"format": schema}).output_text) == {"k": 1}
 
 
+@pytest.mark.parametrize(("tokens", "said", "called"), [(20, "Go.", None), (44, "Go.", ""), (51, "Go.", '{"a": ')])
+def test_a_call_that_is_cut(client: OpenAI, tokens: int, said: str, called: str | None) -> None:
+    asked: Any = {"model": "echo", "messages": ask(f"Go. {CALL}"), "tools": [ADD], "max_tokens": tokens}
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert (choice.finish_reason, choice.message.content) == ("length", said)
+    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    assert calls == ([] if called is None else [("add", called)])
+    tools: Any = [{"type": "function", **ADD["function"]}]
+    answer = client.responses.create(model="echo", input=f"Go. {CALL}", tools=tools, max_output_tokens=tokens)
+    assert answer.status == "incomplete" and answer.output_text == said
+    made = [(item.name, item.arguments) for item in answer.output if item.type == "function_call"]
+    assert made == calls
+
+
 def test_responses_stream(client: OpenAI) -> None:
     tools: Any = [{"type": "function", "strict": True, **ADD["function"]}]
     with client.responses.stream(model="echo", input=f"Go. {CALL}", tools=tools) as stream:

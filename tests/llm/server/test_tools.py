@@ -14,10 +14,12 @@ from tilewright.llm.server.tools import HERMES, LLAMA, CallArguments, CallBegins
 KNOWN = ("add", "say")
 
 
-def parse(style: Convention, pieces: list[str], begun: str | None = None) -> tuple[str, list[tuple[str, str]]]:
-    """The text and the calls of a reply that comes in `pieces`."""
+def parse(
+    style: Convention, pieces: list[str], begun: str | None = None, cut: bool = False
+) -> tuple[str, list[tuple[str, str]]]:
+    """The text and the calls of a reply that comes in `pieces`, and is perhaps `cut`."""
     parser = ToolCallParser(style, KNOWN, begun)
-    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish(cut)
     text, calls = "", []
     for event in events:
         if isinstance(event, str):
@@ -69,6 +71,39 @@ def test_a_reply_that_was_begun_for_the_model(style: Convention) -> None:
         rest = whole.removeprefix(style.prefix(name))
         assert parse(style, list(rest), begun=name or "") == ("", [("add", '{"a": 1}')])
     assert parse(style, ['{"a": 1}'], begun="add") == ("", [("add", '{"a": 1}')]), "the grammar ends with the arguments"
+
+
+CUT = [
+    (HERMES, "I will.\n<tool_call>", "I will.", []),
+    (HERMES, "I will.\n<tool_call>\n", "I will.", []),
+    (HERMES, "I will. <tool_c", "I will.", []),
+    (HERMES, 'I will. <tool_call>\n{"na', "I will.", []),
+    (HERMES, '<tool_call>\n{"name": "ad', "", []),
+    (HERMES, '<tool_call>\n{"name": "add"', "", []),
+    (HERMES, '<tool_call>\n{"name": "add", "argu', "", [("add", "")]),
+    (HERMES, '<tool_call>\n{"name": "add", "arguments": ', "", [("add", "")]),
+    (HERMES, '<tool_call>\n{"name": "add", "arguments": {"a": 1', "", [("add", '{"a": 1')]),
+    (HERMES, ONE[:-12], "", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')]),
+    (HERMES, f"{ONE}\n<tool_call>", "", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')]),
+    (HERMES, '<tool_call>{"arguments": {"name": "add", "x', "", []),
+    (HERMES, '<tool_call>{"name": "rm", "arg', '<tool_call>{"name": "rm", "arg', []),
+    (HERMES, "a <", "a <", []),
+    (HERMES, "a  ", "a  ", []),
+    (LLAMA, '{"name": "ad', "", []),
+    (LLAMA, '{"name": "add", "param', "", [("add", "")]),
+    (LLAMA, '{"name": "add", "parameters": {}}; {"na', "", [("add", "{}")]),
+    (LLAMA, '{"answer": [1, 2', '{"answer": [1, 2', []),
+    (LLAMA, '{"name": "Bob", "a', '{"name": "Bob", "a', []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "reply", "text", "calls"), CUT)
+def test_a_reply_that_is_cut_in_a_call(
+    style: Convention, reply: str, text: str, calls: list[tuple[str, str]]
+) -> None:
+    """No markup is shown as text; what arguments there are, are given, as OpenAI does."""
+    for pieces in ([reply], list(reply)):
+        assert parse(style, pieces, cut=True) == (text, calls)
 
 
 def test_conventions_of_templates() -> None:

@@ -53,7 +53,7 @@ class Answer:
         else:
             events = self._parser.feed(delta.text)
             if delta.finish_reason:
-                events += self._parser.finish()
+                events += self._parser.finish(cut=delta.finish_reason == "length")
             if not self._turn.parallel:
                 events = [e for e in events if isinstance(e, str) or e.index == 0]
         if delta.finish_reason:

@@ -99,6 +99,9 @@ Event = str | CallBegins | CallArguments
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 
 
+_ARGUMENTS_FIRST = ('{"arguments":', '{"parameters":')  # before the name, without blanks
+
+
 class ToolCallParser:
     """Cuts a reply that comes in pieces into text and calls of `functions`; what looks like a call and is none stays text.
 
@@ -124,9 +127,30 @@ class ToolCallParser:
         self._buffer += text
         return self._run(final=False)
 
-    def finish(self) -> list[Event]:
-        """What was held back, when there is no more."""
+    def finish(self, cut: bool = False) -> list[Event]:
+        """What was held back, when there is no more. Of a reply that was `cut` the beginning of a call is no text: it is a call with what arguments there
+        are once its function is known, and nothing before."""
+        if cut:
+            events = self._run(final=False)
+            return events + (self._beginning() if self._state in (self._text, self._call) else [])
         return self._run(final=True)
+
+    def _beginning(self) -> list[Event]:
+        """What is held back as the beginning of a call, which nothing follows."""
+        held, self._buffer = self._buffer, ""
+        opening, begun = self._convention.opening, "".join(held.split())
+        if self._state == self._text:
+            opened = len(begun) > 1 and opening.startswith(begun)
+            return [held] if held and not opened else []
+        if opening and any(head.startswith(begun) or begun.startswith(head) for head in _ARGUMENTS_FIRST):
+            return []
+        for name in self._functions:
+            head = f'{{"name":{json.dumps(name)},'
+            if begun.startswith(head):
+                return [self._begin(name)]
+            if head.startswith(begun):
+                return []
+        return [opening + held]
 
     def _run(self, final: bool) -> list[Event]:
         events, self._first = self._first, []
