@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
-from tests.llm.server.echo import EchoRunner, tokenizer
+from tests.llm.server.echo import TEMPLATE, EchoRunner, tokenizer
 
 
 class Priced(EchoRunner):
@@ -20,7 +21,9 @@ class Priced(EchoRunner):
 
 
 def open_library(path: str) -> tuple[Any, Any, Any]:
-    return Priced(), tokenizer(), None
+    """A file that says "bare" is of a model without a chat template."""
+    bare = Path(path).read_bytes() == b"bare"
+    return Priced(), tokenizer(None if bare else TEMPLATE), None
 
 
 def install() -> None:

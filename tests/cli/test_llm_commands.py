@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -19,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 from openai import OpenAI
 
+from tests.llm.server.echo import TEMPLATE
 from tilewright.cli import llm_bench, llm_serve
 from tilewright.llm.server.limits import Limits
 from tilewright.machine import machine
@@ -146,13 +150,78 @@ def test_chat(library: Path) -> None:
     run = subprocess.run(
         command("chat", library), cwd=ROOT, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=60
     )
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 1, "not all was answered"
     out = [line for line in run.stdout.splitlines() if line]
     assert out[:3] == ["hello", "two", "lines"]
     assert "of 2048 tokens of context used" in out[3] and "tokens read" in out[3]
-    assert out[4:6] == ["there is no command /nix; /help lists them", "again"]
-    assert out[6].startswith("error: the prompt has 3")
+    assert out[4] == "again" and len(out) == 6, "replies alone"
+    first, second = run.stderr.splitlines()
+    assert first == "error: there is no command /nix; /help lists them"
+    assert second.startswith("error: the prompt has 3")
     assert "of 2048 tokens of context used" in out[-1], "what cannot be answered is forgotten"
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "POSIX"])
+def test_chat_of_a_pipe(library: Path, locale: str) -> None:
+    """Text is UTF-8; what is none is an error of its own, and the rest is answered."""
+    run = subprocess.run(
+        command("chat", library), cwd=ROOT, input="Grüße 🦊\r\n".encode() + b"caf\xe9\nlast", capture_output=True,
+        timeout=60, env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    assert run.returncode == 1 and run.stdout.decode().split("\n") == ["Grüße 🦊", "last", ""]
+    assert run.stderr.decode().startswith("error: a message is no UTF-8:") and run.stderr.count(b"\n") == 1
+    fine = subprocess.run(command("chat", library), cwd=ROOT, input=b"one\n", capture_output=True, timeout=60)
+    assert (fine.returncode, fine.stdout, fine.stderr) == (0, b"one\n", b"")
+
+
+def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
+    """As a terminal pastes: between marks, if the program asks for marks."""
+    mine, its = pty.openpty()
+    process = subprocess.Popen(command("chat", library), cwd=ROOT, stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"})  # fmt: skip
+    os.close(its)
+    shown = b""
+
+    def until(text: bytes) -> None:
+        nonlocal shown
+        while text not in shown:
+            assert select.select([mine], [], [], 60)[0], shown
+            shown += os.read(mine, 65536)
+
+    try:
+        until(b">>> ")
+        marked = b"\x1b[?2004h" in shown
+        shown = b""
+        pasted = b"one two\rthree four"
+        os.write(mine, (b"\x1b[200~" + pasted + b"\x1b[201~" if marked else pasted) + b"\r")
+        until(b">>> ")
+        shown = b""
+        os.write(mine, b"/stats\r")
+        until(b"known already")
+        # What the model read of the one message, beside the template's 43 tokens.
+        assert b"the first of 19 after" in shown or b"the first of 18 after" in shown, shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(mine)
+
+
+def test_a_model_without_a_chat_template(library: Path, tmp_path: Path, started: list[Served]) -> None:
+    library.write_bytes(b"bare")
+    run = subprocess.run(command("chat", library), cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "no chat template" in run.stderr and "--chat-template FILE" in run.stderr
+    served = Served(library)
+    started.append(served)
+    assert served.client().completions.create(model="tiny", prompt="x").choices[0].text
+    served.process.terminate()
+    assert "tilewright: warning: the model has no chat template" in served.process.communicate()[1]
+    template = tmp_path / "chat.jinja"
+    template.write_text(TEMPLATE)
+    given = ("chat", library, "--chat-template", template)
+    run = subprocess.run(command(*given), cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (0, "hi\n"), run.stderr
+    template.write_text("{% if %}")
+    run = subprocess.run(command(*given), cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "chat.jinja: the chat template is no Jinja, in line 1" in run.stderr
 
 
 def test_chat_is_interrupted(library: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tilewright.errors import CompileError
 from tilewright.llm.config import Config
 from tilewright.llm.models import build
+from tilewright.llm.models.base import lost
 from tilewright.llm.models.gemma import Gemma3
 from tilewright.llm.models.gpt2 import GPT2
 from tilewright.llm.models.phi3 import Phi3
@@ -99,3 +100,67 @@ def test_refused() -> None:
         build({**LLAMA, "hidden_act": "silu", "layer_types": ["chunked_attention"] * 2})
     with pytest.raises(CompileError, match="use_bidirectional_attention is not supported"):
         build({**LLAMA, "model_type": "gemma3_text", "use_bidirectional_attention": True})
+
+
+FAMILIES = {
+    "llama": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_key_value_heads": 2},
+    "gemma3_text": {"sliding_window": 16, "sliding_window_pattern": 2, "head_dim": 16},
+    "qwen2_moe": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], "shared_expert_intermediate_size": 64},
+    "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128},
+    "phi3": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64, "layer_types": ["full_attention"] * 2},
+    "mamba2": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "conv_kernel": 4, "expand": 2, "time_step_limit": [0.0, 1.0]},
+}  # fmt: skip
+ROPE = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "beta_fast": 32, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 64}  # fmt: skip
+WRONG = ["x", -1, 0, 0.5, 10**8, 10**30, [], {}, True, float("nan"), float("inf"), [[0]], {"a": "b"}]
+
+
+def built(values: dict[str, object]) -> str | None:
+    """What is wrong with a config.json; None: nothing."""
+    try:
+        config = build(values).config
+        for layer_type in (None, "full_attention"):
+            _ = config.rope(layer_type).scaled
+    except CompileError as error:
+        assert ("config.json" in str(error) or "no model definition" in str(error)) and len(str(error)) < 400
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_wrong_values_are_told(family: str) -> None:
+    """Whatever a value is, its key is named, and nothing is built that takes for ever."""
+    right = {**LLAMA, **FAMILIES[family], "model_type": family, "rope_theta": 1e4}
+    assert built(right) is None
+    for key in right.keys() - {"model_type"}:
+        found = [built({**right, key: value}) for value in WRONG]
+        assert found[0] is None or key in found[0] or not isinstance(right[key], int | float | list), key
+        assert found[0] or family != "llama", f"{key} is read by all that have attention"
+    for key in ROPE:
+        for value in WRONG:
+            built({**right, "rope_scaling": {**ROPE, key: value}})
+    for value in WRONG:
+        built({**right, "rope_parameters": {"full_attention": value, "sliding_attention": ROPE}})
+        built({**right, "text_config": value})
+        built({**right, "model_type": value, "architectures": [value]})
+
+
+def test_messages_of_wrong_values() -> None:
+    right = {**LLAMA, "hidden_act": "silu", "rms_norm_eps": 1e-6}
+    assert built({**right, "rope_theta": "x"}) == "config.json of a llama: 'rope_theta' is 'x', not a number"
+    assert built({**right, "num_hidden_layers": 10**8}) == (
+        "config.json of a llama: 'num_hidden_layers' is 100000000, not a whole number of 1 to 4096"
+    )
+    found = built({**right, "rope_scaling": {"type": "linear", "factor": 0}})
+    assert found and found.startswith("config.json: its rope of type 'linear' is none: ")
+
+
+def test_what_is_left_out_of_a_model_that_sees() -> None:
+    text = {**LLAMA, "hidden_act": "silu", "rms_norm_eps": 1e-6}
+    with pytest.raises(
+        CompileError, match=r"no model definition for 'llava', which wraps a 'llama'; .* gemma3.*language_model\.save"
+    ):
+        build({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text})
+    whole = {"model_type": "gemma3", "text_config": {**text, **FAMILIES["gemma3_text"], "model_type": "gemma3_text"}}
+    model = build(whole)
+    assert lost(model, ["language_model.model.norm.weight"]) == []
+    assert lost(model, ["model.vision_tower.encoder.weight", "multi_modal_projector.norm"]) == ["images"]

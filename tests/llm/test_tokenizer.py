@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +235,47 @@ def test_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match="no tokenizer that can be read"):
         Tokenizer.from_folder(tmp_path)
+
+
+HOSTILE = {
+    "a range": "{% for i in range(10**9) %}{% endfor %}",
+    "loops in loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "a macro that calls itself": "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+    "a macro that calls itself twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "a recursive loop": "{% for i in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
+    "a product": "{{ 'x' * 10**10 }}",
+    "a product from the left": "{{ 10**10 * 'x' }}",
+    "a list": "{{ ([1] * 10**10) | length }}",
+    "a power": "{{ 10 ** (10 ** 10) }}",
+    "doubling": "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "doubling by ~": "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "much text": "{% for i in range(9999) %}{{ 'x' * 99999 }}{% endfor %}",
+    "a format": "{{ '%1000000000d' % 1 }}",
+    "another format": "{{ '{:1000000000}'.format(1) }}",
+    "a filter's format": "{{ '%1000000000d' | format(1) }}",
+    "padding": "{{ 'x'.ljust(10**10) }}",
+    "centred": "{{ 'x' | center(10**10) }}",
+    "indented": "{{ 'x' | indent(10**10, true) }}",
+    "replaced": "{{ ('x' * 99999).replace('x', 'y' * 99999) }}",
+    "replaced by a filter": "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}",
+    "joined": "{{ range(99999) | join('y' * 99999) }}",
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
+def test_a_template_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.llm.chat_template.SECONDS", 0.2)
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RequestError, match="the chat template"):
+        tokenizer().render([], template=source)
+    assert time.perf_counter() - begin < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600 << 10
+
+
+def test_what_bounded_templates_may() -> None:
+    source = """{% macro m(x) %}<{{ x }}>{% endmacro %}{% set n = namespace(s='') %}{% for i in range(3) if i != 1 %}
+{%- set n.s = n.s ~ i ~ ';' + '%03d' % i %}{{ m(loop.index) }}{% else %}none{% endfor %}
+{{- n.s }} {{ [1] + [2] }} {{ 'ab' * 2 }} {{ '{:>4}'.format('x') }} {{ 7 % 4 }} {{ 2 ** 3 }} {{ ['a', 'b'] | join(', ') }} {{ 'a.b' | replace('.', ':') }}
+{{- 'x' | center(3) }}{{ 'p\nq' | indent(2) }} {{ '%s' | format(5) }} {{ 'a-b'.replace('-', '+') }} {{ messages | tojson }}"""
+    text = tokenizer().render([{"a": "é"}], template=source)
+    assert text == "<1><2>0;0002;002 [1, 2] abab    x 3 8 a, b a:b x p\n  q 5 a+b " + '[{"a": "é"}]'

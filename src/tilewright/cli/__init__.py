@@ -10,8 +10,9 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -69,11 +70,23 @@ def _fail(code: int, message: str) -> NoReturn:
     raise SystemExit(code)
 
 
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"tilewright: warning: {one_line(str(message))}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line `argv` (default: the process's) and exit."""
     from tilewright.errors import InternalError, TilewrightError
     from tilewright.packages import missing
 
+    warnings.showwarning = _warn
     try:
         result: Any = cli.main(args=None if argv is None else list(argv), prog_name="tilewright", standalone_mode=False)
         sys.stdout.flush()

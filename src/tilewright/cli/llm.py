@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Any
 
 import click
@@ -151,7 +152,7 @@ def compile_command(
     from pathlib import Path
 
     from tilewright.errors import CompileError
-    from tilewright.llm.library import LibraryOptions, compile_library, page_bytes, save_library
+    from tilewright.llm.library import LibraryOptions, compile_library, missing_files, page_bytes, save_library
     from tilewright.llm.memory import MemoryEstimate, must_fit, planned
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
@@ -171,6 +172,8 @@ def compile_command(
         must_fit(MemoryEstimate(0, kv_cache, 0))
     with progress_display() as progress:
         checkpoint = open_checkpoint(model)
+        for line in missing_files(checkpoint):
+            warnings.warn(line, stacklevel=2)
         if quantization is not None:
             checkpoint = convert(
                 checkpoint, Path(output).with_suffix(".converted"), Conversion(quantization), progress=progress

@@ -12,7 +12,14 @@ import click
 from rich.console import Console
 
 from .common import console
-from .llm_model import chosen, engine_options, open_engine, sampling_options
+from .llm_model import (
+    chat_template_option,
+    chosen,
+    engine_options,
+    open_engine,
+    sampling_options,
+    set_chat_template,
+)
 
 if TYPE_CHECKING:
     from tilewright.llm.engine.engine import Engine
@@ -23,7 +30,7 @@ _HELP = """\
 /stats          how fast, and how full the context is
 /exit           or Ctrl-D: leave
 Ctrl-C          stop a reply
-A line that ends in \\ goes on in the next."""
+A line that ends in \\ goes on in the next; lines that are pasted together are one message."""
 
 
 @dataclass
@@ -37,10 +44,17 @@ class _Chat:
     held: int = 0
     """Tokens of the chat so far."""
     stats: str = "nothing was said yet"
+    errors: int = 0
+    """How often something could not be done."""
 
     def reset(self) -> None:
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
         self.held = 0
+
+    def error(self, message: str) -> None:
+        """Say what cannot be done, on stderr: a program may read the replies."""
+        self.errors += 1
+        Console(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
 
     def reply(self, text: str) -> None:
         """Answer `text`, printing as it comes. A reply that is stopped is kept as far as it came; what cannot be answered is forgotten."""
@@ -51,7 +65,7 @@ class _Chat:
         try:
             self._generate(said)
         except TilewrightError as error:
-            self.out.print(f"error: {error}", style="red", markup=False, highlight=False)
+            self.error(str(error))
         if said:
             self.messages.append({"role": "assistant", "content": "".join(said)})
         else:
@@ -92,6 +106,7 @@ class _Chat:
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest reply (default: as much as the context holds).")
 @click.option("--seed", type=int, help="Equal seeds give equal replies.")
 @engine_options
+@chat_template_option
 @sampling_options
 def command(
     library: str,
@@ -103,12 +118,22 @@ def command(
     prefix_cache: bool,
     speculate: int | None,
     draft: str | None,
+    chat_template: str | None,
     **sampling: float | None,
-) -> None:
-    """Chat with the compiled model LIBRARY in the terminal. /help tells what else there is."""
+) -> int:
+    """Chat with the compiled model LIBRARY in the terminal. /help tells what else there is.
+
+    Where messages come from a file or a program, one a line, the exit code is 1 if one of them could not be answered.
+    """
     from tilewright.llm.engine.sampling import SamplingParameters
 
     engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft)
+    set_chat_template(engine.tokenizer, chat_template)
+    if "default" not in engine.tokenizer.chat_templates:
+        raise click.ClickException(
+            f"{library}: its model has no chat template: name one by --chat-template FILE, or let it continue texts, by "
+            "'tilewright llm serve' at /v1/completions"
+        )
     chat = _Chat(engine, SamplingParameters(seed=seed, **chosen(**sampling)), max_tokens, system, console())
     chat.reset()
     engine.start()
@@ -116,14 +141,25 @@ def command(
         _converse(chat)
     finally:
         engine.stop()
+    return int(chat.errors > 0 and not sys.stdin.isatty())
 
 
 def _converse(chat: _Chat) -> None:
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (editing and history of lines)
+    with contextlib.suppress(ImportError):  # editing and history of lines
+        import readline
+
+        # The terminal then marks what is pasted, so that its lines are not taken for as many messages.
+        readline.parse_and_bind("set enable-bracketed-paste on")
     if sys.stdin.isatty():
         chat.out.print("/help for commands, Ctrl-D to leave", style="dim")
-    while (text := _read()) is not None:
+    while True:
+        try:
+            text = _read()
+        except UnicodeDecodeError as error:
+            chat.error(f"a message is no UTF-8: {error}")
+            continue
+        if text is None:
+            return
         name, _, rest = text.partition(" ")
         if not text:
             continue
@@ -141,16 +177,15 @@ def _converse(chat: _Chat) -> None:
         elif name == "/help":
             chat.out.print(_HELP, markup=False, highlight=False)
         else:
-            chat.out.print(f"there is no command {name}; /help lists them", style="red", markup=False)
+            chat.error(f"there is no command {name}; /help lists them")
 
 
 def _read() -> str | None:
-    """A message; None at the end of the input, "" if Ctrl-C was pressed."""
-    tty = sys.stdin.isatty()
+    """A message; None at the end of the input, "" if Ctrl-C was pressed. Raises UnicodeDecodeError: it is no UTF-8."""
     lines: list[str] = []
     try:
         while True:
-            line = input(("... " if lines else ">>> ") if tty else "")
+            line = _line("... " if lines else ">>> ")
             lines.append(line.removesuffix("\\"))
             if not line.endswith("\\"):
                 return "\n".join(lines).strip()
@@ -159,3 +194,13 @@ def _read() -> str | None:
     except KeyboardInterrupt:
         print()
         return ""
+
+
+def _line(prompt: str) -> str:
+    """A line; EOFError where there is none."""
+    if sys.stdin.isatty():
+        return input(prompt).encode(errors="surrogateescape").decode()
+    line = sys.stdin.buffer.readline()  # in UTF-8, whatever the locale says
+    if not line:
+        raise EOFError
+    return line.decode().rstrip("\r\n")

@@ -82,6 +82,29 @@ def open_engine(
     return Engine(runner, tokenizer, options)
 
 
+chat_template_option = click.option(
+    "--chat-template",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="A Jinja template in place of the model's own.",
+)
+
+
+def set_chat_template(tokenizer: Tokenizer, path: str | None) -> None:
+    """Take the template in a file, if one is named. Raises click.ClickException: it cannot be read, or is no template."""
+    if path is None:
+        return
+    from tilewright.errors import RequestError
+    from tilewright.llm.chat_template import compiled
+
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+        compiled(source)
+    except (OSError, UnicodeDecodeError, RequestError) as error:
+        raise click.ClickException(f"{path}: {error}") from None
+    tokenizer.chat_templates = {"default": source}
+
+
 def engine_options(command: Any) -> Any:
     """The options of commands that run an engine."""
     count = click.IntRange(min=1)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import socket
+import warnings
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .llm_model import chosen, engine_options, open_engine, sampling_options
+from .llm_model import (
+    chat_template_option,
+    chosen,
+    engine_options,
+    open_engine,
+    sampling_options,
+    set_chat_template,
+)
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _COUNT = click.IntRange(min=1)
@@ -51,6 +59,7 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]")
 @engine_options
+@chat_template_option
 @sampling_options
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -72,6 +81,7 @@ def command(
     prefix_cache: bool,
     speculate: int | None,
     draft: str | None,
+    chat_template: str | None,
     responses: Path | None,
     log_level: str,
     temperature: float | None,
@@ -108,16 +118,20 @@ def command(
     )
     # Who may wait is decided at the server's door.
     engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft, queue=2**31)
+    set_chat_template(engine.tokenizer, chat_template)
     service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults)
     shown = f"[{host}]" if ":" in host else host
     base = f"http://{shown}:{listener.getsockname()[1]}"
 
     def ready() -> None:
         click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
-        if not keys and host not in ("127.0.0.1", "localhost", "::1"):
-            click.echo(
-                "tilewright: warning: anybody on the network can use this server; --api-key-file changes that", err=True
+        if not engine.tokenizer.chat_templates:
+            warnings.warn(
+                "the model has no chat template: /v1/completions and /v1/embeddings answer, chats need --chat-template",
+                stacklevel=1,
             )
+        if not keys and host not in ("127.0.0.1", "localhost", "::1"):
+            warnings.warn("anybody on the network can use this server; --api-key-file changes that", stacklevel=1)
 
     server = make_server(
         application(service, origins, responses, [host, *hosts]), service.lifecycle, limits, ready, log_level=log_level

@@ -28,6 +28,33 @@ ALIASES = {
 }
 """Other names of keys."""
 
+SIZES = {
+    "conv_kernel", "decoder_sparse_step", "head_dim", "hidden_size", "intermediate_size", "mamba_d_conv", "mamba_d_ssm",
+    "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings", "moe_intermediate_size", "n_groups",
+    "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads", "num_hidden_layers", "num_key_value_heads",
+    "original_max_position_embeddings", "shared_expert_intermediate_size", "sliding_window", "sliding_window_pattern",
+    "state_size", "type_vocab_size", "vocab_size",
+}  # fmt: skip
+"""Keys of whole numbers."""
+MAY_BE_0 = {
+    "decoder_sparse_step", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
+    "shared_expert_intermediate_size", "sliding_window",
+}  # fmt: skip
+NUMBERS = {
+    "attn_logit_softcapping", "expand", "final_logit_softcapping", "key_multiplier", "mamba_expand", "max_window_layers",
+    "pad_token_id", "partial_rotary_factor", "query_pre_attn_scalar", "rms_norm_eps", "rope_local_base_freq", "rope_theta",
+}  # fmt: skip
+LISTS = {"architectures", "layer_types", "mlp_multipliers", "mlp_only_layers", "ssm_multipliers", "time_step_limit"}
+OBJECTS = {"rope_parameters", "rope_scaling"}
+MOST = {"num_hidden_layers": 4096, "num_experts": 65536, "head_dim": 65536, "hidden_size": 1 << 20}
+"""The greatest sizes, of which the time and memory of building depend, if not 2 ** 31 - 1."""
+
+
+def shortened(value: Any) -> str:
+    """A value of a file as messages show it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
 
 def _numbers(value: Any) -> Any:
     """What JSON has no number for, and newer files write as ``{"__float__": "Infinity"}``, as floats."""
@@ -46,6 +73,8 @@ class Config:
     def __init__(self, values: Mapping[str, Any], context: int | None = None) -> None:
         inner = values.get("text_config")
         # What is both seen and read has the numbers of its language model apart.
+        self.outer = str(values.get("model_type", "")) if isinstance(inner, Mapping) else None
+        """Of such a model the whole's model_type."""
         self.values: dict[str, Any] = _numbers({**values, **inner} if isinstance(inner, Mapping) else dict(values))
         self._context = context
 
@@ -71,9 +100,33 @@ class Config:
         return Config({**missing, **self.values, "text_config": None}, self._context)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key or of its aliases; `default` where there is none, or null."""
-        found = (self.values.get(name) for name in (key, *ALIASES.get(key, ())))
-        return next((v for v in found if v is not None), default)
+        """The value of a key or of its aliases; `default` where there is none, or null.
+
+        Raises:
+            CompileError: it is no such thing as the key means.
+        """
+        for name in (key, *ALIASES.get(key, ())):
+            if (value := self.values.get(name)) is not None:
+                return self._checked(key, name, value)
+        return default
+
+    def _checked(self, key: str, name: str, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        if key in SIZES:
+            most = MOST.get(key, 2**31 - 1)
+            least = 0 if key in MAY_BE_0 else 1
+            whole = number and least <= value <= most and value == int(value)
+            expected = None if whole else f"a whole number of {least} to {most}"
+        elif key in NUMBERS:
+            expected = None if number else "a number"
+        elif key in LISTS:
+            expected = None if isinstance(value, list | tuple) else "a list"
+        else:
+            expected = None if key not in OBJECTS or isinstance(value, Mapping) else "an object"
+        if expected:
+            model = str(self.values.get("model_type") or "model")
+            raise CompileError(f"config.json of a {model}: {name!r} is {shortened(value)}, not {expected}")
+        return value
 
     def __getitem__(self, key: str) -> Any:
         value = self.get(key)
@@ -157,14 +210,23 @@ class Config:
         """
         settings = self.get("rope_parameters") or self.get("rope_scaling") or {}
         settings = settings.get(layer_type, settings)
+        if not isinstance(settings, Mapping):
+            raise CompileError(f"config.json: the rope of {layer_type!r} is {shortened(settings)}, not an object")
+        inner = Config({"model_type": self.model_type, **settings})
         # Phi 3's first files gave longrope other names.
         kind = "longrope" if "long_factor" in settings else settings.get("rope_type", settings.get("type", "default"))
-        share = settings.get("partial_rotary_factor", self.get("partial_rotary_factor", 1.0))
-        theta = settings.get("rope_theta", self.get("rope_theta", 10000.0))
-        original = self.get("original_max_position_embeddings", settings.get("original_max_position_embeddings"))
+        share = inner.get("partial_rotary_factor", self.get("partial_rotary_factor", 1.0))
+        theta = inner.get("rope_theta", self.get("rope_theta", 10000.0))
+        original = self.get("original_max_position_embeddings", inner.get("original_max_position_embeddings"))
         limit = int(self["max_position_embeddings"])
+        if not 0 <= share <= 1 or theta <= 0:
+            raise CompileError(
+                f"config.json: no rotary embedding has theta {theta} and turns the part {share} of a head"
+            )
         own = {k: v for k, v in settings.items() if v is not None}
-        return Rope(kind, float(theta), int(self.head_dim * share), own, int(original or limit), limit, self.context)
+        return Rope(
+            str(kind), float(theta), int(self.head_dim * share), own, int(original or limit), limit, self.context
+        )
 
 
 @dataclass(frozen=True)
@@ -203,8 +265,15 @@ class Rope:
             raise CompileError(
                 f"rope_type {self.kind!r} in config.json is not supported; known: default, linear, dynamic, llama3, yarn, longrope"
             )
-        frequencies, factor = make(plain)
-        return np.asarray(frequencies, np.float32), factor
+        try:
+            with np.errstate(all="ignore"):
+                frequencies, factor = make(plain)
+                scaled = np.asarray(frequencies, np.float32)
+            if not np.isfinite(scaled).all() or not math.isfinite(factor):
+                raise ValueError("angles without bounds")
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise CompileError(f"config.json: its rope of type {self.kind!r} is none: {error}") from error
+        return scaled, factor
 
     def _number(self, name: str) -> float:
         if name not in self.settings:

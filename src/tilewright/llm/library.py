@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from .config import Config
 from .layers import GroupedLinear, pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
-from .models.base import CausalLM, LanguageModel, build, family_of
+from .models.base import CausalLM, LanguageModel, build, family_of, lost
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
@@ -101,6 +102,11 @@ def compile_library(
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
     model = model_of(checkpoint, options.context)
+    for what in lost(model, checkpoint):
+        warnings.warn(
+            f"the model in {checkpoint.path} also takes {what}; its library does not: that part of its weights is left out",
+            stacklevel=2,
+        )
     options = replace(options, context=min(options.context, model.config.context))
     has_state = isinstance(model, CausalLM) and model.has_state
     if has_state:  # guesses cannot be taken back
@@ -113,7 +119,7 @@ def compile_library(
         "config": checkpoint.config,
         "vocabulary": model.config.vocabulary,
         "has_state": has_state,
-        "quantization": getattr(getattr(checkpoint, "quantization", None), "name", "none"),
+        "quantization": checkpoint.quantization.name,
         **asdict(options),
         "page": PAGE,
         "pages": options.page_count,
@@ -170,6 +176,20 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     with TemporaryDirectory() as folder:
         _write_files(checkpoint, Path(folder))
         return Tokenizer.from_folder(folder)
+
+
+def missing_files(checkpoint: Checkpoint) -> list[str]:
+    """What a library of a checkpoint cannot be used for, since its files lack something; told in sentences."""
+    if "tokenizer.json" not in checkpoint.files:
+        return [
+            f"{checkpoint.path} has no tokenizer.json: neither chat nor serve open its library without a tokenizer. With transformers, "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
+        ]
+    if not tokenizer_of(checkpoint).chat_templates:
+        return [
+            f"{checkpoint.path} has no chat template: its library continues texts, but chats only with --chat-template FILE of chat and serve"
+        ]
+    return []
 
 
 def open_library(path: str | Path, *, threads: int | None = None) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
@@ -428,6 +448,7 @@ __all__ = [
     "codes_of",
     "compile_library",
     "functions_of",
+    "missing_files",
     "model_of",
     "open_library",
     "page_bytes",

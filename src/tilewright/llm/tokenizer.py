@@ -8,12 +8,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArtifactError, RequestError
+from . import chat_template
 
 _LARGE = 1 << 18  # characters of a text, of which much memory is left when it is encoded
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -130,24 +130,17 @@ class Tokenizer:
             variables: whatever else the template reads, e.g. ``enable_thinking=False``.
 
         Raises:
-            RequestError: there is no such template, it is no Jinja, or it refuses the messages.
+            RequestError: there is no such template, it is no Jinja, it refuses the messages, or takes too much time or memory.
         """
-        import jinja2
-
         if template is None:
             template = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
             if template not in self.chat_templates:
-                raise RequestError("the model has no chat template: give one, or send a prompt in place of messages")
-        source = self.chat_templates.get(template, template)
+                raise RequestError(
+                    "the model has no chat template: name one by --chat-template FILE, or send a prompt in place of messages"
+                )
         values = {**self.special, **variables, "messages": messages, "tools": tools, "documents": documents}
-        try:
-            return str(_compiled(source).render(add_generation_prompt=add_generation_prompt, **values))
-        except jinja2.TemplateSyntaxError as error:
-            raise RequestError(f"the chat template is no Jinja, in line {error.lineno}: {error.message}") from error
-        except jinja2.TemplateError as error:
-            raise RequestError(f"the chat template refuses the messages: {error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            raise RequestError(f"the chat template cannot read the messages: {error}") from error
+        values["add_generation_prompt"] = add_generation_prompt
+        return chat_template.render(self.chat_templates.get(template, template), values)
 
     @cached_property
     def _bytes_of_a_token(self) -> tuple[int | None, bool]:
@@ -291,49 +284,3 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ArtifactError(f"{path} is no JSON: {error}") from error
     return found if isinstance(found, dict) else {}
-
-
-def _compiled(source: str) -> Any:
-    return _environment().from_string(source)
-
-
-def _environment() -> Any:
-    """Jinja as templates of Hugging Face models expect it. A template comes with a model from somewhere: it sees no Python."""
-    global _jinja
-    if _jinja is None:
-        import jinja2
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        def raise_exception(message: str) -> None:
-            raise jinja2.TemplateError(message)
-
-        def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
-            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # Jinja's own escapes HTML
-
-        _jinja = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation()]
-        )
-        _jinja.filters["tojson"] = tojson
-        _jinja.globals["raise_exception"] = raise_exception
-        _jinja.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return _jinja
-
-
-def _generation() -> Any:
-    """``{% generation %} ... {% endgeneration %}`` marks what the model writes, for training: its body is rendered as it is."""
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-
-    class Generation(Extension):
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    return Generation
-
-
-_jinja: Any = None

@@ -98,9 +98,7 @@ CUT = [
 
 
 @pytest.mark.parametrize(("style", "reply", "text", "calls"), CUT)
-def test_a_reply_that_is_cut_in_a_call(
-    style: Convention, reply: str, text: str, calls: list[tuple[str, str]]
-) -> None:
+def test_a_reply_that_is_cut_in_a_call(style: Convention, reply: str, text: str, calls: list[tuple[str, str]]) -> None:
     """No markup is shown as text; what arguments there are, are given, as OpenAI does."""
     for pieces in ([reply], list(reply)):
         assert parse(style, pieces, cut=True) == (text, calls)

@@ -36,6 +36,8 @@ class LanguageModel(Module):
 
     renamed: ClassVar[Mapping[str, str]] = {}
     ignored: ClassVar[Iterable[str]] = (r"rotary_emb\.inv_freq$",)
+    left_out: ClassVar[Mapping[str, str]] = {}
+    """Expressions for names that belong to what the model can do beside, and a definition does not; with what that is."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -48,13 +50,19 @@ class LanguageModel(Module):
 
     def target(self, name: str) -> Target | None:
         """The place of a checkpoint's array of that name; None: it is not needed."""
-        if any(re.search(pattern, name) for pattern in self.ignored):
+        if any(re.search(pattern, name) for pattern in (*self.ignored, *self.left_out)):
             return None
         for pattern, other in self.renamed.items():
             name = re.sub(pattern, other, name)
         plain = re.fullmatch(r"(.*?)(?:\[(\d+)\])?(\.T)?", name)
         assert plain is not None
         return Target(plain[1], None if plain[2] is None else int(plain[2]), plain[3] is not None)
+
+
+def lost(model: LanguageModel, names: Iterable[str]) -> list[str]:
+    """What a checkpoint with arrays of these names can do and the model cannot."""
+    names = list(names)
+    return [what for pattern, what in model.left_out.items() if any(re.search(pattern, name) for name in names)]
 
 
 _Model = TypeVar("_Model", bound=type[LanguageModel])
@@ -83,7 +91,13 @@ def families() -> dict[str, type[LanguageModel]]:
 def family_of(config: Config) -> type[LanguageModel]:
     """The definition for a config.json. Raises CompileError: there is none."""
     known = families()
-    names = [config.model_type, *config.get("architectures", ())]
+    names = [config.model_type, *map(str, config.get("architectures", ()))]
+    if config.outer is not None and config.outer not in known:
+        raise CompileError(
+            f"no model definition for {config.outer!r}, which wraps a {config.model_type!r}; of such models read are those of "
+            f"{', '.join(sorted(n for n, cls in known.items() if cls.left_out))}. Save the language model alone, with transformers: "
+            "model.language_model.save_pretrained(...)"
+        )
     cls = next((known[n] for n in names if n in known), None)
     if cls is None:
         raise CompileError(
@@ -105,8 +119,13 @@ def build(
     if not isinstance(config, Config):
         config = Config(config, context) if isinstance(config, Mapping) else Config.read(config, context)
     cls = family_of(config)
-    with placeholders(dtype):
-        return cls(config.with_defaults(cls.defaults(config)))
+    try:
+        with placeholders(dtype):
+            return cls(config.with_defaults(cls.defaults(config)))
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise CompileError(
+            f"config.json does not describe a {config.model_type or 'model'}: {type(error).__name__}: {error}"
+        ) from error
 
 
 class Decoder(Module):
@@ -173,4 +192,4 @@ class CausalLM(LanguageModel):
         return self.head(self.hidden(tokens, cache))
 
 
-__all__ = ["CausalLM", "Decoder", "LanguageModel", "Target", "build", "families", "family_of", "register"]
+__all__ = ["CausalLM", "Decoder", "LanguageModel", "Target", "build", "families", "family_of", "lost", "register"]

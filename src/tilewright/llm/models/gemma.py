@@ -113,7 +113,8 @@ class Gemma3(Gemma):
         r"^(model\.)?language_model\.(model\.)?(?!lm_head)": "model.",
         r"^language_model\.lm_head": "lm_head",
     }
-    ignored: ClassVar[tuple[str, ...]] = (r"rotary_emb\.", r"vision_tower\.", r"multi_modal_projector\.")
+    ignored: ClassVar[tuple[str, ...]] = (r"rotary_emb\.",)
+    left_out: ClassVar[Mapping[str, str]] = {r"(^|\.)(vision_tower|multi_modal_projector)\.": "images"}
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:

@@ -44,7 +44,9 @@ class ConvertedFolder(Checkpoint):
             )
         self._verify = verify
         try:
-            self.quantization = scheme_of(self.record["quantization"])
+            asked = scheme_of(self.record["quantization"])
+            if asked.kind != "none":  # which keeps what came as it came
+                self.quantization = asked
             entries = self.record["tensors"].items()
             shards = sorted({part["shard"] for _, entry in entries for part in entry["stored"].values()})
             if any(shard != Path(shard).name for shard in shards):

@@ -1,0 +1,216 @@
+"""Chat templates: Jinja as the templates of Hugging Face models expect it.
+
+A template comes with a model from somewhere. It sees no Python, and what it computes is bounded in time and size: loops and macros look at the clock, operators
+at how long their result becomes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cache, lru_cache, wraps
+from typing import Any
+
+from ..errors import RequestError
+
+SECONDS = 5.0
+"""How long a template may take."""
+CHARACTERS = 1 << 26
+"""How long its text may be, and any text or list on the way."""
+
+_end: ContextVar[float] = ContextVar("end")
+
+
+def render(source: str, values: dict[str, Any]) -> str:
+    """What a template makes of `values`.
+
+    Raises:
+        RequestError: it is no Jinja, refuses the values, or takes more than it may.
+    """
+    import jinja2
+
+    token = _end.set(time.monotonic() + SECONDS)
+    try:
+        return "".join(_bounded(compiled(source).generate(**values), CHARACTERS))
+    except jinja2.TemplateError as error:
+        raise RequestError(f"the chat template refuses the messages: {error}") from error
+    except (OverflowError, MemoryError, RecursionError, _TooMuch) as error:
+        what = str(error) or type(error).__name__
+        raise RequestError(f"the chat template takes too much time or memory, and was stopped: {what}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
+        raise RequestError(f"the chat template cannot read the messages: {error}") from error
+    finally:
+        _end.reset(token)
+
+
+@lru_cache(maxsize=16)
+def compiled(source: str) -> Any:
+    """A template, ready. Raises RequestError: it is no Jinja."""
+    import jinja2
+
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise RequestError(f"the chat template is no Jinja, in line {error.lineno}: {error.message}") from error
+    except RecursionError as error:
+        raise RequestError("the chat template is nested too deeply") from error
+
+
+class _TooMuch(Exception):
+    """A bound is reached."""
+
+
+def _bounded(pieces: Iterator[str], most: int) -> Iterator[str]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > most:
+            raise _TooMuch(f"its text has more than {most} characters")
+        yield piece
+
+
+@cache
+def _environment() -> Any:
+    import jinja2
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.visitor import NodeTransformer
+
+    class Bounds(NodeTransformer):
+        """Puts a look at the clock where a template may go round, and joins texts by an operator that is watched."""
+
+        def __init__(self, environment: jinja2.Environment) -> None:
+            self._environment = environment
+
+        def visit_For(self, node: nodes.For) -> nodes.Node:
+            return self._watched(node)
+
+        def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+            return self._watched(node)
+
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+            self.generic_visit(node)
+            return nodes.Call(
+                nodes.EnvironmentAttribute("joined"), node.nodes, [], None, None, lineno=node.lineno
+            ).set_environment(self._environment)
+
+        def _watched(self, node: Any) -> nodes.Node:
+            self.generic_visit(node)
+            call = nodes.Call(nodes.EnvironmentAttribute("look"), [], [], None, None, lineno=node.lineno)
+            node.body.insert(0, nodes.ExprStmt(call, lineno=node.lineno).set_environment(self._environment))
+            return node  # type: ignore[no-any-return]
+
+    class Environment(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+        def _generate(self, source: Any, *arguments: Any, **options: Any) -> str:
+            return super()._generate(Bounds(self).visit(source), *arguments, **options)
+
+        def look(self) -> None:
+            if time.monotonic() > _end.get():
+                raise _TooMuch(f"{SECONDS:g} s")
+
+        def joined(self, *parts: Any) -> str:
+            texts = [str(part) for part in parts]
+            _size(sum(map(len, texts)))
+            return "".join(texts)
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            sized = [x for x in (left, right) if isinstance(x, str | bytes | list | tuple)]
+            if operator == "+" and sized:
+                _size(sum(map(len, sized)))
+            elif operator == "*" and sized:
+                times = right if sized[0] is left else left
+                _size(len(sized[0]) * times if isinstance(times, int) else 0)
+            elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+                _size(left.bit_length() * max(right, 0))
+            elif operator == "%" and isinstance(left, str):
+                _formats(left)
+            return super().call_binop(context, operator, left, right)
+
+        def call(self, context: Any, function: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+            self.look()
+            method = getattr(function, "__wrapped__", function)  # Jinja wraps str.format
+            if isinstance(text := getattr(method, "__self__", None), str):
+                name = method.__name__
+                if name == "format":
+                    _formats(text)
+                elif name == "replace" and len(arguments) > 1:
+                    _grows(text, arguments[1])
+                elif name == "join" and arguments:
+                    _grows(arguments[0], text)
+                elif name in ("center", "expandtabs", "ljust", "rjust", "zfill"):
+                    _size(max((x for x in (*arguments, *options.values()) if isinstance(x, int)), default=0))
+            return super().call(context, function, *arguments, **options)
+
+    class Generation(Extension):
+        """``{% generation %} ... {% endgeneration %}`` marks what the model writes, for training: its body is rendered as it is."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # Jinja's own escapes HTML
+
+    found = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
+    found.filters["tojson"] = tojson
+    for name, check in _FILTERS.items():
+        found.filters[name] = _checked(found.filters[name], check)
+    found.globals["raise_exception"] = raise_exception
+    found.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return found
+
+
+def _size(size: int) -> None:
+    if size > CHARACTERS:
+        raise _TooMuch(f"a text or list of {size} elements")
+
+
+def _grows(whole: Any, part: Any) -> None:
+    """`part` may come into a text or list as often as that has elements."""
+    if isinstance(whole, str | list | tuple | range) and isinstance(part, str):
+        _size(len(whole) * len(part) // 4)
+
+
+def _formats(text: str) -> None:
+    if _WIDE.search(text):
+        raise _TooMuch("a format of a great width")
+
+
+def _widens(text: Any, width: Any = 0, *others: Any, **more: Any) -> None:
+    _size(max((x * len(str(text)) for x in (width, *more.values()) if isinstance(x, int)), default=0))
+
+
+_WIDE = re.compile(r"\d{6}|\*")  # digits, or a width that is an argument
+_FILTERS: dict[str, Callable[..., None]] = {
+    "center": lambda text, width=0, **more: _size(max(int(width), *map(int, more.values()), 0)),
+    "format": lambda text, *values, **more: _formats(str(text)),
+    "indent": _widens,
+    "join": lambda items, d="", *others, **more: _grows(items, d),
+    "replace": lambda text, old, new, *others, **more: _grows(str(text), new),
+}
+"""What the arguments of filters must keep to that make long texts."""
+
+
+def _checked(filter: Any, check: Callable[..., None]) -> Any:
+    """A filter whose arguments are looked at first. Some filters get the environment before their own arguments, which they are marked by."""
+    own = hasattr(filter, "jinja_pass_arg")
+
+    @wraps(filter)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        check(*arguments[1 if own else 0 :], **options)
+        return filter(*arguments, **options)
+
+    return checked
