@@ -1,0 +1,118 @@
+"""What a library cannot do, or cannot be made of, is told when it is compiled; and its metadata tell what it was made of."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("gguf")
+
+from click.testing import CliRunner  # noqa: E402
+
+from tests.llm.small_library import checkpoint  # noqa: E402
+from tests.llm.small_tokenizer import byte_level  # noqa: E402
+from tests.llm.weights.models import folder_of, gguf_of, small_model  # noqa: E402
+from tilewright.cli.llm import command  # noqa: E402
+from tilewright.errors import CompileError, WeightsError  # noqa: E402
+from tilewright.llm import library  # noqa: E402
+from tilewright.llm.library import LibraryOptions, compile_library, missing_files  # noqa: E402
+from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa: E402
+from tilewright.llm.weights.safetensors import read_safetensors  # noqa: E402
+
+SMALL = LibraryOptions(context=64, chunk=16, max_batch=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=100)
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], dict[str, Any]]:
+    """The metadata of a library that is not compiled."""
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(library, "compile", lambda *_, about, **__: seen.append(about["llm"]))
+
+    def describe(source: Any) -> dict[str, Any]:
+        compile_library(source, SMALL)
+        return seen[-1]
+
+    return describe
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("Q4_0", "int4_g32"), ("Q8_0", "int8_g32"), ("F16", "none")])
+def test_quantization_of_a_gguf_file(kind: str, scheme: str, tmp_path: Path, described: Any) -> None:
+    model = small_model("llama", intermediate_size=128)
+    path = gguf_of(folder_of(model, tmp_path / "hf"), tmp_path / "m.gguf", kind)
+    assert described(path)["quantization"] == scheme
+    assert described(convert(open_checkpoint(path), tmp_path / "kept", Conversion("none")))["quantization"] == scheme
+    assert described(convert(open_checkpoint(path), tmp_path / "bf16", Conversion("bf16")))["quantization"] == "bf16"
+
+
+def test_a_model_that_sees(tmp_path: Path, described: Any) -> None:
+    text = {
+        "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "query_pre_attn_scalar": 16,
+    }  # fmt: skip
+    seeing = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = transformers.Gemma3Config(text_config=text, vision_config=seeing, mm_tokens_per_image=4)
+    folder_of(transformers.Gemma3ForConditionalGeneration(config), tmp_path / "both")
+    with pytest.warns(UserWarning, match=r"both also takes images; its library does not"):
+        described(tmp_path / "both")
+    folder_of(small_model("gemma3_text"), tmp_path / "text")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        described(tmp_path / "text")
+    llava = transformers.LlavaConfig(text_config={"model_type": "llama", **text}, vision_config={"model_type": "clip_vision_model", **seeing})  # fmt: skip
+    folder_of(transformers.LlavaForConditionalGeneration(llava), tmp_path / "llava")
+    with pytest.raises(CompileError, match=r"no model definition for 'llava', which wraps a 'llama'"):
+        described(tmp_path / "llava")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_that_are_not_finite(value: float, dtype: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    weights = {"good": torch.full((700, 500), 3.0), "bad": torch.full((700, 500), 3.0)}
+    weights["bad"][699, 499] = value
+    save_file({name: w.to(getattr(torch, dtype)) for name, w in weights.items()}, tmp_path / "m.safetensors")
+    tensors, _ = read_safetensors(tmp_path / "m.safetensors")
+    assert (tensors["good"].read() == 3).all() and (tensors["good"].transpose().read() == 3).all()
+    for tensor in (tensors["bad"], tensors["bad"].transpose()):
+        with pytest.raises(WeightsError, match="bad: holds values that are not finite"):
+            tensor.read()
+
+
+def test_compiling_weights_that_are_not_finite(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, tmp_path / "bad")
+    file = tmp_path / "bad" / "model.safetensors"
+    weights = load_file(file)
+    weights["model.layers.1.mlp.up_proj.weight"][5, 7] = float("nan")
+    save_file(weights, file)
+    with pytest.raises(WeightsError, match=r"layers\.1\.mlp\.up_proj\.weight.*not finite"):
+        compile_library(tmp_path / "bad", SMALL, opt="O0")
+
+
+def test_files_that_are_missing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    (line,) = missing_files(open_checkpoint(tmp_path / "model"))
+    assert "has no tokenizer.json" in line
+    with pytest.warns(UserWarning, match=r"has no tokenizer\.json: neither chat nor serve"):
+        monkeypatch.setattr(library, "compile_library", lambda *_, **__: None)
+        CliRunner().invoke(command, ["compile", str(tmp_path / "model"), "-o", str(tmp_path / "m.so")])
+    byte_level(100).save(str(tmp_path / "model" / "tokenizer.json"))
+    (line,) = missing_files(open_checkpoint(tmp_path / "model"))
+    assert "has no chat template" in line and "--chat-template FILE" in line
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
+    assert missing_files(open_checkpoint(tmp_path / "model")) == []
