@@ -36,7 +36,7 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, HI | {"messages": [{"role": "king", "content": "x"}]}, 400, "messages.0.role", "'system'"),
     (CHAT, HI | {"messages": [{"role": "user"}]}, 400, "messages.0.content", "required"),
     (CHAT, HI | {"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0", "tool_call_id"),
-    (CHAT, HI | {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "messages.0.content.0.type", "'text'"),
+    (CHAT, HI | {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "messages.0.content.0.type", "'text', not 'image_url': the model takes text only"),
     (CHAT, HI | {"temprature": 1}, 400, "temprature", "unknown parameter"),
     (CHAT, HI | {"temperature": 2.5}, 400, "temperature", "less than or equal to 2"),
     (CHAT, HI | {"temperature": "hot"}, 400, "temperature", "valid number"),
@@ -52,7 +52,7 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, HI | {"max_tokens": 5000}, 400, "messages", "context is 2048"),
     (CHAT, HI | {"messages": [{"role": "user", "content": "x" * 3000}]}, 400, "messages", "context is 2048 tokens"),
     (CHAT, HI | {"model": "gpt"}, 404, "model", "no model 'gpt'"),
-    (CHAT, HI | {"response_format": {"type": "xml"}}, 400, "response_format", "'json_schema'"),
+    (CHAT, HI | {"response_format": {"type": "xml"}}, 400, "response_format.type", "'json_schema'"),
     (CHAT, schema({"type": "strin"}), 400, "response_format", "JSON schema cannot be used"),
     (CHAT, schema({"$ref": "#/nowhere"}), 400, "response_format", "JSON schema cannot be used"),
     (CHAT, HI | {"tool_choice": "required"}, 400, "tool_choice", "no tools"),
@@ -61,6 +61,21 @@ BAD: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, HI | {"tools": [{"type": "web_search"}]}, 400, "tools.0.type", "'function'"),
     (CHAT, HI | {"tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, "tools.0.function.name", "pattern"),
     (CHAT, HI | {"chat_template_kwargs": {"template": "{{ 1 }}"}}, 400, "chat_template_kwargs", "must not set template"),
+    (CHAT, HI | {"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens", "'max_tokens' is 3 and 'max_completion_tokens' is 4"),
+    (CHAT, HI | {"max_completion_tokens": 0}, 400, "max_completion_tokens", "greater than or equal to 1"),
+    (CHAT, HI | {"function_call": "auto"}, 400, "function_call", "unknown parameter: 'function_call'; it is OpenAI's older 'tool_choice'"),
+    (CHAT, HI | {"functions": []}, 400, "functions", "older 'tools'"),
+    (CHAT, HI | {"message": 1}, 400, "message", "unknown parameter: 'message'"),
+    (CHAT, HI | {"a b": 1}, 400, "a b", "unknown parameter: 'a b'"),
+    (CHAT, HI | {"messages": [{"role": "user", "content": "x", "str": 1}]}, 400, "messages.0.str", "unknown parameter"),
+    (CHAT, HI | {"repetition_penalty": 1e-300}, 400, "repetition_penalty", "equal to 0.01"),
+    (CHAT, HI | {"logit_bias": {"9" * 5000: 1}}, 400, "logit_bias", "is no token"),
+    (CHAT, schema({"$ref": "#"}), 400, "response_format", "no text fits it"),
+    (CHAT, schema({"oneOf": [{"type": "integer"}, {"type": "number"}]}), 400, "response_format", "write anyOf in its place"),
+    (CHAT, HI | {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, 400, "messages.0.content.0.type", "not 'input_audio': the model takes text only"),
+    (CHAT, HI | {"modalities": ["audio"]}, 400, "modalities.0", "text only"),
+    (RESPONSES, {"model": "echo", "input": [{"type": "reasoning"}]}, 400, "input.0.type", "'function_call_output', not 'reasoning'"),
+    (RESPONSES, {"model": "echo", "input": "x", "max_tokens": 4}, 400, "max_tokens", "here it is 'max_output_tokens'"),
     (COMPLETIONS, {"model": "echo", "prompt": ""}, 400, "prompt", "empty"),
     (COMPLETIONS, {"model": "echo", "prompt": [1, 999]}, 400, "prompt", "token 999"),
     (COMPLETIONS, {"model": "echo", "prompt": [1, -1]}, 400, "prompt.0", "string"),
@@ -101,6 +116,18 @@ def test_clients_see_what_is_wrong(small: Running) -> None:
     with pytest.raises(openai.BadRequestError, match="prompt has") as caught:
         small.client().completions.create(model="echo", prompt="x" * 3000)
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_old_and_new_names_of_a_limit(small: Running) -> None:
+    for limit in ({"max_tokens": 1}, {"max_completion_tokens": 1}, {"max_tokens": 1, "max_completion_tokens": 1}):
+        (choice,) = small.http.post(CHAT, json=HI | limit).json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("h", "length")
+
+
+def test_errors_show_no_inside(small: Running) -> None:
+    for value in ({"$ref": "#"}, {"oneOf": [{}, {}]}, {"type": "object", "properties": {"a": {"not": {}}}}):
+        message = small.http.post(CHAT, json=schema(value)).json()["error"]["message"]
+        assert "option" not in message and "<state>" not in message and len(message) < 200, message
 
 
 def test_paths_methods_and_media(small: Running) -> None:

@@ -96,8 +96,25 @@ class Grammars:
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise RequestError(f"the {what} cannot be used: {matcher.get_error().strip()}")
+            raise RequestError(f"the {what} cannot be used: {_reason(matcher)}")
+        begun = matcher.deep_copy()
+        begun.compute_bitmask()
+        if begun.is_error():
+            raise RequestError(
+                f"the {what} cannot be used: no text fits it, as where a definition is nothing but itself"
+            )
         return _Guidance(matcher)
+
+
+_ONE_OF = "oneOf constraints are not supported"  # which a text may fit twice
+
+
+def _reason(matcher: Any) -> str:
+    """llguidance's error, without the state of its parser and advice to those who call it."""
+    text: str = matcher.get_error().partition("\n<state>")[0].strip()
+    if text.startswith(_ONE_OF):
+        return "oneOf is read where no value can fit two of its schemas; write anyOf in its place"
+    return text
 
 
 class _Guidance:
@@ -109,13 +126,12 @@ class _Guidance:
     def mask(self) -> bytes:
         found: bytes = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise RequestError(f"the grammar cannot go on: {self._matcher.get_error().strip()}")
+            raise RequestError(f"the grammar cannot go on: {_reason(self._matcher)}")
         return found
 
     def accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
-            reason = self._matcher.get_error().strip()
-            raise RequestError(f"the grammar does not allow token {token}: {reason}")
+            raise RequestError(f"the grammar does not allow token {token}: {_reason(self._matcher)}")
 
     def allowed(self, tokens: list[int]) -> int:
         return int(self._matcher.validate_tokens(tokens))

@@ -57,7 +57,7 @@ class SamplingParameters:
         _within("top_p", self.top_p, 0.0, 1.0, above=True)
         _within("top_k", self.top_k, 0, math.inf)
         _within("min_p", self.min_p, 0.0, 1.0)
-        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        _within("repetition_penalty", self.repetition_penalty, 0.01, 100.0)  # else logits overflow
         _within("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         _within("presence_penalty", self.presence_penalty, -100.0, 100.0)
         if self.logprobs is not None:

@@ -265,7 +265,7 @@ async def chat(service: Service, request: ChatRequest, user: str) -> Chat:
         request.parallel_tool_calls is not False,
         request.chat_template_kwargs,
     )
-    limit = service.max_tokens(request.max_tokens, len(turn.prompt), "messages")
+    limit = service.max_tokens(request.longest, len(turn.prompt), "messages")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     sampling = service.sampling(request, logprobs)
     generation = service.generation(

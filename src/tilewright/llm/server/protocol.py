@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from .errors import ApiError
 
@@ -55,7 +55,7 @@ class Sampling(Unread):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     ignore_eos: bool = False
 
 
@@ -149,7 +149,8 @@ class SchemaFormat(Model):
 
 class ChatRequest(Penalized):
     messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
@@ -159,6 +160,15 @@ class ChatRequest(Penalized):
     modalities: list[Literal["text"]] | None = None
     store: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of the answer, by its new name or the old one. ApiError 400: by both, and not alike."""
+        old, new = self.max_tokens, self.max_completion_tokens
+        if old is not None and new is not None and old != new:
+            message = f"'max_tokens' is {old} and 'max_completion_tokens' is {new}; they are the same: send one"
+            raise ApiError(400, message, param="max_tokens", code="invalid_value")
+        return old if new is None else new
 
 
 class CompletionRequest(Penalized):
@@ -274,31 +284,52 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = _deepest(error)
-        where = _path(first["loc"])
-        if first["type"] == "json_invalid":
+        kind, given = first["type"], first.get("input")
+        if kind == "json_invalid":
             raise ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json") from None
-        if first["type"] == "extra_forbidden":
-            raise ApiError(400, f"unknown parameter: '{where}'", param=where, code="unknown_parameter") from None
-        message = f"'{where}': {first['msg']}" if where else first["msg"]
-        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+        where = _path(first["loc"], named=kind in ("extra_forbidden", "missing", "none_required"))
+        if kind == "extra_forbidden":
+            message, code = f"unknown parameter: '{where}'", "unknown_parameter"
+            if instead := _INSTEAD.get(where):
+                message += f"; {instead}"
+        elif kind == "missing":
+            message, code = f"'{where}': {first['msg']}", "missing_required_parameter"
+        else:
+            message, code = first["msg"], "invalid_value"
+            if kind == "union_tag_invalid":
+                where, given = f"{where}.type", first["ctx"]["tag"]
+                message = f"Input should be {first['ctx']['expected_tags']}"
+            if kind in ("literal_error", "union_tag_invalid") and isinstance(given, str):
+                message += f", not {given[:64]!r}"
+                if given.removeprefix("input_").partition("_")[0] in _NOT_TEXT:
+                    message += ": the model takes text only"
+            message = f"'{where}': {message}" if where else message
         raise ApiError(400, message, param=where or None, code=code) from None
+
+
+_INSTEAD = {
+    "function_call": "it is OpenAI's older 'tool_choice'",
+    "functions": "it is OpenAI's older 'tools'",
+    "max_tokens": "here it is 'max_output_tokens'",
+    "max_output_tokens": "/v1/responses has it; here it is 'max_completion_tokens'",
+    "max_completion_tokens": "/v1/chat/completions has it; here it is 'max_tokens' or 'max_output_tokens'",
+}
+"""What to send in place of fields that OpenAI's API has, or had, elsewhere."""
+_NOT_TEXT = {"image", "audio", "file", "video"}
 
 
 def _deepest(error: ValidationError) -> Any:
     """Of the errors that alternatives of a union gave, the one that got furthest; else the first."""
-    return max(error.errors(include_url=False, include_input=False), key=lambda e: len(_path(e["loc"]).split(".")))
+    return max(error.errors(include_url=False), key=lambda e: len(_path(e["loc"]).split(".")))
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """``messages.0.content``, without the names of types that pydantic puts in for alternatives."""
+def _path(location: tuple[int | str, ...], named: bool = False) -> str:
+    """``messages.0.content``, without the names of types that pydantic puts in for alternatives. The last part is a field's name, whatever that is, if `named`."""
     path: list[str] = []
-    for part in map(str, location):
-        if (
-            part.replace("-", "_").isidentifier()
-            and part not in _ALTERNATIVES
-            and path[-1:] != [part]
-            or part.isdigit()
-        ):
+    for place, part in enumerate(map(str, location)):
+        field = place == 0 or named and place == len(location) - 1
+        kind = part in _ALTERNATIVES or path[-1:] == [part] or not part.replace("-", "_").isidentifier()
+        if field or part.isdigit() or not kind:
             path.append(part)
     return ".".join(path)
 

@@ -115,8 +115,8 @@ class Service:
     def _logit_bias(self, biases: Mapping[str, float]) -> dict[int, float]:
         vocabulary = self.engine.runner.vocabulary
         for token in biases:
-            if not (token.isascii() and token.isdigit() and int(token) < vocabulary):
-                message = f"'logit_bias': {token!r} is no token; tokens are numbers below {vocabulary}"
+            if not (token.isascii() and token.isdigit() and len(token) < 12 and int(token) < vocabulary):
+                message = f"'logit_bias': {token[:64]!r} is no token; tokens are numbers below {vocabulary}"
                 raise ApiError(400, message, param="logit_bias", code="invalid_value")
         return {int(token): bias for token, bias in biases.items()}
 
