@@ -116,3 +116,17 @@ def test_files_that_are_missing(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "has no chat template" in line and "--chat-template FILE" in line
     (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
     assert missing_files(open_checkpoint(tmp_path / "model")) == []
+
+
+def test_locations_name_the_definition(folder: Path, described: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not whoever has the model compiled."""
+    modules: list[Any] = []
+    monkeypatch.setattr(library, "compile", lambda module, **_: modules.append(module))
+    compile_library(folder, SMALL)
+    found = [op.location for op in modules[0].walk() if op.location.file]
+    assert len(found) > 100 and {location.file.rpartition("/")[0] for location in found} == {"tilewright/llm", "tilewright/llm/models"}  # fmt: skip
+    source = (Path(library.__file__).parents[2] / "tilewright/llm/layers.py").read_text().splitlines()
+    lines = {source[location.line - 1] for location in found if location.file.endswith("/layers.py")}
+    assert any("down_proj(" in line for line in lines)
+    named = [str(location) for location in found if location.name.startswith("model.layers.1.self_attn.q_proj")]
+    assert named and all("(tilewright/llm/" in name for name in named)

@@ -21,7 +21,10 @@ from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, TensorType
 
-_OWN = (str(Path(__file__).parents[2]), str(Path(np.__file__).parent))
+_PACKAGE = Path(__file__).parents[2]
+_OWN = (str(_PACKAGE), str(Path(np.__file__).parent))
+_DEFINITIONS = str(_PACKAGE / "llm")
+"""Models that come with the package: whoever has them compiled, they are the program."""
 
 
 class TraceError(CompileError, TypeError):
@@ -125,11 +128,18 @@ def tracing(trace: Trace) -> Iterator[Trace]:
 def user_location(name: str) -> Location:
     """The line of the user's program that is running, with the path of `tw.nn` modules around it."""
     frame: Any = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame.f_back is not None and _is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
     trace = current()
     path = trace.path[-1] if trace is not None and trace.path else ""
-    return Location(f"{path}/{name}" if path else name, frame.f_code.co_filename, frame.f_lineno)
+    file = frame.f_code.co_filename
+    if file.startswith(_DEFINITIONS):  # wherever the package is installed
+        file = Path(file).relative_to(_PACKAGE.parent).as_posix()
+    return Location(f"{path}/{name}" if path else name, file, frame.f_lineno)
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith(_OWN) and not file.startswith(_DEFINITIONS)
 
 
 def run_at_once(cls: type, operands: Sequence[Any], attributes: dict[str, Any]) -> Any:
