@@ -46,7 +46,6 @@ class Page:
     def ask(self, text: str) -> None:
         """Send, and wait for the whole answer."""
         self.send(text)
-        self.browser.until("running !== null || !$('text').value")
         self.browser.until(ANSWERED)
 
     def until_said(self, text: str) -> None:
