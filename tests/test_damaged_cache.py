@@ -68,6 +68,15 @@ def a_folder(path: Path, bits: random.Random) -> None:
 DAMAGES = (flip, cut, empty, another, a_folder)
 
 
+def test_damaged_models(folder: Path) -> None:
+    for damage in DAMAGES:
+        assert not compiled().report.cached
+        assert compiled().report.cached
+        (path,) = (p for p in (folder / "artifacts").rglob("*") if p.is_file())
+        damage(path, random.Random(1))
+    assert not compiled().report.cached
+
+
 def test_damaged_parts(folder: Path) -> None:
     """Kernels and the runtime, from which a library is put together anew."""
     assert not compiled().report.cached

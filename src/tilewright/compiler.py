@@ -34,12 +34,13 @@ Dims = Mapping[str, Mapping[int, str]]
 
 @dataclass
 class Report:
-    """What compilation did: seconds per stage and pass, kernels and bytes moved before and after fusion, memory.
+    """What compilation did: seconds, kernels and bytes moved before and after fusion, memory.
 
-    Bytes are at the upper bounds of the symbolic dimensions.
+    `seconds` are of stages, one after the other, and add up to the time that `compile` took; those of the passes (`pass_seconds`) are parts of "optimize" and "lower". Bytes are at the upper bounds of the symbolic dimensions.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    pass_seconds: dict[str, float] = field(default_factory=dict)
     kernels_before: int = 0
     kernels_after: int = 0
     distinct_kernels: int = 0
@@ -64,6 +65,14 @@ class Report:
     """Kernels that the schedule of their kind does not fit, and why: they have a slower form."""
     measure_error: Callable[[], OutputError | None] | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+    def finish(self, elapsed: float) -> None:
+        """Take note of the whole time: what no stage accounts for is "other"."""
+        self.seconds["other"] = max(0.0, elapsed - self.total_seconds)
+
     @cached_property
     def error(self) -> OutputError | None:
         """How far outputs lie from float32's on sample inputs; computed when asked for, by compiling the model in float32.
@@ -77,9 +86,11 @@ class Report:
             f"kernels: {self.kernels_before} before fusion, {self.kernels_after} after, {self.distinct_kernels} distinct",
             f"bytes moved per run: {self.bytes_before} before fusion, {self.bytes_after} after",
             "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
-            "seconds: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
+            f"seconds: {self.total_seconds:.3f}: " + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
         ]
         lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
+        if self.pass_seconds:
+            lines.append("seconds of passes: " + ", ".join(f"{k} {v:.3f}" for k, v in self.pass_seconds.items()))
         if self.uncached:
             lines.append(f"not looked for in the cache: {self.uncached}")
         return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
@@ -137,6 +148,8 @@ def compile(
         UnsupportedOperatorError: lists every operator that has no translation, with its places.
         CompileError: the model or an option is wrong; the message names it.
     """
+    start = time.perf_counter()
+    from . import artifact_cache
     from .options import check_arguments, dump_folder, pass_names, thread_count
     from .precision import factor_type
     from .targets.base import resolve
@@ -149,7 +162,13 @@ def compile(
     say = progress or (lambda stage: None)
     keys, uncached = _cache_options(chosen, factors, level, cache and not (disable or check or dump or about))
 
-    def anew(lookup: bool) -> CompiledModel:
+    file = None
+    if (
+        keys is not None and args is None and not kwargs
+    ):  # values of examples may be compiled in: then what was imported is the key
+        file = artifact_cache.key_of_file(model, keys, dims)
+
+    def anew(keys: artifact_cache.Options | None) -> CompiledModel:
         compilation = Compilation(
             chosen,
             say,
@@ -158,27 +177,20 @@ def compile(
             disable=frozenset(disable),
             check=check,
             dump=dump,
-            cache=keys if lookup else None,
+            cache=keys,
+            file=None if file is None or keys is None else (file, Path(model)),
             about=about,
         )
         compilation.report.uncached = uncached
         with _inside_errors():
-            library = compilation.run(model, args, dict(kwargs or {}), dims, threads)
-        return library
+            return compilation.run(model, args, dict(kwargs or {}), dims, threads)
 
-    if keys is None:
-        return anew(False)
-    from . import artifact_cache
-
-    # Values of examples may be compiled in: then what was imported is the key.
-    key = artifact_cache.key_of_file(model, keys, dims) if args is None and not kwargs else None
-    if key is None:
-        return anew(True)
-    found = artifact_cache.find(key, chosen.suffix)
-    if found is not None:
-        return _from_cache(found, threads, lambda: anew(False))
-    library = anew(False)
-    artifact_cache.store(key, chosen.suffix, library)
+    found = time.perf_counter()
+    library = None if file is None else _from_file(file, Path(model), chosen, threads, lambda: anew(None))
+    if library is None:
+        library = anew(keys)
+    library.report.seconds = {"find": found - start, **library.report.seconds}
+    library.report.finish(time.perf_counter() - start)
     return library
 
 
@@ -197,18 +209,64 @@ def _cache_options(
     return artifact_cache.Options(target, None if precision is None else precision.name, opt.name, code), ""
 
 
-def _from_cache(path: Path, threads: int | None, compile_anew: Callable[[], CompiledModel]) -> CompiledModel:
-    """A kept artifact that behaves like a library just compiled."""
-    library = load(path, threads=threads)
+def _from_file(
+    key: str, path: Path, target: Target, threads: int | None, compile_anew: Callable[[], CompiledModel]
+) -> CompiledModel | None:
+    """The library of a model in a file that has been compiled before; None where it has not."""
+    from . import artifact_cache
+    from .errors import ArtifactError
+    from .kept_weights import unchanged
+
+    noted = artifact_cache.find_file(key, path)
+    found = None if noted is None else artifact_cache.find(noted[0])
+    if noted is None or found is None:
+        return None
+    _, source, leaf, files = noted
+    seen = [(file, file.stat()) for file in files]
+
+    def checked(number: int) -> Any:
+        for file, then in seen:
+            if not unchanged(file, then):
+                raise ArtifactError(
+                    f"{file} has changed since it was compiled, before its weights were needed: compile it again"
+                )
+        return leaf(number)
+
+    return _from_cache(found, target, threads, checked, source, compile_anew)
+
+
+def _from_cache(
+    found: tuple[Any, bytes],
+    target: Target,
+    threads: int | None,
+    leaf: Callable[[int], Any],
+    source: dict[str, str],
+    compile_anew: Callable[[], CompiledModel],
+) -> CompiledModel:
+    """A kept library that behaves like one just compiled."""
+    from .kept_weights import load as load_weights
+
+    start = time.perf_counter()
+    body, weights = found
+    library: CompiledModel = target.restore(body, lambda: load_weights(weights, leaf), threads, source)
+    metadata = library.metadata
+    fusion = metadata["fusion"]
     library.report = Report(
         cached=True,
-        opt=library.metadata["opt"],
-        passes=library.metadata["passes"],
-        left_out=sorted(opt_level(library.metadata["opt"]).without),
-        precision=library.metadata["precision"],
-        contractions=library.metadata["contractions"],
-        conversions=library.metadata["conversions"],
-        slower={k["name"]: k["slower"] for k in library.metadata["kernels"] if "slower" in k},
+        seconds={"load": time.perf_counter() - start},
+        kernels_before=fusion["kernels_before"],
+        kernels_after=fusion["kernels_after"],
+        distinct_kernels=len(metadata["kernels"]),
+        bytes_before=fusion["bytes_before"],
+        bytes_after=fusion["bytes_after"],
+        memory=metadata["memory"],
+        opt=metadata["opt"],
+        passes=metadata["passes"],
+        left_out=sorted(opt_level(metadata["opt"]).without),
+        precision=metadata["precision"],
+        contractions=metadata["contractions"],
+        conversions=metadata["conversions"],
+        slower={k["name"]: k["slower"] for k in metadata["kernels"] if "slower" in k},
         measure_error=lambda: compile_anew().report.error,
     )
     library.origin = _Kept(compile_anew)
@@ -245,12 +303,15 @@ class Compilation:
         check: bool = False,
         dump: str | Path | None = None,
         cache: artifact_cache.Options | None = None,
+        file: tuple[str, Path] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.about = dict(about or {})
         self.target = target
         self.precision = precision
         self.cache = cache
+        self.file = file
+        """The model's, and its key in the cache."""
         self.progress = progress
         self.opt = opt or opt_level(DEFAULT)
         self.disable, self.check, self.dump = disable | self.opt.without, check, dump
@@ -274,7 +335,7 @@ class Compilation:
         parts = separate(module)
         if parts is not None:
             return self._mixed(model, module, parts, threads)
-        self.source = source_of(model, module)
+        self.source = self._stage("hash", lambda: source_of(model, module))
         return self._kept_or_compiled(module, threads)
 
     def _mixed(self, model: Any, module: Module, parts: Sequence[Part], threads: int | None) -> CompiledModel:
@@ -310,13 +371,24 @@ class Compilation:
             return self._compile(module, threads)
         from . import artifact_cache
 
-        key = self.cache.key("module", self.source["xxh3_128"])
-        found = artifact_cache.find(key, self.target.suffix)
+        key, leaves = self.cache.key("module", self.source["xxh3_128"]), artifact_cache.leaves_of(module)
+        found = artifact_cache.find(key)
         if found is not None:
-            return _from_cache(found, threads, lambda: self._compile(module, threads))
-        library = self._compile(module, threads)
-        artifact_cache.store(key, self.target.suffix, library)
+            library = _from_cache(
+                found, self.target, threads, leaves.__getitem__, self.source, lambda: self._compile(module, threads)
+            )
+            library.report.seconds = {**self.report.seconds, **library.report.seconds}
+        else:
+            library = self._compile(module, threads)
+        self._stage("keep", lambda: self._keep(key, library, leaves, found is not None))
+        library.report.seconds["keep"] = self.report.seconds["keep"]
         return library
+
+    def _keep(self, key: str, library: CompiledModel, leaves: Sequence[Any], is_kept: bool) -> None:
+        from . import artifact_cache
+
+        if (is_kept or artifact_cache.store(key, self.target, library, leaves)) and self.file is not None:
+            artifact_cache.store_file(*self.file, key, self.source, leaves)
 
     def _compile(self, module: Module, threads: int | None) -> CompiledModel:
         self._stage("optimize", lambda: self._optimize(module))
@@ -400,7 +472,7 @@ class Compilation:
         pipeline = Pipeline(list(passes))
         pipeline.run(module, **options)
         for name, seconds in timing.items():
-            self.report.seconds[name] = self.report.seconds.get(name, 0.0) + seconds
+            self.report.pass_seconds[name] = self.report.pass_seconds.get(name, 0.0) + seconds
         for name in pipeline.names():
             found = self.report.passes if name in timing else self.report.left_out
             if name not in found:

@@ -63,11 +63,12 @@ class Constant:
         write: Callable[[np.ndarray[Any, Any]], None],
         name: str = "",
         *,
-        recipe: Hashable,
+        recipe: Hashable = None,
     ) -> Constant:
         """A constant whose data `write` puts into an array of its shape and dtype, as often as they are needed; at once and for
-        all when there are few. `write` may run in any thread. `recipe` says what it does to which constants: what is made twice by one recipe, for
-        two functions say, is equal."""
+        all when there are few. `write` may run in any thread. `recipe` (by default `write` itself) says what it does to which constants: what is made twice by
+        one recipe, for two functions say, is equal. A compiled model is kept in the cache if `write` can be pickled: an object of a frozen class of its own,
+        that holds the constants it is made of."""
         import numpy as np
 
         if math.prod(shape) <= cls.COMPARED:
@@ -75,8 +76,16 @@ class Constant:
             write(array)
             return cls(array, name)
         constant = cls(np.broadcast_to(np.zeros((), dtype), shape), name)
-        constant._array, constant._write, constant._recipe = None, write, recipe
+        constant._array, constant._write = None, write
+        constant._recipe = write if recipe is None else recipe
         return constant
+
+    def __reduce__(self) -> Any:
+        """For pickling: the data, or what makes them; not where they came from."""
+        array = self._array
+        if array is not None and array.size > 1 and not any(array.strides):  # one element, shown often
+            array = array[(slice(0, 1),) * array.ndim]
+        return _restored, (array, self._write, self.numpy_dtype, self.shape, self.name)
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
@@ -175,3 +184,11 @@ class Constant:
 
     def __repr__(self) -> str:
         return f"Constant({self.key}: {self.type})"
+
+
+def _restored(array: Any, write: Any, dtype: Any, shape: tuple[int, ...], name: str) -> Constant:
+    import numpy as np
+
+    if write is not None:
+        return Constant.made(shape, dtype, write, name)
+    return Constant(np.broadcast_to(array, shape), name)

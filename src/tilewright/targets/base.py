@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import CompileError, UnsupportedOperator
+from ..ir.constant import Constant
 from ..lowering.pipeline import Lowered, LoweringOptions
 
 Progress = Callable[[str], None]
 """Called with the name of each stage as it begins."""
+
+
+Weights = Sequence[tuple[int, Constant]]
+"""Offsets and data."""
 
 
 class Target(ABC):
@@ -59,6 +64,18 @@ class Target(ABC):
         effort: int = 2,
     ) -> Any:
         """Generate code, with an effort of 0 (fastest) to 3, and return the loaded library, a `runtime.model.CompiledModel` with ``ir_text(level)`` and ``save(path)``."""
+
+    def keep(self, library: Any) -> tuple[Any, Weights] | None:
+        """What the cache holds of a library just built: something that can be pickled, and its weights apart; None where it holds nothing."""
+        return None
+
+    def restore(self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]) -> Any:
+        """The library that `keep` took apart, as `build` returns it, of the same model under another name: `source` is what its metadata say of it.
+
+        Raises:
+            ArtifactError: the system cannot load it.
+        """
+        raise NotImplementedError
 
 
 def resolve(name: str) -> Target:

@@ -6,6 +6,7 @@ Each operator whose operands are constants is run through its own `reference`. D
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,21 @@ def known_check(op: Any, rewriter: Rewriter) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class _View:
+    """Writes a constant in another shape, or with its dimensions in another order."""
+
+    order: tuple[int, ...] | None
+    shape: tuple[int, ...]
+    data: Constant
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        if self.order is None:
+            out[...] = self.data.array.reshape(self.shape)
+        else:
+            self.data.write_to(out.transpose(np.argsort(self.order)))
+
+
 def _view_of_made(op: GraphOp) -> Constant | None:
     """A view of data that are made when they are needed: made then, too."""
     source = op.operands[0].defining_op if isinstance(op, (graph.Reshape, graph.Transpose)) else None
@@ -165,17 +181,8 @@ def _view_of_made(op: GraphOp) -> Constant | None:
         return None
     data, shape = source.value, op.result.type.shape
     order = op.permutation if isinstance(op, graph.Transpose) else None
-
-    def write(out: np.ndarray[Any, Any]) -> None:
-        if order is None:
-            out[...] = data.array.reshape(shape)
-        else:
-            data.write_to(out.transpose(np.argsort(order)))
-
     step = op.name.removeprefix("graph.")
-    return Constant.made(shape, data.numpy_dtype, write, data.name, recipe=(step, shape, order, data)).made_of(
-        [data], step
-    )
+    return Constant.made(shape, data.numpy_dtype, _View(order, shape, data), data.name).made_of([data], step)
 
 
 def _moved_element(op: GraphOp) -> list[np.ndarray[Any, Any]] | None:

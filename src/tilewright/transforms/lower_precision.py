@@ -19,6 +19,7 @@ a conversion: so activations stay in 16 bits between the layers of a convolution
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,12 +112,8 @@ class _Lowering:
         if not reads:
             return
         source, dtype = op.value, self.dtype.numpy
-
-        def write(out: np.ndarray[Any, Any]) -> None:
-            out[...] = source.array  # rounds to nearest, ties to even
-
         name = f"{source.name}.{self.dtype.name}" if source.name else self.dtype.name
-        rounded = Constant.made(source.shape, dtype, write, name, recipe=("rounded", dtype, source))
+        rounded = Constant.made(source.shape, dtype, _Rounded(source, dtype), name)
         rounded.made_of([source], f"rounded to {self.dtype.name}")
         self._redirect(reads, op.result, Builder.after(op)(graph.Constant(value=rounded, location=op.location)))  # type: ignore[attr-defined]
 
@@ -305,6 +302,17 @@ def _moved_values(value: Value) -> Sequence[Value]:
     if op is None or isinstance(op, tensor.Read):
         return ()
     return op.operands[1:] if isinstance(op, scalar.Select) else op.operands
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """Writes a constant rounded to the type of what it is written to."""
+
+    source: Constant
+    dtype: np.dtype[Any]
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        out[...] = self.source.array  # rounds to nearest, ties to even
 
 
 __all__ = ["CONVERSION", "lower_precision", "lowers"]

@@ -131,17 +131,24 @@ def _merge(products: list[_Product], order: dict[Operation, int]) -> None:
             p.op.erase()
 
 
-def _joined(weights: list[Constant], axis: int) -> Constant:
-    """The weights side by side."""
+@dataclass(frozen=True)
+class _Joined:
+    """Writes constants side by side along an axis."""
 
-    def join(out: np.ndarray[Any, Any]) -> None:
+    axis: int
+    weights: tuple[Constant, ...]
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
         start = 0
-        for w in weights:
+        for w in self.weights:
             place = [slice(None)] * out.ndim
-            place[axis] = slice(start, start := start + w.shape[axis])
+            place[self.axis] = slice(start, start := start + w.shape[self.axis])
             w.write_to(out[tuple(place)])
 
+
+def _joined(weights: list[Constant], axis: int) -> Constant:
+    """The weights side by side."""
     shape = list(weights[0].shape)
     shape[axis] = sum(w.shape[axis] for w in weights)
-    joined = Constant.made(shape, weights[0].numpy_dtype, join, weights[0].name, recipe=("joined", axis, *weights))
+    joined = Constant.made(shape, weights[0].numpy_dtype, _Joined(axis, tuple(weights)), weights[0].name)
     return joined.made_of(weights, "columns joined")

@@ -10,6 +10,7 @@ already a sequence of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,37 @@ def _number(d: Dim) -> int:
     return d
 
 
+@dataclass(frozen=True)
+class _Panels:
+    """Writes a constant in panels: `shape` and `strides` (elements) of its axes as they are wanted, from element `start` on; `n_at` is the columns' axis."""
+
+    source: Constant
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int
+    n_at: int
+    panel: Panel
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        nr, group, n_at = self.panel.nr, self.panel.group, self.n_at
+        whole, rest = divmod(self.shape[n_at], nr)
+        flat = np.ascontiguousarray(self.source.array).reshape(-1)[self.start :]
+        strides = [s * flat.itemsize for s in self.strides]
+        view = np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+        for part in range(group):
+            moved = np.moveaxis(view[..., part::group], n_at, -1)  # outer, k..., n
+            target = out[..., part] if group > 1 else out
+            panels = np.moveaxis(target, n_at, -2)  # outer, k..., panel, lane
+            filled = moved.shape[-2]
+            panels[..., filled:, :, :] = 0
+            panels = panels[..., :filled, :, :]
+            for number in range(whole):
+                panels[..., number, :] = moved[..., number * nr : (number + 1) * nr]
+            if rest:
+                panels[..., whole, :rest] = moved[..., whole * nr :]
+                panels[..., whole, rest:] = 0
+
+
 def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel, packed: dict[Any, Value]) -> None:
     *outer, last = [axis for axis in c.batch if axis.upper != 0 and c.b.moves_with(axis)] + list(c.n)
     axes = [*outer, last, *k]
@@ -171,35 +203,17 @@ def _pack_constant(c: Contraction, k: list[Expr], source: Constant, panel: Panel
         offset = substitute_all((offset,), {matrix: 0})[0]
     start = _number(offset)
     nr, group = panel.nr, panel.group
-    recipe = ("packed", source, tuple(shape), tuple(strides), start, panel)
+    n_at = len(outer)
+    write = _Panels(source, tuple(shape), tuple(strides), start, n_at, panel)
     anchor = c.b.value.defining_op
     assert anchor is not None
-    key = anchor.parent, recipe
+    key = anchor.parent, write
     if key not in packed:
-        n_at = len(outer)
-        whole, rest = divmod(shape[n_at], nr)
         rows = _number(panel.padded_rows(shape[-1]))
-
-        def write(out: np.ndarray[Any, Any]) -> None:
-            flat = np.ascontiguousarray(source.array).reshape(-1)[start:]
-            view = np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides], writeable=False)
-            for part in range(group):
-                moved = np.moveaxis(view[..., part::group], n_at, -1)  # outer, k..., n
-                target = out[..., part] if group > 1 else out
-                panels = np.moveaxis(target, n_at, -2)  # outer, k..., panel, lane
-                filled = moved.shape[-2]
-                panels[..., filled:, :, :] = 0
-                panels = panels[..., :filled, :, :]
-                for number in range(whole):
-                    panels[..., number, :] = moved[..., number * nr : (number + 1) * nr]
-                if rest:
-                    panels[..., whole, :rest] = moved[..., whole * nr :]
-                    panels[..., whole, rest:] = 0
-
         inner = (rows, nr) if group == 1 else (rows // group, nr, group)
-        result = (*shape[:n_at], whole + (rest > 0), *shape[n_at + 1 : -1], *inner)
+        result = (*shape[:n_at], -(-shape[n_at] // nr), *shape[n_at + 1 : -1], *inner)
         name = f"{source.name}.packed" if source.name else "packed"
-        constant = Constant.made(result, source.numpy_dtype, write, name, recipe=recipe)
+        constant = Constant.made(result, source.numpy_dtype, write, name)
         pairs = f", {group} rows interleaved" if group > 1 else ""
         constant.made_of([source], f"packed in panels of {nr} columns{pairs}")
         packed[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]

@@ -124,6 +124,47 @@ def read_from_panels(constant: Any, packing: Packing, packed: dict[Any, Value]) 
         read.replace_by(found)
 
 
+@dataclass(frozen=True)
+class _Quantized:
+    """Writes codes or scales [*matrices, rows, depth] in panels of `nr` rows."""
+
+    value: Constant
+    bits: int
+    groups: int
+    size: int
+    nr: int
+
+    @property
+    def panels(self) -> int:
+        return -(-self.value.shape[-2] // self.nr)
+
+    def filled(self, array: Any, depth: int) -> Any:
+        """[panels, nr, groups, depth]"""
+        whole = np.zeros((self.panels * self.nr, self.groups * depth), array.dtype)
+        whole[: len(array)] = array
+        return whole.reshape(self.panels, self.nr, self.groups, depth)
+
+
+class _Codes(_Quantized):
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        array, size = self.value.array, self.size
+        for matrix in np.ndindex(*array.shape[:-2]):
+            codes = self.filled(array[matrix].astype(np.int8), size).view(np.uint8)
+            quads = (codes + (1 << (self.bits - 1))).astype(np.uint8)
+            if self.bits == 4:
+                halves = quads.reshape(self.panels, self.nr, self.groups, size // CHUNK, 2, CHUNK // 8, 4)
+                out[matrix] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
+            else:
+                out[matrix] = quads.reshape(self.panels, self.nr, self.groups, size // 4, 4).transpose(0, 2, 3, 1, 4)
+
+
+class _Scales(_Quantized):
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        array = self.value.array
+        for matrix in np.ndindex(*array.shape[:-2]):
+            out[matrix] = self.filled(array[matrix], 1)[..., 0].transpose(0, 2, 1)
+
+
 def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
     """The panels of the codes, or of the scales, that an operation holds."""
     bits, groups, size, nr = packing.bits, packing.groups, packing.size, packing.nr
@@ -131,41 +172,17 @@ def _panels(op: Any, packing: Packing, packed: dict[Any, Value]) -> Value:
     *matrices, rows, _ = value.shape
     panels = -(-rows // nr)
 
-    def filled(array: Any, depth: int) -> Any:
-        """[panels, nr, groups, depth]"""
-        whole = np.zeros((panels * nr, groups * depth), array.dtype)
-        whole[:rows] = array
-        return whole.reshape(panels, nr, groups, depth)
-
-    def write_codes(out: np.ndarray[Any, Any]) -> None:
-        array = value.array
-        for matrix in np.ndindex(*matrices):
-            codes = filled(array[matrix].astype(np.int8), size).view(np.uint8)
-            quads = (codes + (1 << (bits - 1))).astype(np.uint8)
-            if bits == 4:
-                halves = quads.reshape(panels, nr, groups, size // CHUNK, 2, CHUNK // 8, 4)
-                out[matrix] = (halves[..., 0, :, :] | halves[..., 1, :, :] << 4).transpose(0, 2, 3, 4, 1, 5)
-            else:
-                out[matrix] = quads.reshape(panels, nr, groups, size // 4, 4).transpose(0, 2, 3, 1, 4)
-
-    def write_scales(out: np.ndarray[Any, Any]) -> None:
-        array = value.array
-        for matrix in np.ndindex(*matrices):
-            out[matrix] = filled(array[matrix], 1)[..., 0].transpose(0, 2, 1)
-
-    recipe = ("quantized", value, bits, groups, size, nr)
-    key = op.parent, recipe
+    write = (_Codes if is_codes else _Scales)(value, bits, groups, size, nr)
+    key = op.parent, write
     if key not in packed:
         name, step = f"{value.name}.packed" if value.name else "packed", f"packed in panels of {nr} columns"
         if is_codes:
             inside = (groups, size // CHUNK, CHUNK // 8, nr, 4) if bits == 4 else (groups, size // 4, nr, 4)
-            constant = Constant.made((*matrices, panels, *inside), np.uint8, write_codes, name, recipe=recipe)
+            constant = Constant.made((*matrices, panels, *inside), np.uint8, write, name)
             bytes_ = "two codes to a byte" if bits == 4 else "a code to a byte"
             step = f"{step}, in groups of {size}, {bytes_}, {1 << (bits - 1)} added"
         else:
-            constant = Constant.made(
-                (*matrices, panels, groups, nr), value.numpy_dtype, write_scales, name, recipe=recipe
-            )
+            constant = Constant.made((*matrices, panels, groups, nr), value.numpy_dtype, write, name)
         packed[key] = Builder.after(op)(graph.Constant(value=constant.made_of([value], step), location=op.location))  # type: ignore[attr-defined]
     return packed[key]
 

@@ -6,6 +6,7 @@ gathered with the stride of a whole filter. It is transposed here, at compile ti
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,19 +59,29 @@ def _misplaced(read: tensor.Read, lane: Expr) -> int | None:
     return position if any(n != 1 for n in behind) else None
 
 
+@dataclass(frozen=True)
+class _Transposed:
+    """Writes a constant with a dimension moved to the end."""
+
+    position: int
+    source: Constant
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        np.copyto(out, np.moveaxis(self.source.array, self.position, -1))
+
+
 def _transpose(read: tensor.Read, position: int, made: dict[Any, Value]) -> None:
     anchor: Any = read.source.defining_op
     source = anchor.value
-    recipe = ("transposed", position, source)
-    key = anchor.parent, recipe
+    write = _Transposed(position, source)
+    key = anchor.parent, write
     if key not in made:
         shape = [*source.shape[:position], *source.shape[position + 1 :], source.shape[position]]
         constant = Constant.made(
             shape,
             source.numpy_dtype,
-            lambda out: np.copyto(out, np.moveaxis(source.array, position, -1)),
+            write,
             f"{source.name}.transposed" if source.name else "transposed",
-            recipe=recipe,
         ).made_of([source], f"dimension {position} moved to the end")
         made[key] = Builder.after(anchor)(graph.Constant(value=constant, location=anchor.location))  # type: ignore[attr-defined]
     indices = (*read.indices[:position], *read.indices[position + 1 :], read.indices[position])

@@ -9,6 +9,7 @@ sum of whole groups. Only where the left factor is a computation of its own anyw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,8 @@ def _widen(c: Contraction) -> None:
     copy.attributes |= {name: note for name, note in made.attributes.items() if "." in name}
     old: Constant = constant.value  # type: ignore[attr-defined]
     at = places[1][0]
-
-    def write(out: np.ndarray[Any, Any]) -> None:
-        whole = np.moveaxis(out, at, -1)
-        whole[..., : old.shape[at]] = np.moveaxis(old.array, at, -1)
-        whole[..., old.shape[at] :] = 0
-
     sizes = (*old.shape[:at], LEAST_DEPTH, *old.shape[at + 1 :])
-    filled = Constant.made(sizes, old.numpy_dtype, write, old.name, recipe=("widened", at, old))
+    filled = Constant.made(sizes, old.numpy_dtype, _Widened(at, old), old.name)
     filled.made_of([old], f"dimension {at} filled up with zeros to {LEAST_DEPTH}")
     right = Builder.after(constant)(graph.Constant(value=filled, location=constant.location))  # type: ignore[attr-defined]
     for operand, value, place in ((c.a, left, places[0][0]), (c.b, right, at)):
@@ -96,6 +91,20 @@ def _places(operand: Operand, axis: Expr) -> list[int]:
     found = [d for d, e in enumerate(indices) if isinstance(e, Expr) and axis in free_symbols(e)]
     alone = all(indices[d] is axis and operand.type.shape[d] == extent(axis) for d in found)
     return found if alone else []
+
+
+@dataclass(frozen=True)
+class _Widened:
+    """Writes a constant with a dimension filled up with zeros."""
+
+    at: int
+    old: Constant
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        at, depth = self.at, self.old.shape[self.at]
+        whole = np.moveaxis(out, at, -1)
+        whole[..., :depth] = np.moveaxis(self.old.array, at, -1)
+        whole[..., depth:] = 0
 
 
 __all__ = ["LEAST_DEPTH", "widen_depth"]

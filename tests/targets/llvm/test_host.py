@@ -21,6 +21,7 @@ from tilewright.ir.core import Constant, Module
 from tilewright.ir.symbolic import Dim, Expr, smax, symbol
 from tilewright.ir.types import BufferType, f32
 from tilewright.lowering.interface import interface
+from tilewright.lowering.memory_plan import MemoryPlan, plan_memory
 from tilewright.runtime.library import Library
 from tilewright.targets.cpu.target import BuiltCpuLibrary
 from tilewright.targets.llvm.build import BuiltLibrary, build, kernel_modules
@@ -113,17 +114,18 @@ def affine() -> tuple[Module, dict[str, Code]]:
     return module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m, grain=2, scratch=8 * n)}
 
 
-def linked(module: Module, codes: Any, isa: Isa) -> BuiltLibrary:
+def linked(module: Module, codes: Any, isa: Isa, plan: MemoryPlan | None = None) -> BuiltLibrary:
     main = module.symbol("main")
     assert isinstance(main, func.Func)
-    return build(module, codes, isa, {"name": "test", **interface(host_inputs(main), host_outputs(main))})
+    return build(module, codes, isa, {"name": "test", **interface(host_inputs(main), host_outputs(main))}, plan=plan)
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     module, codes = affine()
-    built = linked(module, codes, host_isa())
-    assert built.plan.largest.arena_bytes == 64 * 512 * 4
+    plan = plan_memory(module)
+    built = linked(module, codes, host_isa(), plan)
+    assert plan.largest.arena_bytes == 64 * 512 * 4
     return Library(built.save(tmp_path_factory.mktemp("affine") / "affine.so"))
 
 

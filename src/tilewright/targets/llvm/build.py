@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 
 from ... import temporary
 from ...artifact import package
-from ...artifact.weights import gather_weights
+from ...artifact.weights import Parts, gather_weights
 from ...ir.core import Module
 from ...lowering.memory_plan import MemoryPlan, plan_memory
 from .host import kernel_order, print_host
@@ -39,22 +39,23 @@ class BuiltLibrary:
     texts: list[str]
     metadata: dict[str, Any]
     isa: Isa
-    plan: MemoryPlan
+    weights_size: int
+    parts: Callable[[], Parts]
+    """The weights one by one, with their places."""
     effort: int
 
     @cached_property
     def weights(self) -> np.ndarray[Any, Any]:
         """The bytes (uint8, aligned to 64) to be given to a context; made when first asked for."""
-        return gather_weights(self.plan.weights, self.plan.weights_size)
+        return gather_weights(self.parts(), self.weights_size)
 
     def save(self, path: str | Path, *, beside: bool = False) -> Path:
         """Write an artifact: `.tar` holds the unlinked parts, anything else is linked. The weights go inside, or `beside` it into a file of their own.
 
         Raises ArtifactError when the file cannot be written.
         """
-        plan = self.plan
         return package.save_artifact(
-            path, self.objects, plan.weights, plan.weights_size, self.metadata, self.isa, beside=beside
+            path, self.objects, self.parts(), self.weights_size, self.metadata, self.isa, beside=beside
         )
 
     @property
@@ -90,17 +91,46 @@ def build(
     objects = compile_objects(texts, isa, processes, effort)
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
-    passing = path is None
+    file = _new_file(isa) if path is None else Path(path)
+    package.link_library(file, objects, full, isa)
+    built = BuiltLibrary(file, objects, texts, full, isa, plan.weights_size, lambda: plan.weights, effort)
     if path is None:
-        suffix = ".wasm" if isa.triple.startswith("wasm") else ".so"
-        handle, name = tempfile.mkstemp(suffix=suffix, dir=temporary.folder())
-        os.close(handle)
-        path = name
-    package.link_library(path, objects, full, isa)
-    built = BuiltLibrary(Path(path), objects, texts, full, isa, plan, effort)
-    if passing:
-        weakref.finalize(built, Path(path).unlink, missing_ok=True)
+        weakref.finalize(built, file.unlink, missing_ok=True)
     return built
+
+
+def _new_file(isa: Isa) -> Path:
+    """A temporary one for a library."""
+    suffix = ".wasm" if isa.triple.startswith("wasm") else ".so"
+    handle, name = tempfile.mkstemp(suffix=suffix, dir=temporary.folder())
+    os.close(handle)
+    return Path(name)
+
+
+@dataclass(frozen=True)
+class KeptLibrary:
+    """A library without its weights, to be written down: `code` is its file."""
+
+    code: bytes
+    objects: list[bytes]
+    metadata: dict[str, Any]
+    isa: Isa
+    weights_size: int
+    effort: int
+
+    @classmethod
+    def of(cls, built: BuiltLibrary) -> KeptLibrary:
+        code = built.path.read_bytes()
+        return cls(code, built.objects, built.metadata, built.isa, built.weights_size, built.effort)
+
+    def built(self, parts: Callable[[], Parts], source: dict[str, str]) -> BuiltLibrary:
+        """The library in a file of its own; its LLVM IR is not there any more."""
+        file = _new_file(self.isa)
+        file.write_bytes(self.code)
+        metadata = {**self.metadata, "source": source}
+        built = BuiltLibrary(file, self.objects, [], metadata, self.isa, self.weights_size, parts, self.effort)
+        weakref.finalize(built, file.unlink, missing_ok=True)
+        return built
 
 
 def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from ...ir.types import bf16, f32, i8, u8
 from ...lowering.pipeline import Lowered, LoweringOptions
 from ...runtime.model import CompiledModel, Function, goes_beside
 from ...schedule import Schedule
-from ..base import Progress, Target
+from ..base import Progress, Target, Weights
 from .brgemm import panel_of, tile_shape
 from .isa import Isa
 from .rules import Machine, schedule_kernel
@@ -72,6 +73,16 @@ class LlvmTarget(Target):
         progress("compiling")
         built = build(lowered.module, codes, self.isa, metadata, plan=plan, effort=effort)
         return self.load(built, threads)
+
+    def keep(self, library: Any) -> tuple[Any, Weights] | None:
+        from .build import KeptLibrary
+
+        return KeptLibrary.of(library.built), tuple(library.built.parts())
+
+    def restore(self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]) -> Any:
+        library = self.load(kept.built(weights, source), threads)
+        library.metadata["source"] = source
+        return library
 
     def load(self, built: Any, threads: int | None) -> Any:
         """The library that runs `built` here; one for another machine can only be saved."""

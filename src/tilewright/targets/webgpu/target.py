@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...dialects import loop
 from ...dialects.func import entries
 from ...errors import CompileError, UnsupportedOperator
+from ...ir.constant import Constant
 from ...lowering.pipeline import Lowered, LoweringOptions
-from ..base import Progress, Target
+from ..base import Progress, Target, Weights
 from .program import RUN_TIME, host_program
 from .rules import schedule_kernel
 from .wgsl import print_shader
@@ -20,6 +23,10 @@ class WebgpuTarget(Target):
     name = "webgpu"
     code_level = "wgsl"
     suffixes = (".tar",)
+
+    def __init__(self) -> None:
+        self._built: WeakKeyDictionary[Any, tuple[Any, Weights]] = WeakKeyDictionary()
+        """What each library was made of, for `keep`."""
 
     @property
     def lowering(self) -> LoweringOptions:
@@ -71,5 +78,20 @@ class WebgpuTarget(Target):
         progress("generating WGSL")
         shaders = {k.sym_name: print_shader(k) for k in lowered.module.functions(loop.Kernel)}
         program, constants = host_program(lowered.module, shaders)
-        weights = [np.ascontiguousarray(c.array).reshape(-1) for c in constants]
-        return WebgpuLibrary(metadata, program, {n: s.text for n, s in shaders.items()}, weights)
+        kernels = {name: shader.text for name, shader in shaders.items()}
+        library = WebgpuLibrary(metadata, program, kernels, _flat(constants))
+        self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
+        return library
+
+    def keep(self, library: Any) -> tuple[Any, Weights] | None:
+        return self._built.get(library)
+
+    def restore(self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]) -> Any:
+        from ...runtime.webgpu import WebgpuLibrary
+
+        metadata, program, kernels = kept
+        return WebgpuLibrary({**metadata, "source": source}, program, kernels, _flat([c for _, c in weights()]))
+
+
+def _flat(constants: Sequence[Constant]) -> list[np.ndarray[Any, Any]]:
+    return [np.ascontiguousarray(c.array).reshape(-1) for c in constants]
