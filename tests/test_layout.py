@@ -20,6 +20,8 @@ ALLOWED: dict[str, set[str]] = {
     "disk_cache": set(),
     "temporary": set(),
     "opt_levels": {"errors"},
+    "user_code": {"disk_cache"},
+    "kept_weights": {"ir"},
     "samples": {"errors", "ir", "runtime"},
     "machine": {"disk_cache"},
     "ir": {"errors"},
