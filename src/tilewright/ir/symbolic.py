@@ -23,9 +23,10 @@ RESERVED = frozenset({"dense", "dense_resource", "false", "inf", "max", "min", "
 
 
 class Atom:
-    """A factor of a term. `key` orders atoms structurally; `expr` is the atom as an expression."""
+    """A factor of a term. `key` orders atoms structurally; `expr` is the atom as an expression; `depth` is as of `Expr`."""
 
-    __slots__ = ("expr", "key")
+    __slots__ = ("depth", "expr", "key")
+    depth: int
     key: tuple[Any, ...]
     expr: Expr
 
@@ -70,11 +71,13 @@ class Max(Binary):
 
 
 class Expr:
-    """A non-constant polynomial: `terms` are (coefficient, atoms) pairs in a canonical order; the constant has no atoms."""
+    """A non-constant polynomial: `terms` are (coefficient, atoms) pairs in a canonical order; the constant has no atoms. `depth` says how many
+    two-operand atoms are nested in each other."""
 
-    __slots__ = ("_bounds", "_free", "_key", "_text", "terms")
+    __slots__ = ("_bounds", "_free", "_key", "_text", "depth", "terms")
     _interned: ClassVar[dict[tuple[tuple[int, Monomial], ...], Expr]] = {}
     terms: tuple[tuple[int, Monomial], ...]
+    depth: int
     _bounds: Interval | None
     _free: frozenset[Expr] | None
     _key: Any
@@ -158,7 +161,9 @@ class Expr:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = _format(self)
+            from .symbolic_text import written
+
+            self._text = written(self)
         return self._text
 
     __repr__ = __str__
@@ -218,6 +223,7 @@ def _make(terms: dict[Monomial, int]) -> Dim:
     if found is None:
         found = object.__new__(Expr)
         found.terms = key
+        found.depth = max([a.depth for m, _ in items for a in m])
         found._bounds = found._free = found._text = found._key = None
         found = Expr._interned.setdefault(key, found)  # one for all threads, whoever comes first
     return found
@@ -329,6 +335,7 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
         found = object.__new__(Symbol)
         found.name, found.lower, found.upper, found.multiple_of = name, lower, upper, multiple_of
         found.key = (0, name, str(lower), str(upper), multiple_of)
+        found.depth = 0
         found.expr = _atom_expr(found)  # before any other thread sees it
         found = Symbol._interned.setdefault(key, found)
     return found.expr
@@ -337,6 +344,11 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
 def is_symbol(e: object) -> bool:
     """Whether `e` is a symbol alone."""
     return isinstance(e, Expr) and isinstance(e.atom, Symbol)
+
+
+def depth_of(e: Dim) -> int:
+    """How many two-operand atoms are nested in each other in an expression."""
+    return 0 if isinstance(e, int) else e.depth
 
 
 def _order(e: Dim) -> tuple[Any, ...]:
@@ -353,6 +365,7 @@ def _binary(kind: type[Binary], a: Dim, b: Dim) -> Expr:
     if found is None:
         found = object.__new__(kind)
         found.a, found.b = a, b
+        found.depth = 1 + max(depth_of(a), depth_of(b))
         found.key = (1 + (FloorDiv, Mod, Min, Max).index(kind), str(a), str(b), _order(a), _order(b))
         found.expr = _atom_expr(found)
         found = Binary._interned.setdefault(key, found)
@@ -819,30 +832,3 @@ def linear_in(e: Dim, sym: Expr) -> tuple[Dim, Dim] | None:
 def to_text(e: Dim) -> str:
     """Python syntax that `symbolic_text.parse` reads back."""
     return str(e)
-
-
-def _atom_text(atom: Atom, tight: bool) -> str:
-    if isinstance(atom, Symbol):
-        return atom.name
-    assert isinstance(atom, Binary)
-    if isinstance(atom, (Min, Max)):
-        return f"{'min' if isinstance(atom, Min) else 'max'}({atom.a}, {atom.b})"
-    left, right = (str(x) if isinstance(x, int) and x >= 0 or is_symbol(x) else f"({x})" for x in (atom.a, atom.b))
-    text = f"{left} {'//' if isinstance(atom, FloorDiv) else '%'} {right}"
-    return f"({text})" if tight else text
-
-
-def _format(e: Expr) -> str:
-    parts: list[str] = []
-    for c, atoms in e.terms:
-        magnitude = abs(c)
-        tight = len(atoms) > 1 or c != 1 or len(e.terms) > 1
-        factors = [_atom_text(a, tight) for a in atoms]
-        if magnitude != 1 or not atoms:
-            factors.insert(0, str(magnitude))
-        text = "*".join(factors)
-        if not parts:
-            parts.append(f"-{text}" if c < 0 else text)
-        else:
-            parts.append(f" - {text}" if c < 0 else f" + {text}")
-    return "".join(parts)

@@ -15,7 +15,7 @@ from ..dialects.tensor import extent, free_symbols_of, is_dynamic_symbol
 from ..ir.builder import Builder
 from ..ir.cleanup import cse, dce
 from ..ir.core import BlockArgument, Module, Operation, Value
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_le, substitute, symbol
+from ..ir.symbolic import Dim, Expr, depth_of, free_symbols, prove_le, substitute, symbol
 from ..ir.types import boolean, i64
 from .contraction import has_few_readers, match_contraction
 from .index_maps import (
@@ -39,6 +39,10 @@ HEAVY = frozenset(
 
 MAX_BODY = 160
 """Operations beyond which a body takes no more producers, so that registers and code size stay reasonable."""
+
+MAX_DEPTH = 3
+"""Divisions nested in each other in an index beyond which a body takes no more producers. A chain of reshapes and transpositions that do not cancel
+nests ever deeper; each step costs more to compute than a load, and to simplify more than all steps before it together."""
 
 Computation = tensor.Compute | tensor.Scatter
 
@@ -109,6 +113,8 @@ def _producer_of(read: tensor.Read) -> Producer | None:
     source: Value = read.source
     indices: tuple[Dim, ...] = tuple(read.indices)
     through = False
+    if _depth_behind(read) > MAX_DEPTH:
+        return None
     while isinstance(view := source.defining_op, tensor.Reshape):
         indices = reshape_index(indices, view.result.type.shape, view.x.type.shape)
         source = view.x
@@ -117,6 +123,22 @@ def _producer_of(read: tensor.Read) -> Producer | None:
     if not isinstance(op, tensor.Compute) or op.is_reduction:
         return None
     return Producer(op, indices, through)
+
+
+def _depth_behind(read: tensor.Read) -> int:
+    """How deep divisions may be nested in the indices of what a read's producer reads, substituted into the read's computation."""
+    own = max(map(depth_of, read.indices), default=0)
+    through = isinstance(read.source.defining_op, tensor.Reshape)
+    op = _behind_reshapes(read.source)
+    inner = [depth_of(e) for r in op.reads for e in r.indices] if isinstance(op, tensor.Compute) else []
+    return own + through + max(inner, default=0) if own + through else 0
+
+
+def _behind_reshapes(value: Value) -> Operation | None:
+    op = value.defining_op
+    while isinstance(op, tensor.Reshape):
+        op = op.x.defining_op
+    return op
 
 
 def _inline_splat(read: tensor.Read) -> bool:
@@ -178,7 +200,7 @@ def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) ->
         return reads == 0 and heavy == 0 and cheap <= 4
     if _belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
         return False  # it costs nothing as an epilogue; what only moves its elements can be composed further on
-    copies = sum(1 for r in consumer.reads if (p := _producer_of(r)) is not None and p.op is op)
+    copies = sum(1 for r in consumer.reads if _behind_reshapes(r.source) is op)
     repeated = not prove_le(_points(consumer), op.result.type.size)
     if not repeated and copies == 1:
         return True
