@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ import pytest
 from tilewright.dialects import graph
 from tilewright.ir.types import DType
 
-from . import every_operator
+from . import corners, every_operator
 from .__main__ import results
-from .check import LACKING, LEVELS, check, check_every_operator, compiled_for
+from .check import LACKING, LEVELS, Run, check, check_every_operator, compiled_for, judge
 from .generator import agrees, generate
 
 pytestmark = pytest.mark.every_isa
@@ -54,6 +55,21 @@ def test_levels_of_optimization(opt: str) -> None:
 def test_groups_around_others(seed: int) -> None:
     """Programs in which a group was formed around what lies between its members (the second time a loop), or of different points."""
     run_many("cpu", seed, 1)
+
+
+@pytest.mark.parametrize("level, seeds", [("fused", [*range(40), 83, 285]), ("cpu", range(40, 52))])
+def test_small_tensors(level: str, seeds: Iterable[int]) -> None:
+    run_small_tensors(LEVELS.get(level) or compiled_for(level), seeds)
+
+
+def run_small_tensors(run: Run, seeds: Iterable[int]) -> None:
+    failures = [failure for seed in seeds if (failure := judge(corners.generate(seed), run)) is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.slow
+def test_many_small_tensors() -> None:
+    run_small_tensors(compiled_for("cpu"), range(1000))
 
 
 @pytest.mark.parametrize("precision, count", [("bf16", 15), ("f16", 5)])

@@ -42,6 +42,11 @@ def test_tensors_without_dimensions(function: Any, inputs: Any) -> None:
     compiled_equals_eager(function, *inputs)
 
 
+def test_median_of_nothing() -> None:
+    x = torch.ones(0, 5)
+    compiled_equals_eager(lambda x: (x.median(), x.nanmedian()), x)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", [(2, 0, 3, 4), (0, 2, 3, 4), (2, 1, 0, 4)])
 def test_attention_over_nothing(shape: Any, causal: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
-from ....ir.types import i32, i64
+from ....ir.types import f32, i32, i64
 from ..importer import Node
 from ..registry import importer
 from .index import places, unbacked
@@ -85,12 +85,18 @@ def nanmedian(n: Node, x: Value, dim: int, keepdim: bool = False) -> tuple[Value
 
 @importer("aten.median.default")
 def median_of_all(n: Node, x: Value) -> Value:
-    return _median(n, x, None, skip=False)[0]
+    return _median_of_all(n, x, skip=False)
 
 
 @importer("aten.nanmedian.default")
 def nanmedian_of_all(n: Node, x: Value) -> Value:
-    return _median(n, x, None, skip=True)[0]
+    return _median_of_all(n, x, skip=True)
+
+
+def _median_of_all(n: Node, x: Value, skip: bool) -> Value:
+    if x.type.size == 0:
+        return n.converted(n.constant(math.nan, f32), x.type.dtype)
+    return _median(n, x, None, skip)[0]
 
 
 def _median(n: Node, x: Value, dim: int | None, skip: bool) -> tuple[Value, Value]:

@@ -1,0 +1,94 @@
+"""Random programs of tensors that have no dimension, one element or none, of all element types: where kernels are no loops and limits are reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.dialects import graph
+from tilewright.ir.constant import Constant
+from tilewright.ir.core import Value
+from tilewright.ir.symbolic import Dim
+from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+
+from .generator import MAKERS, Generator, Maker, Program
+
+G: Any = graph
+DTYPES = (boolean, i8, u8, i16, u16, i32, u32, i64, u64, f16, f16, bf16, f32, f32, f64)
+_ELEMENTWISE = frozenset(
+    "unary activation integer_unary logical_not binary comparison logical select cast broadcast reduction".split()
+)
+
+
+class Corners(Generator):
+    """Grows a program of small tensors, beginning with one of the operators below."""
+
+    def __init__(self, seed: int, max_steps: int) -> None:
+        makers = [(name, maker) for name, maker in MAKERS for _ in range(3 if name in _ELEMENTWISE else 1)]
+        super().__init__(seed, max_steps, makers=[*makers, *_OWN * (len(makers) // 8)], first=_OWN[seed % len(_OWN)][1])
+
+        self.main = DTYPES[seed % len(DTYPES)]
+
+    def dtype(self) -> DType:
+        """Mostly one type, so that values meet."""
+        return self.main if self.chance(0.7) else self.pick(DTYPES)  # type: ignore[no-any-return]
+
+    def _dim(self) -> Dim:
+        return self.pick([0, 1, 1, 1, 2, 3])  # type: ignore[no-any-return]
+
+    def _input_type(self) -> TensorType:
+        return TensorType(self.dtype(), tuple(self._dim() for _ in range(self.pick([0, 0, 0, 1, 1, 2]))))
+
+
+def _clamp(g: Generator) -> Any:
+    x = g.value("float", "int", "uint")
+    if x is None:
+        return None
+    low, high = (g.pick([None, -300, -1, 0, 1, 5, 127, 300]) for _ in range(2))
+    return g.builder(G.Clamp(x, minimum=low, maximum=high))
+
+
+def _expand(g: Generator) -> Any:
+    x: Value | None = g.value()
+    return (
+        None if x is None else g.builder(G.BroadcastTo(x, shape=(*(1 for _ in range(g.integer(1, 2))), *x.type.shape)))
+    )
+
+
+def _flip(g: Generator) -> Any:
+    x = g.value(rank=1)
+    return None if x is None else g.builder(G.Flip(x, axes=(g.integer(0, x.type.rank - 1),)))
+
+
+def _outer(g: Generator) -> Any:
+    """An outer product or a sum of products of vectors, of any type."""
+    x = g.value(rank=1)
+    if x is None or x.type.rank != 1:
+        return None
+    y = g.pick([v for v in g.values if v.type.dtype is x.type.dtype and v.type.shape == x.type.shape])
+    return g.builder(G.Einsum([x, y], equation=g.pick(["i,j->ij", "i,i->", "i,i->i"])))
+
+
+def _limit(g: Generator) -> Any:
+    """A constant at the end of its type's range, beside a value of that type."""
+    x = g.value("int", "uint")
+    if x is None:
+        return None
+    end = g.builder(G.Constant(value=Constant(np.asarray(g.pick(x.type.dtype.limits), x.type.dtype.numpy))))
+    return g.builder(G.OPERATORS[g.pick(["Min", "Max", "Eq", "Lt", "Ge"])](x, end))
+
+
+_OWN: list[tuple[str, Maker]] = [
+    ("clamp", _clamp),
+    ("expand", _expand),
+    ("flip", _flip),
+    ("outer", _outer),
+    ("limit", _limit),
+]
+
+
+def generate(seed: int, max_steps: int = 10) -> Program:
+    """The program of a seed."""
+    with np.errstate(all="ignore"):
+        return Corners(seed, max_steps).program()
