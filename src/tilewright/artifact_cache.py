@@ -57,12 +57,13 @@ class Options:
     target: Target
     precision: str | None
     opt: str
+    checks: bool
     user_code: str
     """`user_code.fingerprint`."""
 
     def key(self, *model: str) -> str:
         """The key of a model that is told by texts."""
-        options = repr((self.target.describe(), self.precision, self.opt, self.user_code))
+        options = repr((self.target.describe(), self.precision, self.opt, self.checks, self.user_code))
         return disk_cache.digest(compiler_fingerprint(), options, *model)
 
 

@@ -125,6 +125,7 @@ def compile(
     cache: bool = True,
     progress: Callable[[str], None] | None = None,
     opt: str = DEFAULT,
+    checks: bool = True,
     disable: Sequence[str] = (),
     check: bool = False,
     dump: str | Path | None = None,
@@ -140,6 +141,9 @@ def compile(
     (default: all cores of the process). `cache` False neither reads nor writes the cache of compiled models. `about` is what the artifact's metadata say beside (JSON's
     types, under names of your own); such artifacts are not kept in the cache. `opt` is the level of optimization: "O0" compiles fastest, "O1" leaves out what rearranges weights and
     tensors, "O2" runs all passes, "O3" has LLVM do its utmost as well; `library.report.passes` tells which passes ran.
+
+    `checks` False leaves out what compares indices with the dimensions they are for, and integer divisors with zero: then an index out of range
+    reads the nearest element, or writes nothing, and a division by zero gives any number (`docs/runtime.md`).
 
     For those who work on the compiler: `disable` names passes to leave out, `check` runs the module before and after each pass
     through the interpreter and compares, `dump` is a folder for the module after each pass.
@@ -160,7 +164,7 @@ def compile(
     threads, disable, dump = thread_count(threads), sorted(pass_names(disable)), dump_folder(dump)
     check_arguments(args, kwargs, dims)
     say = progress or (lambda stage: None)
-    keys, uncached = _cache_options(chosen, factors, level, cache and not (disable or check or dump or about))
+    keys, uncached = _cache_options(chosen, factors, level, checks, cache and not (disable or check or dump or about))
 
     file = None
     if (
@@ -174,6 +178,7 @@ def compile(
             say,
             precision=factors,
             opt=level,
+            checks=checks,
             disable=frozenset(disable),
             check=check,
             dump=dump,
@@ -195,7 +200,7 @@ def compile(
 
 
 def _cache_options(
-    target: Target, precision: DType | None, opt: OptLevel, wanted: bool
+    target: Target, precision: DType | None, opt: OptLevel, checks: bool, wanted: bool
 ) -> tuple[artifact_cache.Options | None, str]:
     """What the cache's keys hold beside the model; or None, and why the cache is not used though it is `wanted`."""
     if not wanted or not target.runs_here:
@@ -206,7 +211,7 @@ def _cache_options(
         code = user_code.fingerprint(target)
     except user_code.UnknownContents as error:
         return None, str(error)
-    return artifact_cache.Options(target, None if precision is None else precision.name, opt.name, code), ""
+    return artifact_cache.Options(target, None if precision is None else precision.name, opt.name, checks, code), ""
 
 
 def _from_file(
@@ -299,6 +304,7 @@ class Compilation:
         *,
         precision: DType | None = None,
         opt: OptLevel | None = None,
+        checks: bool = True,
         disable: frozenset[str] = frozenset(),
         check: bool = False,
         dump: str | Path | None = None,
@@ -313,6 +319,7 @@ class Compilation:
         self.file = file
         """The model's, and its key in the cache."""
         self.progress = progress
+        self.checks = checks and target.has_checks
         self.opt = opt or opt_level(DEFAULT)
         self.disable, self.check, self.dump = disable | self.opt.without, check, dump
         self.report = Report(opt=self.opt.name)
@@ -330,7 +337,11 @@ class Compilation:
     ) -> CompiledModel:
         """Import, optimize, lower, generate code, link, load."""
         module = self._stage("import", lambda: import_model(model, args, kwargs, dims))
+        from .transforms.checks import remove_checks
         from .transforms.separate import separate
+
+        if not self.checks:
+            remove_checks(module)
 
         parts = separate(module)
         if parts is not None:
@@ -345,7 +356,7 @@ class Compilation:
 
         libraries = []
         options: dict[str, Any] = {
-            "opt": self.opt, "disable": self.disable, "check": self.check, "dump": self.dump, "cache": self.cache
+            "opt": self.opt, "checks": self.checks, "disable": self.disable, "check": self.check, "dump": self.dump, "cache": self.cache
         }  # fmt: skip
         for part in parts:
             if not part.interpreted:
@@ -360,6 +371,7 @@ class Compilation:
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "opt": self.opt.name,
+            "checks": self.checks,
             "kernels": [kernel for library in libraries for kernel in library.metadata["kernels"]],
         }
         mixed = MixedModel(module, parts, libraries, metadata)
@@ -428,6 +440,10 @@ class Compilation:
         Raises:
             UnsupportedOperatorError: lists all that the target cannot express.
         """
+        from .transforms.checks import remove_checks
+
+        if not self.checks:
+            remove_checks(module)
         self._optimize(module)
         return self._lower(module)
 
@@ -526,6 +542,7 @@ class Compilation:
             "target": self.target.describe(),
             "precision": None if self.precision is None else self.precision.name,
             "opt": self.opt.name,
+            "checks": self.checks,
             "passes": self.report.passes,
             "contractions": lowered.contractions,
             "conversions": lowered.conversions,

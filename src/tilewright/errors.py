@@ -14,8 +14,10 @@ __all__ = [
     "ArtifactError",
     "CompileError",
     "DimsWarning",
+    "DivisionError",
     "EngineError",
     "InternalError",
+    "OutOfRangeError",
     "OverloadedError",
     "RequestError",
     "ShapeError",
@@ -88,6 +90,14 @@ def _again(message: str, operators: tuple[UnsupportedOperator, ...]) -> Unsuppor
 
 class ShapeError(TilewrightError, ValueError):
     """An argument's name, rank, shape or data type is not what the model takes."""
+
+
+class OutOfRangeError(TilewrightError, IndexError):
+    """A model met an index outside of the dimension it is for."""
+
+
+class DivisionError(TilewrightError, ZeroDivisionError):
+    """A model divided an integer by zero."""
 
 
 class ArtifactError(TilewrightError):

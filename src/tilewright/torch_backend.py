@@ -25,8 +25,8 @@ class FallbackWarning(UserWarning):
         self.operators = tuple(operators)
 
 
-OPTIONS = {"fallback": True, "threads": None, "precision": None}
-"""What ``torch.compile(..., options={...})`` may say. `fallback` False: a graph that cannot be compiled is an error; `threads` and `precision` as
+OPTIONS = {"fallback": True, "threads": None, "precision": None, "checks": True}
+"""What ``torch.compile(..., options={...})`` may say. `fallback` False: a graph that cannot be compiled is an error; `threads`, `precision` and `checks` as
 `tilewright.compile` takes them, `threads` None being ``torch.get_num_threads()`` at the time of compilation."""
 
 
@@ -152,7 +152,7 @@ def _library(graph: GraphImporter, options: Mapping[str, Any]) -> Any:
     if module is None:
         return None
     threads = options["threads"] or torch.get_num_threads()
-    return compile(module, threads=threads, precision=options["precision"])
+    return compile(module, threads=threads, precision=options["precision"], checks=options["checks"])
 
 
 def _register() -> None:

@@ -37,6 +37,7 @@ from .common import (
 @click.option(
     "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
 )
+@click.option("--no-checks", is_flag=True, help="Trust that indices are in range and integer divisors not zero.")
 @click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
 def command(
     model: str,
@@ -47,6 +48,7 @@ def command(
     precision: str | None,
     weights: str,
     opt: str,
+    no_checks: bool,
     verify: bool,
 ) -> int:
     """Compile MODEL to an artifact.
@@ -71,6 +73,7 @@ def command(
             progress=progress,
             opt=opt,
             cache=cache_wanted(),
+            checks=not no_checks,
         )
         progress("writing")
         library.save(output, weights=weights)

@@ -17,7 +17,7 @@ from ..ir.interpreter import Frame
 from ..ir.symbolic import prove_eq, prove_le
 from ..ir.types import BufferType, Type, i64
 from .loop import Kernel
-from .tensor import bind_size, check, run_while
+from .tensor import ERRORS, bind_size, check, run_while
 
 ARENA_SIZE = "tw.arena_size"
 """Attribute of a planned host function: bytes of the arena, over the function's shape symbols."""
@@ -244,18 +244,19 @@ class If(Operation):
 
 @operation
 class Check(Operation):
-    """Ends the run with `message` if the byte in the buffer `condition` is 0."""
+    """Ends the run with `message`, reported as `error`, if the byte in the buffer `condition` is 0."""
 
     name = "host.check"
     effects = Effect.READ | Effect.WRITE
     condition: Operand
     message: Attr
+    error: Attr = ERRORS[0]
 
     def infer_types(self) -> Sequence[Type]:
         return ()
 
     def interpret(self, env: Any, condition: Any) -> Any:
-        return check(self, condition)
+        return check(self, condition, self.error)
 
 
 @operation

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import DivisionError, OutOfRangeError
 from ..ir.core import (
     Attr,
     Block,
@@ -597,27 +598,35 @@ def bind_size(op: Operation, env: Any, count: Any) -> Any:
     return ()
 
 
+ERRORS = ("program", "index", "division")
+"""What a check that fails may report: the model's own condition, an index out of range, a division by zero."""
+
+
 @operation
 class Check(Operation):
-    """Ends the run with `message` unless `condition`, a bool scalar, holds."""
+    """Ends the run with `message`, reported as `error` (of `ERRORS`), unless `condition`, a bool scalar, holds."""
 
     name = "tensor.check"
     effects = Effect.WRITE
     condition: Operand
     message: Attr
+    error: Attr = ERRORS[0]
 
     def infer_types(self) -> Sequence[Type]:
         return ()
 
     def interpret(self, env: Any, condition: Any) -> Any:
-        return check(self, condition)
+        return check(self, condition, self.error)
 
 
-def check(op: Operation, condition: Any) -> Any:
+def check(op: Operation, condition: Any, error: str = ERRORS[0]) -> Any:
     """Raise the message of `op` unless the condition holds."""
-    if not condition.all():
-        raise IRError(op.attributes["message"], op)
-    return ()
+    if condition.all():
+        return ()
+    message = op.attributes["message"]
+    if error == "index":
+        raise OutOfRangeError(message)
+    raise DivisionError(message) if error == "division" else IRError(message, op)
 
 
 @operation

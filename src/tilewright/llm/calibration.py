@@ -71,7 +71,9 @@ def calibrate(
         return [total for x in wide for total in (tnp.sum(tnp.abs(x), 0), tnp.sum(tnp.square(x), 0))]
 
     function = (sums, (np.zeros(2, np.int32),), {"tokens": {0: f"tokens<={window}"}})
-    with compile({"sums": function}, target=target, precision=precision, progress=progress, cache=False) as library:
+    with compile(
+        {"sums": function}, target=target, precision=precision, progress=progress, checks=False, cache=False
+    ) as library:
         by_input = {id(x): ActivationStatistics(x.shape[-1]) for x in inputs.values()}
         for start in range(0, len(tokens), window):
             if progress:

@@ -132,6 +132,7 @@ def compile_library(
         opt=opt,
         threads=threads,
         progress=progress,
+        checks=False,  # the engine gives tokens and places that there are
         about={"llm": about},
         cache=False,  # which keeps whole artifacts
     )

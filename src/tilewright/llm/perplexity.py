@@ -115,7 +115,7 @@ class CompiledScorer:
         pages = Pages(self.options.page_count, self.options.cache_dtype)
         self.library = compile(
             {name: self._function(model, pages, NUMERICS[name]) for name in numerics},
-            target=target, precision=options.precision, progress=progress, cache=False,
+            target=target, precision=options.precision, progress=progress, checks=False, cache=False,
         )  # fmt: skip
 
     def _function(self, model: CausalLM, pages: Pages, dtype: DType) -> Any:

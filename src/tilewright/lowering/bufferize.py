@@ -169,7 +169,7 @@ class _Bufferizer:
                 elif isinstance(op, tensor.BindSize):
                     builder(host.BindSize(self.buffers[op.count], symbol=op.symbol))
                 elif isinstance(op, tensor.Check):
-                    builder(host.Check(self.buffers[op.condition], message=op.message))
+                    builder(host.Check(self.buffers[op.condition], message=op.message, error=op.error))
                 else:
                     raise IRError(
                         "stands between kernels, where only constants, groups, views, loops and branches may", op

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilewright.artifact.trailer import damaged
-from tilewright.errors import ArtifactError, InternalError, ShapeError, TilewrightError
+from tilewright.errors import ArtifactError, DivisionError, InternalError, OutOfRangeError, ShapeError, TilewrightError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
 from tilewright.runtime.nested import Nested
@@ -62,6 +62,8 @@ _EXCEPTIONS: dict[int, type[TilewrightError]] = {
     7: TilewrightError,
     8: TilewrightError,
     9: ArtifactError,
+    10: OutOfRangeError,
+    11: DivisionError,
 }
 
 

@@ -37,6 +37,9 @@ class Target(ABC):
         """Of artifacts in the cache."""
         return self.suffixes[0]
 
+    has_checks: bool = True
+    """Whether a run can end with an error: where not, indices and divisors go unchecked."""
+
     runs_here: bool = True
     """Whether this process can load and run what is compiled."""
 

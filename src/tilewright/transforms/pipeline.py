@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..ir.cleanup import cse, dce
 from ..ir.core import Module
 from ..ir.passes import Pipeline
+from .checks import drop_known_checks
 from .choose_layout import choose_layout
 from .flatten_indices import flatten_indices
 from .fold_batch_norm import fold_batch_norm
@@ -23,7 +24,9 @@ GRAPH_PASSES: list[Callable[[Module], object]] = [
     update_slices,
     integer_contractions,
     fold_constants,
+    drop_known_checks,
     simplify,
+    drop_known_checks,
     cse,
     recognize,
     fold_batch_norm,

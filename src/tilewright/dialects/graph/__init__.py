@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import (
     attention,
+    checks,
     contract,
     control_flow,
     conv,
@@ -34,6 +35,7 @@ _modules = (
     attention,
     scan,
     control_flow,
+    checks,
     random,
     linalg,
     quantized,

@@ -572,7 +572,7 @@ class Clamp(Activation):
         if x.dtype is boolean:
             raise IRError("is not defined for bool", self)
 
-    def _limits(self) -> tuple[Any, Any]:
+    def limits(self) -> tuple[Any, Any]:
         """The limits as numbers that the element type has."""
         dtype = tensor_type(self.x).dtype
         if not dtype.is_integer:
@@ -581,12 +581,12 @@ class Clamp(Activation):
         return tuple(v if v is None else min(max(v, low), high) for v in (self.minimum, self.maximum))  # type: ignore[return-value]
 
     def array_function(self, x: Any) -> Any:
-        low, high = self._limits()
+        low, high = self.limits()
         x = x if low is None else np.maximum(x, low)
         return x if high is None else np.minimum(x, high)
 
     def scalar_function(self, x: Scalar) -> Scalar:
-        low, high = self._limits()
+        low, high = self.limits()
         x = x if low is None else x.max(low)
         return x if high is None else x.min(high)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...dialects import graph as g
+from ...dialects.graph.checks import division_message, index_message
 from ...errors import CompileError
 from ...ir.constant import Constant
 from ...ir.core import Operation, Value
@@ -178,6 +179,17 @@ class Node:
         self.read.update(names)
 
     # -- Building ----------------------------------------------------------------------------------------------------------------
+
+    def expect_index(self, indices: Value, size: Dim) -> None:
+        """Have the run end where an element of `indices` is outside of a dimension of `size` elements; negative ones count from its end."""
+        message = index_message(f"node {self.location}", size)
+        self.importer.builder.insert(g.CheckIndex(indices, message=message, size=size))
+
+    def expect_divisor(self, x: Value) -> None:
+        """Have the run end where integers are divided by zero."""
+        if x.type.dtype.is_integer:
+            message = division_message(f"node {self.location}")
+            self.importer.builder.insert(g.CheckDivisor(x, message=message))
 
     def emit(self, op: Operation) -> Any:
         """Insert an operator; its result (a tuple when there are several). Small constant results are computed at once."""

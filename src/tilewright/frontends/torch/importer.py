@@ -17,6 +17,7 @@ import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.func import Func, Return
+from ...dialects.graph.checks import division_message, index_message
 from ...errors import InternalError
 from ...ir.builder import Builder
 from ...ir.cleanup import dce
@@ -68,6 +69,16 @@ class Node:
         return part_dtype_of(val.dtype, str(self.location))
 
     # -- Building ----------------------------------------------------------------------------------------------------------------
+
+    def expect_index(self, indices: Value, size: Dim, *, wraps: bool = True) -> None:
+        """Have the run end where an element of `indices` is outside of a dimension of `size` elements; `wraps`: negative ones count from its end."""
+        message = index_message(self.location, size, wraps)
+        self.importer.builder.insert(g.CheckIndex(indices, message=message, size=size, wraps=wraps))
+
+    def expect_divisor(self, x: Value) -> None:
+        """Have the run end where integers are divided by zero."""
+        if x.type.dtype.is_integer:
+            self.importer.builder.insert(g.CheckDivisor(x, message=division_message(self.location)))
 
     def emit(self, op: Operation) -> Any:
         """Insert an operator; its result, or a tuple of them. One that folds to an existing value or a constant is not inserted."""

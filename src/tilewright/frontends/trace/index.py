@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from ...dialects import graph as g
+from ...dialects.graph.checks import index_message
 from ...ir.symbolic import Dim, Expr, prove_le, smax, smin
 from ...ir.types import boolean, i64
 from .pointwise import astype, clip
 from .reductions import axes_of
 from .shapes import arange, broadcast_to, common_shape, expand_dims, moveaxis, ravel, reshape, stack
-from .tensor import Tensor, apply, as_tensor, concrete, function
-from .tracing import current
+from .tensor import Tensor, apply, as_tensor, concrete, function, value_of
+from .tracing import current, user_location
 
 
 def take_index(x: Tensor, index: Any) -> Tensor:
@@ -174,6 +175,10 @@ def _gather(x: Tensor, places: list[int], arrays: list[Tensor], result: int) -> 
 
 
 def _check(index: Tensor, n: Dim) -> None:
+    trace = current()
+    if index.is_traced and trace is not None:
+        place = user_location("index")
+        trace.builder.insert(g.CheckIndex(value_of(index), message=index_message(place, n), size=n, location=place))
     if not index.is_traced and isinstance(n, int) and index.size:
         array = index.numpy()
         if array.min() < -n or array.max() >= n:

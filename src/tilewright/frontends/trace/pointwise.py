@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...dialects import graph as g
 from ...dialects.graph.elementwise import BINARY, UNARY
 from ...ir.types import DType, boolean, i64
@@ -68,13 +70,24 @@ def isfinite(x: Any) -> Tensor:
 
 # What an arithmetic operator means on bools: NumPy's.
 _ON_BOOLS = {"add": "or", "mul": "and"}
+# An integer divided by zero gives 0.
+_DIVISIONS = ("floordiv", "mod", "rem")
+
+
+def _is_number(divisor: Any) -> bool:
+    """Whether a divisor is a number other than zero."""
+    return isinstance(divisor, (int, np.integer)) and divisor != 0
 
 
 def _attach_binary(name: str, operator: str, at_least: Callable[[DType], DType] | None = None) -> None:
     def binary(a: Any, b: Any) -> Tensor:
+        divisor = b
         a, b = together(a, b, at_least=at_least)
         chosen = _ON_BOOLS.get(operator, operator) if a.type.dtype is boolean else operator
-        return apply(BINARY[chosen], a, b)  # type: ignore[no-any-return]
+        result = apply(BINARY[chosen], a, b)
+        if operator in _DIVISIONS and b.type.dtype.is_integer and not _is_number(divisor):
+            return where(b == 0, 0, result)
+        return result  # type: ignore[no-any-return]
 
     FUNCTIONS[name] = binary
     binary.__name__ = name

@@ -495,9 +495,9 @@ int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, i
   return 0;
 }
 
-int32_t tw_raise(tw_context* context, const char* message) {
-  context->raised = TW_ERROR_PROGRAM;
-  return tw_fail(TW_ERROR_PROGRAM, "%s", message);
+int32_t tw_raise(tw_context* context, int32_t status, const char* message) {
+  context->raised = status;
+  return tw_fail(status, "%s", message);
 }
 
 static void* report_memory(tw_context* context, int64_t size) {

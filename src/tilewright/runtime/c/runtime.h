@@ -140,9 +140,9 @@ extern const tw_blob tw_blob_metadata; /* JSON and a final zero byte, which `siz
 int32_t tw_launch(tw_context* context, int32_t kernel_index, tw_kernel kernel, int64_t extent, int64_t grain,
                   void* const* buffers, const int64_t* dims);
 
-/* Reports a failure from `main` (not from a kernel): `message` becomes tw_last_error(). Returns nonzero, to be
- * returned in turn. */
-int32_t tw_raise(tw_context* context, const char* message);
+/* Reports a failure from `main` (not from a kernel): `message` becomes tw_last_error(), and tw_run returns `status`, a
+ * tw_status. Returns nonzero, to be returned in turn. */
+int32_t tw_raise(tw_context* context, int32_t status, const char* message);
 
 /* Memory of at least `size` bytes, 64-byte aligned: block `index` of the context, which other calls with the same index may move. With `keep`
  * its first bytes stay what they were. NULL, reported, when there is no memory; then `main` returns 1. */

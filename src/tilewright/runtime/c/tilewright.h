@@ -70,7 +70,9 @@ typedef enum {
   TW_ERROR_DAMAGED = 6,  /* the weights are not those the model was compiled with */
   TW_ERROR_BUSY = 7,     /* the context is running in another thread */
   TW_ERROR_PROGRAM = 8,  /* the model's own program reported a failure */
-  TW_ERROR_FILE = 9      /* the file of weights cannot be read */
+  TW_ERROR_FILE = 9,     /* the file of weights cannot be read */
+  TW_ERROR_INDEX = 10,   /* the model met an index outside of the dimension it is for */
+  TW_ERROR_DIVISION = 11 /* the model divided an integer by zero */
 } tw_status;
 
 /* Flags of tw_options. */

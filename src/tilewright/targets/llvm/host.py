@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ABI_VERSION = 3
 _UNBOUNDED = (1 << 63) - 1
 _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
+_STATUS = {"program": 8, "index": 10, "division": 11}
+"""What the C interface reports for the errors of checks."""
 _ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
 _TENSOR = "{ ptr, i32, i32, i32, i32 }"
 _SYMBOL = "{ ptr, i64, i64 }"
@@ -134,7 +136,7 @@ class _Tables:
                 "declare ptr @tw_block(ptr, i32, i64, i32)",
                 "declare ptr @tw_late_output(ptr, i32, i64)",
                 "declare i32 @tw_prepare_scratch(ptr, ptr)",
-                "declare i32 @tw_raise(ptr, ptr)",
+                "declare i32 @tw_raise(ptr, i32, ptr)",
                 "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
                 "declare i64 @llvm.smax.i64(i64, i64)",
                 "declare i64 @llvm.smin.i64(i64, i64)",
@@ -451,7 +453,7 @@ class _Program:
                 self._branches(op)
             elif isinstance(op, host.Check):
                 failed = emit.op(f"icmp eq i8 {emit.load('i8', places[op.condition], 1)}, 0")
-                self._fail(failed, op.message)
+                self._fail(failed, op.message, _STATUS[op.error])
             elif isinstance(op, host.BindSize):
                 self._bind(op.symbol, emit.load("i64", places[op.count], 8), str(op.location.portable))
             elif not op.terminator:
@@ -500,11 +502,11 @@ class _Program:
             wrong, f"the shape ({shape}) computed at {op.location.portable} has not as many elements as its tensor"
         )
 
-    def _fail(self, condition: str, message: str) -> None:
+    def _fail(self, condition: str, message: str, status: int = _STATUS["program"]) -> None:
         """Where `condition` holds, end the run with a message."""
         with self.emit.when(condition):
             text = self.printer.tables.string(message)
-            self._stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, ptr {text})"))
+            self._stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, i32 {status}, ptr {text})"))
 
     def _present(self, pointer: str) -> str:
         """`pointer`, which is null where there is no memory: that has been reported."""

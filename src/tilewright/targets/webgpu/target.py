@@ -21,6 +21,7 @@ from .wgsl import print_shader
 
 class WebgpuTarget(Target):
     name = "webgpu"
+    has_checks = False
     code_level = "wgsl"
     suffixes = (".tar",)
 

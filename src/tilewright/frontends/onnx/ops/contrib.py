@@ -90,6 +90,7 @@ def _embed_layer_norm(n: Node) -> Any:
     places = n.optional(8)
     if places is None:
         places = n.emit(g.Iota(shape=(1, rows), axis=1))
+    n.expect_index(words, n.value(2).type.shape[0])
     total = n.emit(g.Gather(n.value(2), words, axis=0))
     total = n.emit(g.Add(total, n.emit(g.Gather(n.value(3), places, axis=0))))
     if n.has(4):

@@ -75,6 +75,8 @@ def _unary(n: Node) -> Value:
 
 @importer(*_BINARY)
 def _binary(n: Node) -> Value:
+    if n.op_type == "Div":
+        n.expect_divisor(n.value(1))
     return n.emit(_BINARY[n.op_type](n.value(0), n.value(1)))  # type: ignore[no-any-return]
 
 
@@ -118,6 +120,7 @@ def _mean(n: Node) -> Value:
 
 @importer("Mod")
 def _mod(n: Node) -> Value:
+    n.expect_divisor(n.value(1))
     return n.emit((g.Rem if n.attr("fmod", 0) else g.Mod)(n.value(0), n.value(1)))  # type: ignore[no-any-return]
 
 

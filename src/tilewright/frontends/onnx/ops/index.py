@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
-from ....ir.symbolic import Expr, prove_le, prove_lt
+from ....ir.symbolic import Dim, Expr, prove_le, prove_lt
 from ....ir.types import boolean, i64
 from .elementwise import cast
 from .run_time import Arithmetic
@@ -33,17 +34,31 @@ def _gather(n: Node) -> Value:
             # A fixed place is a slice: no index reaches the generated code.
             y = slice_(n, x.value, axis, known[0], known[0] + len(known))
             return y if indices.rank else reshape(n, y, (*x.shape[:axis], *x.shape[axis + 1 :]))
+    n.expect_index(indices.value, d)
     return n.emit(g.Gather(x.value, indices.value, axis=axis))  # type: ignore[no-any-return]
 
 
 @importer("GatherElements")
 def _gather_elements(n: Node) -> Value:
-    return n.emit(g.GatherElements(n.value(0), n.value(1), axis=n.attr("axis", 0)))  # type: ignore[no-any-return]
+    x, indices, axis = n.value(0), n.value(1), n.attr("axis", 0)
+    n.expect_index(indices, x.type.shape[axis])
+    return n.emit(g.GatherElements(x, indices, axis=axis))  # type: ignore[no-any-return]
 
 
 @importer("GatherND")
 def _gather_nd(n: Node) -> Value:
-    return n.emit(g.GatherNd(n.value(0), n.value(1), batch_dims=n.attr("batch_dims", 0)))  # type: ignore[no-any-return]
+    x, indices, batch = n.value(0), n.value(1), n.attr("batch_dims", 0)
+    _expect_vectors(n, indices, x.type.shape[batch:])
+    return n.emit(g.GatherNd(x, indices, batch_dims=batch))  # type: ignore[no-any-return]
+
+
+def _expect_vectors(n: Node, indices: Value, shape: Sequence[Dim]) -> None:
+    """Have the run end where an index vector, of the last dimension of `indices`, is outside of the first dimensions of `shape`."""
+    axis = indices.type.rank - 1
+    depth = indices.type.shape[axis]
+    if isinstance(depth, int):
+        for k, size in enumerate(shape[:depth]):
+            n.expect_index(slice_(n, indices, axis, k, k + 1) if depth > 1 else indices, size)
 
 
 _COMBINERS = {"none": None, "add": "sum", "mul": "prod", "max": "max", "min": "min"}
@@ -52,12 +67,16 @@ _COMBINERS = {"none": None, "add": "sum", "mul": "prod", "max": "max", "min": "m
 @importer("ScatterElements", "Scatter")
 def _scatter_elements(n: Node) -> Value:
     combiner = _COMBINERS[n.attr("reduction", "none")]
-    return n.emit(g.ScatterElements(n.value(0), n.value(1), n.value(2), axis=n.attr("axis", 0), combiner=combiner))  # type: ignore[no-any-return]
+    x, indices, axis = n.value(0), n.value(1), n.attr("axis", 0)
+    n.expect_index(indices, x.type.shape[axis])
+    return n.emit(g.ScatterElements(x, indices, n.value(2), axis=axis, combiner=combiner))  # type: ignore[no-any-return]
 
 
 @importer("ScatterND")
 def _scatter_nd(n: Node) -> Value:
-    return n.emit(g.ScatterNd(n.value(0), n.value(1), n.value(2), combiner=_COMBINERS[n.attr("reduction", "none")]))  # type: ignore[no-any-return]
+    x, indices, combiner = n.value(0), n.value(1), _COMBINERS[n.attr("reduction", "none")]
+    _expect_vectors(n, indices, x.type.shape)
+    return n.emit(g.ScatterNd(x, indices, n.value(2), combiner=combiner))  # type: ignore[no-any-return]
 
 
 @importer("TensorScatter")

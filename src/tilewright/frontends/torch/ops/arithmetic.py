@@ -58,6 +58,7 @@ def div(n: Node, a: Any, b: Any) -> Value:
 def div_mode(n: Node, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
     dtype = n.result_dtype()
     x, y = both(n, a, b, dtype)
+    n.expect_divisor(y)
     if rounding_mode == "floor":
         return n.binary("floordiv", x, y)
     quotient = n.binary("div", x, y)
@@ -66,13 +67,16 @@ def div_mode(n: Node, a: Any, b: Any, *, rounding_mode: str | None = None) -> Va
 
 @importer("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(n: Node, a: Any, b: Any) -> Value:
-    return n.binary("floordiv", *both(n, a, b, n.result_dtype()))
+    x, y = both(n, a, b, n.result_dtype())
+    n.expect_divisor(y)
+    return n.binary("floordiv", x, y)
 
 
 @importer("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
 def remainder(n: Node, a: Any, b: Any) -> Value:
     """Python's, but a remainder of zero keeps the dividend's sign."""
     x, y = both(n, a, b, n.result_dtype())
+    n.expect_divisor(y)
     if not x.type.dtype.is_float:
         return n.binary("mod", x, y)
     rest, zero = n.binary("rem", x, y), n.constant(0.0, x.type.dtype)
@@ -83,7 +87,9 @@ def remainder(n: Node, a: Any, b: Any) -> Value:
 
 @importer("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(n: Node, a: Any, b: Any) -> Value:
-    return n.binary("rem", *both(n, a, b, n.result_dtype()))
+    x, y = both(n, a, b, n.result_dtype())
+    n.expect_divisor(y)
+    return n.binary("rem", x, y)
 
 
 @importer("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")

@@ -17,6 +17,7 @@ from .shape import sliced
 
 @importer("aten.embedding.default")
 def embedding(n: Node, table: Value, indices: Value, *_: Any) -> Value:
+    n.expect_index(indices, table.type.shape[0], wraps=False)
     return n.emit(g.Gather(table, indices, axis=0))  # type: ignore[no-any-return]
 
 
@@ -24,6 +25,7 @@ def embedding(n: Node, table: Value, indices: Value, *_: Any) -> Value:
 def index_select(n: Node, x: Value, dim: int, indices: Value) -> Value:
     axis = dim % max(x.type.rank, 1)
     line = x if x.type.rank else n.reshape(x, (1,))
+    n.expect_index(indices, line.type.shape[axis], wraps=False)
     return n.reshape(n.emit(g.Gather(line, indices, axis=axis)), n.result_shape())
 
 
@@ -42,6 +44,7 @@ def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
 
 @importer("aten.take.default")
 def take(n: Node, x: Value, indices: Value) -> Value:
+    n.expect_index(indices, x.type.size)
     return n.emit(g.Gather(n.reshape(x, (x.type.size,)), indices, axis=0))  # type: ignore[no-any-return]
 
 
@@ -50,6 +53,7 @@ def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None = None) ->
     if dim is None:
         return take(n, x, n.reshape(indices, (indices.type.size,)))
     axis = dim % x.type.rank
+    n.expect_index(indices, x.type.shape[axis])
     shape = broadcast_shapes(*([*v.type.shape[:axis], 1, *v.type.shape[axis + 1 :]] for v in (x, indices)))
     x = n.broadcast(x, (*shape[:axis], x.type.shape[axis], *shape[axis + 1 :]))
     indices = n.broadcast(indices, (*shape[:axis], indices.type.shape[axis], *shape[axis + 1 :]))
@@ -62,7 +66,9 @@ def gather(n: Node, x: Value, dim: int, indices: Value, **_: Any) -> Value:
         return n.broadcast(n.scalar(0, x.type.dtype), n.result_shape())
     if not (x.type.rank and indices.type.rank):  # one of them counts as a vector of one element
         line, where = (n.reshape(v, (v.type.size,)) for v in (x, indices))
+        n.expect_index(where, line.type.size, wraps=False)
         return n.reshape(n.emit(g.Gather(line, where, axis=0)), n.result_shape())
+    n.expect_index(indices, x.type.shape[dim], wraps=False)
     return n.emit(g.GatherElements(x, indices, axis=dim % x.type.rank))  # type: ignore[no-any-return]
 
 
@@ -80,8 +86,8 @@ def places(n: Node, mask: Value, size: Any = None) -> list[Value]:
     return [n.reshape(sliced(n, found, 1, d, 1), (count,)) for d in range(mask.type.rank)]
 
 
-def _indexed(n: Node, indices: Sequence[Value | None], size: Any = 0) -> tuple[list[int], list[Value]]:
-    """Indexed dimensions and their index tensors; a mask stands for the places where it holds, `size` in number for torch."""
+def _indexed(n: Node, x: Value, indices: Sequence[Value | None], size: Any = 0) -> tuple[list[int], list[Value]]:
+    """Indexed dimensions of `x` and their index tensors; a mask stands for the places where it holds, `size` in number for torch."""
     dims: list[int] = []
     given: list[Value] = []
     d = 0
@@ -97,6 +103,8 @@ def _indexed(n: Node, indices: Sequence[Value | None], size: Any = 0) -> tuple[l
             d += len(found)
         else:
             if i is not None:
+                if "_unsafe" not in str(n.fx.target):
+                    n.expect_index(i, x.type.shape[d])
                 given.append(i)
                 dims.append(d)
             d += 1
@@ -153,7 +161,7 @@ def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
 @importer("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
     """NumPy's advanced indexing: index tensors broadcast; their dimensions stand at the first one's place if adjacent, else in front."""
-    dims, given = _indexed(n, indices, unbacked(n))
+    dims, given = _indexed(n, x, indices, unbacked(n))
     if not dims:
         return x
     if len(dims) == 1:
@@ -179,7 +187,7 @@ def index_put(n: Node, x: Value, indices: Sequence[Value | None], values: Value,
         if values.type.size == 1:
             mask = n.reshape(mask, (*mask.type.shape, *[1] * (x.type.rank - mask.type.rank)))
             return n.emit(g.Select(mask, n.reshape(n.cast(values, x.type.dtype), ()), x))  # type: ignore[no-any-return]
-    dims, given = _indexed(n, indices)
+    dims, given = _indexed(n, x, indices)
     rest = [d for d in range(x.type.rank) if d not in dims]
     vectors, shape = _index_vectors(n, given)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))

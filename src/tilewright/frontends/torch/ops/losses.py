@@ -24,6 +24,7 @@ def _cross_entropy(
     target = n.cast(target, i64)  # a class that is passed over may be negative
     skipped = n.binary("eq", target, n.constant(ignored, i64))
     known = n.emit(g.Select(skipped, n.constant(0, i64), target))
+    n.expect_index(known, classes, wraps=False)
     own = n.emit(g.GatherElements(logits, n.reshape(known, (rows, 1)), axis=1))
     loss = n.binary("sub", n.emit(g.LogSumExp(logits, axes=(1,))), n.reshape(own, (rows,)))
     if shares is None:

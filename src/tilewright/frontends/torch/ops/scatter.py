@@ -33,6 +33,7 @@ def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combine
             source = sliced(n, source, axis, 0, length)
     else:
         source = n.broadcast(n.scalar(source, x.type.dtype), indices.type.shape)
+    n.expect_index(indices, x.type.shape[dim] if x.type.rank else 1, wraps=False)
     if not x.type.rank:
         one = [n.reshape(v, (1,)) for v in (x, indices, source)]
         return n.reshape(n.emit(g.ScatterElements(*one, axis=0, combiner=combiner)), ())
@@ -88,6 +89,7 @@ def index_reduce(
 @importer("aten.put.default")
 def put(n: Node, x: Value, indices: Value, source: Value, accumulate: bool = False) -> Value:
     flat = [n.reshape(v, (v.type.size,)) for v in (x, indices, source)]
+    n.expect_index(indices, x.type.size)
     y = n.emit(g.ScatterElements(*flat, axis=0, combiner="sum" if accumulate else None))
     return n.reshape(y, x.type.shape)
 
