@@ -149,6 +149,8 @@ def _abi(triple: str) -> str:
 
 def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
     """The target machine, and the module parsed, verified and optimized."""
+    from llvmlite.binding.newpassmanagers import NewPassManager
+
     llvm = _llvm()
     machine = _machine(llvm, isa, effort)
     try:
@@ -165,7 +167,11 @@ def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = builder.getModulePassManager()
+    manager.run(module, builder)
+    # llvmlite's class of pass managers inherits two ways of freeing one, and finds the one first that does nothing.
+    NewPassManager._dispose(manager)
+    manager.detach()
     return machine, module
 
 
