@@ -4,7 +4,7 @@
 
 is the long run over all graph operators, whose result is committed: ``random_programs.json`` beside this file tells which seeds have run and what came
 of them. It is brought up to date after each batch and continued where it stopped. Programs run in processes of their own, so that one that crashes or
-hangs is told like any other.
+hangs is told like any other. ``--isa every`` compiles each program for all instruction sets that run here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.ir.types import DType
+from tilewright.lowering.groups_to_kernels import STRICT
+from tilewright.targets.cpu.isa import ISAS, runs_here
 
 from ..processes import CRASHED, LATE, Limits, in_processes
-from .check import LACKING, LEVELS, check, check_every_operator, compiled_for
+from .check import LACKING, LEVELS, check, check_every_operator, compiled_for, on_each
 from .every_operator import cases
 
 DATA = Path(__file__).with_name("random_programs.json")
@@ -33,6 +35,15 @@ BATCH = 25
 """Seeds of one process."""
 LIMITS = Limits(seconds=120)
 Check = Callable[[int], Any]
+
+
+X86 = [name for name in ISAS if name.startswith("x86")]
+
+
+def _cpus(isas: list[str]) -> list[str]:
+    """The targets of some instruction sets that run here."""
+    names = ["host", *X86] if "every" in isas else isas
+    return ["cpu" if name == "host" else f"cpu:{name}" for name in names if name == "host" or runs_here(ISAS[name])]
 
 
 def results(check: Check, seeds: range, processes: int) -> Iterator[tuple[int, str]]:
@@ -81,6 +92,12 @@ def main() -> int:
     parser.add_argument(
         "--target", default="cpu", help="a compilation target, or a level to interpret: tensor, fused, loop"
     )
+    parser.add_argument(
+        "--isa",
+        nargs="+",
+        choices=["host", "every", *X86],
+        help="for the target cpu: each program on each of these instruction sets; those that this machine cannot run are left out",
+    )
     parser.add_argument("--precision", choices=["bf16", "f16"], help="compile with this precision")
     parser.add_argument("--steps", type=int, default=14, help="operators per program, at most")
     parser.add_argument("--stop-after", type=int, default=10, help="stop after this many failures")
@@ -89,7 +106,11 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="keep the outcomes in random_programs.json")
     options = parser.parse_args()
     precision = DType.named(options.precision) if options.precision else None
-    run = LEVELS.get(options.target) or compiled_for(options.target, precision=precision)
+    if options.isa and options.target != "cpu":
+        parser.error("--isa is for the target cpu")
+    targets = _cpus(options.isa) if options.isa else [options.target]
+    os.environ.setdefault(STRICT, "1")  # a schedule rule that does not fit is to be seen
+    run = LEVELS.get(options.target) or on_each(*(compiled_for(target, precision=precision) for target in targets))
     work: Check
     if options.every_operator:
         cases()  # imports torch, once, before processes fork

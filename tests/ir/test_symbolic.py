@@ -264,3 +264,23 @@ def test_long_sums_take_few_steps() -> None:
     assert prove_le(0, total) and prove_le(sizes[3], total)
     assert not prove_le(100, total)
     assert not prove_le(total, symbol("rows", 0, 64))
+
+
+def test_a_product_of_minima_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replacing atoms did not prove is not tried again in another order of replacing them."""
+    from tilewright.ir import symbolic
+
+    tried = 0
+    real = symbolic._non_negative
+
+    def counted(e: Expr, depth: int) -> bool:
+        nonlocal tried
+        tried += 1
+        return real(e, depth)
+
+    monkeypatch.setattr(symbolic, "_non_negative", counted)
+    i, j, k = symbol("row_a", 0, 111), symbol("col_a", 0, 6), symbol("col_b", 0, 3)
+    height = smin(3, 29 - i // 4) - smax(0, 1 - i // 4)
+    width = smin(3, 29 - j - 7 * k) - smax(0, 1 - j - 7 * k)
+    assert not prove_le(2, height * width)
+    assert tried < 5000

@@ -58,10 +58,21 @@ def stacked_twice(h: Any, x: Any) -> Any:
     return scan(step, h, x)
 
 
+def stacked_alike(h: Any, x: Any) -> Any:
+    """One value in two stacks, of which only one can be where it is computed."""
+
+    def step(h: Any, x: Any) -> Any:
+        y = h * x
+        return tnp.maximum(h, x), (y, y)
+
+    return scan(step, h, x)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
     "selective": (selective, lambda n: (drawn(2, 5, 70), drawn(n, 2, 70), drawn(n, 2, 70), drawn(n, 2, 5))),
     "rows": (rows, lambda n: (drawn(90, 7), drawn(n, 90))),
     "exchanged": (exchanged, lambda n: (drawn(3, 33), drawn(3, 33), drawn(n, 3, 33))),
+    "stacked alike": (stacked_alike, lambda n: (drawn(200), drawn(n, 200))),
     "stacked twice": (stacked_twice, lambda n: (drawn(200), drawn(n, 200))),
 }
 

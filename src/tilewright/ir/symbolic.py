@@ -74,7 +74,7 @@ class Expr:
     """A non-constant polynomial: `terms` are (coefficient, atoms) pairs in a canonical order; the constant has no atoms. `depth` says how many
     two-operand atoms are nested in each other."""
 
-    __slots__ = ("_bounds", "_free", "_key", "_text", "depth", "terms")
+    __slots__ = ("_bounds", "_free", "_key", "_text", "_tried", "depth", "terms")
     _interned: ClassVar[dict[tuple[tuple[int, Monomial], ...], Expr]] = {}
     terms: tuple[tuple[int, Monomial], ...]
     depth: int
@@ -82,6 +82,7 @@ class Expr:
     _free: frozenset[Expr] | None
     _key: Any
     _text: str | None
+    _tried: int  # replacements of atoms that did not prove the expression non-negative
 
     def __hash__(self) -> int:
         return id(self)
@@ -225,6 +226,7 @@ def _make(terms: dict[Monomial, int]) -> Dim:
         found.terms = key
         found.depth = max([a.depth for m, _ in items for a in m])
         found._bounds = found._free = found._text = found._key = None
+        found._tried = -1
         found = Expr._interned.setdefault(key, found)  # one for all threads, whoever comes first
     return found
 
@@ -659,8 +661,15 @@ def _non_negative(e: Dim, depth: int) -> bool:
     low = bounds(e)[0]
     if low is not None and low >= 0:
         return True
-    if depth == 0:
+    if depth <= e._tried:
         return False
+    if depth and _weaker_is_non_negative(e, depth):
+        return True
+    e._tried = depth
+    return False
+
+
+def _weaker_is_non_negative(e: Expr, depth: int) -> bool:
     # Replace one atom by a symbolic bound of it that can only make the expression smaller.
     for c, atoms in e.terms:
         for position, atom in enumerate(atoms):

@@ -7,7 +7,7 @@ which is right for any kernel.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,14 +172,17 @@ def _bytes(values: list[Value]) -> Dim:
 def group_bytes(group: tensor.Group) -> Dim:
     """Bytes a group moves to and from memory: each input read and each output written once; of a table that is looked up in,
     only as many elements as there are lookups; of what a loop around it reads from outside, one step's share."""
-    total = _bytes(list(group.results))
+    computations = _computations(group)
+    overwritten = group.attributes.get(OVERWRITES)
+    if overwritten is None:
+        total = _bytes(list(group.results))
+    else:  # all of it stays but what is scattered
+        points = product(extent(a) for m in computations for a in m.axes)
+        total = points * group.operands[overwritten].type.dtype.itemsize
+    reads = _reads_by_source(computations)
     for number, (arg, value) in enumerate(zip(group.body.args, group.operands, strict=True)):
-        if number == group.attributes.get(OVERWRITES):  # all of it stays but what is scattered
-            points = product(extent(a) for m in _computations(group) for a in m.axes)
-            total = points * value.type.dtype.itemsize
-            continue
-        touched = _touched(arg, [(m, r) for m in _computations(group) for r in _reads_of(m, arg)])
-        total = total + touched // _steps(group, value)
+        if number != overwritten:
+            total = total + _touched(arg, reads.get(arg, [])) // _steps(group, value)
     return total
 
 
@@ -202,11 +205,18 @@ def _computations(group: tensor.Group) -> list[tensor.Compute | tensor.Scatter]:
     return [m for m in group.walk() if isinstance(m, (tensor.Compute, tensor.Scatter))]
 
 
-def _reads_of(op: tensor.Compute | tensor.Scatter, value: Value) -> list[tensor.Read]:
-    return [x for x in op.reads if x.source is value]
+Reads = list[tuple[tensor.Compute | tensor.Scatter, tensor.Read]]
 
 
-def _touched(value: Value, reads: list[tuple[tensor.Compute | tensor.Scatter, tensor.Read]]) -> Dim:
+def _reads_by_source(computations: Iterable[tensor.Compute | tensor.Scatter]) -> dict[Value, Reads]:
+    found: dict[Value, Reads] = {}
+    for m in computations:
+        for read in m.reads:
+            found.setdefault(read.source, []).append((m, read))
+    return found
+
+
+def _touched(value: Value, reads: Reads) -> Dim:
     whole = value.type.size
     if reads and all(r.dynamic for _, r in reads):
         lookups: Dim = 0
@@ -235,9 +245,8 @@ def moved_bytes(block: Block) -> tuple[int, Dim]:
         if isinstance(op, tensor.Group):
             total = total + group_bytes(op)
         elif isinstance(op, (tensor.Compute, tensor.Scatter)):
-            sources = dict.fromkeys(x.source for x in op.reads)
-            for value in sources:
-                total = total + _touched(value, [(op, r) for r in _reads_of(op, value)]) // _steps(op, value)
+            for value, reads in _reads_by_source([op]).items():
+                total = total + _touched(value, reads) // _steps(op, value)
             total = total + _bytes([*op.operands, *op.results])
         else:
             continue

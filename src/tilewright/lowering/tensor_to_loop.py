@@ -310,9 +310,6 @@ def _lower_recurrence(builder: Builder, scan: tensor.Scan, buffers: dict[Value, 
             copy(step, buffers[value], buffers[result], value.type.shape, (place,))
     for m in members:
         _lower_compute(step, m, buffers, _unique(m, names), given(m.axes))
-    for value, place in stacked.items():
-        for access in buffers[value].users:
-            access.attributes["indices"] = (place, *access.attributes["indices"])
     for value, result, place in slices:
         if buffers[value] is not buffers[result] and value not in carried:
             copy(step, buffers[value], buffers[result], value.type.shape, (place,))
@@ -321,6 +318,10 @@ def _lower_recurrence(builder: Builder, scan: tensor.Scan, buffers: dict[Value, 
             copy(step, buffers[end], buffers[arg], arg.type.shape)
         if result in buffers:
             copy(builder, buffers[arg], buffers[result], arg.type.shape)
+    # Whoever reads or writes a value that lies in a stack does so in the step's slice, what copies it elsewhere too.
+    for value, place in stacked.items():
+        for access in buffers[value].users:
+            access.attributes["indices"] = (place, *access.attributes["indices"])
 
 
 def _may_replace(members: list[tensor.Compute], new: Value, old: Value) -> bool:

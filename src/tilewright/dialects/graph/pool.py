@@ -232,8 +232,7 @@ class AvgPool(Pool):
                 high = x.shape[a] + (self.padding[k][1] if self.count_include_pad else 0)
                 first = smax(ceildiv(low - start, self.steps[k]), 0)
                 last = smin(ceildiv(high - start, self.steps[k]), self.kernel[k])
-                n = n * smax(last - first, 0)
-            n = smax(n, 1)
+                n = n * smax(last - first, 1)  # of a window that sees nothing the sum is 0
             return divided(total[i], n)
 
         def divided(sum_: Scalar, n: Dim) -> Scalar:
