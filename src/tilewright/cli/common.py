@@ -28,7 +28,7 @@ ProgressFunction = Callable[..., None]
 
 def console() -> Console:
     """Where results go: stdout, unwrapped when it is no terminal."""
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    return Console(emoji=False) if sys.stdout.isatty() else Console(width=160, emoji=False)
 
 
 class Dims(click.ParamType):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import linecache
 import logging
 import os
 import re
-import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from ...errors import CompileError
+from ..places import users_line
 
 
 @contextmanager
@@ -50,7 +48,7 @@ def _handlers() -> Iterator[logging.Handler]:
 
 def untraceable(model: Any, error: BaseException) -> CompileError:
     """What to raise for a model that torch.export cannot trace: the line of the model, what torch says, and what to do."""
-    place = _place(error)
+    place = users_line(error, "torch|sympy")
     where = "" if place is None else f"\n  at {place}"
     steps = "".join(f"\n  - {step}" for step in _remedies(model, str(error), error, place or ""))
     advice = f"\nWhat may help:{steps}" if steps else ""
@@ -86,31 +84,6 @@ def _data_dependent(condition: str, text: str) -> str:
     if sizes and sizes[1].strip() != "none":
         return f"data-dependent: whether {condition} holds is decided by the values of tensors ({sizes[1].strip()}: sizes that only a run knows)"
     return "data-dependent: Python needs the value of a tensor (a branch, a loop or a number), which only a run knows"
-
-
-_TORCH = re.compile(r"[/\\](torch|sympy|tilewright)[/\\]")
-_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
-
-
-def _place(error: BaseException) -> str | None:
-    """The innermost line of the traceback that is neither torch's, nor ours, nor Python's own library: ``file:line: source``."""
-    found = None
-    at = error.__traceback__
-    while at is not None:
-        code = at.tb_frame.f_code
-        if os.path.isfile(code.co_filename) and not _is_foreign(code.co_filename):
-            found = (code.co_filename, at.tb_lineno)
-        at = at.tb_next
-    if found is None:
-        return None
-    source = linecache.getline(*found).strip()
-    return f"{found[0]}:{found[1]}" + (f": {source}" if source else "")
-
-
-def _is_foreign(file: str) -> bool:
-    if "site-packages" in file or "dist-packages" in file:
-        return re.search(r"-packages[/\\](torch|sympy|tilewright)[/\\]", file) is not None
-    return Path(file).is_relative_to(_LIBRARY) or Path(file).is_relative_to(Path(__file__).parents[2])
 
 
 def _remedies(model: Any, text: str, error: BaseException, place: str) -> Iterator[str]:

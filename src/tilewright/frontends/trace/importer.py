@@ -12,12 +12,13 @@ import numpy as np
 
 from ...dialects.func import Func, Return
 from ...dialects.graph import Constant
-from ...errors import CompileError
+from ...errors import CompileError, TilewrightError
 from ...ir.cleanup import dce
 from ...ir.constant import Constant as ConstantData
 from ...ir.core import Module
 from ...ir.types import TensorType
 from ..dims import DimsArgument, DimTable, check_dims_argument, parse_dim
+from ..places import users_line
 from .state import close_states
 from .tensor import Tensor, as_tensor, traced, value_of
 from .tracing import Trace, tracing
@@ -159,7 +160,15 @@ def import_function(function: Callable[..., Any], args: Sequence[Any] | None, di
         arguments = Arguments.of(function, args or (), kwargs or {})
     except TypeError as error:
         raise CompileError(f"the example inputs do not fit {_name(function)}: {error}") from None
-    return trace_function(function, arguments, dims).module
+    try:
+        return trace_function(function, arguments, dims).module
+    except TilewrightError:
+        raise
+    except Exception as error:
+        place = users_line(error, "numpy", innermost=True)
+        if place is None:
+            raise
+        raise CompileError(f"{_name(function)} raises {type(error).__name__}: {error}\n  at {place}") from error
 
 
 __all__ = ["Arguments", "Traced", "import_function", "trace_function"]
