@@ -4,6 +4,7 @@
 
 is the long run over all graph operators, whose result is committed: ``random_programs.json`` beside this file tells which seeds have run and what came
 of them. It is brought up to date after each batch and continued where it stopped. Programs run in processes of their own, so that one that crashes or
+from . import conditions
 hangs is told like any other. ``--isa every`` compiles each program for all instruction sets that run here.
 """
 
@@ -27,10 +28,12 @@ from tilewright.lowering.groups_to_kernels import STRICT
 from tilewright.targets.cpu.isa import ISAS, runs_here
 
 from ..processes import CRASHED, LATE, Limits, in_processes
+from . import conditions
 from .check import LACKING, LEVELS, check, check_every_operator, compiled_for, on_each
 from .every_operator import cases
 
 DATA = Path(__file__).with_name("random_programs.json")
+EDGES = Path(__file__).with_name("edge_programs.json")
 BATCH = 25
 """Seeds of one process."""
 LIMITS = Limits(seconds=120)
@@ -62,6 +65,15 @@ def _reasons(check: Check, batch: range, first: int) -> Iterator[str]:
         except Exception as error:  # of the generator
             failure = f"seed {seed}: {type(error).__name__}: {error}"
         yield str(failure) if failure is not None else ""
+
+
+def check_edges(seed: int) -> Any:
+    """A PyTorch program for an even seed, a graph under conditions for an odd one."""
+    if seed % 2:
+        return conditions.check(seed // 2)
+    from . import torch_programs
+
+    return torch_programs.check_compiled(seed // 2)
 
 
 def record(check: Check, first: int, count: int, processes: int, path: Path) -> int:
@@ -102,8 +114,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=14, help="operators per program, at most")
     parser.add_argument("--stop-after", type=int, default=10, help="stop after this many failures")
     parser.add_argument("--every-operator", action="store_true", help="programs made of all operators' test cases")
+    parser.add_argument("--edges", action="store_true", help="programs at the ends of types, run as users do")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--record", action="store_true", help="keep the outcomes in random_programs.json")
+    parser.add_argument("--record", action="store_true", help="keep the outcomes beside this file")
     options = parser.parse_args()
     precision = DType.named(options.precision) if options.precision else None
     if options.isa and options.target != "cpu":
@@ -112,7 +125,11 @@ def main() -> int:
     os.environ.setdefault(STRICT, "1")  # a schedule rule that does not fit is to be seen
     run = LEVELS.get(options.target) or on_each(*(compiled_for(target, precision=precision) for target in targets))
     work: Check
-    if options.every_operator:
+    if options.edges:
+        import torch  # noqa: F401  (once, before processes fork)
+
+        work = check_edges
+    elif options.every_operator:
         cases()  # imports torch, once, before processes fork
         work = partial(check_every_operator, run=run, max_steps=options.steps)
     else:
@@ -120,7 +137,7 @@ def main() -> int:
         work = partial(check, run=run, max_steps=options.steps, without=lacking, precision=precision)
     begin, failed, done = time.perf_counter(), 0, 0
     if options.record:
-        failed = record(work, options.first, options.count, options.processes, DATA)
+        failed = record(work, options.first, options.count, options.processes, EDGES if options.edges else DATA)
         done = options.count
     else:
         for _, reason in results(work, range(options.first, options.first + options.count), options.processes):

@@ -79,12 +79,25 @@ def _limit(g: Generator) -> Any:
     return g.builder(G.OPERATORS[g.pick(["Min", "Max", "Eq", "Lt", "Ge"])](x, end))
 
 
+def _power(g: Generator) -> Any:
+    """An integer to the power of others, which may be larger than any shift of the type."""
+    x = g.value("int", "uint")
+    if x is None:
+        return None
+    most = int(np.iinfo(x.type.dtype.numpy).max)
+    shape = x.type.shape if all(isinstance(d, int) for d in x.type.shape) and g.chance(0.3) else ()
+    exponents = g.rng.choice([0, 1, 2, 3, 31, 63, 64, 65, 100, 127, 255, 1000], shape)
+    powers = np.minimum(exponents, most).astype(x.type.dtype.numpy)
+    return g.builder(G.Pow(x, g.builder(G.Constant(value=Constant(powers)))))
+
+
 _OWN: list[tuple[str, Maker]] = [
     ("clamp", _clamp),
     ("expand", _expand),
     ("flip", _flip),
     ("outer", _outer),
     ("limit", _limit),
+    ("power", _power),
 ]
 
 

@@ -140,6 +140,7 @@ class Generator:
         self.function = func.Func(sym_name="main")
         self.log: list[str] = []
         self.values: list[Value] = []
+        self.dim_names: tuple[str, ...] = ("n", "m")
 
     # Choices.
 
@@ -165,7 +166,7 @@ class Generator:
     def program(self) -> Program:
         """The finished program."""
         dynamic = self.integer(0, 2)
-        names = ["n", "m"][:dynamic]
+        names = self.dim_names[:dynamic]
         self.symbols = [symbol(name, 1, self.integer(2, 12)) for name in names]
         types = [self._input_type() for _ in range(self.integer(1, 3))]
         # Every symbol must be known from some input.

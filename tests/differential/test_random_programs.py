@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tilewright.dialects import graph
 from tilewright.ir.types import DType
 
-from . import corners, every_operator
+from . import conditions, corners, every_operator
 from .__main__ import results
 from .check import LACKING, LEVELS, Run, check, check_every_operator, compiled_for, judge
 from .generator import agrees, generate
@@ -118,6 +119,40 @@ def test_every_operator_compiled(opt: str, first: int) -> None:
     run = compiled_for("cpu", opt=opt)
     failures = [f for seed in range(first, first + 12) if (f := check_every_operator(seed, run)) is not None]
     assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("first", [0, 12])
+def test_edges_under_conditions(first: int) -> None:
+    """Every type, its ends, no dimensions; strange names, files saved again, damaged caches, threads, text."""
+    failures = [f for seed in range(first, first + 12) if (f := conditions.check(seed)) is not None]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("first", [0, 10])
+def test_edges_of_torch(first: int) -> None:
+    torch_programs = pytest.importorskip("tests.differential.torch_programs", reason="PyTorch is an extra")
+    failures = [f for seed in range(first, first + 10) if (f := torch_programs.check_compiled(seed)) is not None]
+    assert not failures, "\n".join(failures)
+
+
+def test_a_wrong_result_of_torch_is_told() -> None:
+    torch_programs = pytest.importorskip("tests.differential.torch_programs", reason="PyTorch is an extra")
+    program = next(
+        p for p in map(torch_programs.generate, range(100)) if p.function()(*p.arguments.values())[0].numel()
+    )
+
+    def wrong(*arguments: Any) -> Any:
+        first, *rest = program.function()(*arguments)
+        return (~first if first.dtype.is_signed is False and str(first.dtype) == "torch.bool" else first + 1, *rest)
+
+    assert torch_programs.check(program, program.function()) is None
+    assert "output 0" in torch_programs.check(program, wrong)
+
+
+def test_every_condition_comes_about() -> None:
+    drawn = [conditions.conditions_of(seed) for seed in range(40)]
+    assert all(any(getattr(c, name) for c in drawn) for name in ("names", "by_text", "saved", "damaged"))
+    assert any(c.threads > 1 for c in drawn)
 
 
 def test_a_reference_that_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,12 +156,11 @@ class CompiledModel(ABC):
         """The target's code at `level`, None when there is no such level."""
         return None
 
-    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
         """Write the model as an artifact; nothing half-written is left when that fails.
 
         `weights`: "inside" the file, or "beside" it in a file of their own, ``model.weights``, which is mapped when the artifact is loaded and shared by all
-        processes that do; None leaves them where they are, those of a model just compiled inside. `prefix` is what the names of the functions in C begin with
-        in place of ``tw``, so that a program can be linked with several models: ``prefix="encoder"`` exports ``encoder_run`` and writes encoder.h.
+        processes that do; None leaves them where they are, those of a model just compiled inside.
         Raises ArtifactError: a file cannot be written, or the weights cannot go there.
         """
         raise ArtifactError(f"{path}: this kind of library cannot be saved")
@@ -417,9 +416,9 @@ class Function(CompiledModel):
         text: str = self.library.ir(level)
         return text
 
-    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
         """Write the whole library, see `CompiledModel.save`."""
-        saved: Path = self.library.save(path, weights=weights, prefix=prefix)
+        saved: Path = self.library.save(path, weights=weights)
         return saved
 
     def close(self) -> None:

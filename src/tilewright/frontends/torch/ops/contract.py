@@ -87,10 +87,9 @@ def trilinear(
 
 @importer("aten.einsum.default")
 def einsum(n: Node, equation: str, operands: Sequence[Value], **_: Any) -> Value:
-    """More than two operands are contracted in pairs from the left."""
+    """More than two operands are contracted in pairs from the left. They may differ in type; a sum of one is of the type of sums."""
     text = equation.replace(" ", "")
-    if len(operands) == 1:  # which may be a sum, of the type of sums
-        operands = [n.cast(operands[0], n.result_dtype())]
+    operands = [n.cast(operand, n.result_dtype()) for operand in operands]
     if len(operands) <= 2:
         return n.emit(g.Einsum(list(operands), equation=text))  # type: ignore[no-any-return]
     left, arrow, output = text.partition("->")
