@@ -56,7 +56,7 @@ class MixedModel(CompiledModel):
         """Not of such a model. Raises ShapeError."""
         raise ShapeError(f"no call can be bound: {_what_runs_in_python(self._module)}")
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> NoReturn:
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> NoReturn:
         """Not of such a model. Raises ArtifactError, which lists the operators that run in Python."""
         raise ArtifactError(
             f"{path}: cannot be saved, because {_what_runs_in_python(self._module)}. Run the model where it was compiled, "

@@ -15,7 +15,7 @@ OPTIONAL: Mapping[str, tuple[str, str]] = {
     "wasmtime": ("wasmtime", "running artifacts for the target wasm32"),
     "safetensors": ("'tilewright[nn]'", "files of weights"),
     **dict.fromkeys(
-        ("httpx", "jinja2", "llguidance", "prometheus_client", "pydantic", "starlette", "tokenizers", "uvicorn"),
+        ("h11", "httpx", "jinja2", "llguidance", "prometheus_client", "pydantic", "starlette", "tokenizers", "uvicorn"),
         ("'tilewright[llm]'", "language models"),
     ),
     "transformers": ("transformers", "models of Hugging Face"),

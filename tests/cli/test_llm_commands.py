@@ -224,6 +224,20 @@ def test_a_model_without_a_chat_template(library: Path, tmp_path: Path, started:
     assert run.returncode == 1 and "chat.jinja: the chat template is no Jinja, in line 1" in run.stderr
 
 
+@pytest.mark.parametrize("package", ["jinja2", "llguidance", "h11", "uvicorn"])
+def test_packages_that_are_missing(library: Path, package: str) -> None:
+    """Are told at the start, with what to install, and not as a bug."""
+    commands = ["serve", "chat"] if package == "jinja2" else ["serve"]
+    for name in commands:
+        program = f"import sys; sys.modules[{package!r}] = None\nfrom tests.cli.llm_library import install\ninstall()\nfrom tilewright.cli import main\nmain(['llm', {name!r}, {str(library)!r}])"
+        run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert run.returncode == 1 and run.stdout == "", run.stdout
+        assert (
+            run.stderr
+            == f"tilewright: error: the package {package}, for language models, is not installed: pip install 'tilewright[llm]'\n"
+        )
+
+
 def test_chat_is_interrupted(library: Path) -> None:
     process = subprocess.Popen(
         command("chat", library), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1

@@ -31,6 +31,9 @@ def test_commands_run(tmp_path: Path) -> None:
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     ids = model.inputs("tiny", batch=2, seq=16)["input_ids"]
     torch.export.save(torch.export.export(model.torch_model("tiny"), (ids,)), tmp_path / "model.pt2")
+    (tmp_path / "model.py").write_text(
+        "import numpy as np\ndef make():\n    return (lambda x: x * 2.0), (np.ones(3),)\n"
+    )
     commands = shell_commands()
     assert {c[1] for c in commands} == {"doctor", "compile", "run", "inspect", "profile", "bench", "reduce"}
     for command in commands:

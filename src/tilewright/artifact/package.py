@@ -25,10 +25,15 @@ from tilewright.artifact.sources import (
     EXPORTS,
     HEADER,
     INCLUDE_DIR,
+    PREFIX,
     WASM_EXPORTS,
+    check_prefix,
+    exported,
+    prefixed_header,
     runtime_sources,
 )
 from tilewright.artifact.weights import SUFFIX, Identity, Parts, gather_weights, write_weights
+from tilewright.errors import ArtifactError
 
 _ALIGNMENT = 64
 _DISTANCE = 16  # of tw_blob.distance in a blob
@@ -76,9 +81,11 @@ def link_library(
     needed = embedded.nbytes + sum(map(len, objects)) + len(text) + _OVERHEAD
     with written_whole(path, needed) as partial:
         triple = link.triple(target)
+        prefix = metadata.get("prefix", PREFIX)
+        renamed = [] if prefix == PREFIX else [f"-D{name}={exported(name, prefix)}" for name in EXPORTS]
         parts = [
             *objects,
-            *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, list(COMPILE_FLAGS)),
+            *link.compile_c(runtime_sources(), [INCLUDE_DIR], target, [*COMPILE_FLAGS, *renamed]),
             link.blob_object(bytes(blob(text)), "tw_blob_metadata", triple),
         ]
         is_wasm = triple.startswith("wasm")
@@ -87,7 +94,9 @@ def link_library(
         if appended:
             header[_DISTANCE : _DISTANCE + len(_MARKER)] = _MARKER
         parts.append(link.blob_object(bytes(header), "tw_blob_weights", triple))
-        link.link_shared(parts, partial, target, WASM_EXPORTS if is_wasm else EXPORTS)
+        link.link_shared(
+            parts, partial, target, WASM_EXPORTS if is_wasm else [exported(name, prefix) for name in EXPORTS]
+        )
         if appended:
             elf.append_segment(partial, embedded, _MARKER, _DISTANCE)
         sign(partial, wasm=is_wasm, metadata=text)
@@ -104,8 +113,9 @@ def save_artifact(
     target: Any,
     *,
     beside: bool,
+    prefix: str | None = None,
 ) -> Path:
-    """Write a library with tilewright.h beside it, or a `.tar` of the unlinked parts: objects, the runtime's sources and headers, both blobs as raw
+    """Write a library with tilewright.h beside it, and a header of its own where its functions are called by another `prefix`; or a `.tar` of the unlinked parts: objects, the runtime's sources and headers, both blobs as raw
     files, metadata.json. Its weights, `size` bytes of `parts`, go inside, or `beside` it into a file of their own.
 
     Raises ArtifactError when a file cannot be written, or its name is one of another kind of artifact.
@@ -113,6 +123,12 @@ def save_artifact(
     path = Path(path)
     triple = target if isinstance(target, str) else str(target.triple)
     check_suffix(path, suffixes_of(triple), triple)
+    if prefix is not None:
+        if suffix_of(path) not in (".so", ".dylib", ".dll"):
+            raise ArtifactError(
+                f"{path}: a prefix is for shared libraries; functions of this kind of artifact have names of their own"
+            )
+        metadata = {**metadata, "prefix": check_prefix(prefix)}
     if beside:
         file = path.with_suffix(SUFFIX)
         weights: Any = write_weights(file, parts, size)
@@ -122,8 +138,17 @@ def save_artifact(
     if suffix_of(path) == ".tar":
         return _save_tar(path, objects, weights, metadata)
     link_library(path, objects, metadata, target, weights=weights)
-    copy_whole(HEADER, path.with_name(HEADER.name))
+    write_headers(path, metadata)
     return path
+
+
+def write_headers(path: Path, metadata: Mapping[str, Any]) -> None:
+    """Put tilewright.h beside an artifact, and the header of its prefix, if it has one."""
+    copy_whole(HEADER, path.with_name(HEADER.name))
+    if (prefix := metadata.get("prefix")) is not None:
+        text = prefixed_header(prefix)
+        with written_whole(path.with_name(f"{prefix}.h"), len(text)) as partial:
+            partial.write_text(text)
 
 
 def _save_tar(path: Path, objects: Sequence[bytes], weights: np.ndarray | Identity, metadata: dict[str, Any]) -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+from tilewright.errors import ArtifactError
 
 ABI_VERSION = 3
 """TW_ABI_VERSION of tilewright.h."""
@@ -31,6 +34,51 @@ EXPORTS = (
     "tw_profile_read",
 )
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
+
+PREFIX = "tw"
+"""What names of exported functions begin with, unless a library is saved with another prefix."""
+
+
+def exported(name: str, prefix: str) -> str:
+    """What a function of tilewright.h is called in a library of this prefix."""
+    return f"{prefix}_{name.removeprefix('tw_')}"
+
+
+def check_prefix(prefix: str) -> str:
+    """Raises ArtifactError: no name in C begins so, or it would be that of the plain interface."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", prefix) or prefix in ("tw", "tilewright"):
+        raise ArtifactError(f"prefix {prefix!r}: give letters, digits and underscores, other than 'tw': 'encoder', say")
+    return prefix
+
+
+def prefixed_header(prefix: str) -> str:
+    """A header that declares the functions of a library of this prefix, on the types of tilewright.h."""
+    text = HEADER.read_text().partition("#ifdef __wasm__")[0]
+    declarations = re.findall(r"^TW_API[^;]*;", text, re.MULTILINE)
+    names = re.compile(r"\btw_(" + "|".join(name.removeprefix("tw_") for name in EXPORTS) + r")(?=\()")
+    guard = f"TILEWRIGHT_{prefix.upper()}_H_"
+    return "\n".join(
+        [
+            f"/* {prefix}.h - the functions of tilewright.h, as a library saved with the prefix {prefix} exports them. */",
+            f"#ifndef {guard}",
+            f"#define {guard}",
+            "",
+            '#include "tilewright.h"',
+            "",
+            "#ifdef __cplusplus",
+            'extern "C" {',
+            "#endif",
+            "",
+            *(names.sub(rf"{prefix}_\1", declaration) for declaration in declarations),
+            "",
+            "#ifdef __cplusplus",
+            "}",
+            "#endif",
+            f"#endif /* {guard} */",
+            "",
+        ]
+    )
+
 
 COMPILE_FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden")
 

@@ -35,6 +35,9 @@ from .common import (
     help="In the artifact, or in a file beside it.",
 )
 @click.option(
+    "--prefix", help="What functions in C begin with in place of tw, for programs linked with several models."
+)
+@click.option(
     "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
 )
 @click.option("--no-checks", is_flag=True, help="Trust that indices are in range and integer divisors not zero.")
@@ -47,6 +50,7 @@ def command(
     threads: int | None,
     precision: str | None,
     weights: str,
+    prefix: str | None,
     opt: str,
     no_checks: bool,
     verify: bool,
@@ -76,7 +80,7 @@ def command(
             checks=not no_checks,
         )
         progress("writing")
-        library.save(output, weights=weights)
+        library.save(output, weights=weights, prefix=prefix)
     seconds = time.perf_counter() - begin
     out = console()
     kernels = len(library.metadata.get("kernels", []))

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,6 +126,7 @@ def command(
 
     Where messages come from a file or a program, one a line, the exit code is 1 if one of them could not be answered.
     """
+    import_module("jinja2")  # before the model is loaded
     from tilewright.llm.engine.sampling import SamplingParameters
 
     engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.artifact.files import copy_whole
 from tilewright.artifact.kinds import check_suffix, suffix_of
-from tilewright.artifact.sources import HEADER
+from tilewright.artifact.package import write_headers
+from tilewright.artifact.sources import PREFIX
 from tilewright.artifact.trailer import Fingerprint, unchanged
 from tilewright.artifact.weights import SUFFIX
 from tilewright.errors import ArtifactError
@@ -25,8 +26,9 @@ class Saved:
     weights: Path | None
     suffixes: Sequence[str]
     target: str
+    metadata: Mapping[str, Any]
 
-    def copy_to(self, path: Path, weights: str | None, origin: Any) -> Path:
+    def copy_to(self, path: Path, weights: str | None, prefix: str | None, origin: Any) -> Path:
         """Copy the artifact, with the C header beside it. `origin`, where it has ``compiled()``, gives the model compiled anew, for what no copy can be.
 
         Raises ArtifactError: the name is of another kind of artifact, the file is there no longer, or its weights lie elsewhere than asked for.
@@ -38,17 +40,21 @@ class Saved:
         elif weights is not None and goes_beside(path, weights) != (self.weights is not None):
             where = "inside" if self.weights is None else "beside"
             problem = f"the weights of {self.path} are {where} it: to have them elsewhere"
+        elif prefix is not None and prefix != self.metadata.get("prefix"):
+            problem = (
+                f"the functions of {self.path} begin with '{self.metadata.get('prefix', PREFIX)}_': to have others"
+            )
         elif not unchanged(self.path, self.known):
             problem = f"{self.path}, from which this library was loaded, has been replaced or removed: to save it"
         if problem and hasattr(origin, "compiled"):  # it came from the compiler's cache
-            found: Path = origin.compiled().save(path, weights=weights)
+            found: Path = origin.compiled().save(path, weights=weights, prefix=prefix)
             return found
         if problem:
             raise ArtifactError(f"{path}: {problem}, compile the model again")
         if self.weights is not None:
             copy_whole(self.weights, path.with_suffix(SUFFIX))
         copy_whole(self.path, path)
-        copy_whole(HEADER, path.with_name(HEADER.name))
+        write_headers(path, self.metadata)
         return path
 
 

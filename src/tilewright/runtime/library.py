@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright.artifact.kinds import check_native, suffixes_of
-from tilewright.artifact.sources import ABI_VERSION
-from tilewright.artifact.trailer import parse_metadata, verify_file
+from tilewright.artifact.sources import ABI_VERSION, PREFIX
+from tilewright.artifact.trailer import parse_metadata, read_metadata, verify_file
 from tilewright.artifact.weights import find_beside
 from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
@@ -123,7 +123,8 @@ class Library(_Native):
         if verify:
             verify_file(self.path)
             check_native(self.path)
-        self._native = code or code_of(self.path)
+        told = read_metadata(self.path) if verify else None
+        self._native = code or code_of(self.path, (told or {}).get("prefix", PREFIX))
         self._fingerprint = self._native.of
         self._native.users.add(self)
         found = self._native.tw_abi_version()
@@ -198,16 +199,15 @@ class Library(_Native):
 
     _why_closed = "this library has been closed"
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
         if self._parent is not None:
-            return self._parent.save(path, weights=weights)
+            return self._parent.save(path, weights=weights, prefix=prefix)
         file = None if self.weights_file is None else Path(self.weights_file.name)
         triple = self.metadata.get("target", {}).get("triple", "")
         suffixes = suffixes_of(triple)
-        return Saved(self.path, self._fingerprint, file, suffixes, triple or "this machine").copy_to(
-            Path(path), weights, self.origin
-        )
+        saved = Saved(self.path, self._fingerprint, file, suffixes, triple or "this machine", self.metadata)
+        return saved.copy_to(Path(path), weights, prefix, self.origin)
 
     def close(self) -> None:
         """Free all contexts. No other thread may be in a call. The code is unmapped when no session uses it."""

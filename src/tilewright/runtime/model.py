@@ -156,11 +156,12 @@ class CompiledModel(ABC):
         """The target's code at `level`, None when there is no such level."""
         return None
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Write the model as an artifact; nothing half-written is left when that fails.
 
         `weights`: "inside" the file, or "beside" it in a file of their own, ``model.weights``, which is mapped when the artifact is loaded and shared by all
-        processes that do; None leaves them where they are, those of a model just compiled inside.
+        processes that do; None leaves them where they are, those of a model just compiled inside. `prefix` is what the names of the functions in C begin with
+        in place of ``tw``, so that a program can be linked with several models: ``prefix="encoder"`` exports ``encoder_run`` and writes encoder.h.
         Raises ArtifactError: a file cannot be written, or the weights cannot go there.
         """
         raise ArtifactError(f"{path}: this kind of library cannot be saved")
@@ -416,9 +417,9 @@ class Function(CompiledModel):
         text: str = self.library.ir(level)
         return text
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Write the whole library, see `CompiledModel.save`."""
-        saved: Path = self.library.save(path, weights=weights)
+        saved: Path = self.library.save(path, weights=weights, prefix=prefix)
         return saved
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
+from tilewright.artifact.sources import PREFIX, exported
 from tilewright.artifact.trailer import Fingerprint, fingerprint
 from tilewright.errors import ArtifactError
 
@@ -70,8 +71,8 @@ class NativeCode:
     tw_profile_enable: Any
     tw_profile_read: Any
 
-    def __init__(self, path: Path, of: Fingerprint, file: Path) -> None:
-        """`path` is what messages call it, `file` where its bytes are.
+    def __init__(self, path: Path, of: Fingerprint, file: Path, prefix: str) -> None:
+        """`path` is what messages call it, `file` where its bytes are; its functions' names begin with `prefix`.
 
         Raises ArtifactError: the system cannot load it, or it does not export what `tilewright.h` declares.
         """
@@ -85,9 +86,11 @@ class NativeCode:
         weakref.finalize(self, _unmap, library._handle, file, of).atexit = False  # a process that ends needs none of it
         for name, (result, arguments) in _SIGNATURES.items():
             try:
-                address: Any = ctypes.cast(library[name], ctypes.c_void_p).value
+                address: Any = ctypes.cast(library[exported(name, prefix)], ctypes.c_void_p).value
             except AttributeError:
-                raise ArtifactError(f"{path}: not a Tilewright artifact: it does not export {name}") from None
+                raise ArtifactError(
+                    f"{path}: not a Tilewright artifact: it does not export {exported(name, prefix)}"
+                ) from None
             # The library's own function objects refer to themselves, so they would wait for the garbage collector.
             setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(address))
 
@@ -115,7 +118,7 @@ _mapped: weakref.WeakValueDictionary[tuple[int, int], NativeCode] = weakref.Weak
 _numbers = itertools.count(1)
 
 
-def code_of(path: Path) -> NativeCode:
+def code_of(path: Path, prefix: str = PREFIX) -> NativeCode:
     """The code of the library at `path`, as the file is now.
 
     Raises ArtifactError: the file cannot be read, or the system cannot load it.
@@ -145,7 +148,9 @@ def code_of(path: Path) -> NativeCode:
             for user in list(known.users):
                 user.abandon()
         known_otherwise = any(of.place == found.place for of in _lost)
-        code = _mapped[found.place] = _from_copy(path, found) if known_otherwise else NativeCode(path, found, path)
+        code = _mapped[found.place] = (
+            _from_copy(path, found, prefix) if known_otherwise else NativeCode(path, found, path, prefix)
+        )
         return code
 
 
@@ -153,13 +158,13 @@ _lost: list[Fingerprint] = []
 """Of files whose inodes the loader knows with other contents, for ever."""
 
 
-def _from_copy(path: Path, found: Fingerprint) -> NativeCode:
+def _from_copy(path: Path, found: Fingerprint, prefix: str) -> NativeCode:
     """Code of a file whose inode the loader knows with other contents."""
     handle, name = tempfile.mkstemp(prefix="tilewright-", suffix=path.suffix)
     os.close(handle)
     try:
         shutil.copyfile(path, name)
-        return NativeCode(path, found, Path(name))
+        return NativeCode(path, found, Path(name), prefix)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be copied to {name}: {error.strerror or error}") from error
     finally:

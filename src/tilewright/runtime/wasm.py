@@ -186,10 +186,10 @@ class WasmLibrary(CompiledModel):
     def reset_states(self) -> None:
         self._checked("tw_reset", self._context)
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
-        file = Saved(self.path, self._fingerprint, self._weights_file, suffixes_of("wasm32"), "wasm32")
-        return file.copy_to(Path(path), weights, self.origin)
+        file = Saved(self.path, self._fingerprint, self._weights_file, suffixes_of("wasm32"), "wasm32", self.metadata)
+        return file.copy_to(Path(path), weights, prefix, self.origin)
 
     def close(self) -> None:
         """Free the context; the instance goes with this object."""

@@ -151,13 +151,17 @@ class WebgpuLibrary(CompiledModel):
         work.dispatch_workgroups(min(groups, _GROUPS_PER_ROW), -(-groups // _GROUPS_PER_ROW), 1)
         work.end()
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
         """Write the artifact (a ``.tar``), with its weights inside."""
         from tilewright.artifact.kinds import check_suffix
         from tilewright.artifact.package import save_files
         from tilewright.runtime.model import goes_beside
 
         check_suffix(path, (".tar",), "webgpu")
+        if prefix is not None:
+            raise ArtifactError(
+                f"{path}: a prefix is for shared libraries; an artifact for WebGPU has no functions in C"
+            )
         if goes_beside(path, weights):
             raise ArtifactError(f"{path}: an artifact for WebGPU has its weights inside")
         files = {

@@ -2,6 +2,8 @@
 #include "internal.h"
 
 #define MAX_THREADS 1024
+#define TEXT_OF(name) #name
+#define NAME_OF(name) TEXT_OF(name) /* as it is exported: a model saved with a prefix has other names */
 
 typedef struct {
   void* data;
@@ -148,6 +150,11 @@ int tw_create(const tw_options* options, tw_context** result) {
   if (tw_module.abi_version != TW_ABI_VERSION)
     return tw_fail(TW_ERROR_ABI, "the model's code was built for runtime version %d, this is version %d",
                    (int64_t)tw_module.abi_version, (int64_t)TW_ABI_VERSION);
+  if (tw_exported_behind(NAME_OF(tw_create)))
+    return tw_fail(TW_ERROR_ABI,
+                   "this program is linked with two models that export %s, so calls of the second would reach the first: "
+                   "save them with prefixes of their own, or open them with dlopen",
+                   NAME_OF(tw_create));
   int32_t threads = options ? options->num_threads : 0;
   if (threads < 0 || threads > MAX_THREADS)
     return tw_fail(TW_ERROR_ARGUMENT, "num_threads must be between 0 (all cores) and %d, got %d", (int64_t)MAX_THREADS,

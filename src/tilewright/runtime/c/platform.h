@@ -34,6 +34,9 @@ typedef struct {
 const char* tw_map_file(const char* path, tw_mapping* mapping);
 void tw_unmap_file(tw_mapping* mapping);
 
+/* Whether a library that the program was linked with behind this one exports `name`, too: calls meant for it come here. */
+int tw_exported_behind(const char* name);
+
 /* A clock that never goes back, in nanoseconds; always 0 where there is none (wasm32). */
 uint64_t tw_clock(void);
 

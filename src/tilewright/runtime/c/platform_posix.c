@@ -71,6 +71,18 @@ void tw_unmap_file(tw_mapping* mapping) {
   mapping->data = NULL;
 }
 
+#if defined(__linux__)
+/* Weak: a program without a dynamic loader has none of it, and older C libraries keep it in a library of its own. */
+extern void* dlsym(void* handle, const char* name) __attribute__((weak));
+
+int tw_exported_behind(const char* name) {
+  void* next = (void*)-1; /* RTLD_NEXT */
+  return dlsym && dlsym(next, name) != NULL;
+}
+#else
+int tw_exported_behind(const char* name) { return (void)name, 0; }
+#endif
+
 uint64_t tw_clock(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

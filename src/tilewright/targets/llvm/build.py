@@ -49,13 +49,13 @@ class BuiltLibrary:
         """The bytes (uint8, aligned to 64) to be given to a context; made when first asked for."""
         return gather_weights(self.parts(), self.weights_size)
 
-    def save(self, path: str | Path, *, beside: bool = False) -> Path:
+    def save(self, path: str | Path, *, beside: bool = False, prefix: str | None = None) -> Path:
         """Write an artifact: `.tar` holds the unlinked parts, anything else is linked. The weights go inside, or `beside` it into a file of their own.
 
         Raises ArtifactError when the file cannot be written.
         """
         return package.save_artifact(
-            path, self.objects, self.parts(), self.weights_size, self.metadata, self.isa, beside=beside
+            path, self.objects, self.parts(), self.weights_size, self.metadata, self.isa, beside=beside, prefix=prefix
         )
 
     @property

@@ -94,8 +94,8 @@ class BuiltCode:
 
     built: BuiltLibrary
 
-    def save(self, path: str | Path, *, weights: str | None = None) -> Path:
-        return self.built.save(path, beside=goes_beside(path, weights))
+    def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
+        return self.built.save(path, beside=goes_beside(path, weights), prefix=prefix)
 
     def code_text(self, level: str) -> str | None:
         """LLVM IR or assembly, None for another level."""
