@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,11 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
     doctor = json.loads((HERE / "doctor_suite.json").read_text())
     yield ""
     yield f"`tilewright doctor` says before whether a case will compile: right for {doctor['right']} of {doctor['cases']} ({doctor['date']}, `python -m tests.conformance.doctor_suite`)."
+    alone = found["without_examples"]
+    kinds = Counter(_kind_of_refusal(outcome) for outcome in alone["not_passed"].values())
+    yield ""
+    yield f"These are compiled with the case's inputs as examples. Without, {alone['passed']} pass ({alone['by']}, {alone['date']}, `--without-examples`): axes, shapes, counts and factors that are"
+    yield f"inputs are the run's. The others: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}."
     reasons: dict[str, list[str]] = defaultdict(list)
     for name, outcome in found["not_passed"].items():
         reasons[outcome.removeprefix("refused: ")].append(name.rpartition("/")[2].removeprefix("test_"))
@@ -129,6 +134,21 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
     for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
         shown = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         yield f"| {reason.replace('|', '/')} | {shown} |"
+
+
+def _kind_of_refusal(outcome: str) -> str:
+    """Why a case does not pass without example inputs, in a few words."""
+    for part, kind in (
+        ("is a sequence", "have lists of tensors, whose length an example tells"),
+        ("is optional", "have optional inputs"),
+        ("is compiled in", "need a value (the message says so)"),
+        ("drawn", "draw random numbers"),
+        ("Gradient", "are derivatives"),
+        ("numbers differ", "differs by the interpreter's rounding after every step"),
+    ):
+        if part in outcome:
+            return kind
+    return "have sizes that are not seen to be equal"
 
 
 def _opinfo(found: dict[str, Any]) -> Iterator[str]:

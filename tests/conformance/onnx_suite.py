@@ -200,7 +200,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name contains this; the data is left alone")
     parser.add_argument(
-        "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
+        "--interpret",
+        action="store_true",
+        help="by the interpreter, not compiled; the data is left alone, but for --without-examples",
     )
     parser.add_argument(
         "--left",
@@ -229,8 +231,22 @@ def main() -> None:
                 print(f"{case.name}: {result}", flush=True)
     counts = Counter("pass" if r["outcome"] == "pass" else r["outcome"].split(":")[0] for r in found.values())
     print(", ".join(f"{n} {what}" for what, n in counts.most_common()))
-    if not options.only and not options.interpret:
-        DATA.write_text(json.dumps(_document(found), indent=1, sort_keys=True) + "\n")
+    if not options.only and (options.without_examples or not options.interpret):
+        document = json.loads(DATA.read_text()) if DATA.exists() else {}
+        if options.without_examples:
+            document["without_examples"] = _without_examples(found, options.interpret)
+        else:
+            document.update(_document(found))
+        DATA.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def _without_examples(found: dict[str, dict[str, str]], interpreted: bool) -> dict[str, Any]:
+    return {
+        "by": "the interpreter" if interpreted else "compiled",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "passed": sum(r["outcome"] == "pass" for r in found.values()),
+        "not_passed": {name: row["outcome"] for name, row in found.items() if row["outcome"] != "pass"},
+    }
 
 
 def _document(found: dict[str, dict[str, str]]) -> dict[str, Any]:

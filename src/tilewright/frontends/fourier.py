@@ -184,7 +184,7 @@ class Fourier:
             return self.scaled(self.transform((mirrored[0], mirrored[1]), length, 1, length)[0], length)
         if isinstance(length, int):
             k = np.arange(length // 2 + 1)[:, None]
-            weight = self._constant(np.where((k == 0) | (2 * k == length), 1, 2) / length, dtype)
+            weight = self._constant(np.where((k == 0) | (2 * k == length), 1, 2) / max(length, 1), dtype)
         else:
             row = self.emit(g.Iota(shape=(count, 1), axis=0, dtype=i64))
             alone = self._f("or", self._f("eq", row, 0), self._f("eq", self._f("mul", row, 2), self._dim(length)))

@@ -133,3 +133,51 @@ def test_examples_freeze_nothing() -> None:
     with tw.compile(proto, PAIRS[0], cache=False) as library:
         for x, axes in PAIRS:
             np.testing.assert_allclose(library(x, axes), x.sum(tuple(axes)), rtol=1e-5, atol=1e-5)
+
+
+IMAGE = np.random.default_rng(0).standard_normal((1, 2, 6, 5)).astype(np.float32)
+FACTORS = [np.array(f, np.float32) for f in ([1, 1, 2, 1.5], [1, 1, 0.5, 0.6], [1, 1, 1, 3])]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_factors_of_resize(mode: str) -> None:
+    signature = "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)"
+    runs = [(IMAGE[:, :, :rows], f) for rows, f in zip((6, 4, 3), FACTORS, strict=True)]
+    check(signature, f'y = Resize<mode="{mode}">(x, , scales)', *runs, native=mode == "linear")
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+def test_sizes_of_resize(policy: str) -> None:
+    signature = "float[1, 2, H, W] x, int64[2] sizes) => (float[P, Q, R, S] y)"
+    body = f'y = Resize<mode="linear", axes=[2, 3], keep_aspect_ratio_policy="{policy}">(x, , , sizes)'
+    check(signature, body, (IMAGE, ints(9, 3)), (IMAGE[:, :, :4], ints(2, 10)))
+
+
+def test_crops_of_resize() -> None:
+    signature = "float[1, 2, H, W] x, float[8] roi, int64[4] sizes) => (float[P, Q, R, S] y)"
+    body = 'y = Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=7.0>(x, roi, , sizes)'
+    crops = [np.array(c, np.float32) for c in ([0, 0, 0.25, 0.1, 1, 1, 0.75, 0.9], [0, 0, 0.5, -0.25, 1, 1, 1.4, 1])]
+    check(signature, body, *((IMAGE, crop, ints(1, 2, 4, 7)) for crop in crops))
+
+
+def test_factors_of_upsampling() -> None:
+    """Before opset 10 the operator was called so, and from opset 9 on its factors were an input."""
+    signature, body = "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)", "y = Upsample(x, scales)"
+    proto = onnx.parser.parse_model(f'<ir_version: 4, opset_import: ["": 9]> main ({signature} {{ {body} }}')
+    module = import_onnx(proto)
+    for rows, columns in ((2, 3), (1, 2)):
+        (found,) = Interpreter(module).run("main", [IMAGE, np.array([1, 1, rows, columns], np.float32)])
+        np.testing.assert_array_equal(found, IMAGE.repeat(rows, 2).repeat(columns, 3))
+
+
+def test_what_needs_an_example_says_so() -> None:
+    signature = "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)"
+    proto = model(signature, 'y = Resize<mode="linear", antialias=1>(x, , scales)')
+    with pytest.raises(TilewrightError, match=r"an example of 'scales' \(args\) is compiled in"):
+        import_onnx(proto)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_axis_of_a_fourier_transform(onesided: int) -> None:
+    signature, body = "float[A, 4, 1] x, int64 axis) => (float[P, Q, R] y)", f"y = DFT<onesided={onesided}>(x, , axis)"
+    check(signature, body, *((X[:, :, :1], np.array(axis)) for axis in (0, 1, -2, -3)))

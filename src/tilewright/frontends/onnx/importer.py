@@ -22,11 +22,12 @@ from ...ir.constant import Constant
 from ...ir.core import IRError, Module, Operation, Value
 from ...ir.interpreter import Frame
 from ...ir.location import Location
-from ...ir.symbolic import Dim, Expr, bounds, free_symbols, symbol
+from ...ir.symbolic import Dim, Expr, bounds, free_symbols, prove_le, symbol
 from ...ir.types import DType, TensorType, i64
 from ..dims import DimsArgument
 from ..unsupported import unsupported
 from .control_flow import CONTROL_FLOW
+from .elements import element_behind
 from .inputs import examples_by_name, input_types, single_inputs
 from .model import OnnxFile
 from .node import Node, attributes_of, check_attributes, resolved, unheeded, value_of_attribute
@@ -121,6 +122,8 @@ class Importer:
         """Names of the symbols in the inputs' shapes."""
         self.computed: dict[Expr, Builder] = {}
         """Sizes that the run computes, with the builders of the blocks that do."""
+        self.bound: dict[tuple[Value, int, int | None], Expr] = {}
+        """The sizes that elements of tensors are, by the tensor, the element's place and the least that is allowed."""
 
     def run(self) -> Module:
         proto = self.file.model.graph
@@ -236,9 +239,22 @@ class Importer:
         self.computed[found] = self.builder
         return found
 
-    def computed_size(self, count: Value, hint: str, lower: int | None = 0) -> Expr:
+    def known_size(self, count: Value, lower: int | None = 0) -> Dim | None:
+        """A scalar as a size, if it is a constant or an element that has been made one before; so sizes that are equal are seen to be."""
+        maker, place = element_behind(count)
+        if isinstance(maker.defining_op, g.Constant):
+            return int(maker.defining_op.value.array.reshape(-1)[place])
+        if isinstance(maker.defining_op, g.Symbolic) and prove_le(lower or 0, maker.defining_op.values[place]):
+            return maker.defining_op.values[place]  # type: ignore[no-any-return]
+        found = self.bound.get((maker, place, lower))
+        return found if found is not None and self.computed[found] in (self.builder, self.function) else None
+
+    def computed_size(self, count: Value, hint: str, lower: int | None = 0) -> Dim:
         """A scalar of any integer type as a size."""
-        found = self.new_symbol(hint, lower)
+        known = self.known_size(count, lower)
+        if known is not None:
+            return known
+        found = self.bound[*element_behind(count), lower] = self.new_symbol(hint, lower)
         wide = count if count.type.dtype is i64 else self.builder(g.Cast(count, dtype=i64))
         self.builder.insert(
             g.BindSize(self.builder(g.Reshape(wide, shape=())) if wide.type.rank else wide, symbol=found)

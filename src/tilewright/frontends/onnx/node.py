@@ -106,7 +106,7 @@ class Node:
 
     def dims(self, index: int) -> list[Dim]:
         """The elements of an input that must be known when the model is compiled, up to symbols."""
-        content = self._known(index).content
+        content = self.specialize(index).content
         if content is None:
             raise Unsupported(
                 f"{self.called(index)} depends on data; it must follow from shapes and constants{self.remedy(index)}"
@@ -137,12 +137,12 @@ class Node:
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
         """The elements of an input that must be constant."""
-        found = self._known(index).array
+        found = self.specialize(index).array
         if found is None:
             raise Unsupported(f"{self.called(index)} must be constant{self.remedy(index)}")
         return found
 
-    def _known(self, index: int) -> Tensor:
+    def specialize(self, index: int) -> Tensor:
         """A required input whose elements are needed now: for an input of the model those of its example, if there is one."""
         found = self.tensor(index)
         if found.array is None and found.content is None:

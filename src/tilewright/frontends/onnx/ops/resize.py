@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,11 @@ import numpy as np
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
-from ....ir.symbolic import Dim
+from ....ir.symbolic import Dim, Expr
 from ....ir.types import boolean, f64, i64
 from .elementwise import cast
 from .run_time import Arithmetic
+from .run_time_axes import count_of
 from .sample import cubic_taps, linear_taps
 from .shape import broadcast, reshape
 from .table import Unsupported, importer
@@ -108,16 +109,30 @@ def _normalized(weights: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any
     return [w / total for w in weights]
 
 
-def _taps_in_run(n: Node, size: Dim, count: Dim, scale: float | None) -> tuple[list[Value], list[Value | None]]:
-    """As `_taps` for sizes that the run knows; a `scale` of None is what makes `size` elements `count`, else it says how many."""
+Crop = tuple[Value, Value]
+"""A `Region` that the run knows (f64 scalars)."""
+
+
+def _taps_in_run(
+    n: Node, size: Dim, count: Dim | None, scale: float | Value | None, region: Crop | None = None
+) -> tuple[list[Value], list[Value | None], Value | None]:
+    """As `_taps` for sizes, factors or crops that the run knows, and which places lie outside of the image, if any may.
+
+    A `scale` of None is what makes `size` elements `count`; a `count` of None follows from the scale.
+    """
     a, mode = Arithmetic(n, f64), n.attr("coordinate_transformation_mode", "half_pixel")
-    if scale is not None:
+    if count is None and (isinstance(scale, Value) or region is not None):
+        length = cast(n, n.dims_value(size), f64)
+        length = length if region is None else a.Mul(length, a.Sub(region[1], region[0]))
+        count = Arithmetic(n).size(cast(n, a.Floor(a.Mul(length, scale)), i64))
+    elif count is None:
+        assert isinstance(scale, float)
         ratio = Fraction(scale).limit_denominator(1 << 12)
         if np.float32(ratio) != np.float32(scale):
             raise Unsupported(f"a dynamic dimension ({size}) by the factor {scale}, which is no simple fraction")
         count = size * ratio.numerator // ratio.denominator
     i, old, new = (cast(n, v, f64) for v in (a.Iota(shape=(count,)), n.dims_value(size), n.dims_value(count)))
-    factor = a.Div(new, old) if scale is None else n.constant(scale, f64)
+    factor = a.Div(new, old) if scale is None else scale if isinstance(scale, Value) else n.constant(scale, f64)
     half = a.Sub(a.Div(a.Add(i, 0.5), factor), 0.5)
     if mode == "half_pixel":
         x = half
@@ -130,8 +145,13 @@ def _taps_in_run(n: Node, size: Dim, count: Dim, scale: float | None) -> tuple[l
         x = a.Div(i, factor)
     elif mode == "half_pixel_symmetric":
         x = a.Add(a.Mul(a.Mul(old, 0.5), a.Sub(1.0, a.Div(new, a.Mul(factor, old)))), half)
+    elif mode == "tf_crop_and_resize":
+        start, end = region or (n.constant(0, f64), n.constant(1, f64))
+        inner = a.Select(a.Gt(new, 1.0), a.Div(i, a.Max(a.Sub(new, 1.0), 1.0)), 0.5)
+        x = a.Mul(a.Sub(old, 1.0), a.Add(start, a.Mul(inner, a.Sub(end, start))))
     else:
-        raise Unsupported(f"coordinate_transformation_mode '{mode}' along a dynamic dimension ({size})")
+        raise Unsupported(f"coordinate_transformation_mode '{mode}'")
+    beyond = a.Or(a.Lt(x, 0.0), a.Gt(x, a.Sub(old, 1.0))) if mode == "tf_crop_and_resize" else None
     taps = _around(n, a, x)
     last = a.Sub(old, 1.0)
     weights = [w for _, w in taps]
@@ -140,7 +160,7 @@ def _taps_in_run(n: Node, size: Dim, count: Dim, scale: float | None) -> tuple[l
         weights = [a.Select(flag, 1.0 if w is None else w, 0.0) for flag, w in zip(inside, weights, strict=True)]
         total = reduce(a.Add, weights)
         weights = [a.Div(w, total) for w in weights]
-    return [cast(n, a.Min(a.Max(p, 0.0), last), i64) for p, _ in taps], weights
+    return [cast(n, a.Min(a.Max(p, 0.0), last), i64) for p, _ in taps], weights, beyond
 
 
 def _around(n: Node, a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
@@ -185,55 +205,94 @@ def _repeats(n: Node, scale: float) -> bool:
 def _resize(n: Node) -> Value:
     x = n.value(0)
     # PyTorch's exporter writes the attributes of all modes whatever the mode.
-    n.irrelevant("mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias")
+    n.irrelevant("mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias", "extrapolation_value")
     axes = [normalize_axis(a, x.type.rank) for a in n.attr("axes") or range(x.type.rank)]
     by_size = n.has(3)
-    scales = None if by_size else n.array(2).reshape(-1).tolist()
+    if n.attr("antialias", 0):  # how many elements become one must be known
+        n.specialize(3 if by_size else 2)
     sizes = n.sizes(3, 1) if by_size else None
+    scales = None if by_size else _numbers(n, 2)
     policy = n.attr("keep_aspect_ratio_policy", "stretch")
-    if by_size and policy != "stretch":
-        pick = min if policy == "not_larger" else max
-        factor = pick(s / x.type.shape[a] for s, a in zip(n.numbers(3), axes, strict=True))
-        sizes = [int(np.floor(factor * x.type.shape[a] + 0.5)) for a in axes]
-        ratios = [factor] * len(axes)
-    else:
-        ratios = None
+    ratios: list[float | Value] | None = None
+    if sizes is not None and policy != "stretch":
+        sizes, ratios = _with_aspect(n, sizes, [x.type.shape[a] for a in axes], policy)
     mode = n.attr("coordinate_transformation_mode", "half_pixel")
     crops = mode == "tf_crop_and_resize"
     regions: list[Region] = [(0.0, 1.0)] * len(axes)
-    if crops:
+    moving: list[Crop] | None = None
+    if crops and n.tensor(1).array is not None:
         roi = n.array(1).astype(np.float64).reshape(2, len(axes))
         regions = [(float(start), float(end)) for start, end in roi.T]
-    outside = n.attr("extrapolation_value", 0.0)
+    elif crops:
+        edges = cast(n, n.value(1), f64)
+        moving = [(n.element(edges, k), n.element(edges, k + len(axes))) for k in range(len(axes))]
     for k, axis in enumerate(axes):
         size = x.type.shape[axis]
-        whole = regions[k] == (0.0, 1.0)
+        whole = regions[k] == (0.0, 1.0) and moving is None
+        scale = None if scales is None else scales[k]
         if whole and sizes is not None and sizes[k] == size and ratios is None:
             continue
-        if whole and scales is not None and scales[k] == 1.0:
+        if whole and isinstance(scale, float) and scale == 1.0:
             continue
-        if whole and scales is not None and _repeats(n, scales[k]):
-            x = _repeat(n, x, axis, int(scales[k]))
+        if whole and isinstance(scale, float) and _repeats(n, scale):
+            x = _repeat(n, x, axis, int(scale))
             continue
-        wanted = 0 if sizes is None else sizes[k]
-        if not isinstance(size, int) or not isinstance(wanted, int):
-            if crops or n.attr("antialias", 0):
-                raise Unsupported(f"crops, or against aliasing, along a dynamic dimension ({size})")
-            x = _interpolate(n, x, axis, *_taps_in_run(n, size, wanted, None if scales is None else scales[k]))
+        wanted = None if sizes is None else sizes[k]
+        factor = scale if ratios is None else ratios[k]
+        if isinstance(size, Expr) or isinstance(wanted, Expr) or isinstance(factor, Value) or moving is not None:
+            if n.attr("antialias", 0):
+                raise Unsupported(
+                    f"against aliasing, from {size} elements to a number that the run computes{n.remedy(3 if by_size else 2)}"
+                )
+            crop = moving[k] if moving is not None else None
+            if crop is None and not whole:
+                crop = n.constant(regions[k][0], f64), n.constant(regions[k][1], f64)
+            places, weights, beyond = _taps_in_run(n, size, wanted, factor, crop)
+            x = _outside(n, _interpolate(n, x, axis, places, weights), axis, beyond)
             continue
-        if scales is not None:
+        if wanted is None:
             start, end = regions[k]
-            scale, count = scales[k], int(np.floor(size * (end - start) * scales[k]))
-        else:
-            count = wanted
-            scale = ratios[k] if ratios is not None else count / size
-        positions = _positions(mode, count, size, scale, regions[k])
-        x = _interpolate(n, x, axis, *_taps(n, positions, size, scale))
+            assert isinstance(scale, float)
+            wanted = int(np.floor(size * (end - start) * scale))
+        ratio = factor if factor is not None else wanted / size
+        positions = _positions(mode, wanted, size, ratio, regions[k])
+        x = _interpolate(n, x, axis, *_taps(n, positions, size, ratio))
         if crops and not (inside := (positions >= 0) & (positions <= size - 1)).all():
-            shape = [-1 if d == axis else 1 for d in range(x.type.rank)]
-            fill = n.constant(outside, x.type.dtype)
-            x = n.emit(g.Select(n.constant(inside.reshape(shape), boolean), x, fill))
+            x = _outside(n, x, axis, n.constant(~inside, boolean))
     return x
+
+
+def _numbers(n: Node, index: int) -> list[float | Value]:
+    """Factors: numbers, or f64 scalars of the run."""
+    if n.tensor(index).array is not None:
+        return [float(v) for v in n.array(index).reshape(-1)]
+    values = cast(n, n.value(index), f64)
+    return [n.element(values, k) for k in range(count_of(n, index))]
+
+
+def _with_aspect(
+    n: Node, sizes: Sequence[Dim], old: Sequence[Dim], policy: str
+) -> tuple[list[Dim], list[float | Value]]:
+    """The sizes of an image resized by one factor, not to be larger or smaller than asked for, and that factor for each axis."""
+    larger = policy != "not_larger"
+    if all(isinstance(d, int) for d in (*sizes, *old)):
+        pick = max if larger else min
+        exact = pick(s / d for s, d in zip(sizes, old, strict=True) if isinstance(s, int) and isinstance(d, int))
+        return [int(np.floor(exact * d + 0.5)) for d in old if isinstance(d, int)], [exact] * len(sizes)
+    a = Arithmetic(n, f64)
+    own = [cast(n, n.dims_value(d), f64) for d in old]
+    factors = [a.Div(cast(n, n.dims_value(s), f64), d) for s, d in zip(sizes, own, strict=True)]
+    factor: Value = reduce(a.Max if larger else a.Min, factors)
+    rounded = [cast(n, a.Floor(a.Add(a.Mul(factor, d), 0.5)), i64) for d in own]
+    return [Arithmetic(n).size(size, 1) for size in rounded], [factor] * len(sizes)
+
+
+def _outside(n: Node, x: Value, axis: int, beyond: Value | None) -> Value:
+    """`x` with the value for what lies outside of the image where a flag along `axis` says so."""
+    if beyond is None:
+        return x
+    flags = reshape(n, beyond, [beyond.type.size if d == axis else 1 for d in range(x.type.rank)])
+    return n.emit(g.Select(flags, n.constant(n.attr("extrapolation_value", 0.0), x.type.dtype), x))  # type: ignore[no-any-return]
 
 
 def _interpolate(n: Node, x: Value, axis: int, places: list[Any], weights: list[Any]) -> Value:

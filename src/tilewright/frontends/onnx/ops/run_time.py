@@ -138,6 +138,10 @@ def range_in_run(n: Node) -> Value:
     start, limit, delta = (
         n.emit(g.Reshape(n.value(k), shape=())) if n.tensor(k).rank else n.value(k) for k in range(3)
     )
+    if n.tensor(0).content is not None and n.dims(0) == [0] and n.tensor(2).content is not None and n.dims(2) == [1]:
+        size = n.importer.known_size(limit)
+        if size is not None:
+            return n.emit(g.Iota(shape=(size,), dtype=start.type.dtype))  # type: ignore[no-any-return]
     span = a.Sub(limit, start)
     if start.type.dtype.is_integer:
         # Rounded up whatever the signs: the negative of a quotient rounded down.

@@ -97,15 +97,15 @@ def unsqueeze_in_run(n: Node) -> Value:
     return n.emit(g.AssumeShape(x, shape=tuple(a.size(n.element(sizes, k)) for k in range(rank))))  # type: ignore[no-any-return]
 
 
-def along_axis(n: Node, index: int, rank: int, build: Callable[[int], Value]) -> Value:
-    """What `build` makes for the axis that the scalar input `index` is."""
+def along_axis(n: Node, index: int, rank: int, build: Callable[[int], Value], last: int = 0) -> Value:
+    """What `build` makes for the axis that the scalar input `index` is, which is none of the `last` ones."""
     a = Arithmetic(n)
     axis = a.scalar(n.value(index))
-    a.check(a.And(a.Ge(axis, -rank), a.Lt(axis, rank)), f"the axis is outside of the {rank} dimensions")
     axis = a.Select(a.Lt(axis, 0), a.Add(axis, rank), axis)
+    a.check(a.And(a.Ge(axis, 0), a.Lt(axis, rank - last)), f"the axis is outside of the {rank - last} dimensions")
 
     def chosen(k: int) -> Value:
-        if k == rank - 1:
+        if k == rank - last - 1:
             return build(k)
         return choose(n, a.Eq(axis, k), lambda: build(k), lambda: chosen(k + 1))
 

@@ -34,7 +34,7 @@ def _split(n: Node) -> TensorList:
     x = n.value(0)
     axis = normalize_axis(n.attr("axis", 0), x.type.rank)
     size, keep = x.type.shape[axis], n.attr("keepdims", 1)
-    given: list[Dim] = n.dims(1) if n.has(1) else [1]
+    given: list[Dim] = [1] if not n.has(1) else n.sizes(1) if n.tensor(1).rank else n.dims(1)
     if not n.has(1) or n.tensor(1).rank == 0:
         (chunk,) = given
         if not isinstance(size, int) or not isinstance(chunk, int):

@@ -14,6 +14,7 @@ from ....ir.types import f32, f64
 from ...fourier import Fourier
 from .elementwise import cast
 from .run_time import Arithmetic
+from .run_time_axes import along_axis
 from .shape import product, reshape, slice_
 from .table import Unsupported, importer
 
@@ -38,10 +39,16 @@ def _joined(n: Node, parts: list[Value]) -> Value:
 
 @importer("DFT")
 def _dft(n: Node) -> Value:
+    rank = n.tensor(0).rank
+    if n.has(2) and n.is_data(2):
+        return along_axis(n, 2, rank, lambda axis: _dft_along(n, axis), last=1)
+    return _dft_along(n, normalize_axis(n.numbers(2)[0] if n.has(2) else -2, rank))
+
+
+def _dft_along(n: Node, axis: int) -> Value:
     x, a, fourier = n.value(0), Arithmetic(n), Fourier(n.emit)
     inverse, onesided = n.attr("inverse", 0), n.attr("onesided", 0)
     rank = x.type.rank
-    axis = normalize_axis(n.numbers(2)[0] if n.has(2) else -2, rank)
     if axis == rank - 1:
         raise ValueError("the axis is that of real and imaginary part")
     dtype = f64 if x.type.dtype is f64 else f32
