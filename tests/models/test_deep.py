@@ -137,6 +137,41 @@ def test_a_chain_of_300_operators_with_little_stack(kind: str) -> None:
         check_chain(kind, 300)
 
 
+def sizes(kind: str, n: int) -> Any:
+    """An ONNX model that computes a size from its input's by `n` steps and gives so many copies of a number."""
+    h = pytest.importorskip("onnx").helper
+    nodes = [h.make_node("Shape", ["x"], ["s"]), h.make_node("Squeeze", ["s"], ["d0"])]
+    for k in range(n):
+        if kind == "limits":
+            nodes.append(h.make_node("Sub", [f"d{k}", "one"], [f"a{k}"]))
+            nodes.append(h.make_node("Max", [f"a{k}", "one"], [f"d{k + 1}"]))
+        else:
+            nodes.append(h.make_node("Mul", [f"d{k}", "three"], [f"a{k}"]))
+            nodes.append(h.make_node("Div", [f"a{k}", "four"], [f"b{k}"]))
+            nodes.append(h.make_node("Add", [f"b{k}", "one"], [f"d{k + 1}"]))
+    nodes.append(h.make_node("Unsqueeze", [f"d{n}", "zero"], ["u"]))
+    nodes.append(h.make_node("Expand", ["v", "u"], ["y"]))
+    int64, float32 = 7, 1
+    initializers = [h.make_tensor(name, int64, [], [v]) for name, v in (("one", 1), ("three", 3), ("four", 4))]
+    initializers.append(h.make_tensor("zero", int64, [1], [0]))
+    inputs = [h.make_tensor_value_info("x", float32, ["n"]), h.make_tensor_value_info("v", float32, [1])]
+    outputs = [h.make_tensor_value_info("y", float32, ["m"])]
+    graph = h.make_graph(nodes, "sizes", inputs, outputs, initializers)
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize(("kind", "n"), [("limits", 2000), ("divisions", 60)])
+def test_a_size_computed_in_many_steps(kind: str, n: int) -> None:
+    """Limits in a row are one; divisions that nest too deep are left to the run."""
+    with tw.compile(sizes(kind, n), cache=False) as library:
+        for size in (5, 37, 2100):
+            wanted = size
+            for _ in range(n):
+                wanted = max(wanted - 1, 1) if kind == "limits" else wanted * 3 // 4 + 1
+            found = np.asarray(library(np.ones(size, np.float32), np.full(1, 7, np.float32)))
+            np.testing.assert_array_equal(found, np.full(wanted, 7, np.float32))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CHAINS)
 def test_a_chain_of_2000_operators(kind: str) -> None:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from .constant import Constant
 from .core import Block, IRError, Module, Operation, Value
 from .location import UNKNOWN, Location
-from .symbolic import Dim, Expr, free_symbols, is_symbol, substitute, symbol, to_text
+from .symbolic import Dim, Expr, free_symbols, is_symbol, substitute, symbol
 from .types import BufferType, DType, TensorType, Type, i2, i4, u2, u4
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class _Printer:
             mapping = {s: self.aliases[s] for s in free_symbols(e) if s in self.aliases and scope.get(s.name) is not s}
             if mapping:
                 e = substitute(e, mapping)
-        return to_text(e)
+        return str(e)
 
     def type(self, t: Type) -> str:
         if self.aliases and isinstance(t, (TensorType, BufferType)):

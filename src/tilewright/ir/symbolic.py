@@ -531,7 +531,8 @@ def smin(a: Dim, b: Dim) -> Dim:
         return a
     if prove_le(b, a):
         return b
-    return _binary(Min, *sorted((a, b), key=_order))
+    x, y = _without_limit(a, b, Min), _without_limit(b, a, Min)
+    return _binary(Min, *sorted((a, b), key=_order)) if x is a and y is b else smin(x, y)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -543,7 +544,21 @@ def smax(a: Dim, b: Dim) -> Dim:
         return a
     if prove_le(a, b):
         return b
-    return _binary(Max, *sorted((a, b), key=_order))
+    x, y = _without_limit(a, b, Max), _without_limit(b, a, Max)
+    return _binary(Max, *sorted((a, b), key=_order)) if x is a and y is b else smax(x, y)
+
+
+def _without_limit(a: Dim, b: Dim, kind: type[Binary]) -> Dim:
+    """What `a` may be in ``kind(a, b)``: ``max(x, 3) - 2`` is as good as ``x - 2`` against 1, so that limits in a row do not nest."""
+    if isinstance(a, int) or not isinstance(b, int):
+        return a
+    constant = _terms(a).get((), 0)
+    atom = _add(a, -constant).atom  # type: ignore[union-attr]
+    if isinstance(atom, kind):
+        for limit, other in ((atom.a, atom.b), (atom.b, atom.a)):
+            if isinstance(limit, int) and (limit + constant <= b if kind is Max else limit + constant >= b):
+                return _add(other, constant)
+    return a
 
 
 def unordered_max(a: Dim, b: Dim) -> Dim:
@@ -833,11 +848,3 @@ def linear_in(e: Dim, sym: Expr) -> tuple[Dim, Dim] | None:
                 return None
             rest[atoms] = c
     return _make(coefficient), _make(rest)
-
-
-# -- Text ----------------------------------------------------------------------------------------------------------------------
-
-
-def to_text(e: Dim) -> str:
-    """Python syntax that `symbolic_text.parse` reads back."""
-    return str(e)

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..errors import SizeError
-from .symbolic import Dim, bounds, to_text
+from .symbolic import Dim, bounds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -242,7 +242,7 @@ class TensorType(_Interned):
         return TensorType(dtype, self.shape, self.layout)
 
     def _format(self) -> str:
-        notes = [] if self.is_static else [", ".join(to_text(d) for d in self.shape)]
+        notes = [] if self.is_static else [", ".join(str(d) for d in self.shape)]
         if self.layout is not None:
             notes.append("layout " + " ".join(map(str, self.layout)))
         encoding = f', "{"; ".join(notes)}"' if notes else ""
@@ -290,7 +290,7 @@ class BufferType(_Interned):
         return tuple(reversed(strides))
 
     def _format(self) -> str:
-        shape = ", ".join(to_text(d) for d in self.shape)
+        shape = ", ".join(str(d) for d in self.shape)
         return f'!tw.buffer<"{self.dtype.name}", "{shape}", "{self.space}">'
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.core import Attr, Effect, IRError, Operand, operation
+from ...ir.location import Location
 from ...ir.symbolic import Dim
 from ...ir.types import Type, i64
 from .. import tensor
@@ -16,16 +17,21 @@ from ..tensor_builder import Scalar, Tensor, TensorBuilder
 from .base import GraphOp, tensor_type
 
 
+def _told(where: object) -> object:
+    """A place as artifacts tell it, which carry the message."""
+    return where.portable if isinstance(where, Location) else where
+
+
 def index_message(where: object, size: Dim, wraps: bool = True) -> str:
     """What is said of an index at a place of the user's model that is outside of a dimension of `size` elements."""
     text = str(size)
     low = "0" if not wraps else f"-{text}" if text.isalnum() else f"-({text})"
-    return f"{where}: an index is outside of {low} .. {size - 1}, of a dimension of {size} elements"
+    return f"{_told(where)}: an index is outside of {low} .. {size - 1}, of a dimension of {size} elements"
 
 
 def division_message(where: object) -> str:
     """What is said of an integer that is divided by zero."""
-    return f"{where}: an integer is divided by zero"
+    return f"{_told(where)}: an integer is divided by zero"
 
 
 class ElementCheck(GraphOp):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
+from ...ir.symbolic import Dim, Expr, depth_of, prove_eq, prove_le, prove_lt, smax, smin
 from ...ir.types import DType, boolean, i32, i64
-from .values import CONTENT_DTYPES, MAX_CONTENT, Content, to_content
+from .values import CONTENT_DTYPES, MAX_CONTENT, MAX_CONTENT_DEPTH, Content, to_content
 
 if TYPE_CHECKING:
     from .node import Node
@@ -56,6 +56,8 @@ def evaluate_content(node: Node) -> tuple[DType, list[Content]] | None:
     dtype, contents = result if isinstance(result, tuple) else (node.inputs[0].dtype, result)
     contents = contents if isinstance(contents, list) else [contents]
     if dtype not in CONTENT_DTYPES or any(c.size > MAX_CONTENT for c in contents):
+        return None
+    if any(depth_of(e) > MAX_CONTENT_DEPTH for c in contents for e in c.reshape(-1) if isinstance(e, Expr)):
         return None
     if dtype is i32 and any(
         not -(2**31) <= e < 2**31 for c in contents for e in c.reshape(-1) if not isinstance(e, Expr)

@@ -19,6 +19,8 @@ from ...ir.types import DType, TensorType, boolean, i32, i64
 
 MAX_CONTENT = 1024
 """Elements up to which integers are followed symbolically; larger tensors are plain data."""
+MAX_CONTENT_DEPTH = 24
+"""Divisions, minima and maxima nested in each other up to which they are; the run computes what is deeper."""
 
 CONTENT_DTYPES = (i32, i64, boolean)
 """Element types that shapes are computed in."""
