@@ -50,6 +50,8 @@ def _sizes_indexed(value: Value, seen: set[Value]) -> list[int]:
             sizes.append(lower or 1)
         elif isinstance(op, graph.ScatterNd) and operand == 1:
             sizes += [bounds(op.x.type.shape[d])[0] or 1 for d in op.addressed]
+        elif isinstance(op, graph.CheckIndex):
+            sizes.append(bounds(op.size)[0] or 1)
         elif op.name in _KEEPS_VALUES and op.results[0].type.dtype.is_integer:
             sizes += _sizes_indexed(op.results[0], seen)
     return sizes

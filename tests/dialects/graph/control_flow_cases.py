@@ -49,6 +49,16 @@ def _check(b: Builder, d: Any, x: Value) -> Any:
     return b(graph.Neg(x))
 
 
+def _check_index(b: Builder, d: Any, x: Value) -> Any:
+    b.insert(graph.CheckIndex(x, message="no such place", size=1_000_000 * d["n"]))
+    return b(graph.Neg(x))
+
+
+def _check_divisor(b: Builder, d: Any, x: Value) -> Any:
+    b.insert(graph.CheckDivisor(b(graph.Add(x, literal(b, 1, np.int64))), message="by zero"))
+    return b(graph.Neg(x))
+
+
 def _if(b: Builder, d: Any, x: Value) -> Any:
     large = b(graph.Gt(_total(b, x), literal(b, 20, np.int64)))
     blocks = [Block([]), Block([])]
@@ -95,6 +105,8 @@ CASES = [
         SIZES,
     ),
     Case("Check", (NUMBERS,), _check, lambda d, x: -x, SIZES),
+    Case("CheckIndex", (NUMBERS,), _check_index, lambda d, x: -x, SIZES),
+    Case("CheckDivisor", (NUMBERS,), _check_divisor, lambda d, x: -x, SIZES),
     Case("If", (NUMBERS,), _if, lambda d, x: -x if x.sum() > 20 else x, SIZES),
     Case("While", (NUMBERS,), _while, _doubled, SIZES),
 ]

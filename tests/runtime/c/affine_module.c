@@ -80,7 +80,7 @@ static int32_t run(tw_context* context, int64_t* values, void** in, void** out, 
   uint8_t* constants = (uint8_t*)(uintptr_t)weights;
   void* const first[] = {in[0], constants, arena};
   void* const second[] = {arena, constants + 4 * COLUMNS, in[1], out[0], out[1]};
-  if (*(const float*)in[1] == -12345.0f) return tw_raise(context, "the model does not like -12345");
+  if (*(const float*)in[1] == -12345.0f) return tw_raise(context, TW_ERROR_PROGRAM, "the model does not like -12345");
   tw_launch(context, 0, scale, values[0], 4, first, values);
   tw_launch(context, 1, shift, values[0], 4, second, values);
   ++*(int32_t*)kept[0];
