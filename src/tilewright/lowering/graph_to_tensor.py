@@ -53,8 +53,9 @@ def _lower(op: Operation, origin: str | None, missing: list[Operation]) -> None:
     results = empty_results(op, builder) or op.decompose(builder)
     if results is not None:
         values = (results,) if isinstance(results, Value) else tuple(results)
+        inserted = _between(before, block, op)
         op.replace_by(_matching(builder, op, values))
-        for new in _between(before, block, values):
+        for new in inserted:
             _lower(new, origin, missing)
         return
     t = TensorBuilder(builder)
@@ -90,19 +91,14 @@ def _lower_splat(op: Operation) -> None:
     op.erase()
 
 
-def _between(before: Operation | None, block: object, values: tuple[Value, ...]) -> list[Operation]:
-    """The operations a decomposition inserted: those after `before` up to the last producer of its results."""
+def _between(before: Operation | None, block: object, op: Operation) -> list[Operation]:
+    """The operations that were inserted before `op`: those after `before`; none where an operand is the result."""
     found: list[Operation] = []
-    last = {v.defining_op for v in values}
-    op = before.next if before is not None else block.first  # type: ignore[attr-defined]
-    pending = list(last)
-    inserted: list[Operation] = []
-    while op is not None and pending:
-        inserted.append(op)
-        if op in last:
-            pending.remove(op)
-        op = op.next
-    found.extend(inserted)
+    new = before.next if before is not None else block.first  # type: ignore[attr-defined]
+    while new is not op:
+        assert new is not None
+        found.append(new)
+        new = new.next
     return found
 
 
