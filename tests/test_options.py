@@ -33,7 +33,7 @@ def compiled(**options: Any) -> Any:
         ({"threads": 0}, "threads=0: give"),
         ({"threads": 1.5}, "threads=1.5: give"),
         ({"threads": True}, "threads=True: give"),
-        ({"disable": ["nonsense"]}, "disable: there is no pass 'nonsense'; the passes are cse, integer-contractions, "),
+        ({"disable": ["nonsense"]}, "disable: there is no pass 'nonsense'; the passes are cse, "),
         ({"disable": ["simplfy"]}, "there is no pass 'simplfy'; did you mean 'simplify'"),
         ({"disable": "fold_constants"}, "there is no pass 'fold_constants'; did you mean 'fold-constants'"),
         ({"disable": ["form-groups"]}, "nothing can be compiled without the pass 'form-groups'"),
