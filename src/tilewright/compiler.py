@@ -670,6 +670,8 @@ def import_model(
         from .frontends.stablehlo import import_stablehlo
 
         return _examples_known(import_stablehlo(model, dims), kwargs)
+    if origin in ("jax", "jaxlib") and callable(model):
+        return _import_jitted(model, args, kwargs, dims)
     if callable(model):
         from .frontends.trace import import_function
         from .just_in_time import Jitted
@@ -679,6 +681,20 @@ def import_model(
         f"cannot compile a {type(model).__name__}: expected a path (.onnx, .pt2, .mlir, .tw), a torch.nn.Module, a torch.export.ExportedProgram, "
         "an onnx.ModelProto, a jax.export.Exported, a tilewright.nn Module, a Python function over tilewright.Tensor or a tilewright.ir Module"
     )
+
+
+def _import_jitted(model: Any, args: Sequence[Any] | None, kwargs: dict[str, Any], dims: Dims | None) -> Module:
+    """What `jax.jit` returns has no shapes: those of the examples are exported."""
+    import jax
+
+    from .frontends.stablehlo import import_stablehlo
+
+    if args is None and not kwargs:
+        raise CompileError(
+            "a function of jax.jit has no shapes: give examples, tw.compile(f, args), "
+            "or what jax.export.export(f)(...) makes of shapes, which may be symbolic"
+        )
+    return import_stablehlo(jax.export.export(model, platforms=["cpu"])(*args or (), **kwargs), dims)
 
 
 def _import_functions(models: Mapping[str, Any]) -> Module:

@@ -428,3 +428,12 @@ def test_complex_numbers_in_loops_and_branches() -> None:
     z, w = (f(4, 3) + 1j * f(4, 3)).astype(np.complex64), np.complex64(0.5 - 0.25j)
     library = tw.compile(exported(run, z, w))
     same_closely(library(z, np.asarray(w)), run(jnp.asarray(z), w))
+
+
+def test_a_jitted_function_is_exported_with_the_shapes_of_its_examples() -> None:
+    jitted = jax.jit(lambda x, y: jnp.tanh(x) @ y)
+    x, y = f(3, 4), f(4, 2)
+    with tw.compile(jitted, (x, y), cache=False) as library:
+        np.testing.assert_allclose(library(x, y), jitted(x, y), rtol=1e-5, atol=1e-6)
+    with pytest.raises(tw.CompileError, match="jax.jit has no shapes: give examples"):
+        tw.compile(jitted)
