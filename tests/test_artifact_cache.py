@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 import tilewright.numpy as tnp
-from tilewright import disk_cache
+from tilewright import artifact_cache, disk_cache
 from tilewright.errors import ArtifactError
 
 X = np.linspace(-1, 1, 2 * 96, dtype=np.float32).reshape(2, 96)
@@ -129,6 +129,52 @@ def test_files_beside_a_model_do_not_matter(tmp_path: Path) -> None:
     tw.compile(path)
     (path.parent / "notes.txt").write_text("something else")
     assert tw.compile(path).report.seconds.keys() == {"find", "load", "other"}
+
+
+def normalized(channels: int) -> Any:
+    """Convolutions with batch normalizations, which go into their weights."""
+    import torch
+
+    torch.manual_seed(0)
+    layers = [m for _ in range(2) for m in (torch.nn.Conv2d(channels, channels, 3), torch.nn.BatchNorm2d(channels))]
+    for layer in layers[1::2]:
+        torch.nn.init.uniform_(layer.running_mean)
+        torch.nn.init.uniform_(layer.running_var, 1, 2)
+        torch.nn.init.uniform_(layer.weight)
+    return torch.nn.Sequential(*layers).eval(), torch.randn(1, channels, 8, 8)
+
+
+def computed() -> Any:
+    """A weight of several steps, two of which take the same result."""
+    import torch
+
+    class Computed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(400, 500) / 20)
+
+        def forward(self, x: Any) -> Any:
+            w = torch.tanh(self.weight)
+            return x @ (w + torch.sin(w) * 2).reshape(250, 800)[:, 10:]
+
+    torch.manual_seed(0)
+    return Computed(), torch.randn(3, 250)
+
+
+@pytest.mark.parametrize("make", [lambda: normalized(128), lambda: normalized(48), computed])
+@pytest.mark.parametrize("precision", [None, "bf16"])
+def test_folded_weights_are_folded_again(folder: Path, make: Any, precision: str | None) -> None:
+    """Of weights that were folded, the cache keeps how, not the results."""
+    model, x = make()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    first, again = (tw.compile(model, (x,), precision=precision) for _ in range(2))
+    assert not first.report.cached and again.report.cached
+    np.testing.assert_array_equal(first(x), again(x))
+    if precision is None:
+        np.testing.assert_allclose(again(x), model(x).detach(), rtol=1e-3, atol=1e-4)
+    (entry,) = [p for p in (folder / "artifacts").rglob("*") if p.is_file()]
+    _, kept = artifact_cache.find(entry.parent.name + entry.name) or (None, b"")
+    assert 0 < len(kept) < size / 10
 
 
 def test_what_is_kept_can_be_saved(tmp_path: Path) -> None:

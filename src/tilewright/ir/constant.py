@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from .types import DType, TensorType
@@ -23,8 +24,22 @@ class Constant:
     when they are asked for, and not kept.
     """
 
-    __slots__ = ("_array", "_digest", "_recipe", "_write", "key", "name", "numpy_dtype", "origins", "shape", "steps")
+    __slots__ = (
+        "_array",
+        "_digest",
+        "_recipe",
+        "_write",
+        "again",
+        "key",
+        "name",
+        "numpy_dtype",
+        "origins",
+        "shape",
+        "steps",
+    )
     SMALL = 32
+    WRITTEN = 4096
+    """Bytes of an array from which on it is not written down, if it can be made again."""
     COMPARED = 65536
     """Arrays of up to so many elements are compared by content."""
 
@@ -38,6 +53,8 @@ class Constant:
         self.name = name
         self.key = f"{name or 'constant'}_{next(_counter)}"
         self._digest: bytes | None = None
+        self.again: Callable[[np.ndarray[Any, Any]], None] | None = None
+        """What makes data that are kept here once more, as `write` of `Constant.made` does: it is pickled instead of them."""
         self.origins: tuple[tuple[str, TensorType], ...] = ()
         """Names and types of the parameters that this was made of, where it is none itself."""
         self.steps: tuple[str, ...] = ()
@@ -74,18 +91,27 @@ class Constant:
         if math.prod(shape) <= cls.COMPARED:
             array = np.empty(shape, dtype)
             write(array)
-            return cls(array, name)
+            few = cls(array, name)
+            few.again = write if is_dataclass(write) else None
+            return few
+        return cls._later(shape, dtype, write, name, write if recipe is None else recipe)
+
+    @classmethod
+    def _later(cls, shape: Sequence[int], dtype: Any, write: Any, name: str, recipe: Hashable) -> Constant:
+        import numpy as np
+
         constant = cls(np.broadcast_to(np.zeros((), dtype), shape), name)
-        constant._array, constant._write = None, write
-        constant._recipe = write if recipe is None else recipe
+        constant._array, constant._write, constant._recipe = None, write, recipe
         return constant
 
     def __reduce__(self) -> Any:
         """For pickling: the data, or what makes them; not where they came from."""
-        array = self._array
+        array, write = self._array, self._write
         if array is not None and array.size > 1 and not any(array.strides):  # one element, shown often
             array = array[(slice(0, 1),) * array.ndim]
-        return _restored, (array, self._write, self.numpy_dtype, self.shape, self.name)
+        elif self.again is not None and self.nbytes >= self.WRITTEN:
+            array, write = None, self.again
+        return _restored, (array, write, self.numpy_dtype, self.shape, self.name)
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
@@ -190,5 +216,5 @@ def _restored(array: Any, write: Any, dtype: Any, shape: tuple[int, ...], name: 
     import numpy as np
 
     if write is not None:
-        return Constant.made(shape, dtype, write, name)
+        return Constant._later(shape, dtype, write, name, write)
     return Constant(np.broadcast_to(array, shape), name)

@@ -6,6 +6,7 @@ addition by constants per channel, go into the weight and bias of the convolutio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from ..dialects import graph
 from ..dialects.graph.base import normalize_axis, tensor_type
 from ..dialects.graph.conv import channel_axis
 from ..dialects.graph.elementwise import same_shape
+from ..ir.builder import Builder
+from ..ir.constant import Constant
 from ..ir.core import Module, Value
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
-from .match import array_of, new_constant, only, producer, rebuild
+from .match import array_of, constant_of, new_constant, only, producer, rebuild
 
 
 def fold_batch_norm(module: Module) -> int:
@@ -61,6 +64,24 @@ def _constant_operand(op: Any) -> tuple[Value, Value]:
     return (op.b, op.a) if array_of(op.a) is not None else (op.a, op.b)
 
 
+@dataclass(frozen=True)
+class _Scaled:
+    """Writes a weight times a float64 factor, which is broadcast to it."""
+
+    weight: Constant
+    factor: Constant
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        out[...] = self.weight.array * self.factor.array
+
+
+def _scaled(b: Builder, weight: Constant, factor: np.ndarray[Any, Any]) -> Value:
+    write = _Scaled(weight, Constant(factor))
+    scaled = Constant.made(weight.shape, weight.numpy_dtype, write, weight.name).made_of([weight], "scaled")
+    value: Value = b(graph.Constant(value=scaled))
+    return value
+
+
 @pattern(graph.Mul, graph.Add)
 def into_convolution(op: Any, rewriter: Rewriter) -> bool:
     """``conv(x, w, b) * s + t`` -> ``conv(x, w * s, b * s + t)`` with s and t per channel."""
@@ -71,7 +92,7 @@ def into_convolution(op: Any, rewriter: Rewriter) -> bool:
     rank = tensor_type(y).rank
     axis = channel_axis(rank, conv.layout)
     channels = tensor_type(y).shape[axis]
-    weight = array_of(conv.w)
+    weight = constant_of(conv.w)
     if not isinstance(channels, int) or weight is None:
         return False
     vector = per_channel(constant, rank, axis, channels)
@@ -88,11 +109,11 @@ def into_convolution(op: Any, rewriter: Rewriter) -> bool:
         else:  # (C, O / groups, ...): output channel g * (O / groups) + o
             per_input = np.repeat(vector.reshape(conv.groups, -1), weight.shape[0] // conv.groups, axis=0)
             factor = per_input.reshape(*per_input.shape, *[1] * (rank - 2))
-        w = new_constant(b, (weight * factor).astype(weight.dtype), conv.w.defining_op.value.name)
+        w = _scaled(b, weight, factor)
     else:
         bias = bias + vector
     name = conv.w.defining_op.value.name if conv.bias is None else conv.bias.defining_op.value.name
-    operands = (conv.x, w, new_constant(b, bias.astype(weight.dtype), name))
+    operands = (conv.x, w, new_constant(b, bias.astype(weight.numpy_dtype), name))
     fields = {k: v for k, v in conv.attributes.items() if k != "operand_segments" and not k.startswith("tw.")}
     if isinstance(op, graph.Mul) and conv.bias is None:
         rewriter.replace(op, b(rebuild(conv, operands[:2])))
@@ -112,7 +133,7 @@ def into_matmul(op: Any, rewriter: Rewriter) -> bool:
     matmul = only(product, graph.Matmul)
     if matmul is None or tensor_type(matmul.b).rank != 2 or tensor_type(product).rank < 2:
         return False
-    weight = array_of(matmul.b)
+    weight = constant_of(matmul.b)
     rank = tensor_type(product).rank
     columns = tensor_type(product).shape[-1]
     if weight is None or not isinstance(columns, int) or not tensor_type(y).dtype.is_float:
@@ -122,10 +143,9 @@ def into_matmul(op: Any, rewriter: Rewriter) -> bool:
     if vector is None or (bias is not None and shift is None):
         return False
     b = rewriter.builder
-    scaled = new_constant(b, (weight * vector).astype(weight.dtype), matmul.b.defining_op.value.name)
-    result = b(graph.Matmul(matmul.a, scaled))
+    result = b(graph.Matmul(matmul.a, _scaled(b, weight, vector)))
     if bias is not None and shift is not None:
-        moved = (shift * vector).astype(weight.dtype)
+        moved = (shift * vector).astype(weight.numpy_dtype)
         result = b(graph.Add(result, new_constant(b, moved, bias.defining_op.value.name)))  # type: ignore[union-attr]
     rewriter.replace(op, result)
     return True

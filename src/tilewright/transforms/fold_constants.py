@@ -20,6 +20,7 @@ from ..ir.interpreter import Frame
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.types import TensorType
 from ..ir.walk import post_order, reachable
+from .fold_again import remember
 from .match import reshape
 
 ALWAYS = 1 << 16
@@ -87,7 +88,9 @@ def fold_constant_operands(op: GraphOp, rewriter: Rewriter) -> bool:
     sources = [v.defining_op.value for v in op.operands]  # type: ignore[union-attr]
     name = next((s.name for s in sources if s.name), "")
     step = op.name.removeprefix("graph.")
-    rewriter.replace(op, [builder(graph.Constant(value=Constant(x, name).made_of(sources, step))) for x in found])
+    results = [Constant(x, name).made_of(sources, step) for x in found]
+    remember(results, op, sources)
+    rewriter.replace(op, [builder(graph.Constant(value=result)) for result in results])
     return True
 
 
@@ -104,13 +107,17 @@ def fold_product(op: GraphOp, rewriter: Rewriter) -> bool:
     if _bytes(op) > max(ALWAYS, GROWTH * sum(x.nbytes for x in leaves.values())):
         return False
     known: dict[Value, np.ndarray[Any, Any]] = dict(leaves)
+    constants: dict[Value, Constant] = {v: v.defining_op.value for v in leaves}  # type: ignore[union-attr]
     for step in steps:
         arrays = [known[v] for v in step.operands]
         found = run_on_constants(step, arrays) if step is not op or _affordable(op, arrays) else None
         if found is None:
             return False
         known.update(zip(step.results, found, strict=True))
-    rewriter.replace(op, [rewriter.builder(graph.Constant(value=Constant(known[op.result])))])
+        results = [Constant(x) for x in found]
+        remember(results, step, [constants[v] for v in step.operands])
+        constants.update(zip(step.results, results, strict=True))
+    rewriter.replace(op, [rewriter.builder(graph.Constant(value=constants[op.result]))])
     return True
 
 

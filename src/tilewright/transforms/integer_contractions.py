@@ -23,6 +23,7 @@ import numpy as np
 from ..dialects import graph
 from ..dialects.graph.base import tensor_type
 from ..ir.builder import Builder
+from ..ir.constant import Constant
 from ..ir.core import Module, Operation, Value
 from ..ir.rewrite import Rewriter, apply_patterns, pattern
 from ..ir.symbolic import Dim, bounds
@@ -41,6 +42,17 @@ LARGEST = 255
 def integer_contractions(module: Module) -> int:
     """Rewrite the contractions of quantized numbers; returns how many rewrites were made."""
     return apply_patterns(module, [integer_matmul, integer_conv, one_scale], fold=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Narrowed:
+    """Writes integers less a zero point, in a narrower type that holds them all."""
+
+    source: Constant
+    zero: Constant | None
+
+    def __call__(self, out: np.ndarray[Any, Any]) -> None:
+        out[...] = self.source.array if self.zero is None else self.source.array.astype(np.int64) - self.zero.array
 
 
 @dataclass(frozen=True)
@@ -79,8 +91,10 @@ class Factor:
             for array, rest in ((full, None), (constant, self.zero)):
                 dtype = None if array is None else next((t for t in BYTES if _fits(array, t)), None)
                 if array is not None and dtype is not None:
-                    name = self.q.defining_op.value.name  # type: ignore[union-attr]
-                    found = replace(self, q=new_constant(b, array.astype(dtype.numpy), name), zero=rest)
+                    source = self.q.defining_op.value  # type: ignore[union-attr]
+                    narrowed = Constant(array.astype(dtype.numpy), source.name)
+                    narrowed.again = _Narrowed(source, None if rest is not None else Constant(zero))
+                    found = replace(self, q=b(graph.Constant(value=narrowed)), zero=rest)
                     break
         parts = {}
         for name in ("q", "zero", "scale"):

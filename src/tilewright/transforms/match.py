@@ -34,6 +34,12 @@ def only(value: Value, cls: type[OpT]) -> OpT | None:
     return producer(value, cls) if value.has_one_use else None
 
 
+def constant_of(value: Value) -> Constant | None:
+    """The data of a constant, which `array_of` would make if they are made when they are needed."""
+    op = value.defining_op
+    return op.value if isinstance(op, graph.Constant) else None
+
+
 def array_of(value: Value) -> np.ndarray[Any, Any] | None:
     """The array of a constant."""
     op = value.defining_op
