@@ -97,8 +97,8 @@ def command(
     Sampling options are what requests get that say nothing of their own. SIGTERM and Ctrl-C refuse new requests, finish those in progress, and end the server;
     a second one ends it at once.
     """
-    for name in ("jinja2", "llguidance"):  # which requests need, not the start
-        import_module(name)
+    for package in ("jinja2", "llguidance"):  # which requests need, not the start
+        import_module(package)
     from tilewright.llm.server.app import application
     from tilewright.llm.server.http import make_server
     from tilewright.llm.server.limits import Limits, read_keys
