@@ -218,6 +218,24 @@ def test_models_in_memory(folder: Path) -> None:
     assert bytes_in(folder / "artifacts") < 300_000
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="memory is told by Linux")
+def test_weights_are_in_memory_once(tmp_path: Path) -> None:
+    """What was packed of a file does not stay in memory beside the packed weights."""
+    large = [np.tile(m, (1, 20)) if k == 0 else np.tile(m, (20, 1)) / 20 for k, m in enumerate(weights(0))]
+    path = onnx_model(tmp_path / "models" / "large.onnx", large)
+    tw.compile(path).close()
+    library = tw.compile(path)
+    assert library.report.cached
+    check(library, large)
+    ours, resident = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.partition(" ")[0]:
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            resident += int(line.split()[1]) << 10
+    assert resident < path.stat().st_size / 8
+
+
 def test_seconds_add_up(tmp_path: Path) -> None:
     import time
 

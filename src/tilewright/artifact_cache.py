@@ -151,14 +151,14 @@ class _InFile:
 
 def find_file(key: str, path: Path) -> tuple[str, dict[str, str], Callable[[int], Any], Sequence[Path]] | None:
     """Of a model in a file: the key of what was imported, its description, its arrays by number, and the files they are mapped from."""
-    from .kept_weights import Place, bytes_of
+    from .kept_weights import MappedFile, Place
 
     kept: _InFile | None = _read(FILES, key)
     if kept is None or any(_stamp(path.parent / name) != stamp for name, stamp in kept.others.items()):
         return None
 
     files = {"": path.absolute(), **{name: path.absolute().parent / name for name in kept.others}}
-    maps = {name: bytes_of(file) for name, file in files.items()}
+    maps = {name: MappedFile(file) for name, file in files.items()}
 
     def leaf(number: int) -> Any:
         place = kept.places[number]

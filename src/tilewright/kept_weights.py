@@ -9,11 +9,15 @@ reading its graph.
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import pickle
+import weakref
 import zipfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,7 @@ MOST = 64 << 20
 MOST_COMPUTED = 4 << 20
 """Bytes of what an importer computed, which is in no file, at most."""
 Array = np.ndarray[Any, Any]
-Weights = Sequence[tuple[int, Constant]]
+Weights = Iterable[tuple[int, Constant]]
 
 
 class NotKept(Exception):
@@ -103,10 +107,11 @@ def dump(weights: Weights, leaves: Sequence[Array | None]) -> bytes:
     return file.getvalue()
 
 
-def load(data: bytes, leaf: Callable[[int], Array]) -> Weights:
-    """The weights that `dump` wrote; `leaf` gives a leaf by its number."""
-    found: Weights = _Reader(io.BytesIO(data), leaf).load()
-    return found
+def load(data: bytes, leaf: Callable[[int], Array]) -> Iterator[tuple[int, Constant]]:
+    """The weights that `dump` wrote, each of which is forgotten when it is handed out; `leaf` gives a leaf by its number."""
+    found = deque(_Reader(io.BytesIO(data), leaf).load())
+    while found:
+        yield found.popleft()
 
 
 # -- Leaves in files ---------------------------------------------------------------------------------------------------------
@@ -121,10 +126,35 @@ class Place:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    def within(self, data: Array) -> Array:
+    def within(self, file: MappedFile) -> Array:
         """The array, of the file's bytes."""
         size = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-        return data[self.start : self.start + size].view(self.dtype).reshape(self.shape)
+        return file.part(self.start, size).view(self.dtype).reshape(self.shape)
+
+
+class MappedFile:
+    """A file, mapped: what is read of it is what it has then, also when another takes its place.
+
+    Memory holds a part that was read as long as an array of it lives: not the file's weights and the packed ones together.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def part(self, start: int, size: int) -> Array:
+        """So many bytes, uint8."""
+        array = np.frombuffer(self.map, np.uint8, size, start)
+        weakref.finalize(array, _forget, self.map, start, size).atexit = False
+        return array
+
+
+def _forget(data: mmap.mmap, start: int, size: int) -> None:
+    """Take pages of a mapping out of memory; when they are read again, they come from the file."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        first = start - start % mmap.PAGESIZE
+        with suppress(ValueError, OSError):
+            data.madvise(mmap.MADV_DONTNEED, first, start + size - first)
 
 
 def places_in_file(leaves: Sequence[Array | None], path: Path) -> list[Place | Array | None]:
@@ -274,4 +304,14 @@ def unchanged(path: Path, seen: os.stat_result) -> bool:
     return now.st_ino != seen.st_ino or (now.st_size, now.st_mtime_ns) == (seen.st_size, seen.st_mtime_ns)
 
 
-__all__ = ["NotKept", "Place", "bytes_of", "dump", "load", "may_have_data_elsewhere", "places_in_file", "unchanged"]
+__all__ = [
+    "MappedFile",
+    "NotKept",
+    "Place",
+    "bytes_of",
+    "dump",
+    "load",
+    "may_have_data_elsewhere",
+    "places_in_file",
+    "unchanged",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import CompileError, UnsupportedOperator
@@ -14,7 +14,7 @@ Progress = Callable[[str], None]
 """Called with the name of each stage as it begins."""
 
 
-Weights = Sequence[tuple[int, Constant]]
+Weights = Iterable[tuple[int, Constant]]
 """Offsets and data."""
 
 
