@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -30,3 +31,20 @@ def test_compiling_keeps_no_memory() -> None:
     before = resident()
     compile_some()
     assert resident() - before < 60 * 20_000
+
+
+@pytest.mark.parametrize("module", ["toolchain", "emulate", "emitter", "isa"])
+def test_keys_of_objects_change_with_what_makes_them(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of what optimizes or emulates is enough: nobody has to remember to name it in the key."""
+    key = toolchain._key("text", host_isa(), 2)
+    edited = tmp_path / "edited.py"
+    found = importlib.import_module(f"tilewright.targets.llvm.{module}")
+    edited.write_bytes(Path(found.__file__ or "").read_bytes() + b"# another one")
+    monkeypatch.setattr(found, "__file__", str(edited))
+    toolchain._sources.cache_clear()
+    try:
+        assert toolchain._key("text", host_isa(), 2) != key
+    finally:
+        toolchain._sources.cache_clear()

@@ -14,6 +14,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ... import disk_cache
@@ -21,8 +23,6 @@ from ...errors import InternalError
 from .emulate import emulate
 from .isa import Isa
 
-PIPELINE = "novec-2"
-"""Names the optimization below in cache keys: change it with them."""
 _ALONE = 400_000
 """Characters of IR that one process compiles faster than a helper starts (helpers take about 0.3 s, IR about 6 us a character)."""
 _KIND = "objects"
@@ -86,11 +86,20 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
+def _sources() -> str:
+    """A digest of the files that decide, beside its text, what becomes of a module."""
+    from . import emitter, emulate, isa
+
+    files = [__file__, *(str(module.__file__) for module in (emitter, emulate, isa))]
+    return disk_cache.digest(*(Path(file).read_bytes() for file in files))
+
+
 def _key(text: str, isa: Isa, effort: int) -> str:
     import llvmlite
 
     return disk_cache.digest(
-        PIPELINE,
+        _sources(),
         str(effort),
         llvmlite.__version__,
         isa.triple,
