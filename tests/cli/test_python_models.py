@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.reduction import import_module
 
 from .test_cli import run
 
@@ -61,6 +63,27 @@ def test_a_module_beside_torch(file: Path, tmp_path: Path, capsys: pytest.Captur
     assert "compared with PyTorch" in capsys.readouterr().out
     assert run("bench", f"{file}:module", "--against", "torch", "--seconds", "0.1", "--json", "-") == 0
     assert json.loads(capsys.readouterr().out)["engines"]["torch"]["max_difference"] < 1e-5
+
+
+def test_a_file_called_like_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnx
+
+    for number, folder in enumerate(("a", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "onnx.py").write_text(f"number = {number}\nruns = [*globals().get('runs', []), 1]\n")
+    monkeypatch.chdir(tmp_path / "a")
+    found = [import_module(name) for name in ("onnx.py", str(tmp_path / "b" / "onnx.py"), "../a/onnx.py")]
+    assert sys.modules["onnx"] is onnx
+    assert [module.number for module in found] == [0, 1, 0]
+    assert found[0] is found[2], "a file is run once"
+
+
+def test_a_file_that_fails_is_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "half.py"
+    file.write_text("number = 1\nraise ValueError('out of order')\n")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="out of order"):
+            import_module(str(file))
 
 
 def test_names_that_are_wrong(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

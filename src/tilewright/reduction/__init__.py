@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..disk_cache import digest
 from ..errors import CompileError, TilewrightError
 
 if TYPE_CHECKING:
@@ -90,20 +92,29 @@ def reduce(
 
 
 def import_module(name: str) -> Any:
-    """The module of a name, or of a file of Python; a file is run once."""
+    """The module of a name, or of a file of Python; a file is run once.
+
+    A file is imported under a name that no other module has: one called ``onnx.py`` leaves the package ``onnx`` where it is.
+    """
     import importlib.util
 
     if not name.endswith(".py"):
         return importlib.import_module(name)
-    known = sys.modules.get(Path(name).stem)
-    if Path(getattr(known, "__file__", None) or "").resolve() == Path(name).resolve():
-        return known
-    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-    if spec is None or spec.loader is None or not Path(name).is_file():
+    file = Path(name).resolve()
+    own = f"_file_{re.sub(r'[^a-zA-Z0-9_]', '_', file.stem)}_{digest(str(file))[:12]}"
+    for known in (sys.modules.get(file.stem), sys.modules.get(own)):
+        if Path(getattr(known, "__file__", None) or "").resolve() == file:
+            return known
+    spec = importlib.util.spec_from_file_location(own, file)
+    if spec is None or spec.loader is None or not file.is_file():
         raise CompileError(f"{name}: no such file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[Path(name).stem] = module
-    spec.loader.exec_module(module)
+    sys.modules[own] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[own]  # half of it would be found when it is asked for again
+        raise
     return module
 
 
