@@ -19,10 +19,10 @@ X = np.linspace(-1, 1, 2 * 96, dtype=np.float32).reshape(2, 96)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    runtime = disk_cache.cache_folder() / "runtime"  # takes seconds to compile, and is the same for all
+    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     if runtime.is_dir():
-        shutil.copytree(runtime, tmp_path / "cache" / "runtime")
+        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
     return tmp_path / "cache"
 
 
@@ -73,7 +73,7 @@ def test_weights_are_not_copied_into_the_cache(folder: Path, tmp_path: Path, pre
     assert not first.report.cached and again.report.cached
     np.testing.assert_array_equal(first(X), again(X))
     assert path.stat().st_size > 2 << 20
-    assert bytes_in(folder / "artifacts") + bytes_in(folder / "files") < 300_000
+    assert bytes_in(disk_cache.folder_of("artifacts")) + bytes_in(disk_cache.folder_of("files")) < 300_000
 
 
 @pytest.mark.parametrize("external", ["", "weights.bin", "below/weights.bin"])
@@ -172,7 +172,7 @@ def test_folded_weights_are_folded_again(folder: Path, make: Any, precision: str
     np.testing.assert_array_equal(first(x), again(x))
     if precision is None:
         np.testing.assert_allclose(again(x), model(x).detach(), rtol=1e-3, atol=1e-4)
-    (entry,) = [p for p in (folder / "artifacts").rglob("*") if p.is_file()]
+    (entry,) = [p for p in disk_cache.folder_of("artifacts").rglob("*") if p.is_file()]
     _, kept = artifact_cache.find(entry.parent.name + entry.name) or (None, b"")
     assert 0 < len(kept) < size / 10
 
@@ -215,7 +215,7 @@ def test_models_in_memory(folder: Path) -> None:
             library = tw.compile(model, (X,))
             assert library.report.cached == cached
             check(library, [w, v])
-    assert bytes_in(folder / "artifacts") < 300_000
+    assert bytes_in(disk_cache.folder_of("artifacts")) < 300_000
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="memory is told by Linux")

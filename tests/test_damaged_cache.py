@@ -28,10 +28,10 @@ EXPECTED = np.maximum(X @ W, 0) + 1
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    runtime = disk_cache.cache_folder() / "runtime"  # takes seconds to compile, and is the same for all
+    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     if runtime.is_dir():
-        shutil.copytree(runtime, tmp_path / "cache" / "runtime")
+        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
     return tmp_path / "cache"
 
 
@@ -72,7 +72,7 @@ def test_damaged_models(folder: Path) -> None:
     for damage in DAMAGES:
         assert not compiled().report.cached
         assert compiled().report.cached
-        (path,) = (p for p in (folder / "artifacts").rglob("*") if p.is_file())
+        (path,) = (p for p in disk_cache.folder_of("artifacts").rglob("*") if p.is_file())
         damage(path, random.Random(1))
     assert not compiled().report.cached
 
@@ -80,7 +80,7 @@ def test_damaged_models(folder: Path) -> None:
 def test_damaged_parts(folder: Path) -> None:
     """Kernels and the runtime, from which a library is put together anew."""
     assert not compiled().report.cached
-    shutil.rmtree(folder / "artifacts")
+    shutil.rmtree(disk_cache.folder_of("artifacts"))
     bits = random.Random(0)
     parts = sorted(p for p in folder.rglob("*") if p.is_file())
     for number, path in enumerate(parts):

@@ -74,6 +74,20 @@ def test_a_cache_that_cannot_be_written_is_empty(folder: Path, monkeypatch: pyte
     assert disk_cache.takes(1)
 
 
+def test_formats_never_meet(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of this package that shares the folder neither reads nor removes entries of this format, whose names may be the same."""
+    disk_cache.write("kind", "abcd", b"of this format")
+    assert not (folder / "kind").exists(), "versions without formats in their paths look there"
+    with monkeypatch.context() as later:
+        later.setattr(disk_cache, "FORMAT", disk_cache.FORMAT + 1)
+        later.setattr(disk_cache, "_MAGIC", b"LATERONE")
+        assert disk_cache.read("kind", "abcd") is None
+        disk_cache.write("kind", "abcd", b"of a later one")
+    assert disk_cache.read("kind", "abcd") == b"of this format"
+    assert disk_cache.prune(0) > 0, "what all of them hold counts"
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
 def test_every_damage_is_seen(folder: Path) -> None:
     key = disk_cache.digest("what it is made of")
     disk_cache.write("kind", key, bytes(range(64)))

@@ -54,10 +54,10 @@ def odd(node):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    runtime = disk_cache.cache_folder() / "runtime"  # takes seconds to compile, and is the same for all
+    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     if runtime.is_dir():
-        shutil.copytree(runtime, tmp_path / "cache" / "runtime")
+        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change faster than their times
     return tmp_path

@@ -1,7 +1,7 @@
 """A folder of results that are expensive to make again, found by what they were made from; shared by all processes.
 
 Entries are whole or absent: they are written aside and renamed, and each begins with a checksum of its kind, key and data. What does not fit
-(a flipped bit, a file cut off, an entry of an older format) counts as absent and is removed, so that it is made anew. A cache that cannot be written (a full
+(a flipped bit, a file cut off) counts as absent and is removed, so that it is made anew. A cache that cannot be written (a full
 disk, a read-only home) is a cache that is always empty, never an error; a warning says so where a setting must be wrong.
 """
 
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 LEAST, MOST = 2 << 30, 32 << 30  # bytes of the cache, unless $TILEWRIGHT_CACHE_BYTES says otherwise
-_MAGIC = b"TWCACHE\x01"
+FORMAT = 2
+"""Of the files below: each format has a folder of its own, so that versions of this package that share the cache never read one another's."""
+_MAGIC = b"TWCACHE" + bytes([FORMAT])
 _HEAD = len(_MAGIC) + 16
 _ASIDE = ".tmp-"
 _PRUNE_EVERY = 256  # writes of a process between two looks at the folder's size
@@ -47,9 +49,14 @@ def digest(*parts: str | bytes) -> str:
     return h.hexdigest()
 
 
+def folder_of(kind: str) -> Path:
+    """Where the entries of a kind lie."""
+    return cache_folder() / f"format-{FORMAT}" / kind
+
+
 def path_of(kind: str, key: str) -> Path:
     """Where an entry lies, whether or not it is there."""
-    return cache_folder() / kind / key[:2] / key[2:]
+    return folder_of(kind) / key[:2] / key[2:]
 
 
 def _checksum(kind: str, key: str, data: bytes | memoryview) -> bytes:

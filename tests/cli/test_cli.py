@@ -61,12 +61,14 @@ def artifact(model: Path) -> Path:
 def test_without_the_cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     arguments = ("compile", str(model), "-o", str(tmp_path / "m.so"), "--dims", "x:batch<=32")
-    kept = tmp_path / "cache" / "artifacts"
     assert run(*arguments, "--no-cache") == 0
     assert run("run", str(model), "--dim", "batch=2", "--dims", "x:batch<=32", "--no-cache") == 0
-    assert not kept.exists()
+    others = ("--dim", "batch=2", "--dims", "x:batch<=32", "--no-cache")
+    assert run("profile", str(model), *others) == 0
+    assert run("bench", str(model), *others, "--against", "onnxruntime", "--seconds", "0.1") == 0
+    assert not list((tmp_path / "cache").rglob("artifacts"))
     assert run(*arguments) == 0
-    assert kept.exists()
+    assert list((tmp_path / "cache").rglob("artifacts"))
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
