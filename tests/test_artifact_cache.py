@@ -177,6 +177,32 @@ def test_folded_weights_are_folded_again(folder: Path, make: Any, precision: str
     assert 0 < len(kept) < size / 10
 
 
+def test_narrowed_weights_are_narrowed_again(tmp_path: Path) -> None:
+    """A constant factor of integers takes its zero point in: of that, too, the cache keeps how."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    w = rng.integers(60, 180, (500, 400), np.uint8)
+    x = rng.integers(0, 256, (3, 500), np.uint8)
+    arrays = [numpy_helper.from_array(a, n) for a, n in ((w, "w"), (np.uint8(7), "p"), (np.uint8(120), "q"))]
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.UINT8, x.shape),
+        helper.make_tensor_value_info("y", TensorProto.INT32, (3, 400)),
+    ]
+    nodes = [helper.make_node("MatMulInteger", ["x", "w", "p", "q"], ["y"])]
+    graph = helper.make_graph(nodes, "integers", ends[:1], ends[1:], arrays)
+    path = tmp_path / "integers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    for cached in (False, True):
+        library = tw.compile(path)
+        assert library.report.cached == cached
+        np.testing.assert_array_equal(library(x), (x.astype(np.int32) - 7) @ (w.astype(np.int32) - 120))
+    (entry,) = [p for p in disk_cache.folder_of("artifacts").rglob("*") if p.is_file()]
+    _, kept = artifact_cache.find(entry.parent.name + entry.name) or (None, b"")
+    assert 0 < len(kept) < w.nbytes / 10
+
+
 def test_what_is_kept_can_be_saved(tmp_path: Path) -> None:
     path = onnx_model(tmp_path / "models" / "two.onnx", weights(0))
     tw.compile(path)
