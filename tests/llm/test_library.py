@@ -236,7 +236,7 @@ def check_metadata(metadata: Any, printed: str) -> None:
     assert {"model.embed_tokens.codes", "lm_head.scales"} <= names
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        inspect._show(metadata, None)
+        inspect._show(metadata)
     text = out.getvalue()
     for part in ("model type: llama", "context: 256", "abi: 3", f"memory, {memory}", "self_attn.q_proj.codes", "x 2"):
         assert part in text

@@ -77,6 +77,8 @@ class Config:
         """Of such a model the whole's model_type."""
         self.values: dict[str, Any] = _numbers({**values, **inner} if isinstance(inner, Mapping) else dict(values))
         self._context = context
+        self._defaults: frozenset[str] = frozenset()
+        """Keys whose values are the family's, not the file's: they need no check, and may say that there is no such thing."""
 
     @staticmethod
     def read(path: str | Path, context: int | None = None) -> Config:
@@ -97,7 +99,9 @@ class Config:
     def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
         """With values for keys that are not there."""
         missing = {k: v for k, v in defaults.items() if k not in self.values and self.get(k) is None}
-        return Config({**missing, **self.values, "text_config": None}, self._context)
+        found = Config({**missing, **self.values, "text_config": None}, self._context)
+        found._defaults = self._defaults | missing.keys()
+        return found
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key or of its aliases; `default` where there is none, or null.
@@ -107,7 +111,7 @@ class Config:
         """
         for name in (key, *ALIASES.get(key, ())):
             if (value := self.values.get(name)) is not None:
-                return self._checked(key, name, value)
+                return value if name in self._defaults else self._checked(key, name, value)
         return default
 
     def _checked(self, key: str, name: str, value: Any) -> Any:

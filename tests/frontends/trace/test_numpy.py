@@ -168,13 +168,20 @@ def test_updates(method: str) -> None:
             same(found, expected, method)
 
 
-def test_updates_outside_take_the_nearest() -> None:
-    x, update = DATA["x"], tw.jit(lambda x, rows: (x.at[rows].set(0.5), x.at[rows, 1].set(0.5)))
-    whole, column = update(tw.Tensor(x), tw.Tensor(np.array([99, -99])))
-    for found, index in ((whole, [-1, 0]), (column, ([-1, 0], 1))):
-        expected = x.copy()
-        expected[index] = 0.5
-        same(found, expected, "")
+def test_updates_outside_are_refused() -> None:
+    """As in NumPy; without checks they take the nearest row, and nothing outside is written."""
+    x, rows = DATA["x"], np.array([99, -99])
+
+    def update(x: Any, rows: Any) -> Any:
+        return x.at[rows].set(0.5), x.at[rows, 1].set(0.5)
+
+    with pytest.raises(IndexError, match="outside of -3 .. 2"):
+        tw.jit(update)(tw.Tensor(x), tw.Tensor(rows))
+    with tw.compile(update, (x, rows), checks=False, cache=False) as library:
+        for found, index in zip(library(x, rows), ([-1, 0], ([-1, 0], 1)), strict=True):
+            expected = x.copy()
+            expected[index] = 0.5
+            same(found, expected, "")
 
 
 def test_types() -> None:
