@@ -40,12 +40,17 @@ Between = tensor.Nested | tensor.Join | tensor.BindSize | tensor.Check
 
 @dataclass(eq=False)
 class _Draft:
-    """A group being formed. `rows` counts the leading axes its members share; `closed` groups take no more."""
+    """A group being formed. `rows` counts the leading axes its members share; `closed` groups take no more.
+
+    `needs` are the bits of all drafts that it depends on, directly or not: a merge must not make a cycle. Integers, as there are thousands.
+    """
 
     members: list[Any]
     kind: str
     rows: tuple[Dim, ...] = ()
     closed: bool = False
+    bit: int = 0
+    needs: int = 0
 
 
 def form_groups(module: Module, *, row_groups: bool = True) -> None:
@@ -95,48 +100,46 @@ def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -
 def _draft(block: Block, row_groups: bool) -> list[_Draft]:
     drafts: list[_Draft] = []
     home: dict[Operation, _Draft] = {}
-    # Everything a draft depends on, directly or not: a merge must not make a cycle.
-    needs: dict[_Draft, set[_Draft]] = {}
     symbols = definitions(block)
     for op in block.ops:
         if not isinstance(op, Computation | Between):
             continue
         sources = [home[p] for p in _producers(op, symbols)]
-        target = _home_for(op, sources, needs, row_groups)
+        target = _home_for(op, sources, row_groups)
         if target is None and row_groups:
-            target = _home_of_siblings(op, sources, needs, home)
+            target = _home_of_siblings(op, sources, home)
         if target is None:
             target = _new_draft(op, row_groups)
+            target.bit = 1 << len(home)
+            target.needs = _behind(sources)
             drafts.append(target)
-            needs[target] = set()
-        else:
-            target.members.append(op)
             home[op] = target
-            sources = _absorb(target, sources, drafts, needs, home)
+            continue
+        target.members.append(op)
         home[op] = target
-        for s in sources:
-            if s is not target:
-                needs[target] |= {s} | needs[s]
-        # Drafts that depend on the target depend on what it newly needs.
-        for other in drafts:
-            if other is not target and target in needs[other]:
-                needs[other] |= needs[target]
+        before = target.needs
+        sources = _absorb(target, sources, drafts, home)
+        target.needs |= _behind(sources) & ~target.bit
+        if target.needs & ~before:  # drafts that depend on the target depend on what it newly needs
+            for other in drafts:
+                if other.needs & target.bit:
+                    other.needs |= target.needs
     return drafts
 
 
-def _absorb(
-    target: _Draft,
-    sources: list[_Draft],
-    drafts: list[_Draft],
-    needs: dict[_Draft, set[_Draft]],
-    home: dict[Operation, _Draft],
-) -> list[_Draft]:
+def _behind(sources: list[_Draft]) -> int:
+    """The bits of drafts and of all that these depend on."""
+    found = 0
+    for s in sources:
+        found |= s.bit | s.needs
+    return found
+
+
+def _absorb(target: _Draft, sources: list[_Draft], drafts: list[_Draft], home: dict[Operation, _Draft]) -> list[_Draft]:
     """Take in the other producers' drafts that are elementwise over the same points, too; returns the sources that are left."""
     left = []
-    wanted = set(needs[target])  # with what the operation that has just joined brings along
-    for s in sources:
-        if s is not target:
-            wanted |= {s} | needs[s]
+    # With what the operation that has just joined brings along.
+    wanted = target.needs | _behind([s for s in sources if s is not target])
     for other in dict.fromkeys(sources):  # several producers may be of one draft
         between = (d for d in drafts if d is not other and d is not target)
         if (
@@ -145,18 +148,22 @@ def _absorb(
             or not _is_elementwise(other)
             or other.rows != target.rows
             or not _same_points(other, target)
-            or any((other in needs[d] and d in wanted) or (target in needs[d] and d in needs[other]) for d in between)
+            or any(
+                (d.needs & other.bit and wanted & d.bit) or (d.needs & target.bit and other.needs & d.bit)
+                for d in between
+            )
         ):
             left.append(other)
         else:
             drafts.remove(other)
-            target.members = sorted([*other.members, *target.members], key=list(home).index)
-            needs[target] = (needs[target] | needs.pop(other)) - {target, other}
+            places = {m: k for k, m in enumerate(home)}
+            target.members = sorted([*other.members, *target.members], key=places.__getitem__)
+            target.needs = (target.needs | other.needs) & ~(target.bit | other.bit)
             for m in other.members:
                 home[m] = target
             for draft in drafts:
-                if other in needs[draft]:
-                    needs[draft] = (needs[draft] - {other}) | {target}
+                if draft.needs & other.bit:
+                    draft.needs = draft.needs & ~other.bit | target.bit
     return left
 
 
@@ -198,9 +205,7 @@ def _new_draft(op: Operation, row_groups: bool) -> _Draft:
     return _Draft([op], "rows", tuple(op.result.type.shape))
 
 
-def _home_for(
-    op: Operation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], row_groups: bool
-) -> _Draft | None:
+def _home_for(op: Operation, sources: list[_Draft], row_groups: bool) -> _Draft | None:
     """A draft among the producers' that can take the operation."""
     if (
         not isinstance(op, tensor.Compute)
@@ -211,7 +216,7 @@ def _home_for(
     for draft in dict.fromkeys(sources):
         if draft.closed:
             continue
-        if any(other is not draft and draft in needs[other] for other in sources):
+        if any(other.needs & draft.bit for other in sources):
             continue  # another source depends on this draft
         if draft.kind == "contraction":
             if _is_epilogue(draft, op):
@@ -236,9 +241,7 @@ FEW_ROWS = 64
 """Rows of a join that are not worth sharing among threads: its parts are then kernels of their own."""
 
 
-def _home_of_siblings(
-    op: Operation, sources: list[_Draft], needs: dict[_Draft, set[_Draft]], home: dict[Operation, _Draft]
-) -> _Draft | None:
+def _home_of_siblings(op: Operation, sources: list[_Draft], home: dict[Operation, _Draft]) -> _Draft | None:
     """A draft of other parts of the same join, which one kernel copies row by row."""
     place = tensor.place_of(op.results[0]) if JOINED in op.attributes else None
     if place is None or not isinstance(op, tensor.Compute) or op.is_reduction:
@@ -255,7 +258,7 @@ def _home_of_siblings(
                 isinstance(m, tensor.Compute) and not m.is_reduction and JOINED in m.attributes for m in draft.members
             )
             and draft.kind == "rows"
-            and not any(s is draft or draft in needs[s] for s in sources)
+            and not any(s is draft or s.needs & draft.bit for s in sources)
         ):
             draft.rows = rows
             return draft

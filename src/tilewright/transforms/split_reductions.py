@@ -10,6 +10,7 @@ batch axis of the same packed operands.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ..dialects import tensor
 from ..dialects.tensor import extent
@@ -18,6 +19,7 @@ from ..ir.builder import Builder
 from ..ir.core import Module, Value
 from ..ir.symbolic import Dim, Expr, bounds, ceildiv, smin, symbol
 from ..ir.types import TensorType
+from ..ir.walk import post_order
 from .index_maps import product
 from .roles import CONTRACTION, Roles
 
@@ -43,10 +45,11 @@ DEPTH = 64
 
 def split_reductions(module: Module) -> None:
     """Cut every long reduction to few results."""
+    behind: dict[Value, _Behind] = {}
     for block in tensor.blocks_of_computations(module):
         for op in list(block.ops):
             if isinstance(op, tensor.Compute) and op.is_reduction:
-                cut = _contraction_cut(op) if CONTRACTION in op.attributes else _cut(op)
+                cut = _contraction_cut(op, behind) if CONTRACTION in op.attributes else _cut(op)
                 if cut is not None:
                     _split(op, *cut)
 
@@ -67,7 +70,7 @@ def _known_sizes(op: tensor.Compute) -> list[int]:
     return known if len(known) == len(sizes) else []
 
 
-def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
+def _contraction_cut(op: tensor.Compute, behind: dict[Value, _Behind]) -> tuple[Expr, int] | None:
     """`_cut` of a contraction: its longest reduce axis, in as many pieces as there are tiles wanting, or a few more of equal length."""
     roles, sizes = Roles.of(op), _known_sizes(op)
     assert roles is not None
@@ -80,7 +83,7 @@ def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     axis, length = max(zip(op.reduce_axes, sizes, strict=True), key=lambda pair: pair[1])
     terms = math.prod(sizes)
     work = batch * max(m, LEAST_ROWS) * n * terms
-    if not 0 < tiles < TILES or _in_chain(op):
+    if not 0 < tiles < TILES or _in_chain(op, behind):
         return None
     pieces = min(-(-TILES // tiles), terms // DEEP, work // HEAVY)
     if pieces < 2:
@@ -95,25 +98,36 @@ def _contraction_cut(op: tensor.Compute) -> tuple[Expr, int] | None:
     return (axis, piece) if piece < length else None
 
 
-def _in_chain(op: tensor.Compute) -> bool:
-    """Whether an operand is made of another contraction by way of statistics of its rows: attention, which is one kernel."""
-    pending = [read.source for read in op.reads]
-    seen: set[Value] = set()
-    reduces = contracts = False
-    while pending:
-        value = pending.pop()
+class _Behind(NamedTuple):
+    """What a value is made of, up to the contractions behind it: whether there are reductions, and whether there are contractions."""
+
+    reduces: bool
+    contracts: bool
+
+
+def _in_chain(op: tensor.Compute, behind: dict[Value, _Behind]) -> bool:
+    """Whether an operand is made of another contraction by way of statistics of its rows: attention, which is one kernel.
+
+    `behind` keeps what was found out: the operands of a deep model's contractions are made of most of what is before them.
+    """
+
+    def read(value: Value) -> tuple[Value, ...]:
         made = value.defining_op
-        if value in seen:
-            continue
-        seen.add(value)
-        if isinstance(made, tensor.View):
-            pending.append(made.x)
-        elif isinstance(made, tensor.Compute) and CONTRACTION in made.attributes:
-            contracts = True
-        elif isinstance(made, tensor.Compute):
-            reduces = reduces or made.is_reduction
-            pending += [read.source for read in made.reads]
-    return reduces and contracts
+        if value in behind or not isinstance(made, tensor.View | tensor.Compute) or CONTRACTION in made.attributes:
+            return ()
+        return (made.x,) if isinstance(made, tensor.View) else tuple(r.source for r in made.reads)
+
+    operands = [r.source for r in op.reads]
+    for value in post_order(operands, read):
+        if value not in behind:
+            made = value.defining_op
+            below = [behind[v] for v in read(value)]
+            contracts = made is not None and CONTRACTION in made.attributes
+            reduces = isinstance(made, tensor.Compute) and made.is_reduction and not contracts
+            behind[value] = _Behind(
+                reduces or any(b.reduces for b in below), contracts or any(b.contracts for b in below)
+            )
+    return any(behind[v].reduces for v in operands) and any(behind[v].contracts for v in operands)
 
 
 def _split(op: tensor.Compute, axis: Expr, piece: int) -> None:
