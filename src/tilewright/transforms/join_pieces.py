@@ -65,13 +65,14 @@ def _cuts(op: tensor.Compute) -> _Cuts | None:
             return None
         end = -parts[1] if parts[0] == 1 else parts[1] + 1
         end = 0 if prove_le(end, 0) else ends[-1] if prove_le(ends[-1], end) else end
-        limits[e] = (parts[0] == 1, end)
         at = bisect_left(ends, True, key=lambda other: prove_le(end, other))
-        if end == 0 or prove_eq(end, ends[at]):
-            continue
-        if not prove_lt(end, ends[at]) or (at > 0 and not prove_lt(ends[at - 1], end)):
-            return None  # in which order they come depends on symbols
-        ends.insert(at, end)
+        if at < len(ends) and prove_eq(end, ends[at]):
+            end = ends[at]  # the same place, perhaps written in another way
+        elif end != 0:
+            if at == len(ends) or not prove_lt(end, ends[at]) or (at > 0 and not prove_lt(ends[at - 1], end)):
+                return None  # in which order they come depends on symbols
+            ends.insert(at, end)
+        limits[e] = (parts[0] == 1, end)
     if len(ends) == 1:
         return None
     numbers: dict[Dim, int] = {0: 0, **{end: k + 1 for k, end in enumerate(ends)}}

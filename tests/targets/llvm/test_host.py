@@ -196,7 +196,7 @@ def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
     b(host.Launch([middle, weights[1], out], kernel="add"))
     b(func.Return(()))
     built = linked(module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m)}, host_isa())
-    assert built.plan.weights_size == 128
+    assert built.weights_size == 128
     data = np.random.default_rng(2).random((8, 8), np.float32)
     for library in (BuiltCpuLibrary(built, None), Library(built.save(tmp_path / "weights.so"))):
         np.testing.assert_allclose(library(data), data + 3 * row, rtol=1e-6)
