@@ -16,6 +16,11 @@ Case = tuple[torch.nn.Module, torch.Tensor]
 TOKENS = torch.randint(0, 50, (1, 6), generator=torch.Generator().manual_seed(0))
 
 
+def linear_relu(layers: int) -> Case:
+    pairs = [(torch.nn.Linear(8, 8), torch.nn.ReLU()) for _ in range(layers)]
+    return torch.nn.Sequential(*(layer for pair in pairs for layer in pair)), torch.ones(2, 8)
+
+
 def bert(layers: int) -> Case:
     config = hf.BertConfig(
         vocab_size=50, hidden_size=8, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=16,
@@ -78,7 +83,7 @@ class Hidden(torch.nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> Any:
-        return self.model(x, return_dict=False)[0]
+        return self.model(x) if isinstance(self.model, torch.nn.Sequential) else self.model(x, return_dict=False)[0]
 
 
 def check(case: Callable[[int], Case], layers: int) -> None:
@@ -96,7 +101,7 @@ def test_mobilebert() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [bert, gpt2, llama, deberta, vit])
+@pytest.mark.parametrize("case", [linear_relu, bert, gpt2, llama, deberta, vit])
 def test_200_layers(case: Callable[[int], Case]) -> None:
     check(case, 200)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 _STANDARD = Path(sysconfig.get_paths()["stdlib"])
 _OWN = Path(__file__).parents[1]
+_SIZES = _OWN / "ir" / "symbolic.py"
+"""Operators of sizes: whoever uses them calls Python's operators, not this package."""
 
 
 def users_line(error: BaseException, libraries: str = "", innermost: bool = False) -> str | None:
@@ -19,7 +21,9 @@ def users_line(error: BaseException, libraries: str = "", innermost: bool = Fals
     at = error.__traceback__
     while at is not None:
         file = at.tb_frame.f_code.co_filename
-        if Path(file).is_relative_to(_OWN):
+        if Path(file) == _SIZES:
+            pass
+        elif Path(file).is_relative_to(_OWN):
             found = None if innermost else found
         elif os.path.isfile(file) and not _is_library(file, libraries):
             found = file, at.tb_lineno

@@ -16,7 +16,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Union
 
+from ..errors import SizeError
+
 Monomial = tuple["Atom", ...]
+
+MAX_DEPTH = 100
+"""Divisions, remainders, minima and maxima that may be nested in each other. Whatever follows an expression (bounds, proofs, the code for it) calls
+itself so deep, and Python's stack ends at a few hundred."""
 
 RESERVED = frozenset({"dense", "dense_resource", "false", "inf", "max", "min", "nan", "none", "true", "unit"})
 """Words of the textual form, which no symbol can be called."""
@@ -94,7 +100,9 @@ class Expr:
         raise TypeError(f"the truth of '{self}' is not known at compile time; use prove_eq, prove_le or prove_lt")
 
     def _no_order(self, other: object) -> bool:
-        raise TypeError("symbolic integers are not ordered by < or <=; use prove_le or prove_lt")
+        raise TypeError(
+            f"the order of '{self}' and '{other}' is not known at compile time; fix these sizes (in a pass: use prove_le or prove_lt)"
+        )
 
     __lt__ = __le__ = __gt__ = __ge__ = _no_order
 
@@ -365,9 +373,11 @@ def _binary(kind: type[Binary], a: Dim, b: Dim) -> Expr:
     key = (kind, a, b)
     found = Binary._interned.get(key)
     if found is None:
+        depth = 1 + max(depth_of(a), depth_of(b))
+        if depth > MAX_DEPTH:
+            raise SizeError(f"a size is computed by more than {MAX_DEPTH} divisions or limits in a row; use fewer")
         found = object.__new__(kind)
-        found.a, found.b = a, b
-        found.depth = 1 + max(depth_of(a), depth_of(b))
+        found.a, found.b, found.depth = a, b, depth
         found.key = (1 + (FloorDiv, Mod, Min, Max).index(kind), str(a), str(b), _order(a), _order(b))
         found.expr = _atom_expr(found)
         found = Binary._interned.setdefault(key, found)
@@ -756,17 +766,6 @@ def free_symbols(e: Dim) -> frozenset[Expr]:
                     found.add(atom.expr)
         e._free = frozenset(found)
     return e._free
-
-
-def divisors_of(e: Dim, sym: Expr) -> frozenset[int]:
-    """The numbers by which `sym` itself is divided in `e`, rounding down."""
-    found: set[int] = set()
-    for atom in _all_atoms(e):
-        if isinstance(atom, Binary):
-            found |= divisors_of(atom.a, sym) | divisors_of(atom.b, sym)
-            if isinstance(atom, FloorDiv) and atom.a == sym and isinstance(atom.b, int):
-                found.add(atom.b)
-    return frozenset(found)
 
 
 def substitute(e: Dim, mapping: Mapping[Expr, Dim]) -> Dim:

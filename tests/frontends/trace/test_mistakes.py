@@ -45,3 +45,47 @@ def test_a_mistake_in_the_function(function: Callable[..., Any], message: str) -
     ) as found:
         tw.compile(function, (X,), cache=False)
     assert "bug in Tilewright" not in str(found.value)
+
+
+def limited(x: Any) -> Any:
+    return x[: max(x.shape[0], 1)]
+
+
+def ordered(x: Any) -> Any:
+    return x + 1 if x.shape[0] > 3 else x
+
+
+def nested(x: Any) -> Any:
+    size = x.shape[0]
+    for _ in range(1000):
+        size = size * 3 // 4 + 1
+    return tw.numpy.zeros((size,), np.float32) + x[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (limited, "limited raises TypeError: the order of 'n' and '1' is not known at compile time"),
+        (ordered, "ordered raises TypeError: the order of 'n' and '3' is not known at compile time"),
+        (nested, "a size is computed by more than 100 divisions"),
+    ],
+)
+def test_a_question_about_a_size_that_only_a_run_has(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(CompileError, match=f"(?s)^{message}.*\n  at .*test_mistakes.py:[0-9]+: ") as found:
+        tw.compile(function, (X,), dims={"x": {0: "n"}}, cache=False)
+    assert "bug in Tilewright" not in str(found.value)
+
+
+def test_a_size_of_many_divisions() -> None:
+    def size_of(size: Any) -> Any:
+        for _ in range(90):
+            size = size * 3 // 4 + 1
+        return size
+
+    def f(x: Any) -> Any:
+        return tw.numpy.zeros((size_of(x.shape[0]),), np.float32) + x[0, 0]
+
+    with tw.compile(f, (X,), dims={"x": {0: "n"}}, cache=False) as library:
+        for rows in (2, 3000):
+            found = np.asarray(library(np.ones((rows, 3), np.float32)))
+            np.testing.assert_array_equal(found, np.ones(size_of(rows), np.float32))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...dialects.func import Func, Return
 from ...dialects.graph import Constant
-from ...errors import CompileError, TilewrightError
+from ...errors import CompileError, SizeError, TilewrightError
 from ...ir.cleanup import dce
 from ...ir.constant import Constant as ConstantData
 from ...ir.core import Module
@@ -162,6 +162,9 @@ def import_function(function: Callable[..., Any], args: Sequence[Any] | None, di
         raise CompileError(f"the example inputs do not fit {_name(function)}: {error}") from None
     try:
         return trace_function(function, arguments, dims).module
+    except SizeError as error:
+        place = users_line(error, "numpy")
+        raise SizeError(f"{error}\n  at {place}" if place is not None else str(error)) from error
     except TilewrightError:
         raise
     except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....dialects import loop
-from ....ir.symbolic import Expr, divisors_of, linear_in, prove_divisible
+from ....ir.symbolic import Binary, Dim, Expr, FloorDiv, linear_in, prove_divisible
 from ....schedule import Schedule
 from ....schedule.tree import address, enclosing_loops, reduce_variables, resolved
 from .common import (
@@ -120,7 +120,7 @@ def _cut_pages(s: Schedule, block: loop.Block) -> None:
     move a read on and then back to the same place (codes in the low, then in the high bits of some bytes), so that the inner loop takes even steps."""
     for f in enclosing_loops(block):
         reads = [op for op in block.body.ops if isinstance(op, loop.Load)]
-        found = {n for op in reads for e in resolved(op, op.indices) for n in divisors_of(e, f.iv)}
+        found = {n for op in reads for e in resolved(op, op.indices) for n in _divisors_of(e, f.iv)}
         uneven = any(
             linear_in(address(op), f.iv) is None or any(f.iv in symbols_behind(v) for v in op.dynamic) for op in reads
         )
@@ -128,6 +128,17 @@ def _cut_pages(s: Schedule, block: loop.Block) -> None:
             (size,) = found
             if prove_divisible(f.extent, size):
                 s.split(f.iv.name, size)
+
+
+def _divisors_of(e: Dim, iv: Expr) -> set[int]:
+    """The numbers by which `iv` itself is divided in `e`, rounding down."""
+    found: set[int] = set()
+    for atom in () if isinstance(e, int) else [a for _, atoms in e.terms for a in atoms]:
+        if isinstance(atom, Binary):
+            found |= _divisors_of(atom.a, iv) | _divisors_of(atom.b, iv)
+            if isinstance(atom, FloorDiv) and atom.a is iv and isinstance(atom.b, int):
+                found.add(atom.b)
+    return found
 
 
 def _jam_rows(s: Schedule, block: loop.Block, row: str) -> None:
