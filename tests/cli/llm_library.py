@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,18 @@ class Priced(EchoRunner):
         return 100 * tokens
 
 
+class Slow(Priced):
+    """Takes its time for each token, so that an answer of some hundred is interrupted before it ends."""
+
+    def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
+        time.sleep(0.03)
+        return super().decode(tokens, lengths, pages, slots)
+
+
 def open_library(path: str) -> tuple[Any, Any, Any]:
-    """A file that says "bare" is of a model without a chat template."""
-    bare = Path(path).read_bytes() == b"bare"
-    return Priced(), tokenizer(None if bare else TEMPLATE), None
+    """A file that says "bare" is of a model without a chat template, one that says "slow" of a slow one."""
+    said = Path(path).read_bytes()
+    return Slow() if said == b"slow" else Priced(), tokenizer(None if said == b"bare" else TEMPLATE), None
 
 
 def install() -> None:

@@ -239,6 +239,7 @@ def test_packages_that_are_missing(library: Path, package: str) -> None:
 
 
 def test_chat_is_interrupted(library: Path) -> None:
+    library.write_bytes(b"slow")
     process = subprocess.Popen(
         command("chat", library), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     )  # fmt: skip
