@@ -411,7 +411,7 @@ def statistics(g: _Grower) -> Any:
 
 @_line("compare", 2)
 def position(g: _Grower) -> Any:
-    """Of the largest element, or of what is sought; equal elements do not have one order in eager."""
+    """Orders and extreme elements, of values that differ: eager promises no order of equal ones."""
     x = g.value("float", "int")
     if x is None or x.data.unique().numel() != x.data.numel():
         return None
@@ -424,7 +424,10 @@ def position(g: _Grower) -> Any:
         "max(-1).indices",
         "median()",
     ]
-    return f"{x.name}.{g.pick(texts)}", [x]
+    text = g.pick(texts)
+    if text == "median()" and not x.data.numel():  # NaN, of which C++ makes any integer
+        return None
+    return f"{x.name}.{text}", [x]
 
 
 @_line("compute", 3)
@@ -436,7 +439,11 @@ def product(g: _Grower) -> Any:
         "torch.outer({x}.flatten(), {y}.flatten())", "{x} @ {y}.mT", "torch.einsum('i,j->ij', {x}.flatten(), {y}.flatten())",
         "torch.einsum('...i,...i->...', {x}, {y})", "torch.dot({x}.flatten(), {y}.flatten())", "torch.kron({x}, {y})",
     ]  # fmt: skip
-    return g.pick(texts).format(x=x.name, y=y.name), [x, y]
+    text = g.pick(texts)
+    sums = "...i" in text or "@" in text or "dot" in text
+    if sums and x.data.dtype is not y.data.dtype:  # export refuses what eager does to sums of one term or none
+        return None
+    return text.format(x=x.name, y=y.name), [x, y]
 
 
 @_line("compute")
