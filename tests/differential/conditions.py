@@ -18,7 +18,6 @@ from unittest import mock
 
 import numpy as np
 
-from tilewright.dialects import graph
 from tilewright.ir.core import Module
 from tilewright.ir.parser import parse
 from tilewright.ir.printer import print_op, resources_of
@@ -27,7 +26,6 @@ from .check import Failure, Run, judge
 from .corners import Corners
 from .generator import Program
 
-G: Any = graph
 NAMES = (
     "größe", "данные", "入力", "n" * 300, "batch-size", "a*b", "a%b", "a b", "None", "class", "lambda", "self", "out", "1", "-", "%x", "@main", '"', "x.y/z:0",
     "main", "int", "malloc", "tw_run", "dims", "seed", "args", "target", "\\n", "{}", "#x", "λ",

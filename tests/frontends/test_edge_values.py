@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import onnx.parser
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
+from tests.frontends.torch.checks import Lambda
 
 import tilewright as tw
 import tilewright.numpy as tnp
@@ -25,15 +25,6 @@ NAN, INF = float("nan"), float("inf")
 NUMBERS = [NAN, -NAN, -0.0, 0.0, -2.0, 3.0, INF, -INF]
 DIVIDENDS = [4.0, -4, 4, -4, 0.0, -0.0, 0.0, -0.0, 5, -5, 1, INF, 5, -5] * 3
 DIVISORS = [2.0, 2, -2, -2, 3, 3, -3, -3, INF, INF, 0, 2, -INF, -3] * 3
-
-
-class Calls(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def same(got: Any, want: Any) -> None:
@@ -67,12 +58,12 @@ def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 def test_powers_of_integers(dtype: torch.dtype) -> None:
     """The exponent was taken modulo 64. Tensors, numbers and constants as exponents; a number as the base."""
     x, e = pairs(dtype)
-    for got in both_ways(Calls(torch.pow), x, e):
+    for got in both_ways(Lambda(torch.pow), x, e):
         same(got, torch.pow(x, e))
-    constants = Calls(lambda x: (torch.pow(x, e), x**64, x**65, x**100, x**1, x**0))
+    constants = Lambda(lambda x: (torch.pow(x, e), x**64, x**65, x**100, x**1, x**0))
     for got, want in zip(tw.compile(constants, (x,))(x), constants(x), strict=True):
         same(got, want)
-    same(tw.compile(Calls(lambda e: torch.pow(3, e)), (e,))(e), torch.pow(3, e))
+    same(tw.compile(Lambda(lambda e: torch.pow(3, e)), (e,))(e), torch.pow(3, e))
 
 
 @pytest.mark.parametrize("dtype", UNSIGNED, ids=lambda d: d.__name__)
@@ -104,13 +95,13 @@ def test_signs_of_torch(dtype: torch.dtype) -> None:
     """Zero for NaN and for either zero."""
     x = torch.tensor(NUMBERS * 4, dtype=dtype)
     for function in (torch.sign, torch.sgn):
-        for got in both_ways(Calls(function), x):
+        for got in both_ways(Lambda(function), x):
             same(got, function(x))
 
 
 def test_signs_of_complex_numbers() -> None:
     x = torch.tensor([complex(-0.0, -0.0), complex(0, 0), complex(3, 4), complex(NAN, 1)])
-    same(torch.view_as_real(tw.compile(Calls(torch.sgn), (x,))(x)), torch.view_as_real(torch.sgn(x)))
+    same(torch.view_as_real(tw.compile(Lambda(torch.sgn), (x,))(x)), torch.view_as_real(torch.sgn(x)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
@@ -138,7 +129,7 @@ def test_remainders_of_torch(dtype: torch.dtype) -> None:
     """A remainder of zero keeps the dividend's sign."""
     a, b = torch.tensor(DIVIDENDS, dtype=dtype), torch.tensor(DIVISORS, dtype=dtype)
     for function in (torch.remainder, torch.fmod, torch.floor_divide):
-        for got in both_ways(Calls(function), a, b):
+        for got in both_ways(Lambda(function), a, b):
             same(got, function(a, b))
 
 
@@ -161,6 +152,6 @@ def test_angles_of_any_size(dtype: torch.dtype) -> None:
     """From about 1e16 on sines were wrong."""
     x = torch.tensor([0.5, 100.0, 1e4, 6e4, 1e16, 1e17, 3e22, 1e30, -3e38, INF, NAN, 1e300], dtype=dtype).repeat(3)
     for function in (torch.sin, torch.cos, torch.tan):
-        found, want = tw.compile(Calls(function), (x,))(x), function(x.double())
+        found, want = tw.compile(Lambda(function), (x,))(x), function(x.double())
         rounding = torch.finfo(dtype).eps
         np.testing.assert_allclose(found.double(), want, rtol=2 * rounding if rounding > 1e-12 else 2e-15)

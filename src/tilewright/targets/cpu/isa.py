@@ -58,7 +58,6 @@ def host_isa() -> Isa:
         return replace(AARCH64, name="host", triple=triple, l2_bytes=l2_bytes() or AARCH64.l2_bytes)
     if platform.machine() not in ("x86_64", "AMD64"):
         raise CompileError(f"cannot compile for this processor ({platform.machine()}); known: x86-64, AArch64")
-    flags = llvm.get_host_cpu_features()
     forced = os.environ.get(FORCED)
     if forced:
         isa = _with_extensions(forced, f"the environment variable {FORCED}")
@@ -66,14 +65,12 @@ def host_isa() -> Isa:
             raise CompileError(f"the environment variable {FORCED}: {forced!r} is not a feature set of x86-64")
         return _emulated(replace(isa, name="host", triple=triple))
 
-    def fulfils(isa: Isa) -> bool:
-        return all(flags.get(feature[1:]) for feature in isa.features)
-
-    level = next((isa for isa in (X86_64_V4, X86_64_V3, X86_64_V2) if fulfils(isa)), None)
+    features = _machine_features()
+    level = next((isa for isa in (X86_64_V4, X86_64_V3, X86_64_V2) if features.issuperset(isa.features)), None)
     if level is None:
-        missing = ", ".join(f[1:] for f in _V2 if not flags.get(f[1:]))
+        missing = ", ".join(f[1:] for f in _V2 if f not in features)
         raise CompileError(f"this processor lacks {missing}; at least x86-64-v2 (SSE4.2) is needed")
-    extras = [name for name in EXTENSIONS if flags.get(name) and (level is X86_64_V4 or "512" not in name)]
+    extras = [name for name in EXTENSIONS if f"+{name}" in features and (level is X86_64_V4 or "512" not in name)]
     isa = _extended(level, extras)
     return replace(isa, name="host", triple=triple, l2_bytes=l2_bytes() or level.l2_bytes)
 

@@ -317,7 +317,7 @@ def _reciprocal(e: Emitter) -> _Written:
     bits = e.op(f"and {_NUMBERS} {e.op(f'bitcast {_FLOATS} {exact} to {_NUMBERS}')}, splat (i32 -512)")
     cut = e.op(f"bitcast {_NUMBERS} {bits} to {_FLOATS}")
     nan = e.op(f"fcmp uno {_FLOATS} %p0, %p0")
-    return _FLOATS, (_FLOATS, _FLOATS, "i16"), e.op(f"select {_MASK} {nan}, {_FLOATS} %p0, {_FLOATS} {cut}")
+    return _FLOATS, (_FLOATS, _FLOATS, "i16"), _choose(e, nan, "%p0", cut)
 
 
 def _normal(e: Emitter, x: str) -> tuple[str, str]:
@@ -325,7 +325,7 @@ def _normal(e: Emitter, x: str) -> tuple[str, str]:
     magnitude = e.op(f"call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} {x})")
     small = e.op(f"fcmp olt {_FLOATS} {magnitude}, splat (float 0x3810000000000000)")  # 2**-126
     scaled = e.op(f"fmul {_FLOATS} {magnitude}, splat (float 8388608.0)")
-    chosen = e.op(f"select {_MASK} {small}, {_FLOATS} {scaled}, {_FLOATS} {magnitude}")
+    chosen = _choose(e, small, scaled, magnitude)
     bits = e.op(f"bitcast {_FLOATS} {chosen} to {_NUMBERS}")
     bias = e.op(f"select {_MASK} {small}, {_NUMBERS} splat (i32 150), {_NUMBERS} splat (i32 127)")
     exponent = e.op(f"sub {_NUMBERS} {e.op(f'lshr {_NUMBERS} {bits}, splat (i32 23)')}, {bias}")
