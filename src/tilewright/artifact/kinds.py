@@ -19,7 +19,7 @@ SUFFIXES = {
     ".wasm": "a WebAssembly module",
     ".tar": "an archive",
 }
-"""Of all artifacts, and what they are."""
+"""Suffixes of all artifacts, each with the format it stands for."""
 
 _VERSIONED = re.compile(r"\.so(\.\d+)*$", re.IGNORECASE)
 _ELF_MACHINES = {
@@ -32,7 +32,7 @@ _HOST_FORMATS = {"Darwin": "Mach-O", "Windows": "PE"}
 
 
 def suffixes_of(triple: str) -> tuple[str, ...]:
-    """What the names of artifacts for an LLVM triple may end in; the usual one is the first."""
+    """Suffixes that artifacts for an LLVM triple may have, the usual one first."""
     if triple.startswith("wasm"):
         return (".wasm", ".tar")
     if any(system in triple for system in ("apple", "darwin", "macos")):
@@ -41,7 +41,7 @@ def suffixes_of(triple: str) -> tuple[str, ...]:
 
 
 def suffix_of(path: str | Path) -> str:
-    """What a name ends in, as in `SUFFIXES`: ``.so`` for ``libmodel.so.1``."""
+    """The suffix of a name, as in `SUFFIXES`: ``.so`` for ``libmodel.so.1``."""
     return ".so" if _VERSIONED.search(Path(path).name) else Path(path).suffix.lower()
 
 
@@ -60,7 +60,7 @@ def check_suffix(path: str | Path, suffixes: Sequence[str], target: str) -> None
 
 @dataclass(frozen=True)
 class FileKind:
-    """What a file is: its format ("ELF", "Mach-O", "PE", "WebAssembly", "tar", "" for another), and for which machine."""
+    """A file's format ("ELF", "Mach-O", "PE", "WebAssembly", "tar", "" for another), and its machine."""
 
     format: str
     machine: str = ""
@@ -86,7 +86,7 @@ class FileKind:
 
 
 def kind_of(path: Path) -> FileKind:
-    """What kind of file `path` is. Raises ArtifactError: it cannot be read."""
+    """The kind of the file `path`. Raises ArtifactError: it cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(1024)

@@ -36,11 +36,11 @@ EXPORTS = (
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
 
 PREFIX = "tw"
-"""What names of exported functions begin with, unless a library is saved with another prefix."""
+"""Prefix of exported functions, unless a library is saved with another one."""
 
 
 def exported(name: str, prefix: str) -> str:
-    """What a function of tilewright.h is called in a library of this prefix."""
+    """The name of a function of tilewright.h in a library of this prefix."""
     return f"{prefix}_{name.removeprefix('tw_')}"
 
 

@@ -124,7 +124,7 @@ def _digest(file: BinaryIO, length: int) -> bytes:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What tells a file from another one, and from itself with other contents: device, inode, size and last bytes, which hold its checksum."""
+    """Identity of a file and its contents: device, inode, size and last bytes, which hold its checksum."""
 
     place: tuple[int, int]
     size: int
@@ -132,7 +132,7 @@ class Fingerprint:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Of the artifact that is at `path` now. Raises OSError: it cannot be read."""
+    """The identity of the artifact at `path` now. Raises OSError: it cannot be read."""
     with path.open("rb") as file:
         info = os.fstat(file.fileno())
         file.seek(max(info.st_size - SIZE, 0))

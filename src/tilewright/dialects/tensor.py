@@ -392,7 +392,7 @@ class Place:
 
 
 def readers(value: Value, views: Any = Reshape) -> Iterator[Operation]:
-    """Who uses a tensor, directly or through `views`, each operation once."""
+    """Operations that use a tensor, directly or through `views`, each once."""
     users = reachable(value.users, lambda op: op.results[0].users if isinstance(op, views) else ())
     return (op for op in users if not isinstance(op, views))
 
@@ -599,7 +599,7 @@ def bind_size(op: Operation, env: Any, count: Any) -> Any:
 
 
 ERRORS = ("program", "index", "division")
-"""What a check that fails may report: the model's own condition, an index out of range, a division by zero."""
+"""Errors that a check may report: the model's own condition, an index out of range, a division by zero."""
 
 
 @operation

@@ -155,7 +155,7 @@ def code_of(path: Path, prefix: str = PREFIX) -> NativeCode:
 
 
 _lost: list[Fingerprint] = []
-"""Of files whose inodes the loader knows with other contents, for ever."""
+"""Files whose inodes the loader knows with other contents, for ever."""
 
 
 def _from_copy(path: Path, found: Fingerprint, prefix: str) -> NativeCode:

@@ -127,7 +127,7 @@ def _of_order(op: Operation, depth: int) -> Range | None:
 
 
 def _of_extreme(op: Operation, depth: int) -> Range | None:
-    """What is known of one operand bounds a minimum from above, a maximum from below."""
+    """The bounds of one operand limit a minimum from above, a maximum from below."""
     a, b = (integer_range(v, depth) or v.type.dtype.limits for v in op.operands)
     least = smin if isinstance(op, graph.Min) else smax
     return least(a[0], b[0]), least(a[1], b[1])

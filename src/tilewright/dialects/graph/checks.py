@@ -1,4 +1,4 @@
-"""What front ends expect of values: operators that end the run where an index or a divisor is none, as their frameworks do."""
+"""Checks of values: operators that end the run at an invalid index or divisor, as the frameworks do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _told(where: object) -> object:
 
 
 def index_message(where: object, size: Dim, wraps: bool = True) -> str:
-    """What is said of an index at a place of the user's model that is outside of a dimension of `size` elements."""
+    """The message for an index outside of a dimension of `size` elements, with its place in the user's model."""
     text = str(size)
     low = "0" if not wraps else f"-{text}" if text.isalnum() else f"-({text})"
     return f"{_told(where)}: an index is outside of {low} .. {size - 1}, of a dimension of {size} elements"
 
 
 def division_message(where: object) -> str:
-    """What is said of an integer that is divided by zero."""
+    """The message for an integer division by zero."""
     return f"{_told(where)}: an integer is divided by zero"
 
 
@@ -39,7 +39,7 @@ class ElementCheck(GraphOp):
 
     effects = Effect.WRITE
     error = tensor.ERRORS[0]
-    """What is raised, a name of `tensor.ERRORS`."""
+    """The kind of error, a name of `tensor.ERRORS`."""
     x: Operand
     message: Attr
 

@@ -34,7 +34,7 @@ def strict(connection: h11.Connection) -> h11.Connection:
 
 
 def _fault(text: bytes, lines: list[bytearray]) -> str | None:
-    """What is ambiguous in the lines of a head or of trailers, which were `text`."""
+    """The ambiguity in the lines of a head or of trailers, whose bytes are `text`."""
     if _BARE.search(text):
         return "lines must end in CR LF"
     if any(line[:1] in (b" ", b"\t") for line in lines):

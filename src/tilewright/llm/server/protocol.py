@@ -314,7 +314,7 @@ _INSTEAD = {
     "max_output_tokens": "/v1/responses has it; here it is 'max_completion_tokens'",
     "max_completion_tokens": "/v1/chat/completions has it; here it is 'max_tokens' or 'max_output_tokens'",
 }
-"""What to send in place of fields that OpenAI's API has, or had, elsewhere."""
+"""Replacements for fields that OpenAI's API has, or had, elsewhere."""
 _NOT_TEXT = {"image", "audio", "file", "video"}
 
 

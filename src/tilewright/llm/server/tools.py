@@ -136,7 +136,7 @@ class ToolCallParser:
         return self._run(final=True)
 
     def _beginning(self) -> list[Event]:
-        """What is held back as the beginning of a call, which nothing follows."""
+        """The text held back as the beginning of a call, which nothing follows."""
         held, self._buffer = self._buffer, ""
         opening, begun = self._convention.opening, "".join(held.split())
         if self._state == self._text:
