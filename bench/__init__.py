@@ -1,1 +1,3 @@
-"""Side-by-side benchmarks: `python -m bench` for whole models, `python -m bench.gemm` for single products of matrices."""
+"""Side-by-side benchmarks: `python -m bench` for whole models, `python -m bench.gemm` for single products of
+matrices.
+"""

@@ -1,16 +1,17 @@
 """`python -m bench`: Tilewright against other engines on the benchmark models.
 
-    python -m bench                                          # every model, precision, batch and number of threads
-    python -m bench -m bert,vit -p bf16 -b 1 -t 2            # some of the rows
-    python -m bench --resume                                 # go on after a run that was cut short
-    python -m bench --build                                  # only let peers compile what they keep between runs
-    python -m bench --held-out -b 1 -t 2                     # models that nobody tunes for
-    python -m bench --report                                 # write table and plot again from the results there are
+    python -m bench                                # all models, precisions, batches and numbers of threads
+    python -m bench -m bert,vit -p bf16 -b 1 -t 2  # some of the rows
+    python -m bench --resume                       # continue a run that was cut short
+    python -m bench --build                        # only let peers compile what they keep between runs
+    python -m bench --held-out -b 1 -t 2           # models that nobody tunes for
+    python -m bench --report                       # write table and plot again from the present results
 
-Every engine runs in a process of its own; the processes take turns, and the others are stopped meanwhile. Rows measured replace
-those of the same case in bench/results/models.json, from which models.md and models.svg are written. The rows that matter most come
-first: two threads before one, batch 1 before 8. What peers compile ahead of time is kept beside the exported models
-(`tests.zoo.models.cache_dir`), so that a later run only measures.
+Every engine runs in a process of its own; the processes take turns, and the others are stopped meanwhile.
+Rows measured replace those of the same case in bench/results/models.json, from which models.md and models.svg
+are written. The rows that matter most come first: two threads before one, batch 1 before 8. What peers
+compile ahead of time is kept beside the exported models (`tests.zoo.models.cache_dir`), so that a later run
+only measures.
 """
 
 from __future__ import annotations
@@ -58,13 +59,22 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("-m", "--models", type=_words(list(KNOWN)), metavar="NAME,...", help="default: the benchmark's")
     add("--held-out", action="store_true", help="the held-out models, with results of their own")
-    add("-p", "--precision", type=_words(["float32", "bf16"]), default=["float32", "bf16"], metavar="NAME,...")
+    add(
+        "-p", "--precision", type=_words(["float32", "bf16"]), default=["float32", "bf16"], metavar="NAME,..."
+    )
     add("-b", "--batch", type=_numbers, default=[1, 8], metavar="N,...")
     add("-t", "--threads", type=_numbers, default=[2, 1], metavar="N,...")
     add("-e", "--engines", type=_words(list(ENGINES)), default=list(ENGINES), metavar="NAME,...")
     add("-s", "--seconds", type=float, default=12, help="of measuring, for each row (default: 12)")
-    add("--timeout", type=float, default=300, help="seconds an engine may take to build or load a model (default: 300)")
-    add("--resume", action="store_true", help="leave out rows that have been measured with this state of src/")
+    add(
+        "--timeout",
+        type=float,
+        default=300,
+        help="seconds an engine may take to build or load a model (default: 300)",
+    )
+    add(
+        "--resume", action="store_true", help="leave out rows that have been measured with this state of src/"
+    )
     add("--build", action="store_true", help="measure nothing, only let peers compile ahead of time")
     add(
         "--retry",
@@ -72,8 +82,16 @@ def main(arguments: list[str] | None = None) -> None:
         help="let peers compile again what they could not, or not in time, in an earlier run",
     )
     add("--lock", type=Path, help="hold this lock file while measuring")
-    add("--nice", type=int, help="scheduling priority of measured processes, on a machine that does other work as well")
-    add("--results", type=Path, help="the file that is brought up to date (default: models.json or held_out.json here)")
+    add(
+        "--nice",
+        type=int,
+        help="scheduling priority of measured processes, on a machine that does other work as well",
+    )
+    add(
+        "--results",
+        type=Path,
+        help="the file that is brought up to date (default: models.json or held_out.json here)",
+    )
     add("--report", action="store_true", help="measure nothing, only write table and plot")
     options = parser.parse_args(arguments)
     options.models = options.models or list(HELD_OUT if options.held_out else BENCH_MODELS)

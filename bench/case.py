@@ -1,4 +1,6 @@
-"""One benchmark case, and the files that all engines share: the model as ONNX, its inputs, and what float32 PyTorch makes of them."""
+"""One benchmark case, and the files that all engines share: the model as ONNX, its inputs, and float32
+PyTorch's outputs.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Case:
 
     @property
     def folder(self) -> Path:
-        """Where `prepare` puts the files of this model and batch; its name changes with what the files are made from."""
+        """The folder of this model's and batch's files; its name depends on the content of their sources."""
         from tests.zoo.models import cache_dir
 
         own = ["bench/models.py"] if self.model in BENCH_MODELS else ["bench/models.py", "bench/held_out.py"]
@@ -58,7 +60,7 @@ class Case:
 
 
 def prepare(case: Case) -> None:
-    """Make the case's files unless they are there; runs in a process of its own, because it loads torch."""
+    """Write the case's files unless they exist. It runs in a separate process, because it loads torch."""
     import torch
 
     if case.folder.exists():
@@ -99,7 +101,9 @@ def _export(module: Any, inputs: dict[str, Any], path: Path) -> None:
 
 
 def largest_error(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """The largest difference of any output over that output's largest magnitude; infinite for other shapes or NaNs."""
+    """The largest difference of any output over that output's largest magnitude; infinite for other shapes or
+    NaNs.
+    """
     if [f.shape for f in found] != [e.shape for e in expected]:
         return float("inf")
     worst = 0.0

@@ -32,7 +32,9 @@ class Tvm(Engine):
 
         start = time.perf_counter()
         module = from_onnx(onnx.load(case.onnx), keep_params_in_input=False)
-        target = tvm.target.Target({"kind": "llvm", "mcpu": llvm.get_host_cpu_name(), "num-cores": case.threads})
+        target = tvm.target.Target(
+            {"kind": "llvm", "mcpu": llvm.get_host_cpu_name(), "num-cores": case.threads}
+        )
         tvm.compile(module, target).export_library(str(folder / "model.so"))
         return {"compile": time.perf_counter() - start}
 
@@ -56,7 +58,9 @@ class Iree(Engine):
     packages = ("iree-base-compiler", "iree-base-runtime")
     modules = ("iree.runtime",)
     settings = {
-        "float32": "llvm-cpu for this processor, -O3 with data tiling, local-task with as many workers as threads",
+        "float32": (
+            "llvm-cpu for this processor, -O3 with data tiling, local-task with as many workers as threads"
+        ),
         "bf16": "the same with the factors of all contractions demoted to bf16",
     }
     builds = True
@@ -69,7 +73,7 @@ class Iree(Engine):
         imported = folder / "model.mlir"
         demote = "--iree-global-opt-demote-contraction-inputs-"
         demoted = [f"{demote}operations=all", f"{demote}type=bf16"] if case.precision == "bf16" else []
-        # Its own tiles of layer normalization need more stack (74 KB) than it allows by default.
+        # The tiles of its layer normalization need more stack (74 KB) than its default limit.
         stack = "--iree-llvmcpu-stack-allocation-limit=1048576"
         subprocess.run([importer, case.onnx, "-o", imported], check=True)
         tools.compile_file(

@@ -1,6 +1,8 @@
-"""The engines: how each compiles and runs a case, in its fastest honest configuration. Imports are local: a process loads one engine.
+"""The engines: how each one compiles and runs a case, in its fastest configuration that computes the same
+result.
 
-An engine's `build` runs in a process of its own and leaves files; `load` runs in the process that is measured.
+Imports are local, since a process loads one engine. An engine's `build` runs in its own process and leaves
+files; `load` runs in the measured process.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from .held_out import KNOWN
 
 @dataclass
 class Loaded:
-    """A model ready to run: `run()` is one inference on the case's inputs, `arrays` makes NumPy arrays of what it returns.
+    """A model that is ready to run: `run()` is one inference on the case's inputs, `arrays` converts its
+    results to NumPy.
 
-    `inside`, where given, is seconds of one inference without the call from Python; `kernels` lists (flops, bytes) of each
-    kernel in one inference.
+    `inside`, if given, returns the seconds of one inference without the call from Python; `kernels` lists
+    (flops, bytes) of each kernel of one inference.
     """
 
     run: Callable[[], Any]
@@ -35,10 +38,11 @@ class Loaded:
 
 
 class Engine:
-    """One engine. `settings` states its configuration by precision; a precision it lacks is in `lacks`, with the reason.
+    """One engine. `settings` states its configuration by precision; `lacks` gives the reason for each missing
+    precision.
 
-    `modules` are imported before the clock of loading starts. `builds`: it compiles ahead of time, by `build`; `threaded`: what it
-    builds depends on the number of threads.
+    `modules` are imported before the time of loading is measured. `builds` states that it compiles ahead of
+    time, by `build`; `threaded` that the compiled files depend on the number of threads.
     """
 
     name: ClassVar[str]
@@ -50,7 +54,7 @@ class Engine:
     threaded: ClassVar[bool] = False
 
     def refuses(self, case: Case) -> str | None:
-        """Why this engine does not run `case`, None when it does."""
+        """The reason why this engine does not run `case`; None if it does."""
         return self.lacks.get(case.precision)
 
     def version(self) -> str:
@@ -170,7 +174,10 @@ class Inductor(Torch):
     name = "inductor"
     modules = ("torch", "torch._inductor.package")
     settings = {
-        "float32": "AOTInductor: torch.export, freezing, threads decided at run time; channels-last for convolutional networks",
+        "float32": (
+            "AOTInductor: torch.export, freezing, threads decided at run "
+            "time; channels-last for convolutional networks"
+        ),
         "bf16": "the same with the module and its inputs in bfloat16",
     }
     builds = True
@@ -183,7 +190,7 @@ class Inductor(Torch):
         start = time.perf_counter()
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(
             folder.parent.parent / "inductor"
-        )  # keeps torch's headers, precompiled
+        )  # Precompiled torch headers.
         with torch.inference_mode(), config.patch({"freezing": True, "cpp.dynamic_threads": True}):
             exported = torch.export.export(module, tuple(inputs))
             aoti_compile_and_package(exported, package_path=str(folder / "model.pt2"))
@@ -237,12 +244,14 @@ class OpenVino(Engine):
             "CPU",
             {
                 hint.performance_mode: hint.PerformanceMode.LATENCY,
-                hint.inference_precision: openvino.Type.f32 if case.precision == "float32" else openvino.Type.bf16,
+                hint.inference_precision: openvino.Type.f32
+                if case.precision == "float32"
+                else openvino.Type.bf16,
                 properties.inference_num_threads: case.threads,
             },
         )
         request = compiled.create_infer_request()
-        arrays = list(case.inputs().values())  # shared with the request: kept alive by `run`
+        arrays = list(case.inputs().values())  # Shared with the request; `run` keeps it alive.
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
 
@@ -250,7 +259,9 @@ class OpenVino(Engine):
             request.infer()
             return arrays
 
-        return Loaded(run, lambda _: [request.get_output_tensor(i).data.copy() for i in range(len(compiled.outputs))])
+        return Loaded(
+            run, lambda _: [request.get_output_tensor(i).data.copy() for i in range(len(compiled.outputs))]
+        )
 
 
 class _Program(Engine):

@@ -1,9 +1,12 @@
-"""`python -m bench.gemm`: single products of matrices, Tilewright beside MKL and oneDNN as torch calls them, of bytes beside ONNX Runtime too.
+"""`python -m bench.gemm`: single matrix products, compared with MKL and oneDNN through torch, and for bytes
+with ONNX Runtime.
 
-Forty shapes (rows x depth x columns, a batch before them) in float32, bf16 and int8 (unsigned by signed bytes into int32): square ones, BERT's,
-a language model's decoding, skinny ones, batches of small ones. The right operand is a constant where it is a weight, an input where it is not.
-float32 and bf16 are `nn.Linear` or ``a @ b``; int8 is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into a given array.
-Each engine runs in a process of its own, and they take turns; what is measured anew replaces what bench/results/gemm.json and gemm.md held of it.
+Forty shapes (rows x depth x columns, with optional batch) in float32, bf16 and int8 (unsigned by signed bytes
+into int32): square ones, BERT's, a language model's decoding, skinny ones, batches of small ones. The right
+operand is a constant where it is a weight, else an input. float32 and bf16 are `nn.Linear` or ``a @ b``; int8
+is ONNX's MatMulInteger (`torch._int_mm` for torch, which has no batches), into a given array. Each engine
+runs in its own process, interleaved with the others. New measurements replace the corresponding ones in
+bench/results/gemm.json and gemm.md.
 """
 
 from __future__ import annotations
@@ -52,17 +55,31 @@ class Shape:
     def bytes(self, element: int, result: int | None = None) -> float:
         """Operands read once, the result written once, in elements of so many bytes."""
         right = self.k * self.n * (1 if self.weight else self.batch)
-        return element * (self.batch * self.m * self.k + right) + (result or element) * self.batch * self.m * self.n
+        return (
+            element * (self.batch * self.m * self.k + right)
+            + (result or element) * self.batch * self.m * self.n
+        )
 
 
 SHAPES = [
     *[Shape("square", n, n, n) for n in (64, 128, 256, 384, 512, 768, 1024, 1536, 2048)],
-    *[Shape("BERT", m, n, k) for m in (128, 384) for n, k in ((768, 768), (2304, 768), (3072, 768), (768, 3072))],
+    *[
+        Shape("BERT", m, n, k)
+        for m in (128, 384)
+        for n, k in ((768, 768), (2304, 768), (3072, 768), (768, 3072))
+    ],
     *[Shape("decode", m, n, k) for m in (1, 4, 8) for n, k in ((4096, 4096), (11008, 4096), (4096, 11008))],
     Shape("decode", 1, 32000, 2048),
     *[
         Shape("skinny", *s)
-        for s in ((4096, 16, 256), (4096, 64, 64), (16, 4096, 256), (32, 32, 8192), (2048, 8, 2048), (1, 1000, 2048))
+        for s in (
+            (4096, 16, 256),
+            (4096, 64, 64),
+            (16, 4096, 256),
+            (32, 32, 8192),
+            (2048, 8, 2048),
+            (1, 1000, 2048),
+        )
     ],
     Shape("batched", 128, 128, 64, 12, False),
     Shape("batched", 128, 64, 128, 12, False),
@@ -75,7 +92,9 @@ SHAPES = [
 
 
 def serving(engine: str, threads: int) -> Iterator[Any]:
-    """Child (see `worker`): load the shape that is asked for, then time turns of it; the answer to a load is the error, a text where it failed."""
+    """Child process (see `worker`): load the requested shape, then time turns of it. The answer to a load is
+    the error, a text on failure.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -125,7 +144,7 @@ def _torch(shape: Shape, precision: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _integers(engine: str, shape: Shape, precision: str, threads: int) -> tuple[Callable[[], Any], float]:
-    """The call, which writes into an array that is always the same, and the largest difference from NumPy."""
+    """The call, which always writes into the same array, and the largest difference from NumPy."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -153,7 +172,7 @@ def _integers(engine: str, shape: Shape, precision: str, threads: int) -> tuple[
 
         def call() -> Any:
             session.run_with_iobinding(binding)
-            return inputs, out  # the binding knows them by address only: they must stay alive
+            return inputs, out  # The binding holds only their addresses, so they must stay alive.
 
     else:
         import tilewright as tw
@@ -166,7 +185,7 @@ def _integers(engine: str, shape: Shape, precision: str, threads: int) -> tuple[
 
 
 def _integer_model(inputs: dict[str, Any], right: Any, out: Any) -> Any:
-    """MatMulInteger of a and b, a constant where it is no input."""
+    """A model with MatMulInteger of a and b; b is a constant if it is not an input."""
     from onnx import helper, numpy_helper
 
     def info(name: str, array: Any) -> Any:
@@ -191,7 +210,9 @@ def measure(
     lock: Path | None,
     nice: int | None,
 ) -> dict[str, Any]:
-    """Median seconds of all that have this product, their share of the peak, and the floor that the roofline sets."""
+    """Median seconds of all engines that have this product, their share of the peak, and the roofline's lower
+    bound.
+    """
     row: dict[str, Any] = {**asdict(shape), "precision": precision, "date": datetime.date.today().isoformat()}
     for child in children.values():
         child.prioritize(None if nice is None else 0)
@@ -224,7 +245,9 @@ def measure(
 
 
 def _turn(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Seconds of single calls for about `seconds`; short ones are timed in groups of 0.1 ms, and the first two are not counted."""
+    """Seconds of single calls for about `seconds`; short ones are timed in groups of 0.1 ms, and the first
+    two are not counted.
+    """
     clock = time.perf_counter
     call()
     start = clock()
@@ -241,7 +264,7 @@ def _turn(call: Callable[[], Any], seconds: float) -> list[float]:
 
 
 def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The results `now` with what they lack of those `before`, if these are of the same machine."""
+    """The results `now`, completed by those of `before` if both are from the same machine."""
     if before["machine"] != now["machine"]:
         return now
 
@@ -264,21 +287,29 @@ def _shape(row: dict[str, Any]) -> Shape:
 
 def best_peer(row: dict[str, Any]) -> tuple[float, float]:
     """The fastest peer's seconds over ours, and its share of the peak."""
-    found = min((row[name] for name in PEERS[row["precision"]] if name in row), key=lambda figure: figure["seconds"])
+    found = min(
+        (row[name] for name in PEERS[row["precision"]] if name in row), key=lambda figure: figure["seconds"]
+    )
     return found["seconds"] / row["tilewright"]["seconds"], found["share_of_peak"]
 
 
 def markdown(result: dict[str, Any]) -> str:
     """A table for each precision."""
     roof = result["roof"]
-    peaks = ", ".join(f"{p} {v / 1e9:.0f} G{'' if p == 'int8' else 'FL'}OP/s" for p, v in roof["flops"].items())
+    peaks = ", ".join(
+        f"{p} {v / 1e9:.0f} G{'' if p == 'int8' else 'FL'}OP/s" for p, v in roof["flops"].items()
+    )
     days = sorted({row["date"] for row in result["rows"]})
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
-        f"{' to '.join(sorted({days[0], days[-1]}))}, {result['machine']['processor']}, {roof['threads']} threads; measured peaks: {peaks}, "
-        f"{roof['bandwidth'] / 1e9:.0f} GB/s. Medians; {versions}. Rows × depth × columns. Operands stay in the caches "
-        "where they fit, a shared third-level one too, so a product bound by memory can be faster than the roofline of memory. "
-        "int8: unsigned by signed bytes into int32 (MatMulInteger; torch: `torch._int_mm`), into a given array; the error is absolute."
+        f"{' to '.join(sorted({days[0], days[-1]}))}, {result['machine']['processor']}, {roof['threads']} "
+        f"threads; measured peaks: {peaks}, "
+        f"{roof['bandwidth'] / 1e9:.0f} GB/s. Medians; {versions}. Rows × depth × columns. Operands stay in "
+        "the caches "
+        "where they fit, a shared third-level one too, so a product bound by memory can be faster than the "
+        "roofline of memory. "
+        "int8: unsigned by signed bytes into int32 (MatMulInteger; torch: `torch._int_mm`), into a given "
+        "array; the error is absolute."
     ]
     for precision, peers in PEERS.items():
         rows = [r for r in result["rows"] if r["precision"] == precision]
@@ -300,7 +331,14 @@ def markdown(result: dict[str, Any]) -> str:
                 cells += [f"{r['floor_seconds'] / ours['seconds']:.2f}", f"{r['error']:.0e}"]
             lines.append(f"| {' | '.join(cells)} |")
         if ratios:
-            mean = ["", "geometric mean", *[""] * (len(head) - 5), f"{statistics.geometric_mean(ratios):.2f}", "", ""]
+            mean = [
+                "",
+                "geometric mean",
+                *[""] * (len(head) - 5),
+                f"{statistics.geometric_mean(ratios):.2f}",
+                "",
+                "",
+            ]
             lines.append(f"| {' | '.join(mean)} |")
     return "\n".join(lines) + "\n"
 
@@ -309,18 +347,31 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gemm", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("-p", "--precision", choices=list(PEERS), nargs="+", default=list(PEERS))
-    add("-k", "--kinds", nargs="+", choices=sorted({s.kind for s in SHAPES}), help="only these kinds of shapes")
+    add(
+        "-k",
+        "--kinds",
+        nargs="+",
+        choices=sorted({s.kind for s in SHAPES}),
+        help="only these kinds of shapes",
+    )
     add("-t", "--threads", type=int, default=2)
     add("-s", "--seconds", type=float, default=1.0, help="of measuring, for each shape and precision")
     add("--lock", type=Path, help="hold this lock file while measuring")
-    add("--nice", type=int, help="scheduling priority while measuring, on a machine that does other work as well")
+    add(
+        "--nice",
+        type=int,
+        help="scheduling priority while measuring, on a machine that does other work as well",
+    )
     add("--results", type=Path, default=ROOT / "bench" / "results" / "gemm.json")
     options = parser.parse_args(arguments)
     from importlib.metadata import version
 
     roof = measure_roof(options.threads, options.lock, options.nice)
     peers = sorted({name for precision in options.precision for name in PEERS[precision]})
-    children = {name: Child(serving, name, options.threads, threads=options.threads) for name in ("tilewright", *peers)}
+    children = {
+        name: Child(serving, name, options.threads, threads=options.threads)
+        for name in ("tilewright", *peers)
+    }
     rows = []
     try:
         for child in children.values():

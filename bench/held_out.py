@@ -1,6 +1,7 @@
-"""Models that nobody tunes for: `python -m bench --held-out` shows whether what was made for the benchmark models holds elsewhere.
+"""Models that nobody tunes for. `python -m bench --held-out` shows whether optimizations for the benchmark
+models hold elsewhere.
 
-All have random weights from a fixed seed and the sizes they were published with, or ones of that order.
+All have random weights from a fixed seed and the published sizes, or sizes of that order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def _llama_100m(_: str) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=12, num_key_value_heads=4, vocab_size=32000))
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, num_attention_heads=12, num_key_value_heads=4, vocab_size=32000)
+    )
 
 
 def _deit_tiny(_: str) -> Any:
@@ -47,7 +50,9 @@ def _efficientnet_b0(_: str) -> Any:
 
 
 def _regnet(_: str) -> Any:
-    """RegNetX of 1.6 billion multiply-adds: the bottlenecks of ResNeXt, grouped 3 x 3 convolutions of 24 channels."""
+    """RegNetX of 1.6 billion multiply-adds: the bottlenecks of ResNeXt, grouped 3 x 3 convolutions of 24
+    channels.
+    """
     from transformers import RegNetConfig, RegNetForImageClassification
 
     sizes = {"hidden_sizes": [72, 168, 408, 912], "depths": [2, 4, 10, 2], "groups_width": 24}
@@ -101,11 +106,17 @@ def _unet() -> Any:
     def twice(inputs: int, outputs: int) -> Any:
         layers = []
         for width in (inputs, outputs):
-            layers += [nn.Conv2d(width, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            layers += [
+                nn.Conv2d(width, outputs, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(),
+            ]
         return nn.Sequential(*layers)
 
     class UNet(nn.Module):
-        """A segmentation network: 4 levels of 32 to 256 channels, transposed convolutions and concatenations on the way up."""
+        """A segmentation network: 4 levels of 32 to 256 channels, transposed convolutions and concatenations
+        on the way up.
+        """
 
         def __init__(self) -> None:
             super().__init__()
@@ -128,7 +139,9 @@ def _unet() -> Any:
     return seeded(UNet)
 
 
-def _text(name: str, make: Callable[[str], Any], kind: str = "text", output: str = "last_hidden_state") -> Model:
+def _text(
+    name: str, make: Callable[[str], Any], kind: str = "text", output: str = "last_hidden_state"
+) -> Model:
     return of_zoo(ZooModel(name, make, kind, output, {}))
 
 

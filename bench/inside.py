@@ -1,4 +1,4 @@
-"""Seconds of one `tw_run_bound`, called in a loop of machine code: what a C program sees."""
+"""Seconds of one `tw_run_bound`, called in a loop of machine code, as a C program would call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ exit:
 
 
 def seconds_inside(library: Any, arrays: list[np.ndarray], repeats: int = 5) -> float:
-    """The best of some runs of the loop, about 20 ms each, over the number of calls."""
+    """The time of the best of several runs of the loop, about 20 ms each, divided by the number of calls."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

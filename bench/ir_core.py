@@ -1,6 +1,7 @@
-"""Time of the IR core on many graph-level operations: ``python bench/ir_core.py [operations]`` prints a table.
+"""Time of the IR core on many graph-level operations: ``python bench/ir_core.py [operations]`` prints a
+table.
 
-Best of five runs, garbage collection as it comes; one core.
+Best of five runs on one core, with garbage collection enabled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One row of the benchmark: all engines on one case, taking turns."""
+"""One row of the benchmark: all engines on one case, interleaved."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from .worker import Child, EngineError, holding, preparation
 
 TURN = 0.25  # seconds of one engine's turn; a longer inference runs once
 ROUNDS = 3  # at least
-SLOW = 5  # an engine that takes so many times as long as the fastest leaves after so many rounds, or after
-PATIENCE = 10  # seconds of its own
+SLOW = 5  # Engines slower than the fastest by this factor leave after SLOW rounds or
+PATIENCE = 10  # after so many seconds of their own.
 
 
 def prepare(case: Case, timeout: float) -> None:
-    """Make the case's files. Raises EngineError."""
+    """Write the case's files.
+
+    Raises:
+        EngineError: the files could not be made.
+    """
     child = Child(preparation, case, threads=2)
     try:
         child.first(timeout)
@@ -37,10 +41,11 @@ def measure(
     lock: Path | None = None,
     nice: int | None = None,
 ) -> Figures:
-    """Each engine's figures on `case`, by engine; `{"failed": reason}` for one that cannot. "ratio" is to Tilewright's
-    median, where that is among them: figures of other runs, taken under other conditions, are not compared.
+    """The figures of each engine on `case`; `{"failed": reason}` for an engine that cannot run it.
 
-    The engines take turns until `seconds` have passed, ROUNDS turns each at least. `roof` is taken in the same run.
+    "ratio" is relative to Tilewright's median, if that was measured in the same run: figures of other runs
+    are not comparable. The engines take turns until `seconds` have passed, with at least ROUNDS turns each.
+    `roof` is measured in the same run.
     """
     children, figures = starter.start(case, engines)
     try:
@@ -50,7 +55,9 @@ def measure(
             times = _take_turns(children, figures, seconds, starter.timeout)
             for name, found in times.items():
                 figures[name] |= statistics_of(found)
-                figures[name] |= _extras(children[name], case, roof, statistics.median(found), starter.timeout)
+                figures[name] |= _extras(
+                    children[name], case, roof, statistics.median(found), starter.timeout
+                )
     finally:
         for child in children.values():
             child.close()
@@ -61,8 +68,10 @@ def measure(
     return figures
 
 
-def _take_turns(children: dict[str, Child], figures: Figures, seconds: float, timeout: float) -> dict[str, list[float]]:
-    """Seconds of single inferences by engine; one that fails on its way is told in `figures`."""
+def _take_turns(
+    children: dict[str, Child], figures: Figures, seconds: float, timeout: float
+) -> dict[str, list[float]]:
+    """Seconds of single inferences by engine; failures are recorded in `figures`."""
     times: dict[str, list[float]] = {name: [] for name in children}
     turns = dict(children)
     end = time.perf_counter() + seconds
@@ -81,17 +90,21 @@ def _take_turns(children: dict[str, Child], figures: Figures, seconds: float, ti
 
 
 def left_behind(times: dict[str, list[float]], rounds: int) -> list[str]:
-    """Engines that need no more turns: much slower than the fastest, with as many samples as a median needs or no time for them."""
+    """Engines that need no more turns: they are much slower than the fastest and have enough samples for a
+    median, or no time left.
+    """
     best = min((statistics.median(found) for found in times.values()), default=0.0)
     return [
         name
         for name, found in times.items()
-        if name != OURS and statistics.median(found) > SLOW * best and (rounds >= ROUNDS or sum(found) > PATIENCE)
+        if name != OURS
+        and statistics.median(found) > SLOW * best
+        and (rounds >= ROUNDS or sum(found) > PATIENCE)
     ]
 
 
 def statistics_of(times: list[float]) -> dict[str, float]:
-    """Of seconds."""
+    """Statistics of times in seconds."""
     return {
         "milliseconds": statistics.median(times) * 1e3,
         "min_milliseconds": min(times) * 1e3,
@@ -101,7 +114,9 @@ def statistics_of(times: list[float]) -> dict[str, float]:
 
 
 def _extras(child: Child, case: Case, roof: Roof, seconds: float, timeout: float) -> dict[str, float]:
-    """What only an engine that shows its kernels can tell: its share of the roofline and, for a tiny model, time inside."""
+    """Figures that need an engine that shows its kernels: its share of the roofline and, for a tiny model,
+    the time inside the kernels.
+    """
     found: dict[str, float] = {}
     with contextlib.suppress(EngineError):
         kernels = child.ask(("kernels",), timeout)

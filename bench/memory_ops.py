@@ -1,13 +1,16 @@
-"""Operators bound by memory: Tilewright against PyTorch eager and the bandwidth of this machine.
+"""Memory-bound operators: Tilewright against PyTorch eager and the bandwidth of this machine.
 
-    python bench/memory_ops.py                     # all; writes bench/results/memory_ops.json and memory_ops.md
+    python bench/memory_ops.py                     # all operators
     python bench/memory_ops.py sort topk --threads 1 --sizes L2
 
-Each operator runs at two sizes, one that stays in a core's second-level cache and one that does not, the engines taking turns; the best
-time of each is kept, since everything that disturbs a run only lengthens it. The floor is the time in which this machine reads every
-input and writes every output once: measured, for the cache, with `memcpy` on as many bytes, and for memory as `tilewright.machine` does.
-Tilewright is called through its C interface into results that exist; PyTorch allocates its results in a heap that keeps what was
-freed: without page faults. Neither gets huge pages.
+Writes bench/results/memory_ops.json and memory_ops.md.
+
+Each operator runs at two sizes, one that fits a core's second-level cache and one that does not, with the
+engines interleaved. The best time of each is kept, since disturbances only lengthen a run. The lower bound is
+the time in which this machine reads every input and writes every output once, measured with `memcpy` for the
+cache and by `tilewright.tools.roofline` for memory. Tilewright is called through its C interface with
+existing result arrays; PyTorch allocates its results in a heap that keeps freed memory, so without page
+faults. Neither gets huge pages.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
     "NUMPY_MADVISE_HUGEPAGE": "0",
 }
-"""Freed memory stays with the process, so that a result's first touch costs nothing; no engine alone gets huge pages."""
+"""Freed memory stays with the process, so that the first access to a result costs nothing. All engines have
+the same setting for huge pages.
+"""
 
 
 def operators(size: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -42,7 +47,7 @@ def operators(size: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]
 
     small = size == "L2"
     n, m = (256, 512) if small else (4096, 4096)
-    side = 64 if small else 512  # of images with 32 channels
+    side = 64 if small else 512  # Side of images with 32 channels.
     g = torch.Generator().manual_seed(0)
 
     def rand(*shape: int, dtype: Any = torch.float32) -> Any:
@@ -91,7 +96,10 @@ def operators(size: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]
         "transpose bf16": (lambda a: a.t().contiguous(), (x(bf16),)),
         "heads to front": (lambda a: a.permute(0, 2, 1, 3).contiguous(), (make(1, n * m // 768, 12, 64),)),
         "NCHW to NHWC": (lambda a: a.permute(0, 2, 3, 1).contiguous(), (image(),)),
-        "embedding": (lambda i, w: F.embedding(i, w), (lambda: ids(n * m // 256, upto=table), make(table, 256))),
+        "embedding": (
+            lambda i, w: F.embedding(i, w),
+            (lambda: ids(n * m // 256, upto=table), make(table, 256)),
+        ),
         "select columns": (lambda a, i: a.index_select(1, i), (x(), lambda: ids(m, upto=m))),
         "gather last": (lambda a, i: a.gather(1, i), (x(), lambda: ids(n, m, upto=m))),
         "scatter add rows": (
@@ -101,7 +109,10 @@ def operators(size: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]
         "one-hot": (lambda i: F.one_hot(i, 64), (lambda: ids(n * m // 128, upto=64),)),
         "concat first": (lambda a, b: torch.cat([a, b], 0), (make(n // 2, m), make(n // 2, m))),
         "concat last": (lambda a, b: torch.cat([a, b], 1), (make(n, m // 2), make(n, m // 2))),
-        "concat KV cache": (lambda a, b: torch.cat([a, b], 2), (make(1, 8, n * m // 512 - 1, 64), make(1, 8, 1, 64))),
+        "concat KV cache": (
+            lambda a, b: torch.cat([a, b], 2),
+            (make(1, 8, n * m // 512 - 1, 64), make(1, 8, 1, 64)),
+        ),
         "concat of results": (
             lambda a, b: torch.cat([torch.relu(a), b * 2 + 1], 1),
             (make(n, m // 2), make(n, m // 2)),
@@ -141,7 +152,7 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
     import torch
 
     import tilewright as tw
-    from tilewright.machine import machine
+    from tilewright.tools.roofline import machine
 
     torch.set_num_threads(threads)
     function, makers = operators(size)[name]
@@ -164,7 +175,7 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
         ours, theirs = ours.double(), theirs.double()
         error = max(error, float((ours - theirs).abs().max() / max(float(theirs.abs().max()), 1e-30)))
     count += sum(v.nbytes for v in (results if isinstance(results, tuple) else (results,)))
-    # Of a table only what is looked up.
+    # Only the rows of a table that are read count.
     count = min(count, sum(k["bytes"] * k["launches"] for k in library.metadata["kernels"]))
     calls: dict[str, Callable[[], Any]] = {
         "tilewright": c_call(library, arguments),
@@ -178,13 +189,20 @@ def measure(name: str, size: str, threads: int, seconds: float) -> dict[str, Any
     floor = best.pop("copy") if size == "L2" else count / machine(threads).bandwidth * 1e6
     del results, wanted
     return {
-        "operator": name, "size": size, "threads": threads, "bytes": count, "microseconds": best, "floor": floor,
-        "error": error, "compile_seconds": compile_seconds, "kernels": len(library.metadata["kernels"]),
-    }  # fmt: skip
+        "operator": name,
+        "size": size,
+        "threads": threads,
+        "bytes": count,
+        "microseconds": best,
+        "floor": floor,
+        "error": error,
+        "compile_seconds": compile_seconds,
+        "kernels": len(library.metadata["kernels"]),
+    }
 
 
 def c_call(library: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    """A bound call, into results that exist: without the Python border."""
+    """A bound call with existing result arrays, without the Python border."""
     from tilewright.runtime.tensors import to_numpy
 
     given = zip(arguments, library._names, library._dtypes, strict=True)
@@ -192,7 +210,7 @@ def c_call(library: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
 
 
 def take_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, list[float]]:
-    """Seconds of single calls, the engines taking turns of a few calls."""
+    """Seconds of single calls; the engines alternate every few calls."""
     import torch
 
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -240,7 +258,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="time to spend on each measurement")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--sizes", nargs="*", default=list(SIZES), choices=SIZES)
-    parser.add_argument("--write", action="store_true", help="write bench/results (done anyway when all operators run)")
+    parser.add_argument(
+        "--write", action="store_true", help="write bench/results (done anyway when all operators run)"
+    )
     options = parser.parse_args()
     if any(os.environ.get(k) != v for k, v in ENVIRONMENT.items()):
         sys.exit(subprocess.call([sys.executable, *sys.argv], env={**os.environ, **ENVIRONMENT}))
@@ -258,19 +278,25 @@ def main() -> None:
                 results.append(r)
                 us = r["microseconds"]
                 print(
-                    f"{name:20} {size:6} {threads}  ours {us['tilewright']:9.1f} us  torch {us['torch']:9.1f}  "
-                    f"torch/ours {us['torch'] / us['tilewright']:6.2f}  floor/ours {r['floor'] / us['tilewright']:5.2f}  "
+                    f"{name:20} {size:6} {threads}  ours {us['tilewright']:9.1f} us  torch "
+                    f"{us['torch']:9.1f}  "
+                    f"torch/ours {us['torch'] / us['tilewright']:6.2f}  floor/ours "
+                    f"{r['floor'] / us['tilewright']:5.2f}  "
                     f"error {r['error']:.0e}  kernels {r['kernels']}",
                     flush=True,
                 )
-    from tilewright.machine import machine
     from tilewright.targets.cpu.isa import host_isa
+    from tilewright.tools.roofline import machine
 
-    note = f"{datetime.date.today()}, {machine(1).processor} ({host_isa().vector_bits}-bit vectors); best times."
+    note = (
+        f"{datetime.date.today()}, {machine(1).processor} ({host_isa().vector_bits}-bit vectors); best times."
+    )
     text = table(results, note)
     if options.write or not options.operators:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "memory_ops.json").write_text(json.dumps({"note": note, "results": results}, indent=1) + "\n")
+        (RESULTS / "memory_ops.json").write_text(
+            json.dumps({"note": note, "results": results}, indent=1) + "\n"
+        )
         (RESULTS / "memory_ops.md").write_text(text)
 
 

@@ -1,6 +1,7 @@
 """The benchmark models, each defined once: a PyTorch module with fixed weights and its inputs.
 
-To add one, append to `_ALL`; it then runs on every engine. Engines that read files get its ONNX export (see `prepare`).
+To add one, append to `_ALL`; it then runs on every engine. Engines that read files get its ONNX export (see
+`prepare`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ OPTIONS = 1 << 20
 class Model:
     """A model of the benchmark.
 
-    `module()` gives the `torch.nn.Module` in eval mode, always with the same weights; `inputs(batch)` its tensors by name, in
-    the order of its arguments. `images` says that its weights and input are better channels-last, in torch. `numpy` and
-    `jax`, where the program is natural there, take the module and give a function of NumPy (JAX) arrays. `export()` is the same
-    module as ONNX export needs it, where `module()` is not.
+    `module()` returns the `torch.nn.Module` in eval mode, always with the same weights; `inputs(batch)`
+    returns its tensors by name, in argument order. `images` states that torch runs it faster channels-last.
+    `numpy` and `jax` exist where the program is natural there; they take the module and return a function of
+    NumPy (JAX) arrays. `export()` is a variant of the module for ONNX export, if needed.
     """
 
     name: str
@@ -59,7 +60,7 @@ def seeded(make: Callable[[], Any]) -> Any:
         return make().eval()
 
 
-# -- A small multi-layer perceptron ----------------------------------------------------------------------------------------------
+# -- A small multi-layer perceptron --------------------------------------------------------------------------
 
 
 def _mlp() -> Any:
@@ -67,7 +68,13 @@ def _mlp() -> Any:
 
     return seeded(
         lambda: nn.Sequential(
-            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
         )
     )
 
@@ -76,7 +83,9 @@ def _mlp_jax(module: Any) -> Callable[..., Any]:
     import jax
     import jax.numpy as jnp
 
-    layers = [(jnp.asarray(m.weight.detach().numpy()).T, jnp.asarray(m.bias.detach().numpy())) for m in module[::2]]
+    layers = [
+        (jnp.asarray(m.weight.detach().numpy()).T, jnp.asarray(m.bias.detach().numpy())) for m in module[::2]
+    ]
 
     def run(x: Any) -> Any:
         for weight, bias in layers[:-1]:
@@ -87,7 +96,7 @@ def _mlp_jax(module: Any) -> Callable[..., Any]:
     return run
 
 
-# -- A recurrent network ---------------------------------------------------------------------------------------------------------
+# -- A recurrent network -------------------------------------------------------------------------------------
 
 
 def _lstm() -> Any:
@@ -106,11 +115,13 @@ def _lstm() -> Any:
     return seeded(Lstm)
 
 
-# -- Option prices ---------------------------------------------------------------------------------------------------------------
+# -- Option prices -------------------------------------------------------------------------------------------
 
 
 def black_scholes(xp: Any, erf: Callable[[Any], Any], spot: Any, strike: Any, years: Any) -> tuple[Any, Any]:
-    """Prices of European calls and puts at 2 % interest and 30 % volatility; `xp` is numpy, torch or jax.numpy."""
+    """Prices of European calls and puts at 2 % interest and 30 % volatility; `xp` is numpy, torch or
+    jax.numpy.
+    """
     rate, volatility = 0.02, 0.3
     deviation = volatility * xp.sqrt(years)
     d1 = (xp.log(spot / strike) + (rate + 0.5 * volatility * volatility) * years) / deviation

@@ -1,4 +1,4 @@
-"""A picture of results: every peer's time over Tilewright's."""
+"""Plots of results: every peer's time divided by Tilewright's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-_STYLES = {  # color and marker of a peer: the same in every picture, told apart without color
+_STYLES = {  # Color and marker of each peer, the same in every plot; markers distinguish peers without color.
     "torch": ("#d1495b", "o"),
     "inductor": ("#edae49", "s"),
     "onnxruntime": ("#00798c", "^"),
@@ -26,7 +26,9 @@ _LIMITS = (0.5, 20)
 
 
 def plot(panels: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
-    """Write an SVG: panels by their titles, in each by label the time of every peer over Tilewright's (1: equally fast)."""
+    """Write an SVG with one panel per title; each panel shows, by label, every peer's time divided by
+    Tilewright's.
+    """
     figure = Figure(figsize=(11, 3.4 * len(panels) + 0.4), layout="constrained", facecolor="white")
     subplots = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axes, (title, rows) in zip(subplots, panels.items(), strict=True):
@@ -48,7 +50,7 @@ def _draw(axes: Any, title: str, rows: dict[str, dict[str, float]]) -> None:
         best = min(ratios.values())
         for name, (color, marker) in _STYLES.items():
             if name in ratios:
-                shown = min(ratios[name], _LIMITS[1] * 0.9)  # what is slower still stands at the edge
+                shown = min(ratios[name], _LIMITS[1] * 0.9)  # Slower peers are drawn at the edge.
                 axes.plot(place, shown, marker, color=color, markersize=7, zorder=3, clip_on=False)
         axes.plot([place, place], [1, best], color="#bbbbbb", linewidth=6, solid_capstyle="butt", zorder=1)
         axes.annotate(

@@ -20,7 +20,10 @@ def summary(figure: dict[str, Any]) -> str:
     """One engine's figures in a line."""
     if "milliseconds" not in figure:
         return f"failed: {figure.get('failed')}"
-    text = f"{figure['milliseconds']:9.3f} ms ({figure['min_milliseconds']:.3f}-{figure['max_milliseconds']:.3f})"
+    text = (
+        f"{figure['milliseconds']:9.3f} ms "
+        f"({figure['min_milliseconds']:.3f}-{figure['max_milliseconds']:.3f})"
+    )
     own = figure["peak_bytes"] - figure.get("baseline_bytes", 0)
     text += f"  error {figure['error']:.1e}  {own / 2**20:.0f} MiB  load {figure['load_seconds']:.2f} s"
     for key, name in (("compile_seconds", "compile"), ("cached_seconds", "cached")):
@@ -35,7 +38,9 @@ def summary(figure: dict[str, Any]) -> str:
 def milliseconds(row: Row) -> dict[str, float]:
     """Median times of the engines that ran, in the registry's order."""
     figures = row["engines"]
-    return {name: figures[name]["milliseconds"] for name in ENGINES if "milliseconds" in figures.get(name, {})}
+    return {
+        name: figures[name]["milliseconds"] for name in ENGINES if "milliseconds" in figures.get(name, {})
+    }
 
 
 def ratios(row: Row) -> dict[str, float]:
@@ -44,9 +49,13 @@ def ratios(row: Row) -> dict[str, float]:
 
 
 def ratios_of(row: Row, times: dict[str, float]) -> dict[str, float]:
-    """Median times of the peers over ours, of those that took turns with our latest figure: there the ratio is to that one's median."""
+    """Median times of the peers over ours, of those that took turns with our latest figure: there the ratio
+    is to that one's median.
+    """
     found = {name: row["engines"][name].get("ratio") for name in times if name != OURS}
-    return {name: ratio for name, ratio in found.items() if OURS in times and ratio == times[name] / times[OURS]}
+    return {
+        name: ratio for name, ratio in found.items() if OURS in times and ratio == times[name] / times[OURS]
+    }
 
 
 def best_peer(row: Row) -> tuple[str, float] | None:
@@ -77,7 +86,11 @@ def panels(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for precision in ("float32", "bf16"):
         key = (2, 1, precision)
-        chosen = {row["case"]["model"]: ratios(row) for row in rows if _key(row) == key and OURS in milliseconds(row)}
+        chosen = {
+            row["case"]["model"]: ratios(row)
+            for row in rows
+            if _key(row) == key and OURS in milliseconds(row)
+        }
         found |= {_title(*key): chosen} if chosen else {}
     return found
 
@@ -120,7 +133,9 @@ def _heading(rows: list[Row]) -> str:
     here = rows[-1]["machine"]
     dates = sorted({f["date"] for r in rows for f in r["engines"].values()})
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    features = ", ".join(f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8"))
+    features = ", ".join(
+        f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+    )
     roofs = "; ".join(
         f"{threads} thread{'s' * (threads > 1)}: {roof['flops']['float32'] / 1e9:.0f} GFLOP/s in float32, "
         f"{roof['flops']['bf16'] / 1e9:.0f} in bf16, {roof['bandwidth'] / 1e9:.0f} GB/s"
@@ -128,10 +143,14 @@ def _heading(rows: list[Row]) -> str:
     )
     return (
         f"{span}, {here['processor']} ({features}), {here['cores']} cores. Measured peaks with {roofs}.\n\n"
-        "Median milliseconds of one inference; the engines take turns, each in a process of its own, and one that is five times "
-        "slower than the fastest leaves after three turns. The ratio is the best peer's time over Tilewright's in the same run, with "
-        "the one that was set as a goal; times in brackets are of earlier runs and do not count. The error is the largest difference from float32 PyTorch over the output's largest magnitude. The share of "
-        "the roofline is the time that the kernels' operations and bytes need at these peaks, over the time taken."
+        "Median milliseconds of one inference; the engines take turns, each in a process of its own, and one "
+        "that is five times "
+        "slower than the fastest leaves after three turns. The ratio is the best peer's time over "
+        "Tilewright's in the same run, with "
+        "the one that was set as a goal; times in brackets are of earlier runs and do not count. The error "
+        "is the largest difference from float32 PyTorch over the output's largest magnitude. The share of "
+        "the roofline is the time that the kernels' operations and bytes need at these peaks, over the time "
+        "taken."
     )
 
 
@@ -168,12 +187,16 @@ def _times(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         times, ours, best = milliseconds(row), row["engines"].get(OURS, {}), best_peer(row)
-        span = f"{number(ours['min_milliseconds'])}–{number(ours['max_milliseconds'])}" if OURS in times else ""
+        span = (
+            f"{number(ours['min_milliseconds'])}–{number(ours['max_milliseconds'])}" if OURS in times else ""
+        )
         cells = [row["case"]["model"], number(times.get(OURS)) or "not yet", span]
         latest = ratios(row)
         for p in peers:
             text = number(times.get(p))
-            cells.append(f"**{text}**" if best and p == best[0] else f"({text})" if text and p not in latest else text)
+            cells.append(
+                f"**{text}**" if best and p == best[0] else f"({text})" if text and p not in latest else text
+            )
         cells += [*_ratio(row), f"{ours['error']:.0e}" if "error" in ours else ""]
         cells.append(f"{ours['roofline_share']:.0%}" if "roofline_share" in ours else "")
         lines.append(cells)
@@ -184,11 +207,13 @@ def _times(rows: list[Row]) -> str:
         model, figures = row["case"]["model"], row["engines"]
         if "inside_milliseconds" in figures.get(OURS, {}):
             notes.append(
-                f"{model}: {figures[OURS]['inside_milliseconds'] * 1e3:.2f} µs inside the artifact (called in a loop of machine code)."
+                f"{model}: {figures[OURS]['inside_milliseconds'] * 1e3:.2f} µs inside the artifact (called "
+                "in a loop of machine code)."
             )
         if "numpy" in ratios(row):
             notes.append(
-                f"{model}: NumPy takes {ratios(row)['numpy']:.0f} times as long{' (goal: 23)' if row['case']['threads'] == 1 else ''}."
+                f"{model}: NumPy takes {ratios(row)['numpy']:.0f} times as "
+                f"long{' (goal: 23)' if row['case']['threads'] == 1 else ''}."
             )
     return "\n".join([table(head, lines), *(["", *notes] if notes else [])])
 
@@ -203,15 +228,20 @@ def _starts(rows: list[Row]) -> str:
             if "milliseconds" not in figure:
                 cells.append("")
                 continue
-            compile_ = next((figure[k] for k in ("processor_seconds", "compile_seconds") if k in figure), None)
+            compile_ = next(
+                (figure[k] for k in ("processor_seconds", "compile_seconds") if k in figure), None
+            )
             own = figure["peak_bytes"] - figure.get("baseline_bytes", 0)
             cells.append(
-                f"{own / 2**20:.0f} / {'' if compile_ is None else f'{compile_:.0f} + '}{figure['load_seconds']:.2f}"
+                f"{own / 2**20:.0f} / "
+                f"{'' if compile_ is None else f'{compile_:.0f} + '}{figure['load_seconds']:.2f}"
             )
         lines.append(cells)
     title = (
-        "Peak memory in MiB of a process that only loads and runs, less what Python and NumPy take; seconds of the processor to compile ahead of "
-        "time, + seconds to load and run once after imports (PyTorch makes its random weights meanwhile, OpenVINO and ONNX Runtime compile):"
+        "Peak memory in MiB of a process that only loads and runs, less what Python and NumPy take; seconds "
+        "of the processor to compile ahead of "
+        "time, + seconds to load and run once after imports (PyTorch makes its random weights meanwhile, "
+        "OpenVINO and ONNX Runtime compile):"
     )
     return f"{title}\n\n{table(['model', *names], lines)}"
 
@@ -234,7 +264,9 @@ def _absent(rows: list[Row]) -> str:
 def _settings(rows: list[Row]) -> str:
     lines = []
     for name, engine in ENGINES.items():
-        versions = sorted({r["engines"][name]["version"] for r in rows if "version" in r["engines"].get(name, {})})
+        versions = sorted(
+            {r["engines"][name]["version"] for r in rows if "version" in r["engines"].get(name, {})}
+        )
         text = "; ".join(f"{precision}: {settings}" for precision, settings in engine.settings.items())
         lines.append([name, " / ".join(versions), text])
     return table(["engine", "version", "configuration"], lines)

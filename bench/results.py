@@ -1,4 +1,6 @@
-"""The results file: one JSON document, a row for each case, each row's figures by engine; what is measured anew replaces what was there."""
+"""The results file: one JSON document with a row per case and figures per engine; new figures replace older
+ones.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from .roofline import Roof
 from .start import OURS
 
 SLOW = 5  # times the fastest engine's time
-WORTH_TRYING = 20  # milliseconds: so short an inference is measured whoever needs it
+WORTH_TRYING = 20  # milliseconds; inferences this short are always measured
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -30,7 +32,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def merge(path: Path, case: Case, figures: dict[str, dict[str, Any]], roof: Roof) -> None:
-    """Put the figures of `case` into the file; engines and rows not measured stay. Figures of another machine are dropped."""
+    """Put the figures of `case` into the file; engines and rows not measured stay. Figures of another machine
+    are dropped.
+    """
     rows = read(path)
     here = machine()
     row = next((r for r in rows if r["case"] == asdict(case) and r["machine"] == here), None)
@@ -49,14 +53,18 @@ def merge(path: Path, case: Case, figures: dict[str, dict[str, Any]], roof: Roof
 
 
 def complete(path: Path, case: Case, engines: list[str]) -> bool:
-    """Whether the row of `case` has been measured on this machine with this state of the sources, every engine in it."""
+    """Whether the row of `case` has been measured on this machine with this state of the sources, every
+    engine in it.
+    """
     row = _row(path, case)
     return row is not None and row.get("source") == source() and set(engines) <= set(row["engines"])
 
 
 def left_out(path: Path, case: Case) -> dict[str, str]:
-    """Engines that compile ahead of time and are not asked to for `case`, with the reason: they could not, or were slower by far, in the
-    model's first row (batch 1, two threads)."""
+    """Engines that are not asked to compile `case` ahead of time, with the reason.
+
+    They failed, or were much slower, in the model's first row (batch 1, two threads).
+    """
     first = replace(case, batch=1, threads=2)
     row = None if case == first else _row(path, first)
     if row is None:
@@ -69,7 +77,9 @@ def left_out(path: Path, case: Case) -> dict[str, str]:
         if name not in times:
             reasons[name] = f"as at batch 1 on two threads ({figure['failed']})"
         elif times[name] > SLOW * min(times.values()) and times[name] > WORTH_TRYING:
-            reasons[name] = f"{times[name] / min(times.values()):.0f} times the best time at batch 1 on two threads"
+            reasons[name] = (
+                f"{times[name] / min(times.values()):.0f} times the best time at batch 1 on two threads"
+            )
     return reasons
 
 

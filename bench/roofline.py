@@ -1,4 +1,4 @@
-"""The machine's roofs, measured in the run that uses them."""
+"""The machine's rooflines, measured in the run that uses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .worker import Child, holding
 
 @dataclass(frozen=True)
 class Roof:
-    """Peak operations a second by precision, bytes/s from memory, and bytes that the cores' own caches keep, on `threads` threads."""
+    """Peak operations per second by precision, memory bandwidth in bytes/s, and the capacity of the cores'
+    own caches in bytes, on `threads` threads.
+    """
 
     threads: int
     flops: dict[str, float]
@@ -19,15 +21,18 @@ class Roof:
     cache: int = 0
 
     def floor_seconds(self, precision: str, kernels: list[tuple[float, float]]) -> float:
-        """No program of kernels that do so many operations in `precision` and move so many bytes is faster, one after the other.
+        """A lower bound of the seconds of kernels run one after the other, each given as (operations, bytes
+        moved).
 
-        What one run moves in all, if caches keep it from run to run, takes no time.
+        Data that one run moves in all counts nothing if the caches can keep it between runs.
         """
         moving = sum(moved for _, moved in kernels) > self.cache
         return sum(max(f / self.flops[precision], moving * moved / self.bandwidth) for f, moved in kernels)
 
 
-def measure_roof(threads: int, lock: Path | None = None, nice: int | None = None, timeout: float = 120) -> Roof:
+def measure_roof(
+    threads: int, lock: Path | None = None, nice: int | None = None, timeout: float = 120
+) -> Roof:
     """Measure now, in a process of its own, on the terms of `measure.measure`: some seconds."""
     child = Child(_roof, threads, threads=threads)
     try:
@@ -40,7 +45,7 @@ def measure_roof(threads: int, lock: Path | None = None, nice: int | None = None
 
 
 def _roof(threads: int) -> Any:
-    from tilewright.machine import measure
+    from tilewright.tools.roofline import measure
 
     yield
     found = measure(threads)

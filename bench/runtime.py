@@ -1,7 +1,8 @@
-"""What the runtime costs: fork and join of the thread pool, one run of a small model in C, one call of it from Python.
+"""The costs of the runtime: fork and join of the thread pool, one run of a small model in C, one call from
+Python.
 
-python -m bench.runtime              # a line for each figure: least, median and 99th percentile, in microseconds
-python -m bench.runtime --json
+    python -m bench.runtime           # a line per figure: least, median, 99th percentile in microseconds
+    python -m bench.runtime --json
 """
 
 from __future__ import annotations
@@ -39,8 +40,12 @@ def build(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def launches(native: ctypes.CDLL, threads: int, items: int, pauses: int, gap: int, rounds: int = 5000) -> np.ndarray:
-    """Microseconds of each launch of `items` items of `pauses` pauses, `gap` nanoseconds after the one before."""
+def launches(
+    native: ctypes.CDLL, threads: int, items: int, pauses: int, gap: int, rounds: int = 5000
+) -> np.ndarray:
+    """Microseconds of each launch of `items` items of `pauses` pauses, `gap` nanoseconds after the one
+    before.
+    """
     times = np.zeros(rounds, np.uint64)
     where = times.ctypes.data_as(ctypes.c_void_p)
     count = ctypes.c_int64
@@ -49,7 +54,9 @@ def launches(native: ctypes.CDLL, threads: int, items: int, pauses: int, gap: in
     return times[rounds // 10 :] / 1e3
 
 
-def runs(native: ctypes.CDLL, library: Any, array: np.ndarray, inner: int = 100, rounds: int = 300) -> np.ndarray:
+def runs(
+    native: ctypes.CDLL, library: Any, array: np.ndarray, inner: int = 100, rounds: int = 300
+) -> np.ndarray:
     """Microseconds of a run of `library` in a loop of C."""
     bound = library.bind(array)
     times = np.zeros(rounds, np.uint64)

@@ -1,4 +1,4 @@
-"""Engines brought to where they can run a case: built ahead of time, what peers built being kept between runs, and loaded."""
+"""Starting engines: compiling ahead of time (results of peers are kept between runs) and loading."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Figures = dict[str, dict[str, Any]]
 
 
 class Starter:
-    """Builds and loads engines in processes of their own, `timeout` seconds at most for each step.
+    """Builds and loads engines in separate processes, with at most `timeout` seconds per step.
 
-    What a peer builds stays beside the case's files, with its figures or the reason why it failed, in a folder named after its version and
-    configuration; `retry` has those try again that failed. What Tilewright builds holds for this object's life: it is what is being worked on.
+    Files that a peer builds stay beside the case's files, with their figures or the reason of a failure, in a
+    folder named after the peer's version and configuration; `retry` repeats failed builds. Tilewright's own
+    builds are kept only for the lifetime of this object, since its sources change.
     """
 
     def __init__(self, timeout: float, retry: bool = False) -> None:
@@ -29,9 +30,11 @@ class Starter:
         self._ours: dict[Path, dict[str, Any]] = {}
 
     def start(self, case: Case, engines: list[Engine]) -> tuple[dict[str, Child], Figures]:
-        """Processes that have run once, and every engine's figures so far; "failed" holds the reason of one that cannot run.
+        """Processes that have completed one run, and the figures of all engines so far; "failed" holds the
+        reason of a failure.
 
-        Packages are imported two processes at a time; building and loading, which are timed, happen one after the other.
+        Two processes at a time import packages; building and loading, which are timed, happen one after the
+        other.
         """
         figures = self.build(case, engines)
         children: dict[str, Child] = {}
@@ -64,7 +67,7 @@ class Starter:
         return {engine.name: children[engine.name] for engine in engines if engine.name in children}, figures
 
     def build(self, case: Case, engines: list[Engine]) -> Figures:
-        """The first half of `start`: what has to be compiled ahead of time is."""
+        """The first half of `start`: compile ahead of time."""
         figures: Figures = {}
         for engine in engines:
             figure = figures[engine.name] = {}
@@ -83,7 +86,11 @@ class Starter:
         return case.folder / "-".join([*parts, hashlib.sha256(told.encode()).hexdigest()[:8]])
 
     def _built(self, engine: Engine, case: Case, folder: Path) -> dict[str, Any]:
-        """Figures of building, now or earlier. Raises EngineError: it failed, now or earlier with as much time."""
+        """The figures of the build, of this or an earlier run.
+
+        Raises:
+            EngineError: the build failed, now or earlier with as much time.
+        """
         if not engine.builds:
             return {}
         record = folder / "built.json"

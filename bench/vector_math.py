@@ -1,10 +1,14 @@
-"""Elementwise functions on one thread, data in the cache: cycles per element of Tilewright's kernels, PyTorch and NumPy.
+"""Elementwise functions on one thread, data in the cache: cycles per element of Tilewright's kernels, PyTorch
+and NumPy.
 
-    python bench/vector_math.py                   # all functions; writes bench/results/vector_math.json, prints the table
+    python bench/vector_math.py                   # all functions
     python bench/vector_math.py exp gelu --target cpu:x86-64-v3
 
-Each row compiles the PyTorch function as a user would and times the kernel that comes out; PyTorch (its vector library) and NumPy run into
-arrays given in advance. The engines take turns, the least time counts; a cycle is one step of a chain of dependent operations.
+Writes bench/results/vector_math.json and prints the table.
+
+Each row compiles the PyTorch function as a user would and times the kernel that comes out; PyTorch (its
+vector library) and NumPy run into arrays given in advance. The engines take turns, the least time counts; a
+cycle is one step of a chain of dependent operations.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
-from tilewright.machine import machine
+from tilewright.tools.roofline import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COUNT = 1 << 14
@@ -78,10 +82,12 @@ class Kernel:
     def __init__(self, function: Function, x: np.ndarray[Any, Any], target: str) -> None:
         import llvmlite.binding as llvm
 
-        from tilewright.targets.base import resolve
         from tilewright.targets.llvm.toolchain import compile_object
+        from tilewright.targets.registry import resolve
 
-        self.library: Any = tw.compile(Elementwise(function), (torch.from_numpy(x),), target=target, cache=False)
+        self.library: Any = tw.compile(
+            Elementwise(function), (torch.from_numpy(x),), target=target, cache=False
+        )
         (self.text,) = [t for t in self.library.built.texts if "define void @kernel_" in t]
         name = self.text.split("define void @kernel_")[1].split("(")[0]
         found = re.search(r'in 0\.\.(\d+) \{kind = "parallel"', self.library.ir("loop"))
@@ -142,7 +148,9 @@ done:
     engine = llvm.create_mcjit_compiler(
         llvm.parse_assembly(text), llvm.Target.from_default_triple().create_target_machine(opt=2)
     )
-    chain = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("chain"))
+    chain = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
+        engine.get_function_address("chain")
+    )
     return 100 * 20_000 / least(lambda: chain(20_000, 3))
 
 
@@ -194,7 +202,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument(
-        "--json", type=Path, help="where the figures go; default: bench/results, if all functions are measured"
+        "--json",
+        type=Path,
+        help="where the figures go; default: bench/results, if all functions are measured",
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -202,7 +212,8 @@ def main() -> None:
     print(f"{'cycles/element':<14}{'tilewright':>12}{'torch':>10}{'numpy':>10}")
     for name in options.functions or FUNCTIONS:
         rows[name] = {
-            k: round(v, 3) for k, v in measure(name, options.target, not options.no_peers, options.rounds).items()
+            k: round(v, 3)
+            for k, v in measure(name, options.target, not options.no_peers, options.rounds).items()
         }
         print(
             f"{name:<14}"

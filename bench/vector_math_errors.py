@@ -1,13 +1,17 @@
-"""The error of every float32 function on all 2**32 arguments, in units in the last place, against PyTorch in float64.
+"""The error of every float32 function on all 2**32 arguments, in units in the last place, against PyTorch in
+float64.
 
-Of functions of two operands on 2**27 pairs: all pairs of special numbers, random bit patterns, and for pow results of every exponent.
+Functions of two operands are evaluated on 2**27 pairs: all pairs of special numbers, random bit patterns, and
+for pow results of every exponent.
 
     python bench/vector_math_errors.py            # all functions; one or two minutes each on one core
     python bench/vector_math_errors.py exp tanh --isa generic
     python bench/vector_math_errors.py --stride 17      # every 17th argument
 
-Writes bench/results/vector_math_errors.json and .md: the greatest error, where, and how many results are not the nearest float32 number; functions
-measured before keep their entry. A result that is the nearest number counts as an error of 0. `--isa`: ``avx512``, or ``generic`` for the formulas of instruction sets without tables in registers.
+Writes bench/results/vector_math_errors.json and .md: the greatest error, its argument, and how many results
+are not the nearest float32 number; functions measured before keep their entry. A result that is the nearest
+number counts as an error of 0. `--isa` is ``avx512``, or ``generic`` for the formulas of instruction sets
+without tables in registers.
 """
 
 from __future__ import annotations
@@ -30,9 +34,9 @@ sys.path.insert(0, str(ROOT))
 from tests.targets.llvm.jit import WIDE  # noqa: E402
 from tests.targets.llvm.test_mathlib import FLUSHED, Array, call, ulps  # noqa: E402
 
-from tilewright.machine import machine  # noqa: E402
 from tilewright.targets.llvm.isa import Isa  # noqa: E402
 from tilewright.targets.llvm.mathlib import FUNCTIONS  # noqa: E402
+from tilewright.tools.roofline import machine  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "vector_math_errors.json"
 ISAS = {"avx512": replace(WIDE, name="avx512", avx512=True), "generic": WIDE}
@@ -63,7 +67,9 @@ def pairs(name: str, stride: int) -> Iterator[tuple[Array, ...]]:
         x, y = rng.integers(0, 1 << 32, (2, CHUNK), dtype=np.uint32).view(np.float32)
         if name == "pow":
             # Mostly bases and exponents whose power is a number, a quarter of the bases near 1.
-            x = np.where(rng.random(CHUNK) < 0.25, 1 + rng.normal(0, 1e-3, CHUNK).astype(np.float32), np.abs(x))
+            x = np.where(
+                rng.random(CHUNK) < 0.25, 1 + rng.normal(0, 1e-3, CHUNK).astype(np.float32), np.abs(x)
+            )
             with np.errstate(all="ignore"):
                 finite = rng.uniform(-150, 128.1, CHUNK) / np.log2(x)
             y = np.where(rng.random(CHUNK) < 0.9, finite.astype(np.float32), y)
@@ -88,7 +94,12 @@ def sweep(name: str, isa: Isa, stride: int) -> dict[str, Any]:
             k = int(np.argmax(error))
             if error[k] > worst:
                 worst, where = float(error[k]), [float(x[differs[k]]) for x in operands]
-    return {"max_ulp": round(worst, 4), "at": where, "not_nearest": round(inexact / total, 6), "arguments": total}
+    return {
+        "max_ulp": round(worst, 4),
+        "at": where,
+        "not_nearest": round(inexact / total, 6),
+        "arguments": total,
+    }
 
 
 def table(known: dict[str, dict[str, Any]]) -> str:
@@ -101,9 +112,18 @@ def table(known: dict[str, dict[str, Any]]) -> str:
         for name, row in sorted(rows.items()):
             where = ", ".join(f"{x:.9g}" for x in row["at"])
             share = f"{row['not_nearest']:.4%} | {row['arguments']:,}"
-            lines.append(f"| {name} | {isa} | {row['max_ulp'] or '0 (always the nearest)'} | {where} | {share} |")
+            lines.append(
+                f"| {name} | {isa} | {row['max_ulp'] or '0 (always the nearest)'} | {where} | {share} |"
+            )
     return "\n".join(
-        ["# Errors of the float32 vector functions", "", __doc__.split("\n    python")[0].strip(), "", *lines, ""]
+        [
+            "# Errors of the float32 vector functions",
+            "",
+            __doc__.split("\n    python")[0].strip(),
+            "",
+            *lines,
+            "",
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""What is wanted: the best peer's time over Tilewright's, at least."""
+"""The goals: the best peer's time over Tilewright's, at least."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _FIRST = {
 
 
 def wanted(case: Case) -> float | None:
-    """The ratio that was set as a goal for `case`: model by model at batch 1 on two threads, never slower at batch 8."""
+    """The ratio that was set as a goal for `case`: model by model at batch 1 on two threads, never slower at
+    batch 8.
+    """
     if case.threads != 2:
         return None
     if case.batch == 8:

@@ -1,7 +1,7 @@
-"""Engines in child processes, one each, stopped while it is another's turn.
+"""Engines in child processes, one each, stopped during the turns of the others.
 
-So no engine's libraries, spinning threads or memory disturb another's, one that hangs or dies takes nobody along, and
-the peak memory of the process is the engine's own.
+No engine's libraries, spinning threads or memory disturb another engine, a hang or crash affects only one,
+and the peak memory of a process is that of its engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLE = 2e-4  # seconds: a shorter inference is timed in groups that take this 
 
 @contextlib.contextmanager
 def holding(path: Path | None) -> Iterator[None]:
-    """Hold the lock file at `path`, for benchmarks that must not run beside this one."""
+    """Hold the lock file at `path`, for benchmarks that must not run at the same time."""
     if path is None:
         yield
         return
@@ -39,7 +39,9 @@ def holding(path: Path | None) -> Iterator[None]:
 
 
 def prioritize(process: int, nice: int | None) -> None:
-    """Set the scheduling priority of all its threads, and of its session where the kernel weighs sessions. Root may go below 0."""
+    """Set the scheduling priority of all threads of a process, and of its session where the kernel schedules
+    sessions. Root may go below 0.
+    """
     if nice is None:
         return
     folder = Path(f"/proc/{process}")
@@ -54,13 +56,16 @@ class EngineError(Exception):
 
 
 class NoAnswer(EngineError):
-    """It took longer than it may."""
+    """The time limit of an answer is exceeded."""
 
 
 class Child:
-    """A process that calls `function(*arguments)`, which yields answers to what `ask` sends, the first one unasked.
+    """A process that calls `function(*arguments)`, which yields answers to the questions of `ask`; the first
+    answer needs no question.
 
-    Raises EngineError out of `ask` and `first`: the function raised, the process died, or `timeout` seconds passed.
+    Raises:
+        EngineError: from `ask` and `first`: the function raised, the process died, or `timeout` seconds
+            passed.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, threads: int) -> None:
@@ -90,7 +95,9 @@ class Child:
             good, answer = self._connection.recv()
         except (EOFError, ConnectionError):
             self._process.join(10)
-            tail = re.sub(r"\S*/", "", " ".join(Path(self._log.name).read_text(errors="replace").split()))[-300:]
+            tail = re.sub(r"\S*/", "", " ".join(Path(self._log.name).read_text(errors="replace").split()))[
+                -300:
+            ]
             raise EngineError(f"the process ended with exit code {self._process.exitcode}: {tail}") from None
         if not good:
             raise EngineError(answer)
@@ -106,7 +113,7 @@ class Child:
             os.kill(self._pid, number)
 
     def close(self) -> None:
-        """End the process and those it started, whatever they are doing."""
+        """End the process and its child processes in any state."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         self._process.kill()
@@ -115,7 +122,9 @@ class Child:
         self._log.close()
 
 
-def serve(connection: Connection, log: str, threads: int, function: Callable[..., Any], arguments: Any) -> None:
+def serve(
+    connection: Connection, log: str, threads: int, function: Callable[..., Any], arguments: Any
+) -> None:
     """Be a `Child`'s process: call the function, send what it yields."""
     os.setsid()
     with open(log, "w") as file:
@@ -149,14 +158,17 @@ def preparation(case: Case) -> Any:
 
 
 def building(engine: Any, case: Case, folder: Path) -> Any:
-    """Child: compile ahead of time; answers with seconds by what took them, and the processor's seconds of all of it."""
+    """Child: compile ahead of time; answers with seconds by what took them, and the processor's seconds of
+    all of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     seconds = engine.build(case, folder)
     yield seconds | {"processor": sum(os.times()[:4])}
 
 
 def running(engine: Any, case: Case, folder: Path) -> Any:
-    """Child: import what the engine needs; load and run once when asked to; then answer methods of `_Runner` by name.
+    """Child: import what the engine needs; load and run once when asked to; then answer methods of `_Runner`
+    by name.
 
     The first answers are seconds of importing, and `_Runner.report`.
     """
@@ -188,7 +200,9 @@ class _Runner:
     group = 1
 
     def turn(self, seconds: float) -> list[float]:
-        """Seconds of single inferences, at least one, for about `seconds`; one before is not counted, unless it took longer."""
+        """Seconds of single inferences, at least one, for about `seconds`; one before is not counted, unless
+        it took longer.
+        """
         run, group, clock = self.loaded.run, self.group, time.perf_counter
         end = clock() + seconds
         run()
@@ -201,8 +215,9 @@ class _Runner:
         return times
 
     def report(self, baseline: int) -> dict[str, float]:
-        """Seconds of loading with the first inference, peak bytes of the process and what it had before it imported the engine,
-        error against float32 PyTorch."""
+        """Seconds of loading with the first inference, peak bytes of the process and what it had before it
+        imported the engine, error against float32 PyTorch.
+        """
         from .case import largest_error
 
         peak = _memory("VmHWM")
@@ -223,7 +238,9 @@ class _Runner:
 
 
 def _memory(line: str) -> int:
-    """Bytes this process has resident ("VmRSS") or has had at most ("VmHWM"; getrusage would count its parent's)."""
+    """Bytes this process has resident ("VmRSS") or has had at most ("VmHWM"; getrusage would count its
+    parent's).
+    """
     for text in Path("/proc/self/status").read_text().splitlines():
         if text.startswith(line):
             return int(text.split()[1]) * 1024

@@ -1,6 +1,6 @@
 /* Embeds token ids with the compiled model alone: no Python, nothing but minilm.so, tilewright.h and libc.
  *
- *     python examples/minilm_search.py tomatoes               # writes minilm.so and tilewright.h
+ *     scripts/demo tomatoes                                   # writes minilm.so and tilewright.h
  *     cc -I. examples/minilm.c -o minilm -L. -l:minilm.so -Wl,-rpath,'$ORIGIN'
  *     ./minilm 101 7592 2088 102                              # "hello world": prints 384 numbers */
 #include <stdio.h>

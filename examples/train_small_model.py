@@ -2,14 +2,16 @@
 
     python examples/train_small_model.py examples/small-model
 
-Reads the sources and docstrings of Python's standard library, trains a byte-level BPE tokenizer of 4096 tokens and a model of
-5.8 M parameters shaped like Llama 3 (grouped queries, tied embedding), and writes what such a folder has: `model.safetensors` in
-bf16, the configurations, the tokenizer with a chat template; and beside them two texts, `calibration.txt` (of the training
-data) and `held_out.txt` (of files that the model has never seen), for quantization and perplexity. A small part of the data is
-conversations made of docstrings ("What does textwrap.dedent do?"), so that the model ends its answers.
+Reads the sources and docstrings of Python's standard library, trains a byte-level BPE tokenizer of 4096
+tokens and a model of 5.8 M parameters shaped like Llama 3 (grouped queries, tied embedding), and writes what
+such a folder has: `model.safetensors` in bf16, the configurations, the tokenizer with a chat template; and
+beside them two texts, `calibration.txt` (of the training data) and `held_out.txt` (of files that the model
+has never seen), for quantization and perplexity. A small part of the data is conversations made of docstrings
+("What does textwrap.dedent do?"), so that the model ends its answers.
 
-Takes some ten minutes on two quiet cores with bf16 products (AMX), longer without; more STEPS make a better model. Interrupted, the same command goes on where it was:
-the state is kept in FOLDER.training until the model is whole. The data's order depends on the seed only.
+Takes some ten minutes on two quiet cores with bf16 products (AMX), longer without; more STEPS make a better
+model. Interrupted, the same command goes on where it was: the state is kept in FOLDER.training until the
+model is whole. The data's order depends on the seed only.
 """
 
 from __future__ import annotations
@@ -52,7 +54,13 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-QUESTIONS = ("What does {} do?", "What is {}?", "Explain {}.", "Describe {} in a sentence.", "What is {} for?")
+QUESTIONS = (
+    "What does {} do?",
+    "What is {}?",
+    "Explain {}.",
+    "Describe {} in a sentence.",
+    "What is {} for?",
+)
 SKIPPED = {"site-packages", "test", "tests", "idle_test", "encodings", "pydoc_data", "__pycache__"}
 """Tests, other people's packages, and tables that no model learns from."""
 
@@ -73,7 +81,7 @@ def documents() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def summaries(name: str, text: str) -> Iterator[tuple[str, str]]:
-    """What is defined in a module, by its dotted name, with the first paragraph of its docstring."""
+    """The definitions of a module by dotted name, with the first paragraph of each docstring."""
 
     def walk(scope: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
         for node in ast.iter_child_nodes(scope):
@@ -90,13 +98,19 @@ def summaries(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def conversations(training: dict[str, str], randomly: random.Random) -> list[list[dict[str, str]]]:
-    """Questions about what the training files define, answered by its docstrings; one to three in a conversation."""
-    pairs = [pair for name, text in training.items() if name.endswith(".py") for pair in summaries(name, text)]
+    """Questions about what the training files define, answered by its docstrings; one to three in a
+    conversation.
+    """
+    pairs = [
+        pair for name, text in training.items() if name.endswith(".py") for pair in summaries(name, text)
+    ]
     randomly.shuffle(pairs)
     found = []
     while pairs:
         turns = []
-        for dotted, summary in [pairs.pop() for _ in range(min(len(pairs), randomly.choice((1, 1, 1, 2, 3))))]:
+        for dotted, summary in [
+            pairs.pop() for _ in range(min(len(pairs), randomly.choice((1, 1, 1, 2, 3))))
+        ]:
             question = randomly.choice(QUESTIONS).format(dotted)
             turns += [{"role": "user", "content": question}, {"role": "assistant", "content": summary}]
         found.append(turns)
@@ -117,16 +131,22 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
         ),
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END, eos_token=TURN_END, pad_token=END, chat_template=CHAT_TEMPLATE,
+        tokenizer_object=tokenizer,
+        bos_token=END,
+        eos_token=TURN_END,
+        pad_token=END,
+        chat_template=CHAT_TEMPLATE,
         model_max_length=2 * LENGTH,
-    )  # fmt: skip
+    )
 
 
 def training_tokens(tokenizer: PreTrainedTokenizerFast, training: dict[str, str], seed: int) -> torch.Tensor:
     """All texts in a random order, each after the end of the one before."""
     randomly = random.Random(seed)
     texts = [END + text for text in training.values()]
-    texts += [tokenizer.apply_chat_template(turns, tokenize=False) for turns in conversations(training, randomly)]
+    texts += [
+        tokenizer.apply_chat_template(turns, tokenize=False) for turns in conversations(training, randomly)
+    ]
     randomly.shuffle(texts)
     encoded = tokenizer.backend_tokenizer.encode_batch_fast(texts)
     return torch.tensor([token for text in encoded for token in text.ids])
@@ -144,29 +164,42 @@ def batches(tokens: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
 
 
 def loss_of(model: LlamaForCausalLM, batch: torch.Tensor) -> torch.Tensor:
-    """The mean negative log-likelihood of sequences [batch, n]. Parameters are float32; what is computed with them is bf16, but for the logits' softmax."""
+    """The mean negative log-likelihood of sequences [batch, n]. Parameters are float32; what is computed with
+    them is bf16, but for the logits' softmax.
+    """
     rounded = {name: parameter.bfloat16() for name, parameter in model.named_parameters()}
     logits = torch.func.functional_call(model, rounded, (batch[:, :-1],)).logits
     return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 
 
 def train(tokens: torch.Tensor, state_file: Path, steps: int, seed: int) -> LlamaForCausalLM:
-    """Muon (Jordan et al., 2024) for matrices, AdamW for embedding and norms; the rate falls linearly to zero."""
+    """Muon (Jordan et al., 2024) for matrices, AdamW for embedding and norms; the rate falls linearly to
+    zero.
+    """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCABULARY, max_position_embeddings=2 * LENGTH, bos_token_id=0, eos_token_id=2, pad_token_id=0, **SHAPE
+            vocab_size=VOCABULARY,
+            max_position_embeddings=2 * LENGTH,
+            bos_token_id=0,
+            eos_token_id=2,
+            pad_token_id=0,
+            **SHAPE,
         )
-    )  # fmt: skip
+    )
     matrices = list(model.model.layers.parameters())
     matrices = [parameter for parameter in matrices if parameter.ndim == 2]
-    others = [parameter for parameter in model.parameters() if all(parameter is not matrix for matrix in matrices)]
+    others = [
+        parameter for parameter in model.parameters() if all(parameter is not matrix for matrix in matrices)
+    ]
     optimizers = [
         torch.optim.Muon(matrices, lr=RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     schedules = [
-        torch.optim.lr_scheduler.LambdaLR(o, lambda step: min((step + 1) / WARMUP, (steps - step) / (steps - WARMUP)))
+        torch.optim.lr_scheduler.LambdaLR(
+            o, lambda step: min((step + 1) / WARMUP, (steps - step) / (steps - WARMUP))
+        )
         for o in optimizers
     ]
     parts = {"model": model}
@@ -225,7 +258,9 @@ def sample(texts: dict[str, str], characters: int, seed: int) -> str:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.add_argument("folder", type=Path, help="what to write")
-    arguments.add_argument("--steps", type=int, default=STEPS, help=f"of {BATCH * LENGTH} tokens (default: {STEPS})")
+    arguments.add_argument(
+        "--steps", type=int, default=STEPS, help=f"of {BATCH * LENGTH} tokens (default: {STEPS})"
+    )
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--threads", type=int, default=2)
     given = arguments.parse_args()
@@ -234,14 +269,20 @@ def main() -> None:
     state.mkdir(parents=True, exist_ok=True)
 
     training, held_out = documents()
-    print(f"{len(training)} texts, {sum(map(len, training.values())) / 1e6:.1f} M characters; {len(held_out)} held out")
+    print(
+        f"{len(training)} texts, {sum(map(len, training.values())) / 1e6:.1f} M characters; {len(held_out)} "
+        "held out"
+    )
     if (state / "tokenizer.json").exists():
         tokenizer = PreTrainedTokenizerFast.from_pretrained(state)
     else:
         tokenizer = train_tokenizer(list(training.values()))
         tokenizer.save_pretrained(state, save_jinja_files=False)
     tokens = training_tokens(tokenizer, training, given.seed)
-    print(f"{len(tokens) / 1e6:.2f} M tokens, {given.steps * BATCH * LENGTH / len(tokens):.1f} epochs", flush=True)
+    print(
+        f"{len(tokens) / 1e6:.2f} M tokens, {given.steps * BATCH * LENGTH / len(tokens):.1f} epochs",
+        flush=True,
+    )
 
     model = train(tokens, state / "state.pt", given.steps, given.seed)
     text = sample(held_out, 200_000, given.seed)

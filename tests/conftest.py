@@ -1,9 +1,26 @@
-"""What holds for all tests: a kernel that takes a slower form than its kind's is a mistake of a schedule rule, to be seen."""
+"""Settings of all tests: a kernel that falls back to a slower schedule is an error, since it shows a mistake
+of a schedule rule.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 
-from tilewright.lowering.groups_to_kernels import STRICT
+import hypothesis  # noqa: F401  # before other modules, so that it does not read all of them for constants
+import pytest
 
-os.environ.setdefault(STRICT, "1")
+from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
+
+os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)
+# PyTorch: the models are small, and the workers of pytest share the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the collector of garbage away from modules and tests, which stay: walking them took a tenth of the
+    time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

@@ -1,4 +1,6 @@
-"""Work in processes of their own: what crashes, hangs or takes too much memory costs its own outcome alone."""
+"""Work in processes of their own: what crashes, hangs or takes too much memory costs its own outcome
+alone.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ PATIENCE = 50
 
 @dataclass(frozen=True)
 class Limits:
-    """What one outcome may take: `seconds` of the processor, and four times as many in all, as machines are shared; `memory` bytes of data beyond
-    what the process begins with."""
+    """Limits of one outcome: `seconds` of processor time and four times as many of wall time, since machines
+    are shared; `memory` bytes of data beyond those at the start of the process.
+    """
 
     seconds: float
     memory: int = 8 << 30
@@ -45,7 +48,9 @@ def in_processes(
 ) -> Iterator[tuple[Task, list[Any]]]:
     """The outcomes of each task, as tasks end, at most `processes` at once.
 
-    Where a process crashes or goes beyond its limits, the text that says so stands as the outcome, and another process goes on with the next one."""
+    Where a process crashes or goes beyond its limits, the text that says so stands as the outcome, and
+    another process goes on with the next one.
+    """
     context = get_context("fork")
     pending = [_Run(task, []) for task in tasks][::-1]
     running: dict[Any, _Run[Task]] = {}
@@ -53,7 +58,9 @@ def in_processes(
         while pending and len(running) < processes:
             run = pending.pop()
             here, there = context.Pipe(duplex=False)
-            run.process = context.Process(target=_work, args=(there, work, run.task, len(run.outcomes), limits))
+            run.process = context.Process(
+                target=_work, args=(there, work, run.task, len(run.outcomes), limits)
+            )
             run.process.start()
             there.close()
             run.deadline = time.monotonic() + 4 * limits.seconds
@@ -78,7 +85,9 @@ def in_processes(
                 yield run.task, run.outcomes
                 continue
             late |= code == -signal.SIGXCPU
-            run.outcomes.append(f"{LATE}: more than {limits.seconds:g} s" if late else f"{CRASHED}: exit code {code}")
+            run.outcomes.append(
+                f"{LATE}: more than {limits.seconds:g} s" if late else f"{CRASHED}: exit code {code}"
+            )
             run.bad_ends += 1
             if run.bad_ends < PATIENCE:
                 pending.append(run)
@@ -101,5 +110,5 @@ def _allow(seconds: float) -> None:
 
 
 def _bytes_of_data() -> int:
-    """What the limit on data counts already."""
+    """The bytes that the limit on data counts already."""
     return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

@@ -1,17 +1,20 @@
-"""`python -m bench.llm`: language models, Tilewright beside llama.cpp and OpenVINO GenAI.
+"""`python -m bench.llm`: language models, Tilewright compared with llama.cpp and OpenVINO GenAI.
 
-    python -m bench.llm --install                            # environments of the peers, llama.cpp being built twice
-    python -m bench.llm                                      # all of it: some minutes to make the models, some to measure
+    python -m bench.llm --install                            # environments of the peers
+    python -m bench.llm                                      # all rows
     python -m bench.llm -p int4 -w decode,decode-long -s 30  # some of the rows
     python -m bench.llm --size tiny -e tilewright            # a small model: does the harness work?
     python -m bench.llm --build                              # only make the models
     python -m bench.llm --delete                             # delete them
-    python -m bench.llm --report                             # write table and plot again from the results there are
+    python -m bench.llm --report                             # write table and plot from present results
 
-A Llama of a billion parameters with random weights, once with codes of four bits in groups of 32 (Q4_0) and once in bf16: every engine loads the same
-numbers, in a process of its own that is stopped while it is another's turn, and all are asked the same. What is measured anew replaces what
-bench/results/llm.json held of it; llm.md and llm.svg are written from that. Models lie in a folder of Tilewright's cache: 2 GB for int4, 7 GB for bf16,
-each precision's being deleted with --tidy once it is measured.
+`--install` builds llama.cpp twice. A run takes some minutes to make the models, and some to measure.
+
+The model is a Llama of a billion parameters with random weights, quantized to four bits in groups of 32
+(Q4_0) and in bf16. Every engine loads the same numbers, in its own process, which is stopped during the turns
+of the others; all get the same prompts. New measurements replace the corresponding ones in
+bench/results/llm.json, from which llm.md and llm.svg are written. Models are kept in a folder of Tilewright's
+cache: 2 GB for int4, 7 GB for bf16. `--tidy` deletes each precision's models after their measurement.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from tilewright.disk_cache import cache_folder  # noqa: E402
+from tilewright.artifact.disk_cache import cache_folder  # noqa: E402
 
 from .. import results  # noqa: E402
 from ..roofline import measure_roof  # noqa: E402
@@ -69,9 +72,17 @@ def main(arguments: list[str] | None = None) -> None:
     add("-t", "--threads", type=int, default=2)
     add("-s", "--seconds", type=float, default=30, help="of measuring, for each workload (default: 30)")
     add(
-        "--timeout", type=float, default=1200, help="seconds an engine may take to make or load a model (default: 1200)"
+        "--timeout",
+        type=float,
+        default=1200,
+        help="seconds an engine may take to make or load a model (default: 1200)",
     )
-    add("--environments", type=Path, default=cache_folder().with_name("tilewright-peers"), help="default: %(default)s")
+    add(
+        "--environments",
+        type=Path,
+        default=cache_folder().with_name("tilewright-peers"),
+        help="default: %(default)s",
+    )
     add("--install", action="store_true", help="only install the peers among --engines there")
     add("--build", action="store_true", help="only make the models")
     add("--delete", action="store_true", help="only delete them")
@@ -101,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _installed(engines: list[Engine], environments: Path) -> list[Engine]:
-    """The engines that can be run; the others are told."""
+    """The engines that can run; messages name the others."""
     found = []
     for engine in engines:
         try:

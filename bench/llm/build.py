@@ -1,4 +1,4 @@
-"""The files of a precision, made unless they are there, in processes of their own."""
+"""The files of a precision, made by separate processes unless they exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def build(
     threads: int,
     timeout: float,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Make the GGUF file, and of it what each engine loads: names and figures as they come. Raises EngineError: there is no file."""
+    """Make the GGUF file, and the files that each engine loads; yields names and figures as they become
+    available.
+
+    Raises:
+        EngineError: the GGUF file could not be made.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / GGUF).exists():
         _run(Path(sys.executable), timeout, threads, writing, size, precision, folder / GGUF)
@@ -39,7 +44,7 @@ def build(
 
 
 def built(engine: Engine, folder: Path) -> dict[str, Any]:
-    """Figures of what `build` made; "failed" is the reason if it could not."""
+    """Figures of the files made by `build`; "failed" is the reason of a failure."""
     record = _record(engine, folder)
     found: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
     return found
@@ -58,13 +63,15 @@ def _run(python: Path, timeout: float, threads: int, function: Callable[..., Any
 
 
 def writing(size: Size, precision: str, path: Path) -> Iterator[None]:
-    """Child: the GGUF file."""
+    """Child process: write the GGUF file."""
     partial = path.with_suffix(".partial")
     write(size, precision, partial)
     partial.rename(path)
     yield
 
 
-def making(engine: Engine, folder: Path, size: Size, precision: str, threads: int) -> Iterator[dict[str, float]]:
-    """Child: what an engine makes of it."""
+def making(
+    engine: Engine, folder: Path, size: Size, precision: str, threads: int
+) -> Iterator[dict[str, float]]:
+    """Child process: make an engine's files from the GGUF file."""
     yield engine.make(folder, size, precision, threads)

@@ -1,4 +1,6 @@
-"""The engines: where each lives, its configuration, how it is installed, and what it makes of the model ahead of time."""
+"""The engines: their environments, configurations and installation, and the files that each makes ahead of
+time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from ..results import source
 from . import sessions
 from .model import Size, write
 
-# All that the processor has but what is told apart; GGML_NATIVE would decide by itself.
+# All features of the processor, except those that are set explicitly; GGML_NATIVE would choose by itself.
 _CMAKE = {
     "GGML_NATIVE": "OFF",
     **{f"GGML_{name}": "ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX_VNNI")},
@@ -26,7 +28,8 @@ _CMAKE = {
 }
 _AMX = {
     **{f"GGML_AMX_{name}": "ON" for name in ("TILE", "INT8", "BF16")},
-    # GCC believes that `_tile_loadconfig` reads eight bytes and drops the stores to the others, which ends in an illegal instruction.
+    # GCC assumes that `_tile_loadconfig` reads eight bytes and removes the other stores, which causes an
+    # illegal instruction.
     "CMAKE_CXX_FLAGS": "-fno-tree-dse -fno-dse",
 }
 
@@ -36,7 +39,9 @@ GGUF = "model.gguf"
 
 @dataclass(frozen=True)
 class Engine:
-    """`requirements` are installed into an environment of the engine's own, unless it is Tilewright, with `cmake` for what is built there."""
+    """An engine. `requirements` are installed into its own environment (except Tilewright's), with `cmake`
+    where it is built from source.
+    """
 
     name: str
     session: type[sessions.Session]
@@ -46,13 +51,16 @@ class Engine:
     cmake: dict[str, str] = field(default_factory=dict)
 
     def python(self, environments: Path) -> Path:
-        """Its interpreter, which may not be there."""
+        """The path of its interpreter, which may not exist."""
         return environments / self.name / "bin" / "python" if self.requirements else Path(sys.executable)
 
     def version(self, python: Path) -> str:
         """The versions of its packages. Raises CalledProcessError."""
         names = ", ".join(repr(name) for name in self.packages)
-        code = f"from importlib.metadata import version\nprint(*(n + ' ' + version(n) for n in [{names}]), sep=', ')"
+        code = (
+            "from importlib.metadata import version\nprint(*(n + ' ' "
+            f"+ version(n) for n in [{names}]), sep=', ')"
+        )
         return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
     def install(self, environments: Path) -> None:
@@ -61,16 +69,16 @@ class Engine:
         flags = shlex.join(f"-D{name}={value}" for name, value in self.cmake.items())
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
         command = [python, "-m", "pip", "install", "-U", *self.requirements]
-        if self.cmake:  # from source, never one that pip built earlier with other flags
+        if self.cmake:  # Built from source, never a wheel that pip built earlier with other flags.
             command += ["--no-cache-dir", "--no-binary", ",".join(self.requirements)]
         subprocess.run(command, check=True, env=os.environ | ({"CMAKE_ARGS": flags} if flags else {}))
 
     def made(self, folder: Path) -> Path:
-        """What it loads: the GGUF file, or what it makes of it."""
+        """The file that the engine loads: the GGUF file, or its conversion."""
         return folder / GGUF
 
     def make(self, folder: Path, size: Size, precision: str, threads: int) -> dict[str, float]:
-        """Make that of the file in `folder`; figures of how."""
+        """Make the file that the engine loads in `folder`; returns figures about it."""
         return {}
 
 
@@ -92,7 +100,9 @@ class _Tilewright(Engine):
         path = self.made(folder)
         partial = _fresh(path.parent)
         checkpoint = open_checkpoint(folder / GGUF)
-        options = LibraryOptions(context=size.held, chunk=size.prompt, max_batch=size.users, pages=size.cached // 64)
+        options = LibraryOptions(
+            context=size.held, chunk=size.prompt, max_batch=size.users, pages=size.cached // 64
+        )
         start = time.perf_counter()
         library = compile_library(checkpoint, options, threads=threads)
         seconds = time.perf_counter() - start
@@ -102,7 +112,11 @@ class _Tilewright(Engine):
 
 
 class _OpenVino(Engine):
-    """Its reader of GGUF files makes codes with zero points, which multiply slower than signed ones, and reads no bf16; so it is given its own format."""
+    """OpenVINO GenAI, with models in its own format.
+
+    Its GGUF reader produces weights with zero points, which multiply slower than signed ones, and does not
+    read bf16.
+    """
 
     def made(self, folder: Path) -> Path:
         return folder / "openvino"
@@ -127,7 +141,7 @@ class _OpenVino(Engine):
 
 
 def _fresh(path: Path) -> Path:
-    """An empty folder, to be renamed to `path` once all is in it."""
+    """An empty folder, renamed to `path` when it is complete."""
     partial = path.with_name(f"{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -135,12 +149,12 @@ def _fresh(path: Path) -> Path:
 
 
 def _sign_codes(path: Path) -> None:
-    """Make weights of an OpenVINO model signed that are unsigned codes of four bits less eight."""
+    """Replace an OpenVINO model's unsigned 4-bit weights, minus eight, by signed ones."""
     import numpy as np
     import openvino
 
     model = openvino.Core().read_model(path)
-    arrays = []  # constants refer to them
+    arrays = []  # Constants refer to them.
     for subtract in model.get_ordered_ops():
         if subtract.get_type_name() != "Subtract":
             continue
@@ -150,7 +164,9 @@ def _sign_codes(path: Path) -> None:
         if not (np.asarray(zero.data).view(np.uint8) == 0x88).all():
             raise ValueError(f"{codes.get_friendly_name()}: zero points are not 8")
         arrays.append(np.ascontiguousarray(codes.data).view(np.uint8).reshape(-1) ^ np.uint8(0x88))
-        signed = openvino.op.Constant(openvino.Tensor(arrays[-1], openvino.Shape(list(codes.shape)), openvino.Type.i4))
+        signed = openvino.op.Constant(
+            openvino.Tensor(arrays[-1], openvino.Shape(list(codes.shape)), openvino.Type.i4)
+        )
         converted = openvino.opset13.convert(signed, "f16")
         for reader in subtract.output(0).get_target_inputs():
             reader.replace_source_output(converted.output(0))
@@ -158,7 +174,7 @@ def _sign_codes(path: Path) -> None:
         raise ValueError("no codes of four bits")
     changed = path.with_name("signed.xml")
     openvino.save_model(model, changed, compress_to_fp16=False)
-    del model  # which maps the file
+    del model  # It maps the file.
     for suffix in (".xml", ".bin"):
         changed.with_suffix(suffix).replace(path.with_suffix(suffix))
 
@@ -168,13 +184,15 @@ _ALL: list[Any] = [
         "tilewright",
         sessions.Tilewright,
         ("llvmlite",),
-        "`compile_library` of the GGUF file, weights in a file beside it; called through `LibraryRunner`; KV cache in bf16",
+        "`compile_library` of the GGUF file, weights in a file beside it; called through `LibraryRunner`; KV "
+        "cache in bf16",
     ),
     Engine(
         "llama.cpp-amx",
         sessions.LlamaCpp,
         ("llama-cpp-python",),
-        "built with AVX-512 (VNNI, VBMI, BF16) and AMX; the GGUF file; `llama_decode`, defaults (repacked weights, flash attention where it decides so, KV cache in f16)",
+        "built with AVX-512 (VNNI, VBMI, BF16) and AMX; the GGUF file; `llama_decode`, defaults (repacked "
+        "weights, flash attention where it decides so, KV cache in f16)",
         ("llama-cpp-python",),
         _CMAKE | _AMX,
     ),
@@ -190,11 +208,12 @@ _ALL: list[Any] = [
         "openvino-genai",
         sessions.OpenVino,
         ("openvino", "openvino-genai"),
-        "`LLMPipeline`, defaults (paged attention, dynamic quantization, bf16 where the processor has it, KV cache in 8 bits), of a model in its own format: the same "
+        "`LLMPipeline`, defaults (paged attention, dynamic quantization, bf16 where the processor has it, KV "
+        "cache in 8 bits), of a model in its own format: the same "
         "codes, signed; bf16: weights in f16, which hold the same numbers",
         ("openvino-genai", "gguf"),
     ),
 ]
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _ALL}
-"""By name, our own first."""
+"""Engines by name, ours first."""
 OURS = "tilewright"

@@ -1,4 +1,4 @@
-"""One run: engines loaded, checked, and asked in turns."""
+"""One run: engines are loaded, checked, and measured in turns."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ from .model import SIZES, Size, prompts
 from .process import Elsewhere
 from .sessions import reading, serving
 
-TURN = 0.2  # seconds that memory is read for in each round
+TURN = 0.2  # seconds of reading memory in each round
 MOST_READ = 1 << 30  # bytes
 CHECKED, FOLLOWING, GREEDY = (
     24,
     8,
     16,
-)  # tokens of the checked prompt, after it, and of the greedy answers that are compared
-WRONG = 0.1  # norm of the difference of logits over their norm, at which an engine does not compute this model
+)  # Tokens of the checked prompt, tokens after it, and tokens of the greedy answers that are compared.
+WRONG = (
+    # Norm of the difference of logits over their norm, above which an engine does not compute this model.
+    0.1
+)
 Figures = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What one row of the results is of: a size, a precision, a workload ("start" or one of `measure.workloads`) and a number of threads."""
+    """The key of a row of results: a size, a precision, a workload ("start" or one of `measure.workloads`)
+    and a number of threads.
+    """
 
     size: str
     precision: str
@@ -47,7 +52,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """`method` of a session, with `batch` prompts of `context` tokens. `fresh`: other prompts in each round."""
+    """`method` of a session, with `batch` prompts of `context` tokens. `fresh` uses new prompts in each
+    round.
+    """
 
     method: str
     context: int
@@ -55,11 +62,13 @@ class Workload:
     fresh: bool = False
 
     def tokens(self) -> int:
-        """That one sample of seconds brings or reads."""
+        """The tokens that one sample produces or reads."""
         return self.context if self.method == "prefill" else self.batch
 
     def floor_seconds(self, size: Size, precision: str, roof: Roof) -> float:
-        """No program is faster. Products are bound by the arithmetic of bf16, of int8 where codes are multiplied as such, which takes less."""
+        """A lower bound of the seconds. Products are bound by the arithmetic of bf16, or of int8 where
+        quantized values are multiplied directly.
+        """
         if self.method == "prefill":
             peak = max(roof.flops["bf16"], roof.flops["int8"]) if precision == "int4" else roof.flops["bf16"]
             return max(size.flops(self.context) / peak, size.step_bytes(precision, 1, 0) / roof.bandwidth)
@@ -68,7 +77,7 @@ class Workload:
 
 
 def workloads(size: Size) -> dict[str, Workload]:
-    """By the names of the results."""
+    """The workloads by the names of the results."""
     short, long = size.context
     return {
         "prefill": Workload("prefill", size.prompt, fresh=True),
@@ -81,7 +90,8 @@ def workloads(size: Size) -> dict[str, Workload]:
 class Run:
     """Engines of one precision, each in its process; `close` ends them.
 
-    Where one cannot be installed, made or loaded, or fails later, `figures` tells why; other figures of starting are there as well.
+    `figures` has the reason if an engine cannot be installed, made or loaded, or fails later, and figures of
+    the start.
     """
 
     def __init__(
@@ -107,7 +117,8 @@ class Run:
     def _load(self, engine: Engine, python: Path) -> dict[str, Any]:
         size, threads = self.size, self.case.threads
         file = engine.made(self.folder)
-        for path in [file] if file.is_file() else file.iterdir():  # every engine finds its file in memory
+        # Read the file, so that every engine finds it in memory.
+        for path in [file] if file.is_file() else file.iterdir():
             _read(path)
         if engine.name == OURS:
             _read(file.with_suffix(".weights"))
@@ -123,7 +134,9 @@ class Run:
             self.children.pop(name).close()
 
     def check(self) -> None:
-        """Compare logits with `reference`'s: after a prompt, and after tokens that follow one by one; and greedy answers with our own, for information."""
+        """Compare logits with those of `reference`, after a prompt and after tokens that follow one by one,
+        and greedy answers with ours, for information.
+        """
         (prompt,) = prompts(self.size, CHECKED + FOLLOWING, number=1)
         prompt, following = prompt[:CHECKED], prompt[CHECKED:]
         wanted = self._reference([*prompt, *following])[CHECKED - 1 :]
@@ -137,14 +150,20 @@ class Run:
                 continue
             if found is not None:
                 errors = np.linalg.norm(found - wanted, axis=-1) / np.linalg.norm(wanted, axis=-1)
-                self.figures[name] |= {"prefill_error": float(errors[0]), "decode_error": float(errors[1:].max())}
+                self.figures[name] |= {
+                    "prefill_error": float(errors[0]),
+                    "decode_error": float(errors[1:].max()),
+                }
                 if not errors.max() < WRONG:
                     self._leave(name, f"its logits differ from the model's by {errors.max():.0%}")
         for name, answer in answers.items():
             if OURS not in answers:
                 break
             same = [a == b for a, b in zip(answer, answers[OURS], strict=True)]
-            self.figures[name] |= {"greedy_tokens": len(answer), "same_greedy_tokens": [*same, False].index(False)}
+            self.figures[name] |= {
+                "greedy_tokens": len(answer),
+                "same_greedy_tokens": [*same, False].index(False),
+            }
 
     def _reference(self, tokens: list[int]) -> Any:
         file = self.folder / GGUF
@@ -154,7 +173,9 @@ class Run:
         return np.load(kept)
 
     def turns(self, workload: Workload, seconds: float) -> tuple[Figures, float]:
-        """Figures of each engine, and bytes a second that memory was read with in the same rounds."""
+        """The figures of each engine, and the memory bandwidth in bytes per second measured in the same
+        rounds.
+        """
         times: dict[str, list[float]] = {name: [] for name in self.children}
         read: list[float] = self.floor.ask(TURN, self.timeout)
         turns = dict(self.children)
@@ -182,7 +203,7 @@ class Run:
 
 
 def with_ratios(figures: Figures, floor: float) -> Figures:
-    """With the ratio to our median, and the share of the floor."""
+    """The figures with their ratio to our median and their share of the lower bound."""
     ours = figures.get(OURS, {}).get("milliseconds")
     for figure in figures.values():
         if "milliseconds" in figure:

@@ -1,4 +1,6 @@
-"""The model that all engines run: a GGUF file of Llama's shape with random weights, the same for the same seed."""
+"""The model that all engines run: a GGUF file of Llama's shape with random weights, the same for the same
+seed.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ import numpy as np
 
 SEED = 0
 FORMATS = {"int4": "Q4_0", "bf16": "BF16", "f16": "F16"}
-"""Formats of matrices in the file, by precision. Q4_0: codes of four bits in groups of 32 with a float16 scale."""
+"""Formats of matrices in the file, by precision. Q4_0 has 4-bit weights in groups of 32 with a float16
+scale.
+"""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A Llama's shape, and what is measured of it: tokens of a prompt, of a short and of a long context."""
+    """A Llama's shape and the measured lengths: tokens of a prompt, of a short and of a long context."""
 
     hidden: int
     layers: int
@@ -37,7 +41,7 @@ class Size:
 
     @property
     def held(self) -> int:
-        """Most tokens of one sequence, in whole pages."""
+        """Largest number of tokens of one sequence, in whole pages."""
         return -(-(max(*self.context, self.prompt) + self.steps + 2) // 64) * 64
 
     @property
@@ -57,19 +61,26 @@ class Size:
         return shapes
 
     def norms(self) -> list[str]:
-        return ["output_norm", *(f"blk.{i}.{name}" for i in range(self.layers) for name in ("attn_norm", "ffn_norm"))]
+        return [
+            "output_norm",
+            *(f"blk.{i}.{name}" for i in range(self.layers) for name in ("attn_norm", "ffn_norm")),
+        ]
 
     def multiplied(self) -> int:
         """Weights that a token is multiplied with: all matrices but the embeddings."""
         return sum(m * n for name, (m, n) in self.matrices().items() if name != "token_embd")
 
     def step_bytes(self, precision: str, batch: int, held: float) -> float:
-        """Bytes that a step of decoding cannot but read: the weights, and keys and values (16 bits) of `held` tokens of each sequence."""
+        """Bytes that a decoding step must read: the weights, and keys and values (16 bits) of `held` tokens
+        of each sequence.
+        """
         weights = self.multiplied() * (18 / 32 if precision == "int4" else 2)
         return weights + batch * held * 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
     def flops(self, tokens: int) -> float:
-        """Of products with weights, for so many tokens; the head's for the last one alone."""
+        """Operations of the products with weights for `tokens` tokens; the head counts for the last token
+        only.
+        """
         head = self.vocabulary * self.hidden
         return 2.0 * ((self.multiplied() - head) * tokens + head)
 
@@ -87,7 +98,9 @@ def prompts(size: Size, tokens: int, count: int = 1, number: int = 0) -> list[li
 
 
 def matrix(size: Size, name: str) -> np.ndarray[Any, Any]:
-    """A matrix in float32 [out, in], of numbers that bf16 holds. Products keep the variance of what they multiply; what layers add shrinks with their number."""
+    """A matrix in float32 [out, in] with values that bf16 can represent. Products keep the variance of their
+    input; the contribution of a layer shrinks with the number of layers.
+    """
     shapes = size.matrices()
     random = np.random.default_rng([SEED, 0, list(shapes).index(name)])
     rows, columns = shapes[name]
@@ -101,7 +114,7 @@ def matrix(size: Size, name: str) -> np.ndarray[Any, Any]:
 
 
 def write(size: Size, precision: str, path: Path) -> None:
-    """Write the file, a matrix after the other."""
+    """Write the file, one matrix at a time."""
     import gguf
 
     form = gguf.GGMLQuantizationType[FORMATS[precision]]
@@ -138,7 +151,7 @@ def write(size: Size, precision: str, path: Path) -> None:
 
 
 def _add_tokenizer(writer: Any, vocabulary: int) -> None:
-    """GPT-2's kind: two special tokens, the bytes, and pairs of bytes as far as there is room."""
+    """A tokenizer like GPT-2's: two special tokens, the bytes, and as many pairs of bytes as fit."""
     from gguf import TokenType
 
     bytes_ = list(_byte_characters())

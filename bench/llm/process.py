@@ -1,4 +1,4 @@
-"""`Elsewhere`: an engine's process in an environment of its own."""
+"""`Elsewhere`: an engine's process with the interpreter of its own environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARENT_DEATH_SIGNAL = 1  # of Linux
 
 
 class Elsewhere(Child):
-    """A `Child` that the interpreter `python` runs; `function` is found there by its module and name."""
+    """A `Child` that runs under the interpreter `python`, which finds `function` by its module and name."""
 
     def __init__(self, python: Path, function: Callable[..., Any], *arguments: Any, threads: int) -> None:
         ours, theirs = socket.socketpair()
@@ -40,7 +40,7 @@ class Elsewhere(Child):
 
 
 class _Process(subprocess.Popen[bytes]):
-    """With the names of `multiprocessing.Process`."""
+    """A process with the interface of `multiprocessing.Process`."""
 
     @property
     def exitcode(self) -> int | None:
@@ -55,10 +55,10 @@ class _Process(subprocess.Popen[bytes]):
 
 
 def main(number: str, log: str, threads: str) -> None:
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # nobody would wake it
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)  # Otherwise it would stay stopped.
     connection = Connection(int(number))
     os.set_inheritable(int(number), False)
-    with open(log, "w") as file:  # what unpickling imports may print or fail with
+    with open(log, "w") as file:  # Output and failures of imports during unpickling.
         os.dup2(file.fileno(), 2)
     function, arguments = connection.recv()
     serve(connection, log, int(threads), function, arguments)

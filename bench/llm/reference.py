@@ -1,4 +1,6 @@
-"""What the model computes, by its definition, in NumPy and float32, of the weights in the GGUF file: one matrix is in memory at a time."""
+"""The model by its definition, in NumPy and float32, with the weights of the GGUF file; one matrix is in
+memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def logits(size: Size, path: Path, tokens: list[int]) -> Array:
         x = x + mixed @ weight(f"blk.{i}.attn_output").T
         h = norm(x, f"blk.{i}.ffn_norm")
         gate = h @ weight(f"blk.{i}.ffn_gate").T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ weight(f"blk.{i}.ffn_up").T)) @ weight(f"blk.{i}.ffn_down").T
+        x = (
+            x
+            + (gate / (1 + np.exp(-gate)) * (h @ weight(f"blk.{i}.ffn_up").T)) @ weight(f"blk.{i}.ffn_down").T
+        )
     return norm(x, "output_norm") @ weight("output").T
 
 
@@ -43,7 +48,7 @@ def _heads(x: Array, dim: int) -> Array:
 
 
 def _turned(x: Array, theta: float) -> Array:
-    """Rotary embedding (arXiv:2104.09864) of neighbours, as the rows lie in GGUF files of Llama."""
+    """Rotary embedding (arXiv:2104.09864) of adjacent elements, the row order of Llama's GGUF files."""
     tokens, dim = x.shape[1:]
     angle = np.arange(tokens)[:, None] * theta ** -(np.arange(0, dim, 2) / dim)
     pairs = x.reshape(*x.shape[:-1], dim // 2, 2)
@@ -52,7 +57,7 @@ def _turned(x: Array, theta: float) -> Array:
 
 
 def _attention(q: Array, k: Array, v: Array) -> Array:
-    """Causal, several query heads to a key head: [tokens, heads * dim]."""
+    """Causal attention with several query heads per key head: [tokens, heads * dim]."""
     repeats = len(q) // len(k)
     k, v = (np.repeat(a, repeats, 0) for a in (k, v))
     scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])

@@ -23,10 +23,16 @@ def _line(figure: dict[str, Any]) -> str:
     if "failed" in figure:
         return f"failed: {figure['failed']}"
     if "milliseconds" in figure:
-        text = f"{figure['milliseconds']:9.2f} ms ({figure['min_milliseconds']:.2f}-{figure['max_milliseconds']:.2f})"
+        text = (
+            f"{figure['milliseconds']:9.2f} ms "
+            f"({figure['min_milliseconds']:.2f}-{figure['max_milliseconds']:.2f})"
+        )
         text += f"  {figure['roofline_share']:.0%} of the floor"
         return text + (f"  ratio {figure['ratio']:.2f}" if "ratio" in figure else "")
-    text = f"load {figure['load_seconds']:.2f} s, first answer {figure['first_seconds']:.2f} s, {_memory(figure)}"
+    text = (
+        f"load {figure['load_seconds']:.2f} s, first answer "
+        f"{figure['first_seconds']:.2f} s, {_memory(figure)}"
+    )
     if "prefill_error" in figure:
         text += f", error {figure['prefill_error']:.1e} (prefill) {figure['decode_error']:.1e} (decode)"
     return text
@@ -52,7 +58,9 @@ def _groups(rows: list[Row]) -> dict[tuple[str, str, int], list[Row]]:
         if case["workload"] != "start":
             groups[case["size"], case["precision"], case["threads"]].append(row)
     for chosen in groups.values():
-        chosen.sort(key=lambda row: list(workloads(SIZES[row["case"]["size"]])).index(row["case"]["workload"]))
+        chosen.sort(
+            key=lambda row: list(workloads(SIZES[row["case"]["size"]])).index(row["case"]["workload"])
+        )
     return groups
 
 
@@ -74,20 +82,28 @@ def _label(row: Row) -> str:
 def _times(row: Row) -> dict[str, float]:
     """Median milliseconds of the engines that ran."""
     figures = row["engines"]
-    return {name: figures[name]["milliseconds"] for name in ENGINES if "milliseconds" in figures.get(name, {})}
+    return {
+        name: figures[name]["milliseconds"] for name in ENGINES if "milliseconds" in figures.get(name, {})
+    }
 
 
 def markdown(rows: list[Row]) -> str:
-    """What was wanted; a section for each size, precision and number of threads; settings."""
+    """The report: goals; a section for each size, precision and number of threads; settings."""
     if not rows:
         return "No results.\n"
     starts = {
-        (c["size"], c["precision"], c["threads"]): row for row in rows if (c := row["case"])["workload"] == "start"
+        (c["size"], c["precision"], c["threads"]): row
+        for row in rows
+        if (c := row["case"])["workload"] == "start"
     }
     sections = [_heading(rows), _goals(rows)]
     for key, chosen in _groups(rows).items():
         start = starts.get(key)
-        sections += [f"## {_title(*key)}", _speed(chosen), *([_start(start), _checks(start)] if start else [])]
+        sections += [
+            f"## {_title(*key)}",
+            _speed(chosen),
+            *([_start(start), _checks(start)] if start else []),
+        ]
         sections.append(_absent([*chosen, *([start] if start else [])]))
     settings = {name: figure for row in starts.values() for name, figure in row["engines"].items()}
     listed = [[n, settings[n].get("version", ""), settings[n]["settings"]] for n in ENGINES if n in settings]
@@ -99,15 +115,23 @@ def _heading(rows: list[Row]) -> str:
     here = rows[-1]["machine"]
     dates = sorted({f["date"] for r in rows for f in r["engines"].values()})
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    features = ", ".join(f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8"))
+    features = ", ".join(
+        f for f in here["flags"] if f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+    )
     return (
         f"{span}, {here['processor']} ({features}), {here['cores']} cores; `python -m bench.llm`.\n\n"
-        "Random weights in the shape of a Llama (1b: hidden 2048, 16 layers, 32 and 8 heads, FFN 8192, vocabulary 32,000), the same numbers for all engines; int4: codes of "
-        "four bits in groups of 32 with a float16 scale (Q4_0), embeddings and head too. Medians of tokens a second; every engine in a process of its own, all in turns, "
-        "the others stopped. A step of decoding is timed with the choice of the likeliest token; prefill is the time from the prompt's tokens to the first token. "
-        "The ratio is the best peer's time over Tilewright's in the same run; times in brackets are of earlier runs and do not count. "
-        "The share of the floor: of decoding, the time to read weights, keys and values once at the bandwidth that was measured in the same rounds (a buffer as large as "
-        "the weights, at most 1 GiB, read by as many threads), over the time taken; of prefill, the arithmetic at the measured peak of products (of int8 for int4, which bf16 products do not reach)."
+        "Random weights in the shape of a Llama (1b: hidden 2048, 16 layers, 32 and 8 heads, FFN 8192, "
+        "vocabulary 32,000), the same numbers for all engines; int4: codes of "
+        "four bits in groups of 32 with a float16 scale (Q4_0), embeddings and head too. Medians of tokens a "
+        "second; every engine in a process of its own, all in turns, "
+        "the others stopped. A step of decoding is timed with the choice of the likeliest token; prefill is "
+        "the time from the prompt's tokens to the first token. "
+        "The ratio is the best peer's time over Tilewright's in the same run; times in brackets are of "
+        "earlier runs and do not count. "
+        "The share of the floor: of decoding, the time to read weights, keys and values once at the "
+        "bandwidth that was measured in the same rounds (a buffer as large as "
+        "the weights, at most 1 GiB, read by as many threads), over the time taken; of prefill, the "
+        "arithmetic at the measured peak of products (of int8 for int4, which bf16 products do not reach)."
     )
 
 
@@ -140,7 +164,9 @@ def _speed(rows: list[Row]) -> str:
         cells = [_label(row), number(_rate(row, OURS)) or "not yet", "–".join(map(number, span))]
         for name in peers:
             text = number(_rate(row, name))
-            cells.append(f"**{text}**" if name == best else f"({text})" if text and name not in ratios else text)
+            cells.append(
+                f"**{text}**" if name == best else f"({text})" if text and name not in ratios else text
+            )
         shares = [figures.get(n, {}).get("roofline_share") for n in (OURS, *peers)]
         cells += [f"{ratios[best]:.2f}" if best else "", *("" if s is None else f"{s:.0%}" for s in shares)]
         body.append([*cells, f"{row['roof']['bandwidth'] / 1e9:.1f}"])
@@ -156,16 +182,27 @@ def _start(row: Row) -> str:
     body = []
     for name, figure in row["engines"].items():
         if "load_seconds" in figure:
-            sizes = [f"{figure[f'{kind}_bytes'] / 2**20:.0f}" for kind in ("peak", "baseline", "own", "mapped")]
+            sizes = [
+                f"{figure[f'{kind}_bytes'] / 2**20:.0f}" for kind in ("peak", "baseline", "own", "mapped")
+            ]
             times = [f"{figure[f'{kind}_seconds']:.2f}" for kind in ("load", "first")]
             body.append(
-                [name, *times, *sizes, f"{figure['compile_seconds']:.0f}" if "compile_seconds" in figure else ""]
+                [
+                    name,
+                    *times,
+                    *sizes,
+                    f"{figure['compile_seconds']:.0f}" if "compile_seconds" in figure else "",
+                ]
             )
     text = (
-        "Starting, in a fresh process after its imports: seconds to load the model, and from there to the second token after a prompt. Memory in MiB after some steps of one sequence: peak of what is "
-        "resident (VmHWM), of which the imports brought so much before; at the end, the process's own memory (RssAnon) and pages of mapped files (RssFile), libraries among them. Pages of "
-        "mapped weights count as resident for every engine once they are touched, though the system can drop them at any time and processes share them; weights that an engine copies "
-        "or packs anew are its own. Seconds to make the model ahead of time are those of an otherwise idle machine only where it was one."
+        "Starting, in a fresh process after its imports: seconds to load the model, and from there to the "
+        "second token after a prompt. Memory in MiB after some steps of one sequence: peak of what is "
+        "resident (VmHWM), of which the imports brought so much before; at the end, the process's own memory "
+        "(RssAnon) and pages of mapped files (RssFile), libraries among them. Pages of "
+        "mapped weights count as resident for every engine once they are touched, though the system can drop "
+        "them at any time and processes share them; weights that an engine copies "
+        "or packs anew are its own. Seconds to make the model ahead of time are those of an otherwise idle "
+        "machine only where it was one."
     )
     head = ["engine", "load", "first tokens", "peak", "imports", "own", "of files", "made in s"]
     return f"{text}\n\n{table(head, body)}" if body else ""
@@ -176,26 +213,37 @@ def _checks(row: Row) -> str:
     for name, figure in row["engines"].items():
         if "prefill_error" in figure or "greedy_tokens" in figure:
             errors = [
-                f"{figure[f'{kind}_error']:.1e}" if f"{kind}_error" in figure else "" for kind in ("prefill", "decode")
+                f"{figure[f'{kind}_error']:.1e}" if f"{kind}_error" in figure else ""
+                for kind in ("prefill", "decode")
             ]
-            same = f"{figure['same_greedy_tokens']} of {figure['greedy_tokens']}" if "greedy_tokens" in figure else ""
+            same = (
+                f"{figure['same_greedy_tokens']} of {figure['greedy_tokens']}"
+                if "greedy_tokens" in figure
+                else ""
+            )
             body.append([name, *errors, same])
     text = (
-        "Logits beside NumPy's in float32 of the same weights: norm of the difference over the norm, after a prompt and, the largest, after tokens that follow one by one. "
-        "And of a greedy answer, how many tokens until the first that is not Tilewright's (random weights make many tokens about as likely):"
+        "Logits beside NumPy's in float32 of the same weights: norm of the difference over the norm, after a "
+        "prompt and, the largest, after tokens that follow one by one. "
+        "And of a greedy answer, how many tokens until the first that is not Tilewright's (random weights "
+        "make many tokens about as likely):"
     )
     return f"{text}\n\n{table(['engine', 'prefill', 'decode', 'same greedy tokens'], body)}" if body else ""
 
 
 def _absent(rows: list[Row]) -> str:
-    reasons = {(name, f["failed"]): None for row in rows for name, f in row["engines"].items() if "failed" in f}
+    reasons = {
+        (name, f["failed"]): None for row in rows for name, f in row["engines"].items() if "failed" in f
+    }
     return "\n".join(["Failed:", "", *(f"- {name}: {why}" for name, why in reasons)]) if reasons else ""
 
 
 def _goals(rows: list[Row]) -> str:
-    """What was set as a goal for a billion parameters on two threads, and what was found."""
+    """The goals for a billion parameters on two threads, and the results."""
     by_case = {
-        (c["precision"], c["workload"]): row for row in rows if (c := row["case"])["size"] == "1b" and c["threads"] == 2
+        (c["precision"], c["workload"]): row
+        for row in rows
+        if (c := row["case"])["size"] == "1b" and c["threads"] == 2
     }
 
     def ratio(precision: str, workload: str, *peers: str) -> float | None:
@@ -223,8 +271,13 @@ def _goals(rows: list[Row]) -> str:
         ("bf16 prefill ÷ llama.cpp", ratio("bf16", "prefill", *llama), ">=", 5),
         ("int4 batch 8 ÷ batch 1, tokens a second", quotient(*rates), ">=", 4),
         ("int4, seconds to load", figure("int4", "start", OURS, "load_seconds"), "<=", 1),
-        ("int4 peak memory ÷ llama.cpp's least", quotient(figure("int4", "start", OURS, "peak_bytes"), min(peaks, default=None)), "<=", 1),
-    ]  # fmt: skip
+        (
+            "int4 peak memory ÷ llama.cpp's least",
+            quotient(figure("int4", "start", OURS, "peak_bytes"), min(peaks, default=None)),
+            "<=",
+            1,
+        ),
+    ]
     body = []
     for name, value, relation, goal in found:
         text = "" if value is None else f"{value:.2f}"

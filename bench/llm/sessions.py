@@ -1,4 +1,6 @@
-"""What runs in an engine's process: the model loaded, and the turns that are asked of it. Imports are local: a peer's environment has NumPy and itself."""
+"""The sessions in an engine's process: the loaded model, and the turns that it answers. Imports are local,
+since a peer's environment has NumPy and itself only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Session:
     """A model that an engine has loaded."""
 
     modules: tuple[str, ...]
-    """Imported before the clock of loading starts."""
+    """Packages imported before the time of loading is measured."""
 
     def __init__(self, file: Path, size: Size, threads: int) -> None:
         raise NotImplementedError
@@ -32,7 +34,9 @@ class Session:
         raise NotImplementedError
 
     def decode(self, prompts: Prompts, steps: int) -> list[float]:
-        """Seconds of each of `steps` steps, one token more of each sequence, greedily; of as many prompts as are answered together."""
+        """Seconds of each of `steps` steps, which extend every sequence by one greedy token; all prompts are
+        answered together.
+        """
         raise NotImplementedError
 
     def greedy(self, prompt: list[int], steps: int) -> list[int]:
@@ -40,22 +44,26 @@ class Session:
         raise NotImplementedError
 
     def logits(self, prompt: list[int], following: list[int]) -> Array | None:
-        """After the prompt and after each token that follows, [1 + following, vocabulary]; None: the engine does not tell."""
+        """The logits after the prompt and after each following token, [1 + following, vocabulary]; None if
+        the engine does not return them.
+        """
         return None
 
 
 class _Stepwise(Session):
-    """An engine that is called for each step. Between turns it keeps the prompts that it has read."""
+    """An engine that is called once per step. Between turns it keeps the prompts that it has read."""
 
     _held: Prompts = []
     _first: Array
 
     def fill(self, number: int, prompt: list[int]) -> Array:
-        """Forget sequence `number`, read a prompt in its place; the logits [vocabulary] after it."""
+        """Replace sequence `number` by a prompt; returns the logits [vocabulary] after it."""
         raise NotImplementedError
 
     def step(self, tokens: Array, length: int) -> Array:
-        """The logits [batch, vocabulary] after one token more of sequences 0, 1, ... that have so many; what they had behind these is forgotten."""
+        """The logits [batch, vocabulary] after one more token of sequences 0, 1, ... of `length` tokens;
+        longer sequences are cut first.
+        """
         raise NotImplementedError
 
     def prefill(self, prompts: Prompts, steps: int) -> list[float]:
@@ -87,7 +95,9 @@ class _Stepwise(Session):
         self._held = []
         tokens = [int(self.fill(0, prompt).argmax())]
         while len(tokens) < steps:
-            tokens.append(int(self.step(np.array(tokens[-1:], np.int32), len(prompt) + len(tokens) - 1).argmax()))
+            tokens.append(
+                int(self.step(np.array(tokens[-1:], np.int32), len(prompt) + len(tokens) - 1).argmax())
+            )
         return tokens
 
 
@@ -101,7 +111,7 @@ class Tilewright(_Stepwise):
         self.runner, _, _ = open_library(file, threads=threads)
 
     def _pages(self, number: int, length: int) -> Array:
-        """The pages of a sequence: all that there are, unless it is one of several, which are short."""
+        """The pages of a sequence: all pages, unless there are several sequences, which are short."""
         own = -(-(length + self.size.steps + 2) // 64)
         return np.arange(number * own, (number + 1) * own, dtype=np.int32)
 
@@ -139,7 +149,7 @@ class LlamaCpp(_Stepwise):
         self.memory = api.llama_get_memory(self.context)
 
     def _run(self, entries: list[tuple[int, int, int]], wanted: int) -> Array:
-        """Tokens at positions of sequences; the logits after the last `wanted` of them."""
+        """Run tokens at positions of sequences; returns the logits after the last `wanted` of them."""
         batch = self.batch
         batch.n_tokens = len(entries)
         for i, (token, position, sequence) in enumerate(entries):
@@ -200,15 +210,15 @@ class OpenVino(Session):
 
 
 class Memory:
-    """No engine, but the floor of them all: memory read from end to end, as many bytes as a step of decoding must read."""
+    """The lower bound for all engines: a sequential read of as many bytes as a decoding step must read."""
 
     def __init__(self, size: int, threads: int) -> None:
-        from tilewright.machine import reader
+        from tilewright.tools.roofline import reader
 
         self.read = reader(threads, size)
 
     def turn(self, seconds: float) -> list[float]:
-        """Seconds of single readings."""
+        """Seconds of single reads."""
         times: list[float] = []
         while not times or sum(times) < seconds:
             times.append(self.read())
@@ -216,8 +226,11 @@ class Memory:
 
 
 def serving(session: type[Session], file: Path, size: Size, threads: int, prompt: list[int]) -> Iterator[Any]:
-    """Child (see `bench.worker`): the first answers are seconds of importing and, once the model is loaded and has begun to answer `prompt`, seconds and
-    memory; then those of the session's methods, by name."""
+    """Child process (see `bench.worker`).
+
+    The first answers are the seconds of importing and, once the model is loaded and has begun to answer
+    `prompt`, seconds and memory; then the results of the session's methods, by name.
+    """
     start = time.perf_counter()
     for module in session.modules:
         importlib.import_module(module)
@@ -243,7 +256,7 @@ def serving(session: type[Session], file: Path, size: Size, threads: int, prompt
 
 
 def reading(size: int, threads: int) -> Iterator[Any]:
-    """Child: `Memory`."""
+    """Child process: `Memory`."""
     floor = Memory(size, threads)
     answer = None
     while True:
@@ -252,6 +265,8 @@ def reading(size: int, threads: int) -> Iterator[Any]:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of this process: resident ("VmRSS"), at most so far ("VmHWM"), of them its own ("RssAnon") and pages of mapped files ("RssFile")."""
+    """Bytes of this process: resident ("VmRSS"), at most so far ("VmHWM"), of them its own ("RssAnon") and
+    pages of mapped files ("RssFile").
+    """
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines() if "kB" in line)
     return {name.rstrip(":"): int(value) * 1024 for name, value, *_ in lines}

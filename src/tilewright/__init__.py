@@ -1,11 +1,12 @@
-"""Tilewright: a machine-learning compiler. Models in, small native artifacts that run without Python out.
+"""Tilewright, a machine-learning compiler: it compiles models to small native artifacts that run without
+Python.
 
     import tilewright as tw
     lib = tw.compile(model, args, target="cpu")
     out = lib(x)
     lib.save("model.so"); lib = tw.load("model.so")
 
-Everything here is imported at its first use, so that `import tilewright` costs next to nothing.
+Names are imported at their first use, so that `import tilewright` takes little time.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright import nn, numpy
-    from tilewright.compiler import compile, load
-    from tilewright.errors import ArtifactError, CompileError, ShapeError, TilewrightError, UnsupportedOperatorError
+    from tilewright.artifact.version import __version__
+    from tilewright.driver.compile import compile
+    from tilewright.driver.jit import jit
+    from tilewright.driver.load import load
+    from tilewright.errors import (
+        ArtifactError,
+        CompileError,
+        ShapeError,
+        TilewrightError,
+        UnsupportedOperatorError,
+    )
     from tilewright.frontends.trace import State, Tensor, TraceError, cond, scan, tensor, where, while_loop
-    from tilewright.just_in_time import jit
-    from tilewright.reduction import reduce
-
-__version__ = "0.1.0"
+    from tilewright.tools.minimize import minimize
 
 __all__ = [
     "ArtifactError",
@@ -39,7 +46,7 @@ __all__ = [
     "load",
     "nn",
     "numpy",
-    "reduce",
+    "minimize",
     "scan",
     "tensor",
     "where",
@@ -47,17 +54,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "compile": "tilewright.compiler",
-    "load": "tilewright.compiler",
+    "__version__": "tilewright.artifact.version",
+    "compile": "tilewright.driver.compile",
+    "load": "tilewright.driver.load",
     "ArtifactError": "tilewright.errors",
     "CompileError": "tilewright.errors",
     "ShapeError": "tilewright.errors",
     "TilewrightError": "tilewright.errors",
     "UnsupportedOperatorError": "tilewright.errors",
-    "jit": "tilewright.just_in_time",
-    "reduce": "tilewright.reduction",
+    "jit": "tilewright.driver.jit",
+    "minimize": "tilewright.tools.minimize",
     **dict.fromkeys(
-        ("State", "Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"), "tilewright.frontends.trace"
+        ("State", "Tensor", "TraceError", "cond", "scan", "tensor", "where", "while_loop"),
+        "tilewright.frontends.trace",
     ),
 }
 

@@ -1,16 +1,19 @@
-"""The exceptions that users of Tilewright meet, and nothing else.
+"""The exceptions that users of Tilewright meet, and the optional packages whose absence some of them report.
 
-All derive from `TilewrightError`, so one `except` catches them; each message names the thing, where it is and what
-to do about it.
+All exceptions derive from `TilewrightError`, so one `except` catches them. Each message names the object, its
+place and a remedy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "OPTIONAL_PACKAGES",
     "ArtifactError",
     "CompileError",
     "DimsWarning",
@@ -26,28 +29,33 @@ __all__ = [
     "UnsupportedOperator",
     "UnsupportedOperatorError",
     "WeightsError",
+    "internal_errors",
+    "is_installed",
+    "missing_package",
 ]
 
 
 class TilewrightError(Exception):
-    """Anything that Tilewright reports to its user."""
+    """The base class of all errors that Tilewright reports."""
 
 
 class CompileError(TilewrightError):
-    """The model, as it is, cannot be compiled for the target."""
+    """The model cannot be compiled for the target as it is, or an option is wrong."""
 
 
 class DimsWarning(UserWarning):
-    """A compiled model accepts fewer sizes than its caller has asked for."""
+    """A compiled model accepts fewer sizes than `dims` asked for."""
 
 
 class SizeError(CompileError, ValueError):
-    """The model declares or computes something too large to exist."""
+    """The model declares or computes a tensor or dimension that is too large."""
 
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """An operator that the compiler cannot translate, everywhere it occurs in the model: why, and what to do instead."""
+    """An operator without a translation: how often and where it occurs in the model, why it has none, and
+    what to do instead.
+    """
 
     operator: str
     count: int
@@ -65,7 +73,9 @@ class UnsupportedOperator:
 
 
 class UnsupportedOperatorError(CompileError):
-    """The model uses what the compiler, or the `target`, does not have; `operators` lists all of it."""
+    """The model uses operators that the compiler, or the `target`, does not support; `operators` lists all of
+    them.
+    """
 
     def __init__(self, operators: Sequence[UnsupportedOperator], target: str = "") -> None:
         self.operators = tuple(operators)
@@ -89,39 +99,115 @@ def _again(message: str, operators: tuple[UnsupportedOperator, ...]) -> Unsuppor
 
 
 class ShapeError(TilewrightError, ValueError):
-    """An argument's name, rank, shape or data type is not what the model takes."""
+    """An argument's name, rank, shape or data type does not fit the model."""
 
 
 class OutOfRangeError(TilewrightError, IndexError):
-    """A model met an index outside of the dimension it is for."""
+    """An index in a run of a model lies outside of its dimension."""
 
 
 class DivisionError(TilewrightError, ZeroDivisionError):
-    """A model divided an integer by zero."""
+    """A run of a model divided an integer by zero."""
 
 
 class ArtifactError(TilewrightError):
-    """A compiled file cannot be written, read or run here."""
+    """A compiled file cannot be written, read or run on this machine."""
 
 
 class WeightsError(TilewrightError):
-    """A file of weights is not whole, not of a format that is read, or does not fit what it is read for."""
+    """A file of weights is incomplete, has an unknown format, or does not fit its model."""
 
 
 class RequestError(TilewrightError, ValueError):
-    """What a request to a language model asks for cannot be: too long a prompt, a bad grammar, a parameter out of its range."""
+    """A request to a language model is not valid: too long a prompt, a wrong grammar, a parameter out of its
+    range.
+    """
 
 
 class OverloadedError(TilewrightError):
-    """The engine takes no request now: its queue is full, or it is being stopped."""
+    """The engine accepts no request now: its queue is full, or it is stopping."""
 
 
 class EngineError(TilewrightError):
-    """A request failed while it was served, for no fault of its own."""
+    """A request failed while it was served, without an error of its own."""
 
 
 class InternalError(TilewrightError):
-    """A mistake of the compiler itself, not of its user."""
+    """A bug of the compiler, or of a pass or an operator that is defined outside of it.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(f"{message}\nThis is a bug in Tilewright, not in your model. Please report it.")
+    `elsewhere` is a sentence that names the definition outside; without it the message asks for a report.
+    """
+
+    def __init__(self, message: str, elsewhere: str = "") -> None:
+        blame = elsewhere or "This is a bug in Tilewright, not in your model. Please report it."
+        super().__init__(f"{message}\n{blame}")
+
+
+OPTIONAL_PACKAGES: Mapping[str, tuple[str, str]] = {
+    "onnx": ("'tilewright[onnx]'", "ONNX models"),
+    "torch": ("'tilewright[torch]'", "PyTorch models"),
+    "jax": ("'tilewright[jax]'", "JAX models and StableHLO"),
+    "jaxlib": ("'tilewright[jax]'", "JAX models and StableHLO"),
+    "tensorflow": ("'tilewright[tensorflow]'", "TensorFlow SavedModels"),
+    "wgpu": ("'tilewright[webgpu]'", "running artifacts for the target webgpu"),
+    "wasmtime": ("wasmtime", "running artifacts for the target wasm32"),
+    "safetensors": ("'tilewright[nn]'", "files of weights"),
+    **dict.fromkeys(
+        (
+            "h11",
+            "httpx",
+            "jinja2",
+            "llguidance",
+            "prometheus_client",
+            "pydantic",
+            "starlette",
+            "tokenizers",
+            "uvicorn",
+        ),
+        ("'tilewright[llm]'", "language models"),
+    ),
+    "transformers": ("transformers", "models of Hugging Face"),
+    "onnxruntime": ("onnxruntime", "running ONNX models for comparison"),
+    "onnxscript": ("onnxscript", "exporting PyTorch models to ONNX"),
+    "threadpoolctl": ("threadpoolctl", "comparing with other engines"),
+}
+"""Optional packages by the name that is imported: the argument of ``pip install``, and the purpose."""
+
+
+def is_installed(name: str) -> bool:
+    """Whether a package can be found; it is not imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # another object takes the module's place in this process
+        return False
+
+
+def missing_package(error: ImportError) -> str | None:
+    """The message for a failed import of an optional package; None for any other import."""
+    name = (error.name or "").partition(".")[0]
+    if name not in OPTIONAL_PACKAGES:
+        return None
+    install, purpose = OPTIONAL_PACKAGES[name]
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package {name}, for {purpose}, is not installed: pip install {install}"
+    return (
+        f"the package {name} is installed, but cannot be imported ({error}): "
+        f"pip install --force-reinstall {install}"
+    )
+
+
+@contextmanager
+def internal_errors() -> Iterator[None]:
+    """Report an unexpected exception inside the block as an `InternalError`.
+
+    Errors of this module and `MemoryError` pass unchanged. The failed import of an optional package becomes a
+    `CompileError` that says how to install it.
+    """
+    try:
+        yield
+    except (TilewrightError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, ImportError) and (absent := missing_package(error)) is not None:
+            raise CompileError(absent) from error
+        raise InternalError(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,6 @@
-"""Names and kinds of artifacts agree; what is no artifact of this machine, or not what it seems, is told as that."""
+"""Names and kinds of artifacts agree; what is no artifact of this machine, or not what it seems, is told as
+that.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def saved(libraries: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("target", "name", "right"),
     [
-        ("cpu", "m.wasm", r"ends in .so or .tar, not in .wasm: that is what the target wasm32 makes; call it m.so"),
+        (
+            "cpu",
+            "m.wasm",
+            r"ends in .so or .tar, not in .wasm: that is what the target wasm32 makes; call it m.so",
+        ),
         ("cpu", "m.dll", "call it m.so"),
         ("cpu", "m.a", "call it m.so"),
         ("cpu", "m.o", "call it m.so"),
@@ -116,7 +122,8 @@ def test_foreign_artifacts_are_told_as_such(
         assert metadata is not None and metadata["target"]["name"] == target
     heads = {
         "a shared library for macOS on aarch64": struct.pack("<II", 0xFEEDFACF, 0x0100000C),
-        "a shared library for Windows on x86_64": b"MZ".ljust(60) + struct.pack("<I4sH", 64, b"PE\0\0", 0x8664),
+        "a shared library for Windows on x86_64": b"MZ".ljust(60)
+        + struct.pack("<I4sH", 64, b"PE\0\0", 0x8664),
     }
     for what, head in heads.items():
         other = tmp_path / "other.so"
@@ -150,8 +157,12 @@ def contents(data: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", ["program.json", "metadata.json", "weights.npz"])
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"null", b"3"])
-def test_a_resealed_archive_is_refused(saved: dict[str, Path], tmp_path: Path, name: str, data: bytes) -> None:
-    path = resealed(saved["webgpu"], tmp_path / "m.tar", lambda whole: archive({**contents(whole), name: data}))
+def test_a_resealed_archive_is_refused(
+    saved: dict[str, Path], tmp_path: Path, name: str, data: bytes
+) -> None:
+    path = resealed(
+        saved["webgpu"], tmp_path / "m.tar", lambda whole: archive({**contents(whole), name: data})
+    )
     with pytest.raises(ArtifactError, match="damaged file"):
         tw.load(path)
 
@@ -166,7 +177,12 @@ def test_a_resealed_program_is_refused(saved: dict[str, Path], tmp_path: Path) -
 
         return changed
 
-    for step in ({"kernel": "none"}, {"buffers": [["constant", 99]]}, {"buffers": [["heap", 0]]}, {"copy": [[1]]}):
+    for step in (
+        {"kernel": "none"},
+        {"buffers": [["constant", 99]]},
+        {"buffers": [["heap", 0]]},
+        {"copy": [[1]]},
+    ):
         with pytest.raises(ArtifactError, match="damaged file"):
             tw.load(resealed(saved["webgpu"], tmp_path / "m.tar", change(step)))
 
@@ -175,7 +191,9 @@ def test_a_resealed_program_is_refused(saved: dict[str, Path], tmp_path: Path) -
 def test_resealed_metadata_are_refused(saved: dict[str, Path], tmp_path: Path, target: str) -> None:
     whole = saved[target].read_bytes()
     if target == "wasm32":
-        whole = whole[: whole.rindex(b"\x0atilewright") - 2] + bytes(SIZE)  # the last section, which holds the trailer
+        whole = whole[: whole.rindex(b"\x0atilewright") - 2] + bytes(
+            SIZE
+        )  # the last section, which holds the trailer
     start = whole.index(b'{"format":1')
     end = whole.index(b"\0", start)
     for text in (
@@ -199,7 +217,14 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path, saved: dict[str, Path]) 
     whole = saved["cpu"].read_bytes()
     for name in ("m.so", "m.wasm", "m.tar", "m.dylib"):
         path = tmp_path / name
-        for data in (b"", b"text", b"\0asm\1\0\0\0", archive({"a": b"b"}), whole[:1000], b"PK\3\4" + bytes(200)):
+        for data in (
+            b"",
+            b"text",
+            b"\0asm\1\0\0\0",
+            archive({"a": b"b"}),
+            whole[:1000],
+            b"PK\3\4" + bytes(200),
+        ):
             path.write_bytes(data)
             with pytest.raises(ArtifactError, match="not a Tilewright artifact"):
                 tw.load(path)
@@ -210,7 +235,9 @@ def test_what_is_no_artifact_is_refused(tmp_path: Path, saved: dict[str, Path]) 
         tw.load(tmp_path)
 
 
-@pytest.mark.parametrize(("target", "package", "name"), [("wasm32", "wasmtime", "m.wasm"), ("webgpu", "wgpu", "m.tar")])
+@pytest.mark.parametrize(
+    ("target", "package", "name"), [("wasm32", "wasmtime", "m.wasm"), ("webgpu", "wgpu", "m.tar")]
+)
 def test_artifacts_are_made_without_what_runs_them(
     target: str, package: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

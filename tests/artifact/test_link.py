@@ -78,7 +78,9 @@ def test_only_the_interface_is_exported(tmp_path: Path) -> None:
     target = host_triple()
     weights = gather_weights([(0, Constant(WEIGHTS))], WEIGHTS.nbytes)
     path = package.link_library(tmp_path / "m.so", model(target), METADATA, target, weights=weights)
-    listing = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True
+    ).stdout
     assert {line.split()[-1] for line in listing.splitlines()} == set(EXPORTS)
 
 
@@ -87,7 +89,9 @@ def test_only_the_interface_is_exported(tmp_path: Path) -> None:
     [
         ("aarch64-unknown-linux-gnu", b"\x7fELF\x02"),
         ("riscv64-unknown-linux-musl", b"\x7fELF\x02"),
-        pytest.param("x86_64-pc-windows-gnu", b"MZ", marks=pytest.mark.slow),  # zig builds MinGW first: a minute
+        pytest.param(
+            "x86_64-pc-windows-gnu", b"MZ", marks=pytest.mark.slow
+        ),  # zig builds MinGW first: a minute
         ("aarch64-apple-darwin", b"\xcf\xfa\xed\xfe"),
         ("wasm32-unknown-unknown", b"\0asm"),
     ],
@@ -153,7 +157,13 @@ def test_tar_holds_the_parts(tmp_path: Path) -> None:
         text = archive.extractfile("metadata.json")
         assert text is not None
         assert json.load(text) == METADATA
-    assert {"objects/0.o", "runtime/pool.c", "runtime/runtime.h", "tilewright.h", "tw_blob_weights.bin"} <= set(names)
+    assert {
+        "objects/0.o",
+        "runtime/pool.c",
+        "runtime/runtime.h",
+        "tilewright.h",
+        "tw_blob_weights.bin",
+    } <= set(names)
 
 
 def test_what_was_just_written_is_not_read_again_until_it_changes(

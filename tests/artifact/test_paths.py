@@ -39,7 +39,9 @@ def module() -> Any:
     return Sliced().eval(), (torch.ones(2, 8), torch.tensor([1]))
 
 
-@pytest.mark.parametrize(("kind", "name"), [("own", "m.so"), ("own", "m.tar"), ("own", "m.wasm"), ("torch", "m.so")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("own", "m.so"), ("own", "m.tar"), ("own", "m.wasm"), ("torch", "m.so")]
+)
 def test_no_path_of_this_machine(kind: str, name: str, tmp_path: Path) -> None:
     model, args = (own, (X,)) if kind == "own" else module()
     library = tw.compile(model, args, target="wasm32" if name == "m.wasm" else "cpu", cache=False)

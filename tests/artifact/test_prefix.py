@@ -1,4 +1,6 @@
-"""Several models in one C program: each under a prefix of its own, or opened with dlopen; under one name it is told."""
+"""Several models in one C program: each under a prefix of its own, or opened with dlopen; under one name it
+is told.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ import tilewright as tw
 from tilewright.errors import ArtifactError
 
 X = np.arange(4, dtype=np.float32)
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs cc on Linux")
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None or sys.platform != "linux", reason="needs cc on Linux"
+)
 
 PROGRAM = """
 #include <stdio.h>
@@ -38,7 +42,7 @@ int main(void) {
   RUN(threefold);
   return 0;
 }
-"""
+"""  # noqa: E501
 PLAIN = """
 #include <stdio.h>
 #include "tilewright.h"
@@ -51,7 +55,7 @@ int main(void) {
 
 
 def build(folder: Path, source: str, *libraries: str, compiler: str = "cc") -> str:
-    """What a program linked with libraries of its folder says."""
+    """The output of a program linked with libraries of its folder."""
     (folder / "main.c").write_text(source)
     linked = ["-Wl,--no-as-needed", *(f"-l:{name}" for name in libraries), "-Wl,-rpath,$ORIGIN"]
     command = [compiler, "-Wall", "-Werror", "-I.", "main.c", "-o", "main", "-L.", *linked]

@@ -1,4 +1,6 @@
-"""Weights in a file beside their library: written piece by piece, mapped, and refused where they do not belong."""
+"""Weights in a file beside their library: written piece by piece, mapped, and refused where they do not
+belong.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def test_damaged_weights_are_found(saved: Path, tmp_path: Path) -> None:
 
 def test_where_weights_go_is_said(saved: Path, tmp_path: Path) -> None:
     library = tw.load(saved)
-    with pytest.raises(ArtifactError, match="the weights of .* are beside it: to have them elsewhere, compile"):
+    with pytest.raises(
+        ArtifactError, match="the weights of .* are beside it: to have them elsewhere, compile"
+    ):
         library.save(tmp_path / "a.so", weights="inside")
     compiled = tw.compile(model(), (X,), cache=False)
     with pytest.raises(ArtifactError, match="weights='outside' is neither 'inside' nor 'beside'"):
@@ -163,7 +167,9 @@ def test_constants_are_made_one_after_the_other(tmp_path: Path) -> None:
 
     size = 140_032
     parts = [(k * size, constant(k)) for k in range(20)]
-    identity = write_weights(tmp_path / "w.weights", [*parts, (20 * size, Constant(np.zeros((0, 3))))], 20 * size)
+    identity = write_weights(
+        tmp_path / "w.weights", [*parts, (20 * size, Constant(np.zeros((0, 3))))], 20 * size
+    )
     assert identity.size == 20 * size and 1 <= most <= 2
     block = np.fromfile(tmp_path / "w.weights", np.uint8, offset=START)
     for k in range(20):

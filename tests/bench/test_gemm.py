@@ -43,6 +43,10 @@ def test_sweep_writes_a_row_for_each_shape(tmp_path: Path, monkeypatch: pytest.M
     for row in rows:
         assert row["error"] < (1e-5 if row["precision"] == "float32" else 1e-30) and row["floor_seconds"] > 0
         assert ("torch" in row) == (row["precision"] == "float32" or row["kind"] == "square")
-        assert row["tilewright"]["min_seconds"] <= row["tilewright"]["seconds"] <= row["tilewright"]["max_seconds"]
+        assert (
+            row["tilewright"]["min_seconds"]
+            <= row["tilewright"]["seconds"]
+            <= row["tilewright"]["max_seconds"]
+        )
     text = path.with_suffix(".md").read_text()
     assert "| batched | 512 × 16 × 16 × 16 |" in text and "geometric mean" in text

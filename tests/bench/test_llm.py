@@ -1,4 +1,6 @@
-"""The harness of language models: the model it makes, the reference, one run of the small size, the report."""
+"""The harness of language models: the model it makes, the reference, one run of the small size, the
+report.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_prompts_are_the_same_again_and_differ() -> None:
 
 
 def test_the_reference_computes_what_transformers_does(tmp_path: Path) -> None:
-    """Of the file as Tilewright's own reader gives it to transformers: names, rotary order and tokenizer are right."""
+    """Logits of the file as transformers reads it through our reader: names, rotary order and tokenizer are
+    right.
+    """
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from tilewright.llm.weights import open_checkpoint
@@ -77,7 +81,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run(path: Path, *options: str) -> None:
-    common = ["--size", "tiny", "-p", "int4", "-t", "1", "-s", "0.1", "--environments", str(path.parent / "none")]
+    common = [
+        "--size",
+        "tiny",
+        "-p",
+        "int4",
+        "-t",
+        "1",
+        "-s",
+        "0.1",
+        "--environments",
+        str(path.parent / "none"),
+    ]
     main([*common, "--results", str(path), *options])
 
 
@@ -111,7 +126,9 @@ def test_an_engine_that_computes_something_else_is_told(
 
     for kept in models.rglob("*.npy"):
         kept.unlink()
-    monkeypatch.setattr(measure.reference, "logits", lambda size, file, tokens: np.ones((len(tokens), size.vocabulary)))
+    monkeypatch.setattr(
+        measure.reference, "logits", lambda size, file, tokens: np.ones((len(tokens), size.vocabulary))
+    )
     path = tmp_path / "llm.json"
     run(path, "-e", "tilewright", "-w", "decode")
     (decode, start) = results.read(path)
@@ -142,7 +159,9 @@ def rows_of(path: Path, precision: str, times: dict[str, dict[str, float]]) -> N
         "mapped_bytes": 1,
     }
     starts = {"tilewright": (0.5, 300), "llama.cpp": (2.0, 200)}
-    figures = {n: {**common, "load_seconds": load, "peak_bytes": peak << 20} for n, (load, peak) in starts.items()}
+    figures = {
+        n: {**common, "load_seconds": load, "peak_bytes": peak << 20} for n, (load, peak) in starts.items()
+    }
     results.merge(path, case, figures | {"openvino-genai": {"settings": "s", "failed": "no memory"}}, ROOF)
 
 
@@ -189,20 +208,33 @@ def wait_for(process: int, *states: str) -> None:
     assert found in states
 
 
-def test_installing_builds_with_flags_that_arrive_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_installing_builds_with_flags_that_arrive_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from bench.llm import engines
 
     calls: list[tuple[list[Any], dict[str, str]]] = []
     monkeypatch.setattr(engines.subprocess, "run", lambda c, check, env=None: calls.append((c, env or {})))
-    main(["--install", "-e", "tilewright,llama.cpp-amx,llama.cpp,openvino-genai", "--environments", str(tmp_path)])
+    main(
+        [
+            "--install",
+            "-e",
+            "tilewright,llama.cpp-amx,llama.cpp,openvino-genai",
+            "--environments",
+            str(tmp_path),
+        ]
+    )
     installs = [(command, env.get("CMAKE_ARGS", "")) for command, env in calls if "pip" in command]
     assert [str(command[0]) for command, _ in installs] == [
         f"{tmp_path}/{name}/bin/python" for name in ("llama.cpp-amx", "llama.cpp", "openvino-genai")
     ]
     amx, plain, other = (shlex.split(flags) for _, flags in installs)
     assert set(amx) - set(plain) == {
-        "-DGGML_AMX_TILE=ON", "-DGGML_AMX_INT8=ON", "-DGGML_AMX_BF16=ON", "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"
-    }  # fmt: skip
+        "-DGGML_AMX_TILE=ON",
+        "-DGGML_AMX_INT8=ON",
+        "-DGGML_AMX_BF16=ON",
+        "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse",
+    }
     assert "-DGGML_NATIVE=OFF" in plain and "-DGGML_AVX512_VNNI=ON" in plain
     assert not other and "--no-binary" in installs[0][0] and "--no-binary" not in installs[2][0]
 
@@ -225,7 +257,9 @@ def test_report_tells_goals_and_misses(tmp_path: Path) -> None:
     assert "| int4 batch 8 ÷ batch 1, tokens a second | **3.20** | ≥ 4 |" in text
     assert "| int4, seconds to load | 0.50 | ≤ 1 |" in text
     assert "| int4 peak memory ÷ llama.cpp's least | **1.50** | ≤ 1 |" in text
-    assert text.index("prefill of 256 tokens") < text.index("decode after 64 tokens |") < text.index("batch 8 |")
+    assert (
+        text.index("prefill of 256 tokens") < text.index("decode after 64 tokens |") < text.index("batch 8 |")
+    )
     assert "| 25.0 | 12.5–50.0 | **14.3** | 12.5 | 1.75 |" in text  # tokens a second
     assert "- openvino-genai: no memory" in text
 

@@ -157,14 +157,19 @@ def test_why_a_peer_could_not_build_is_kept(tmp_path: Path) -> None:
     assert Starter(9).build(case, [Compiler()])["onnxruntime"]["failed"] == "not compiled in 9 s"
     assert Starter(9, retry=True).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"
     record.write_text('{"failed": "not compiled in 9 s", "timeout": 9}')
-    assert Starter(60).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"  # tried again
+    assert (
+        Starter(60).build(case, [Compiler()])["onnxruntime"]["failed"] == "ValueError: no bf16"
+    )  # tried again
 
 
 def test_summary_tells_what_misses_its_goal() -> None:
     rows = [
         {
             "case": {"model": "mlp", "precision": "float32", "batch": batch, "threads": 2},
-            "engines": {"tilewright": figure(1, ratio=1, date=""), "openvino": figure(1.1, ratio=1.1, date="")},
+            "engines": {
+                "tilewright": figure(1, ratio=1, date=""),
+                "openvino": figure(1.1, ratio=1.1, date=""),
+            },
             "machine": results.machine(),
             "roof": asdict(ROOF),
         }
@@ -204,7 +209,9 @@ def test_child_answers_and_stands_still_meanwhile() -> None:
     pid = child.first(60)
     assert child.ask(21, 60) == 42
     deadline = time.time() + 10
-    while (state := Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0]) != "T" and time.time() < deadline:
+    while (
+        state := Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0]
+    ) != "T" and time.time() < deadline:
         time.sleep(0.01)
     assert state == "T"
     child.close()
@@ -212,7 +219,8 @@ def test_child_answers_and_stands_still_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "message"), [("raise", "ValueError: the reason"), ("die", "exit code 3"), ("hang", "no answer in 1 s")]
+    ("what", "message"),
+    [("raise", "ValueError: the reason"), ("die", "exit code 3"), ("hang", "no answer in 1 s")],
 )
 def test_child_that_fails(what: str, message: str) -> None:
     child = Child(answers, what, threads=1)
@@ -270,7 +278,10 @@ def test_plot_has_a_panel_for_each_precision(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     for precision in ("float32", "bf16"):
         results.merge(
-            path, Case("mlp", precision, 1, 2), {"tilewright": figure(1), "openvino": figure(3, ratio=3)}, ROOF
+            path,
+            Case("mlp", precision, 1, 2),
+            {"tilewright": figure(1), "openvino": figure(3, ratio=3)},
+            ROOF,
         )
     report.write(path)
     picture = path.with_suffix(".svg").read_text()

@@ -1,4 +1,6 @@
-"""A model library without a compiled model: `python -m tests.cli.llm_library ARGUMENTS` is the command line with the echo model as every library."""
+"""A model library without a compiled model: `python -m tests.cli.llm_library ARGUMENTS` is the command line
+with the echo model as every library.
+"""
 
 from __future__ import annotations
 

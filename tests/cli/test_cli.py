@@ -198,7 +198,9 @@ def test_inspect_shows_each_function(capsys: pytest.CaptureFixture[str], tmp_pat
 
     x, place = np.zeros((2, 8), np.float32), np.zeros(2, np.int64)
     dims = {"x": {0: "n<=3"}, "place": {0: "n<=3"}}
-    library = tw.compile({"append": (append, (x, place), dims), "read": (lambda place: kept[place] + 1, (place,))})
+    library = tw.compile(
+        {"append": (append, (x, place), dims), "read": (lambda place: kept[place] + 1, (place,))}
+    )
     path = library.save(tmp_path / "m.so", weights="beside")
     assert run("inspect", str(path)) == 0
     out = capsys.readouterr().out
@@ -254,7 +256,13 @@ def test_doctor_lists_every_unsupported_operator(capsys: pytest.CaptureFixture[s
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     assert run("doctor", str(path)) == 1
     out = capsys.readouterr().out
-    for expected in ("Frobnicate", "/first", "Transmogrify", "/second", "2 of its operators are not supported"):
+    for expected in (
+        "Frobnicate",
+        "/first",
+        "Transmogrify",
+        "/second",
+        "2 of its operators are not supported",
+    ):
         assert expected in out
 
 
@@ -290,7 +298,9 @@ def test_operators_of_a_module_of_ones_own(capsys: pytest.CaptureFixture[str], t
     operators, model = tmp_path / "operators_of_mine.py", tmp_path / "model.pt2"
     operators.write_text(OPERATORS)
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    subprocess.run([sys.executable, "-c", EXPORTED, str(model)], env={**os.environ, "PYTHONPATH": path}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", EXPORTED, str(model)], env={**os.environ, "PYTHONPATH": path}, check=True
+    )
     compile_ = ["compile", str(model), "-o", str(tmp_path / "model.so")]
     assert run(*compile_) == 1
     assert "operator tilewright_cli.twice" in (said := capsys.readouterr().err) and "--import" in said
@@ -308,3 +318,33 @@ def test_as_a_process(model: Path) -> None:
     done = subprocess.run([*command, "run", "nowhere.so"], capture_output=True, text=True, env=environment)
     assert done.returncode == 1
     assert done.stderr.startswith("tilewright: error: nowhere.so")
+
+
+def test_options_for_work_on_the_compiler(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    """--passes lists them with levels and times, --disable leaves one out, --dump writes modules, --check
+    compares.
+    """
+    output, folder = ("-o", str(tmp_path / "m.so")), tmp_path / "passes"
+    options = ("--passes", "--disable", "simplify", "--dump", str(folder), "--check")
+    assert run("compile", str(model), *output, *options) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    listed = {row[0]: row[1:] for row in rows}
+    assert listed["simplify"] == ["graph", "left", "out"]
+    assert listed["cse"][0] == "graph" and float(listed["cse"][1]) > 0
+    assert listed["form-groups"][0] == "tensor"
+    names = [path.name for path in folder.glob("*.tw")]
+    assert any("form-groups" in name for name in names) and not any("simplify" in name for name in names)
+    assert run("compile", str(model), *output, "--disable", "simplfy") == 1
+    assert "disable: there is no pass 'simplfy'; did you mean 'simplify'" in capsys.readouterr().err
+
+
+def test_the_debug_variable_shows_tracebacks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("compile", str(tmp_path / "no.onnx"), "-o", str(tmp_path / "m.so"))
+    for setting in ("", "traceback"):
+        monkeypatch.setenv("TILEWRIGHT_DEBUG", setting)
+        assert run(*arguments) == 1
+        assert ("Traceback" in capsys.readouterr().err) == bool(setting)

@@ -25,7 +25,7 @@ from openai import OpenAI
 from tests.llm.server.echo import TEMPLATE
 from tilewright.cli import llm_bench, llm_serve
 from tilewright.llm.server.limits import Limits
-from tilewright.machine import machine
+from tilewright.tools.roofline import machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,7 +91,9 @@ def test_serve(library: Path, started: list[Served], tmp_path: Path) -> None:
     repeated = "the same words, " * 5
     answer = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": repeated}])
     assert answer.choices[0].message.content == repeated
-    metrics = httpx.get(server.url.removesuffix("v1") + "metrics", headers={"Authorization": "Bearer secret"}).text
+    metrics = httpx.get(
+        server.url.removesuffix("v1") + "metrics", headers={"Authorization": "Bearer secret"}
+    ).text
     (accepted,) = re.findall(r"^tilewright_engine_accepted_tokens_total (.*)$", metrics, re.MULTILINE)
     assert float(accepted) > 20, "--speculate"
     texts: list[str] = []
@@ -126,7 +128,9 @@ def test_serve_again_after_kill(library: Path, started: list[Served]) -> None:
     assert busy.returncode == 1 and "in use" in busy.stderr and len(busy.stderr.splitlines()) == 1
     first.process.kill()
     first.process.wait()
-    again = subprocess.Popen(command("serve", library, "--port", port), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    again = subprocess.Popen(
+        command("serve", library, "--port", port), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert again.stdout is not None and f":{port}/" in again.stdout.readline()
     again.send_signal(signal.SIGTERM)
     assert again.wait(20) == 0
@@ -148,7 +152,12 @@ def test_chat(library: Path) -> None:
         "never",
     ]
     run = subprocess.run(
-        command("chat", library), cwd=ROOT, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=60
+        command("chat", library),
+        cwd=ROOT,
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert run.returncode == 1, "not all was answered"
     out = [line for line in run.stdout.splitlines() if line]
@@ -165,9 +174,19 @@ def test_chat(library: Path) -> None:
 def test_chat_of_a_pipe(library: Path, locale: str) -> None:
     """Text is UTF-8; what is none is an error of its own, and the rest is answered."""
     run = subprocess.run(
-        command("chat", library), cwd=ROOT, input="Grüße 🦊\r\n".encode() + b"caf\xe9\nlast", capture_output=True,
-        timeout=60, env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"},
-    )  # fmt: skip
+        command("chat", library),
+        cwd=ROOT,
+        input="Grüße 🦊\r\n".encode() + b"caf\xe9\nlast",
+        capture_output=True,
+        timeout=60,
+        env={
+            **os.environ,
+            "LC_ALL": locale,
+            "PYTHONUTF8": "0",
+            "PYTHONCOERCECLOCALE": "0",
+            "PYTHONIOENCODING": "utf-8",
+        },
+    )
     assert run.returncode == 1 and run.stdout.decode().split("\n") == ["Grüße 🦊", "last", ""]
     assert run.stderr.decode().startswith("error: a message is no UTF-8:") and run.stderr.count(b"\n") == 1
     fine = subprocess.run(command("chat", library), cwd=ROOT, input=b"one\n", capture_output=True, timeout=60)
@@ -177,7 +196,14 @@ def test_chat_of_a_pipe(library: Path, locale: str) -> None:
 def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
     """As a terminal pastes: between marks, if the program asks for marks."""
     mine, its = pty.openpty()
-    process = subprocess.Popen(command("chat", library), cwd=ROOT, stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"})  # fmt: skip
+    process = subprocess.Popen(
+        command("chat", library),
+        cwd=ROOT,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={**os.environ, "TERM": "xterm"},
+    )
     os.close(its)
     shown = b""
 
@@ -197,7 +223,7 @@ def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
         shown = b""
         os.write(mine, b"/stats\r")
         until(b"known already")
-        # What the model read of the one message, beside the template's 43 tokens.
+        # The message's tokens that the model read, besides the template's 43 tokens.
         assert b"the first of 19 after" in shown or b"the first of 18 after" in shown, shown
     finally:
         process.kill()
@@ -207,7 +233,9 @@ def test_lines_that_are_pasted_are_one_message(library: Path) -> None:
 
 def test_a_model_without_a_chat_template(library: Path, tmp_path: Path, started: list[Served]) -> None:
     library.write_bytes(b"bare")
-    run = subprocess.run(command("chat", library), cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        command("chat", library), cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60
+    )
     assert run.returncode == 1 and "no chat template" in run.stderr and "--chat-template FILE" in run.stderr
     served = Served(library)
     started.append(served)
@@ -221,7 +249,7 @@ def test_a_model_without_a_chat_template(library: Path, tmp_path: Path, started:
     assert (run.returncode, run.stdout) == (0, "hi\n"), run.stderr
     template.write_text("{% if %}")
     run = subprocess.run(command(*given), cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)
-    assert run.returncode == 1 and "chat.jinja: the chat template is no Jinja, in line 1" in run.stderr
+    assert run.returncode == 1 and "chat.jinja: the chat template is not valid Jinja, in line 1" in run.stderr
 
 
 @pytest.mark.parametrize("package", ["jinja2", "llguidance", "h11", "uvicorn"])
@@ -229,20 +257,38 @@ def test_packages_that_are_missing(library: Path, package: str) -> None:
     """Are told at the start, with what to install, and not as a bug."""
     commands = ["serve", "chat"] if package == "jinja2" else ["serve"]
     for name in commands:
-        program = f"import sys; sys.modules[{package!r}] = None\nfrom tests.cli.llm_library import install\ninstall()\nfrom tilewright.cli import main\nmain(['llm', {name!r}, {str(library)!r}])"
-        run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, input="hi\n", capture_output=True, text=True, timeout=60)  # fmt: skip
+        program = (
+            f"import sys; sys.modules[{package!r}] = None\nfrom tests.cli.llm_library import "
+            f"install\ninstall()\nfrom tilewright.cli import main\nmain(['llm', {name!r}, {str(library)!r}])"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            input="hi\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert run.returncode == 1 and run.stdout == "", run.stdout
-        assert (
-            run.stderr
-            == f"tilewright: error: the package {package}, for language models, is not installed: pip install 'tilewright[llm]'\n"
+        assert run.stderr == (
+            f"tilewright: error: the package {package}, for language models, "
+            "is not installed: pip install 'tilewright[llm]'\n"
         )
 
 
 def test_chat_is_interrupted(library: Path) -> None:
     library.write_bytes(b"slow")
     process = subprocess.Popen(
-        command("chat", library), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-    )  # fmt: skip
+        command("chat", library),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        # Background jobs of a shell inherit an ignored SIGINT, with which Python raises no KeyboardInterrupt.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("begin\n" + "x" * 500 + "\n")
     process.stdin.flush()
@@ -258,7 +304,9 @@ def test_chat_is_interrupted(library: Path) -> None:
 
 def figures(*arguments: object) -> Any:
     options = ("--users", "1,3", "--requests", 2, "--tokens", 8, "--prompt-tokens", 40, "--json", "-")
-    run = subprocess.run(command("bench", *arguments, *options), cwd=ROOT, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(
+        command("bench", *arguments, *options), cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -280,7 +328,9 @@ def test_bench_of_a_library(library: Path) -> None:
     check(found)
     roof = found["levels"][0]["roofline"]
     assert (
-        0 < roof["decode_share"] == pytest.approx(roof["decode_floor_ms"] / found["levels"][0]["inter_token_ms"]["p50"])
+        0
+        < roof["decode_share"]
+        == pytest.approx(roof["decode_floor_ms"] / found["levels"][0]["inter_token_ms"]["p50"])
     )
     assert roof["prefill_share"] > 0
 
@@ -311,7 +361,13 @@ def test_bench_of_a_server(library: Path, started: list[Served]) -> None:
     found = figures("--url", server.url)
     assert found["model"] == "tiny"
     check(found)
-    wrong = subprocess.run(command("bench", "--url", server.url, "--model", "other"), cwd=ROOT, capture_output=True, text=True, timeout=60)  # fmt: skip
+    wrong = subprocess.run(
+        command("bench", "--url", server.url, "--model", "other"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert wrong.returncode == 1 and "404" in wrong.stderr and "no model" in wrong.stderr
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.reduction import import_module
+from tilewright.tools.minimize import import_module
 
 from .test_cli import run
 
@@ -47,10 +47,15 @@ def test_every_command(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert run("compile", model, "-o", str(output), "--verify", "--dims", "x:batch<=4") == 0
     assert "compared with the function itself" in capsys.readouterr().out
     np.testing.assert_array_equal(tw.load(output)(np.ones((3, 8), np.float32)), np.tile(np.arange(8), (3, 1)))
-    for command in (("run", model), ("inspect", model), ("inspect", model, "--ir", "tensor"), ("doctor", model)):
+    for command in (
+        ("run", model),
+        ("inspect", model),
+        ("inspect", model, "--ir", "tensor"),
+        ("doctor", model),
+    ):
         assert run(*command) == 0, command
     assert "all operators are supported (2 operations of 2 kinds after import)" in capsys.readouterr().out
-    assert run("reduce", model, "--check") == 0
+    assert run("minimize", model, "--check") == 0
     assert run("bench", model, "--against", "torch", "--seconds", "0.1") == 2
     assert "torch cannot run" in capsys.readouterr().err
     assert run("bench", model, "--against", "onnxruntime", "--seconds", "0.1") == 2
@@ -70,7 +75,9 @@ def test_a_file_called_like_a_package(tmp_path: Path, monkeypatch: pytest.Monkey
 
     for number, folder in enumerate(("a", "b")):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "onnx.py").write_text(f"number = {number}\nruns = [*globals().get('runs', []), 1]\n")
+        (tmp_path / folder / "onnx.py").write_text(
+            f"number = {number}\nruns = [*globals().get('runs', []), 1]\n"
+        )
     monkeypatch.chdir(tmp_path / "a")
     found = [import_module(name) for name in ("onnx.py", str(tmp_path / "b" / "onnx.py"), "../a/onnx.py")]
     assert sys.modules["onnx"] is onnx

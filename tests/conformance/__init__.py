@@ -1,1 +1,3 @@
-"""Suites that others wrote, run against Tilewright; outcomes are committed as data and compared by the tests."""
+"""Suites that others wrote, run against Tilewright; outcomes are committed as data and compared by the
+tests.
+"""

@@ -1,10 +1,14 @@
-"""Writes docs/coverage.md from the outcomes of the suites beside this file: ``python -m tests.conformance.coverage``."""
+"""Writes docs/guide/coverage.md from the outcomes of the suites beside this file: ``python -m
+tests.conformance.coverage``.
+"""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +16,22 @@ from . import hf_page
 from .onnx_draws import DRAWN
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "coverage.md"
+PAGE = HERE.parent.parent / "docs" / "guide" / "coverage.md"
 
 
 def page() -> Iterator[str]:
     """The lines of the page."""
     yield "# What is supported"
     yield ""
-    yield "Outcomes of suites that others wrote, as `tests/conformance` runs them: every case is compiled for this machine and run; results are compared"
-    yield "with the suite's own tolerances. What is not supported is refused with a message when a model is compiled. Made by `python -m tests.conformance.coverage`."
+    yield "Results of test suites from other projects, run by `tests/conformance`. Every case is compiled for"
+    yield (
+        "this machine and run, and its results are compared with "
+        "the suite's own tolerances. Compiling a model"
+    )
+    yield (
+        "with anything unsupported fails with a message. `python -m "
+        "tests.conformance.coverage` writes this page."
+    )
     onnx = HERE / "onnx_suite.json"
     if onnx.exists():
         yield from _onnx(json.loads(onnx.read_text()))
@@ -39,21 +50,30 @@ def page() -> Iterator[str]:
 _CONVERSIONS = """
 ## Floats that an integer type does not hold
 
-PyTorch, NumPy and ONNX Runtime leave to the processor what becomes of `torch.tensor(300.0).to(torch.uint8)`. Models of all three, and traced functions, follow one
-rule, on every target and in every pass (`src/tilewright/frontends/conversions.py`):
+In PyTorch, NumPy and ONNX Runtime the result of `torch.tensor(300.0).to(torch.uint8)` depends on the processor.
+Models of all three, and traced functions, follow one rule here, on every target and in every pass
+(`src/tilewright/frontends/conversions.py`):
 
 | to | a number within | is | beyond |
 |---|---|---|---|
-| 2 to 16 bits | int32 | truncated toward zero, of which the lower bits are taken: -1.5 is 255 and 300.0 is 44 as uint8 | the lower bits of int32's nearest number |
+| 2 to 16 bits | int32 | truncated toward zero, then the lower bits: -1.5 is 255 and 300.0 is 44 as uint8 | the lower bits of int32's nearest number |
 | uint32 | int64 | likewise | the lower bits of int64's nearest number |
 | int32, int64, uint64 | the type itself | truncated toward zero | the type's nearest number |
 
-NaN is 0. Within these ranges this is what the three do on x86 and ARM; beyond them ARM does the same, and x86 takes the least number of int32 or int64 for every
-number and NaN. StableHLO and JAX have a rule of their own, the nearest number of the type itself."""
+NaN is 0. Within these ranges this is what the three do on x86 and ARM. Beyond them ARM does the same; x86 gives
+the least number of int32 or int64 for every number and NaN. StableHLO and JAX have a rule of their own: the
+nearest number of the type itself."""  # noqa: E501
 
 
-def _page_of(lines: Iterator[str], path: Path) -> None:
-    path.write_text("\n".join(line.rstrip() for line in lines) + "\n")
+def filled(lines: Iterator[str]) -> str:
+    """The text of a page: paragraphs are filled to 110 columns, tables and headings stay unchanged."""
+    written: list[str] = []
+    for prose, block in groupby(lines, lambda line: bool(line) and not line.startswith(("|", "#"))):
+        text = list(block)
+        if prose:
+            text = textwrap.wrap(" ".join(text), 110, break_long_words=False, break_on_hyphens=False)
+        written += text
+    return "\n".join(line.rstrip() for line in written) + "\n"
 
 
 FOLDERS = {
@@ -68,13 +88,23 @@ def _stablehlo(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"## StableHLO: {passed} of {found['cases']}"
     yield ""
-    yield f'The tests of StableHLO\'s own interpreter, {found["by"]}, {found["date"]}. Most of them allow three units in the last place; "close" are sums and'
-    yield "compositions in another order, within 1e-5 (float32) of the result's largest number."
+    yield (
+        f"The tests of StableHLO's own interpreter, {found['by']}, "
+        f"{found['date']}. Most of them allow three units in"
+    )
+    yield (
+        'the last place; "close" results are sums and compositions '
+        "in another order, within 1e-5 (float32) of the"
+    )
+    yield "result's largest number."
     yield ""
     yield "| tests | pass | close | not |"
     yield "|---|---|---|---|"
     for folder, counts in found["by_folder"].items():
-        yield f"| {FOLDERS[folder]} | {counts.get('pass', 0)} | {counts.get('close', 0)} | {counts.get('other', '')} |"
+        yield (
+            f"| {FOLDERS[folder]} | {counts.get('pass', 0)} | "
+            f"{counts.get('close', 0)} | {counts.get('other', '')} |"
+        )
     yield from _reasons(found["not_passed"], ("interpret/", "quantized/", "testdata/"))
 
 
@@ -82,7 +112,11 @@ def _jax(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"## JAX: {found['passed']} of {found['cases']}"
     yield ""
-    yield f"{found['programs']} programs and the gradients of those that have one (`tests/conformance/jax_programs.py`), compiled and run, against jax {found['jax']}, {found['date']}."
+    yield (
+        f"{found['programs']} programs and the gradients of those that "
+        "have one (`tests/conformance/jax_programs.py`),"
+    )
+    yield f"compiled and run, against jax {found['jax']}, {found['date']}."
     if found["not_passed"]:
         yield from _reasons(found["not_passed"], ())
 
@@ -98,7 +132,9 @@ def _reasons(outcomes: dict[str, str], prefixes: tuple[str, ...]) -> Iterator[st
     yield "| not passing because | cases |"
     yield "|---|---|"
     for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ", ".join(n[:60] for n in sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        shown = ", ".join(n[:60] for n in sorted(names)[:4]) + (
+            f" and {len(names) - 4} more" if len(names) > 4 else ""
+        )
         yield f"| {reason.replace('|', '/')} | {shown} |"
 
 
@@ -106,25 +142,52 @@ def _onnx(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"## ONNX: {found['passed']} of {found['cases']}"
     yield ""
-    yield f"The tests bundled with onnx {found['onnx']} (nodes, small models, exports of PyTorch), {found['date']}. {found['in_python']} of those that pass handle"
-    yield "strings or files of images, which no target does: the interpreter runs these operators, in Python, around what is compiled."
+    yield (
+        f"The tests bundled with onnx {found['onnx']} (nodes, small "
+        f"models, exports of PyTorch), {found['date']}."
+    )
+    yield (
+        f"{found['in_python']} of the passing cases have strings or "
+        "image files, which no target supports: the"
+    )
+    yield "interpreter runs these operators in Python, between compiled parts."
     yield ""
     yield "| opset | pass | not |"
     yield "|---|---|---|"
-    for opset, counts in sorted(found["by_opset"].items(), key=lambda item: (not item[0].isdigit(), item[0].zfill(3))):
+    for opset, counts in sorted(
+        found["by_opset"].items(), key=lambda item: (not item[0].isdigit(), item[0].zfill(3))
+    ):
         yield f"| {opset} | {counts.get('pass', 0)} | {counts.get('other', '')} |"
     if drawn := sum(outcome == DRAWN for outcome in found["not_passed"].values()):
         yield ""
-        yield f"{drawn} of those that do not pass draw random numbers, whose types, shapes and distributions are right: the suite has one draw of NumPy's as"
-        yield "their data, which no other generator repeats. ONNX's own runner compares the numbers, and so would count them as failed."
+        yield (
+            f"{drawn} of the cases that do not pass draw random numbers. "
+            "Types, shapes and distributions are right, but"
+        )
+        yield (
+            "the suite compares with one draw of NumPy's, which no other "
+            "generator repeats. ONNX's own runner compares"
+        )
+        yield "the numbers too, and would count these cases as failed."
     doctor = json.loads((HERE / "doctor_suite.json").read_text())
     yield ""
-    yield f"`tilewright doctor` says before whether a case will compile: right for {doctor['right']} of {doctor['cases']} ({doctor['date']}, `python -m tests.conformance.doctor_suite`)."
+    yield (
+        "`tilewright doctor` predicts whether a case will compile: "
+        f"right for {doctor['right']} of {doctor['cases']}"
+    )
+    yield f"({doctor['date']}, `python -m tests.conformance.doctor_suite`)."
     alone = found["without_examples"]
     kinds = Counter(_kind_of_refusal(outcome) for outcome in alone["not_passed"].values())
     yield ""
-    yield f"These are compiled with the case's inputs as examples. Without, {alone['passed']} pass ({alone['by']}, {alone['date']}, `--without-examples`): axes, shapes, counts and factors that are"
-    yield f"inputs are the run's. The others: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}."
+    yield (
+        "These cases are compiled with the case's inputs as "
+        f"examples. Without examples {alone['passed']} pass"
+    )
+    yield (
+        f"({alone['by']}, {alone['date']}, `--without-examples`): axes, "
+        "shapes, counts and factors that are inputs are"
+    )
+    yield f"computed by the run. The others: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}."
     reasons: dict[str, list[str]] = defaultdict(list)
     for name, outcome in found["not_passed"].items():
         reasons[outcome.removeprefix("refused: ")].append(name.rpartition("/")[2].removeprefix("test_"))
@@ -155,13 +218,26 @@ def _opinfo(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "## PyTorch: OpInfo"
     yield ""
-    yield 'Samples of each operator in torch\'s own database, evenly spread, exported by torch.export; those that it refuses are not counted. In bfloat16 what is "wrong" is off by one unit in the last place'
-    yield "of a sum to which something is added after (eager rounds once), or where eager rounds to the nearest by luck."
+    yield (
+        "Samples of each operator in torch's own database, evenly "
+        "spread, exported by torch.export. Samples that it"
+    )
+    yield (
+        'does not export are not counted. "Wrong" results in bfloat16 '
+        "are off by one unit in the last place of a sum"
+    )
+    yield (
+        "to which something is added after (eager mode rounds once), "
+        "or eager mode rounds to the nearest by luck."
+    )
     yield ""
     yield "| element type | torch | date | by | operators | whole | samples | pass |"
     yield "|---|---|---|---|---|---|---|---|"
     for dtype, row in found.items():
-        cells = [dtype, *(row[key] for key in ("torch", "date", "by", "operators", "whole", "samples", "passed"))]
+        cells = [
+            dtype,
+            *(row[key] for key in ("torch", "date", "by", "operators", "whole", "samples", "passed")),
+        ]
         yield f"| {' | '.join(map(str, cells))} |"
     for dtype, row in found.items():
         reasons: dict[str, list[str]] = defaultdict(list)
@@ -181,15 +257,18 @@ def _numpy(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"## NumPy's names: {found['has']} of {found['has'] + len(found['lacks'])}"
     yield ""
-    yield f"Functions of NumPy {found['numpy']} and `numpy.linalg` that are open to tensors of others, on `tw.Tensor`. The others raise TypeError:"
-    yield ", ".join(found["lacks"]) + "."
+    yield (
+        f"Functions of NumPy {found['numpy']} and `numpy.linalg` that "
+        "accept other packages' arrays, on `tw.Tensor`."
+    )
+    yield f"These raise TypeError: {', '.join(found['lacks'])}."
 
 
 def main() -> None:
-    _page_of(page(), PAGE)
+    PAGE.write_text(filled(page()))
     models = HERE / "hf_sweep.json"
     if models.exists():
-        _page_of(hf_page.page(json.loads(models.read_text())), PAGE.with_name("hugging-face.md"))
+        PAGE.with_name("hugging-face.md").write_text(filled(hf_page.page(json.loads(models.read_text()))))
 
 
 if __name__ == "__main__":

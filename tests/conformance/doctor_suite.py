@@ -1,8 +1,10 @@
-"""Whether `tilewright doctor` is right: its prediction for each case of ONNX's suite against what compiling it gives.
+"""Whether `tilewright doctor` is right: its prediction for each case of ONNX's suite against what compiling
+it gives.
 
     python -m tests.conformance.doctor_suite        # brings doctor_suite.json up to date
 
-What the suite's own data (onnx_suite.json) says of a case is believed where both agree; where they differ the case is compiled again.
+A prediction that agrees with the suite's own data (onnx_suite.json) counts as right; where they differ, the
+case is compiled again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 import onnx
 
-from tilewright.support import examine
+from tilewright.tools.model_support import examine
 
 from ..processes import Limits, in_processes
 from . import onnx_suite
@@ -52,7 +54,9 @@ def _verdicts(numbers: Sequence[int], first: int) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     processes = parser.parse_args().processes
     found: dict[str, str] = {}

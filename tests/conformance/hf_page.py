@@ -1,4 +1,6 @@
-"""The page of the Hugging Face sweep, docs/hugging-face.md, and its section in docs/coverage.md (`coverage` writes both)."""
+"""The page of the Hugging Face sweep, docs/guide/hugging-face.md, and its section in docs/guide/coverage.md
+(`coverage` writes both).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,22 @@ def section(found: dict[str, Any]) -> Iterator[str]:
     rows: Rows = found["models"]
     exported = [r for r in rows.values() if is_exported(r)]
     yield ""
-    yield f"## Hugging Face: {sum(r['outcome'] == 'right' for r in exported)} of {len(exported)} that torch exports"
+    yield (
+        "## Hugging Face: "
+        f"{sum(r['outcome'] == 'right' for r in exported)} of {len(exported)} that torch exports"
+    )
     yield ""
-    yield f"Architectures of transformers {found['transformers']} with random weights, torch {found['torch']}, {found['date']};"
-    others = sum(r["outcome"] == "right" for r in rows.values()) - sum(r["outcome"] == "right" for r in exported)
-    yield f"each is told in [Hugging Face models](hugging-face.md). {others} more, which torch does not export, are right through `torch.compile`."
+    yield (
+        f"Architectures of transformers {found['transformers']} with "
+        f"random weights, torch {found['torch']}, {found['date']};"
+    )
+    others = sum(r["outcome"] == "right" for r in rows.values()) - sum(
+        r["outcome"] == "right" for r in exported
+    )
+    yield (
+        f"[Hugging Face models](hugging-face.md) lists each. {others} more, which "
+        "torch does not export, are right through `torch.compile`."
+    )
     yield ""
     yield "| family | architectures | exported | with all sizes dynamic | right |"
     yield "|---|---|---|---|---|"
@@ -31,7 +44,9 @@ def section(found: dict[str, Any]) -> Iterator[str]:
     for family in families:
         own = [r for r in rows.values() if r["family"] == family]
         out = [r for r in own if is_exported(r)]
-        dynamic, right = (sum(r.get(k) == v for r in out) for k, v in (("exported", "dynamic"), ("outcome", "right")))
+        dynamic, right = (
+            sum(r.get(k) == v for r in out) for k, v in (("exported", "dynamic"), ("outcome", "right"))
+        )
         yield f"| {family} | {len(own)} | {len(out)} | {dynamic} | {right} |"
 
 
@@ -41,18 +56,41 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     times = {n: r["time"] for n, r in rows.items() if "eager" in r.get("time", {})}
     yield "# Hugging Face models"
     yield ""
-    yield f"Models of transformers {found['transformers']} made from their configurations with random weights, by `python -m tests.conformance.hf_sweep`"
-    yield f"(torch {found['torch']}, {found['date']}, {found['machine']}). Small ones are compared with eager torch in float32 at two sizes; the error is relative to"
-    yield "an output's largest magnitude. Exported: with all sizes dynamic, with some, for one size (static), or not at all, which is torch's doing;"
-    yield 'then `torch.compile(backend="tilewright")` is tried, which may break a model into several graphs and leave operators to torch.'
-    yield "Milliseconds are those of the same architecture at real widths and few layers, two threads, engines taking turns (`--time`)."
+    yield (
+        f"Models of transformers {found['transformers']}, built from "
+        "their configurations with random weights, by"
+    )
+    yield (
+        f"`python -m tests.conformance.hf_sweep` (torch {found['torch']}, "
+        f"{found['date']}, {found['machine']}). Small models are"
+    )
+    yield (
+        "compared with eager torch in float32 at two sizes; the error "
+        "is relative to an output's largest magnitude."
+    )
+    yield (
+        "Column *exported*: with all sizes dynamic, with some, for "
+        "one size (static), or not at all; torch decides."
+    )
+    yield (
+        "Models that are not exported are tried through "
+        '`torch.compile(backend="tilewright")`, which may split a model'
+    )
+    yield (
+        "into several graphs and leave operators to torch. "
+        "Milliseconds are those of the same architecture at real"
+    )
+    yield "widths and few layers, on two threads, with interleaved engines (`--time`)."
     if times:
         yield ""
         for engine in ("eager", "inductor"):
             ratios = [t[engine] / t["tilewright"] for t in times.values() if isinstance(t.get(engine), float)]
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
             slower = sum(r < 1 for r in ratios)
-            yield f"Against {engine}: {mean:.2f} times as fast in the geometric mean of {len(ratios)}, slower in {slower}."
+            yield (
+                f"Against {engine}: {mean:.2f} times as fast in the "
+                f"geometric mean of {len(ratios)}, slower in {slower}."
+            )
     family = ""
     for name, row in rows.items():
         if row["family"] != family:
@@ -60,11 +98,20 @@ def page(found: dict[str, Any]) -> Iterator[str]:
             yield ""
             yield f"## {family[0].upper()}{family[1:]}"
             yield ""
-            yield "| architecture | class | exported | outcome | error | Tilewright ms | eager ms | Inductor ms |"
+            yield (
+                "| architecture | class | exported | outcome | error | "
+                "Tilewright ms | eager ms | Inductor ms |"
+            )
             yield "|---|---|---|---|---|---|---|---|"
         time = row.get("time", {})
         errors = [e for e in row.get("errors", {}).values() if isinstance(e, float)]
-        cells = [name, row["class"], row.get("exported", ""), _outcome(row), f"{max(errors):.0e}" if errors else ""]
+        cells = [
+            name,
+            row["class"],
+            row.get("exported", ""),
+            _outcome(row),
+            f"{max(errors):.0e}" if errors else "",
+        ]
         for engine in ("tilewright", "eager", "inductor"):
             cells.append(f"{time[engine]:.2f}" if isinstance(time.get(engine), float) else "")
         yield f"| {' | '.join(str(c).replace('|', '/') for c in cells)} |"

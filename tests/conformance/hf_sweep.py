@@ -1,13 +1,19 @@
-"""Models of Hugging Face's `transformers`, from configurations with random weights: exported, compiled, compared with eager torch.
+"""Models of Hugging Face's `transformers`, from configurations with random weights: exported, compiled,
+compared with eager torch.
 
-    python -m tests.conformance.hf_sweep                 # what hf_sweep.json lacks: small models, results compared at two sizes
-    python -m tests.conformance.hf_sweep --again         # also what did not come out right; with --only NAME ... just those
-    python -m tests.conformance.hf_sweep --interpret     # the graph on the interpreter: what is not imported, or imported wrongly, in a tenth of the time
-    python -m tests.conformance.hf_sweep --time          # real widths, two threads: milliseconds beside eager and Inductor
+    python -m tests.conformance.hf_sweep                 # small models that hf_sweep.json lacks
+    python -m tests.conformance.hf_sweep --again         # also models whose last outcome was wrong
+    python -m tests.conformance.hf_sweep --again --only NAME ...    # these models
+    python -m tests.conformance.hf_sweep --interpret     # run on the interpreter
+    python -m tests.conformance.hf_sweep --time          # real widths on two threads, in milliseconds
 
-Batch and sequence are dynamic where `torch.export` allows it, else each of two sizes is exported. Where torch refuses to export at all, that is told as
-torch's, and ``torch.compile(backend="tilewright")`` is tried. Every model runs in a process of its own with limits on memory and time, and the data is
-written after each, so that a stop loses nothing.
+Results are compared at two sizes. ``--interpret`` finds what is not imported, or imported wrongly, in a tenth
+of the time. ``--time`` also times eager torch and Inductor.
+
+Batch and sequence are dynamic where `torch.export` allows it, else each of two sizes is exported. Where torch
+refuses to export at all, that is told as torch's, and ``torch.compile(backend="tilewright")`` is tried. Every
+model runs in a process of its own with limits on memory and time, and the data is written after each, so that
+a stop loses nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +42,8 @@ import tilewright as tw
 from tilewright.errors import CompileError, UnsupportedOperatorError
 from tilewright.frontends.torch import import_torch
 from tilewright.frontends.torch.export import export_program
+from tilewright.integrations.torch_compile import FallbackWarning, tilewright
 from tilewright.ir.interpreter import Interpreter
-from tilewright.torch_backend import FallbackWarning, tilewright
 
 from .hf_models import ARCHITECTURES, FAMILIES, REAL, SIZES, TINY, Architecture, Widths
 
@@ -45,7 +51,9 @@ DATA = Path(__file__).with_suffix(".json")
 MEMORY = 6 << 30
 """Bytes of address space that a child may take beyond what it starts with."""
 ALLOWED = 2e-4
-"""The largest error that counts as right, relative to an output's largest magnitude: float32 through a few layers, in another order of sums."""
+"""The largest error that counts as right, relative to an output's largest magnitude: float32 through a few
+layers, in another order of sums.
+"""
 TURN = 0.25
 """Seconds of one engine's turn when times are measured."""
 ORDER = sorted(ARCHITECTURES, key=lambda name: FAMILIES.index(ARCHITECTURES[name].family))
@@ -53,7 +61,7 @@ Row = dict[str, Any]
 Tell = Callable[[Row], None]
 
 
-# -- Models and inputs ------------------------------------------------------------------------------------------------------------------
+# -- Models and inputs ---------------------------------------------------------------------------------------
 
 
 def model_of(architecture: Architecture, widths: Widths) -> Any:
@@ -74,15 +82,16 @@ def model_of(architecture: Architecture, widths: Widths) -> Any:
 
 
 def _disturb(name: str, value: Any) -> None:
-    """What starts as zeros or ones no longer does, lest a mistake cancel."""
+    """Disturb tensors that start as zeros or ones, so that mistakes do not cancel."""
     if value.is_floating_point() and value.numel() > 1 and ("running_mean" in name or value.std() == 0):
         noise = torch.rand_like(value) * 0.1
         value.add_(noise if "running_var" in name else noise - 0.05)
 
 
 def _enlarge(name: str, value: Any) -> None:
-    """A matrix, convolution or normalization hands on what comes in at about its size: as models are made to be trained, biases drown small ones' inputs,
-    and attention is the same to all."""
+    """A matrix, convolution or normalization hands on what comes in at about its size: as models are made to
+    be trained, biases drown small ones' inputs, and attention is the same to all.
+    """
     many = value[0].numel() if name.endswith("weight") else value.shape[-1]
     size = value.square().mean().sqrt().item()
     value.mul_(max(1.0, many**-0.5 / size))
@@ -120,12 +129,16 @@ def _filled(kind: str, shape: list[int], widths: Widths, generator: Any) -> Any:
 
 
 def dims_of(architecture: Architecture, widths: Widths) -> dict[str, dict[int, str]]:
-    """The dynamic dimensions of the inputs, as `tw.compile` takes them. Samples and frames shrink on their way, to nothing if they are few."""
+    """The dynamic dimensions of the inputs, as `tw.compile` takes them. Samples and frames shrink on their
+    way, to nothing if they are few.
+    """
     ranges = {name: (min(found[:3]) // 2, 4 * max(found[:3])) for name, found in _sizes(architecture).items()}
     ranges |= {"batch": (1, 8), "sequence": (1, 128), "target": (1, 64)}
     ranges |= {name: (least, ranges[name][1]) for name, least in architecture.least.items()}
     found = {
-        name: {axis: f"{ranges[d][0]}<={d}<={ranges[d][1]}" for axis, d in enumerate(shape) if isinstance(d, str)}
+        name: {
+            axis: f"{ranges[d][0]}<={d}<={ranges[d][1]}" for axis, d in enumerate(shape) if isinstance(d, str)
+        }
         for name, (_, shape) in architecture.inputs(widths).items()
     }
     return {name: axes for name, axes in found.items() if axes}
@@ -136,11 +149,13 @@ def leaves(value: Any) -> list[Any]:
     return [x for x in _pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
 
 
-# -- Right or wrong ---------------------------------------------------------------------------------------------------------------------
+# -- Right or wrong ------------------------------------------------------------------------------------------
 
 
 def check(name: str, tell: Tell, native: bool = True) -> None:
-    """Tell what becomes of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by sizes, ``outcome``."""
+    """Tell what becomes of one small model: ``exported``, ``compiled`` (how), ``seconds``, ``errors`` by
+    sizes, ``outcome``.
+    """
     architecture = ARCHITECTURES[name]
     model = model_of(architecture, TINY)
     examples = [inputs_of(architecture, TINY, which) for which in range(3)]
@@ -156,7 +171,12 @@ def check(name: str, tell: Tell, native: bool = True) -> None:
         return
     theirs = _error(_seeded(program.module(), examples[0]), wanted[0])
     if _judged({"": theirs}) != "right":
-        tell({"exported": "no", "why": f"torch: the exported program gives other results than the model ({theirs})"})
+        tell(
+            {
+                "exported": "no",
+                "why": f"torch: the exported program gives other results than the model ({theirs})",
+            }
+        )
         _check_compile(model, examples, wanted, tell)
         return
     tell({"exported": exported} | ({"why": why} if why else {}))
@@ -166,7 +186,11 @@ def check(name: str, tell: Tell, native: bool = True) -> None:
         for name, axes in dims_of(architecture, TINY).items()
     }
     free = {name: axes for name, axes in free.items() if axes}
-    programs = [program, program] if exported == "dynamic" else [_export(model, e, free or None) for e in examples[1:]]
+    programs = (
+        [program, program]
+        if exported == "dynamic"
+        else [_export(model, e, free or None) for e in examples[1:]]
+    )
     errors, seconds, library, made = {}, 0.0, None, None
     for program, kwargs, want in zip(programs, examples[1:], wanted[1:], strict=True):
         if program is not made:
@@ -188,7 +212,7 @@ def _seeded(model: Any, kwargs: dict[str, Any]) -> list[Any]:
 
 
 def _interpreted(program: Any) -> Callable[..., list[Any]]:
-    """What the graph means: quick to have, and right unless its importing is wrong."""
+    """The graph run by the interpreter: fast to obtain, and right unless the import is wrong."""
     interpreter = Interpreter(import_torch(program))
     return lambda **kwargs: [
         torch.from_numpy(np.array(x)) for x in interpreter.run("main", [x.numpy() for x in kwargs.values()])
@@ -196,8 +220,9 @@ def _interpreted(program: Any) -> Callable[..., list[Any]]:
 
 
 def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tell) -> None:
-    """What Dynamo cannot trace, and what nobody imports, runs in torch between compiled parts: `graphs` counts the former's pieces, `in torch` names
-    the latter."""
+    """Compare ``torch.compile``; parts that Dynamo cannot trace or nobody imports run in torch. `graphs`
+    counts Dynamo's pieces, `in torch` names the operators without an importer.
+    """
     graphs = 0
 
     def backend(module: Any, inputs: Any) -> Any:
@@ -217,8 +242,13 @@ def _check_compile(model: Any, examples: list[Any], wanted: list[Any], tell: Tel
                 raise
             tell({"outcome": "not exported, nor traced by torch.compile"})
             return
-    left = sorted({name for w in told if isinstance(w.message, FallbackWarning) for name in w.message.operators})
-    tell({"through": "torch.compile", "errors": errors, "graphs": graphs} | ({"in torch": left} if left else {}))
+    left = sorted(
+        {name for w in told if isinstance(w.message, FallbackWarning) for name in w.message.operators}
+    )
+    tell(
+        {"through": "torch.compile", "errors": errors, "graphs": graphs}
+        | ({"in torch": left} if left else {})
+    )
     outcome = _judged(errors)
     if outcome != "right":
         torch._dynamo.reset()
@@ -242,7 +272,9 @@ def _is_traced(model: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _exported(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]]) -> tuple[str, str, Any]:
-    """``dynamic``, ``static`` or the dimensions that are dynamic, what torch says where not all are, and the program."""
+    """``dynamic``, ``static`` or the dimensions that are dynamic, what torch says where not all are, and the
+    program.
+    """
     try:
         program = _export(model, kwargs, dims)
     except CompileError as error:
@@ -257,7 +289,11 @@ def _exported(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]
     if not fixed:
         return "dynamic", "", program
     left = {text.split("<=")[1] for axes in dims.values() for text in axes.values()} - fixed
-    return " and ".join(sorted(left)) or "static", f"torch: traced for one {' and '.join(sorted(fixed))}", program
+    return (
+        " and ".join(sorted(left)) or "static",
+        f"torch: traced for one {' and '.join(sorted(fixed))}",
+        program,
+    )
 
 
 def _export(model: Any, kwargs: dict[str, Any], dims: dict[str, dict[int, str]] | None) -> Any:
@@ -269,8 +305,9 @@ def _described(kwargs: Mapping[str, Any]) -> str:
 
 
 def _error(found: list[Any], wanted: list[Any]) -> float | str:
-    """The largest error of any output, relative to its largest magnitude (at least a hundredth of the largest of all: a logit may cancel); text
-    where shapes or types differ."""
+    """The largest error of any output, relative to its largest magnitude (at least a hundredth of the largest
+    of all: a logit may cancel); text where shapes or types differ.
+    """
     if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in wanted]:
         return f"{[tuple(x.shape) for x in found]} instead of {[tuple(x.shape) for x in wanted]}"
     worst = 0.0
@@ -288,7 +325,9 @@ def _error(found: list[Any], wanted: list[Any]) -> float | str:
             return "NaN or infinity in other places"
         got, want = got[finite].double(), want[finite].double()
         if want.numel():
-            worst = max(worst, ((got - want).abs().max() / want.abs().max().clamp_min(max(least, 1e-6))).item())
+            worst = max(
+                worst, ((got - want).abs().max() / want.abs().max().clamp_min(max(least, 1e-6))).item()
+            )
     return float(f"{worst:.1e}")
 
 
@@ -303,11 +342,13 @@ def _line(error: BaseException) -> str:
     return str(error).splitlines()[0][:300] if str(error) else ""
 
 
-# -- Time -------------------------------------------------------------------------------------------------------------------------------
+# -- Time ----------------------------------------------------------------------------------------------------
 
 
 def measure(name: str, tell: Tell) -> None:
-    """Tell the median milliseconds of one model at real widths: ``tilewright``, ``eager`` and ``inductor`` take turns."""
+    """Tell the median milliseconds of one model at real widths: ``tilewright``, ``eager`` and ``inductor``
+    take turns.
+    """
     architecture = ARCHITECTURES[name]
     torch.set_num_threads(2)
     model = model_of(architecture, REAL)
@@ -342,11 +383,13 @@ def take_turns(engines: Mapping[str, Callable[[], object]]) -> dict[str, list[fl
     return times
 
 
-# -- Every model in a process -----------------------------------------------------------------------------------------------------------
+# -- Every model in a process --------------------------------------------------------------------------------
 
 
 def run(name: str, work: Callable[[str, Tell], None], seconds: float) -> Row:
-    """What `work` tells of a model; how it ended where it did not tell to the end. It may take `seconds` of the processor, and in all four times as long."""
+    """The messages of `work` about a model, and how it ended if it did not finish. It may use `seconds` of
+    processor time, and four times as many of wall time.
+    """
     here, there = get_context("fork").Pipe(duplex=False)
     process = get_context("fork").Process(target=_child, args=(there, name, work, seconds))
     process.start()
@@ -398,10 +441,16 @@ def _pending(document: Row, options: argparse.Namespace) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="architectures, whether or not the data has them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="architectures, whether or not the data has them"
+    )
     parser.add_argument("--family", default="")
-    parser.add_argument("--again", action="store_true", help="also what the data has, if it did not come out right")
+    parser.add_argument(
+        "--again", action="store_true", help="also what the data has, if it did not come out right"
+    )
     parser.add_argument("--time", action="store_true", help="measure those that came out right")
     parser.add_argument("--seconds", type=float, help="for one model (default: 240, with --time 900)")
     parser.add_argument(
@@ -427,7 +476,12 @@ def main() -> None:
             rows[name]["time"] = found
         else:
             kept = {"time": rows[name]["time"]} if "time" in rows.get(name, {}) else {}
-            rows[name] = {"family": ARCHITECTURES[name].family, "class": ARCHITECTURES[name].model, **found, **kept}
+            rows[name] = {
+                "family": ARCHITECTURES[name].family,
+                "class": ARCHITECTURES[name].model,
+                **found,
+                **kept,
+            }
         document |= {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "machine": f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores",

@@ -1,4 +1,6 @@
-"""JAX programs that train, transform functions, draw random numbers, and use JAX's linear algebra, sorting and indexing."""
+"""JAX programs that train, transform functions, draw random numbers, and use JAX's linear algebra, sorting
+and indexing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ SEED = np.int32(3)
 PLACES = np.array([3, 1, 3], np.int32)
 LABELS = np.array([0, 2, 1, 1, 0, 2], np.int32)
 
-# -- Training ----------------------------------------------------------------------------------------------------------------------
+# -- Training ------------------------------------------------------------------------------------------------
 
 PARAMETERS = {"w": normal(4, 8), "b": normal(8), "out": normal(8, 3)}
 ZEROS = jax.tree.map(np.zeros_like, PARAMETERS)
@@ -44,7 +46,7 @@ def adam_step(p, first, second, count, x, labels):
     return p, first, second, count
 
 
-# -- Transformations ---------------------------------------------------------------------------------------------------------------
+# -- Transformations -----------------------------------------------------------------------------------------
 
 
 @program(normal(5, 3, 3))
@@ -54,7 +56,9 @@ def mapped_inverse(x):
 
 @program(normal(7, 3))
 def mapped_rows(x):
-    return lax.map(lambda row: jnp.cumsum(row) * row.sum(), x), lax.map(lambda row: jnp.sin(row).sum(), x, batch_size=3)
+    return lax.map(lambda row: jnp.cumsum(row) * row.sum(), x), lax.map(
+        lambda row: jnp.sin(row).sum(), x, batch_size=3
+    )
 
 
 @program(normal(9, 3), normal(9, 3))
@@ -68,7 +72,12 @@ def jacobians(x):
     def f(a):
         return jnp.tanh(a).sum(0)
 
-    return jax.jacfwd(f)(x), jax.jacrev(f)(x), jax.hessian(lambda a: (a**3).sum())(x[0]), jax.jvp(f, (x,), (x,))
+    return (
+        jax.jacfwd(f)(x),
+        jax.jacrev(f)(x),
+        jax.hessian(lambda a: (a**3).sum())(x[0]),
+        jax.jvp(f, (x,), (x,)),
+    )
 
 
 @program(normal(4, 3), normal(3))
@@ -76,13 +85,15 @@ def rematerialized(x, w):
     return jax.checkpoint(lambda w: jnp.sin(jnp.sin(x @ w)))(w)
 
 
-# -- Windows, sorting, places ------------------------------------------------------------------------------------------------------
+# -- Windows, sorting, places --------------------------------------------------------------------------------
 
 
 @program(normal(2, 9, 9, 3), backward=False)
 def windows(x):
     spread = ((0, 0), (1, 1), (1, 1), (0, 0))
-    dilated = lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), spread, window_dilation=(1, 2, 2, 1))
+    dilated = lax.reduce_window(
+        x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), spread, window_dilation=(1, 2, 2, 1)
+    )
     other = lax.reduce_window(x[0, :, :, 0], -jnp.inf, jnp.logaddexp, (3, 2), (1, 1), "VALID")
     return dilated, other, lax.reduce_window(x[0, :, :, 0], 1.0, lax.mul, (3, 1), (2, 1), "SAME")
 
@@ -129,7 +140,7 @@ def resized(x):
     )
 
 
-# -- Random numbers ----------------------------------------------------------------------------------------------------------------
+# -- Random numbers ------------------------------------------------------------------------------------------
 
 
 @program(SEED, normal(4, 6), backward=False)
@@ -148,7 +159,11 @@ def distributions(seed, logits):
 @program(SEED, backward=False)
 def rejection_sampling(seed):
     a, b, c = jax.random.split(jax.random.key(seed), 3)
-    return jax.random.gamma(a, 2.5, (6,)), jax.random.poisson(b, 3.5, (6,)), jax.random.dirichlet(c, jnp.ones(3))
+    return (
+        jax.random.gamma(a, 2.5, (6,)),
+        jax.random.poisson(b, 3.5, (6,)),
+        jax.random.dirichlet(c, jnp.ones(3)),
+    )
 
 
 @program(SEED, normal(10, 2), backward=False)
@@ -157,7 +172,7 @@ def generator_of_the_hardware(seed, x):
     return jax.random.normal(a, (3, 5)), jax.random.permutation(b, x)
 
 
-# -- Linear algebra ----------------------------------------------------------------------------------------------------------------
+# -- Linear algebra ------------------------------------------------------------------------------------------
 
 
 @program(normal(6, 4))
@@ -193,10 +208,14 @@ def complex_systems(a, b, c):
     z, right = lax.complex(a, b), lax.complex(c, c[::-1])
     hermitian = z @ z.conj().T + jnp.eye(5)
     factor = jnp.linalg.cholesky(hermitian)
-    return factor, jax.scipy.linalg.cho_solve((factor, True), right), jnp.linalg.solve(z + 3 * jnp.eye(5), right)
+    return (
+        factor,
+        jax.scipy.linalg.cho_solve((factor, True), right),
+        jnp.linalg.solve(z + 3 * jnp.eye(5), right),
+    )
 
 
-# -- Others ------------------------------------------------------------------------------------------------------------------------
+# -- Others --------------------------------------------------------------------------------------------------
 
 
 @program(normal(3, 4))

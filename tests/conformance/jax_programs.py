@@ -1,10 +1,11 @@
-"""JAX programs (those of `jax_library` too), and the gradient of each: exported, compiled, run, compared with JAX.
+"""JAX programs (those of `jax_library` too), and the gradient of each: exported, compiled, run, compared with
+JAX.
 
     python -m tests.conformance.jax_programs                    # all; brings jax_programs.json up to date
     python -m tests.conformance.jax_programs --interpret --only attention
 
-A gradient is that of the sum of all results' squares (of their parts, where they are complex) by the program's float inputs; a program whose results are
-whole numbers has none.
+A gradient is that of the sum of all results' squares (of their parts, where they are complex) by the
+program's float inputs; a program whose results are whole numbers has none.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from .jax_table import FORWARD_ONLY, PROGRAMS, normal, program
 
 DATA = Path(__file__).with_suffix(".json")
 TOLERANCE = 2e-5
-"""Of the largest number of a result."""
+"""Relative to the largest number of a result."""
 
 
-# -- Networks ----------------------------------------------------------------------------------------------------------------------
+# -- Networks ------------------------------------------------------------------------------------------------
 
 
 @program(normal(3, 8), normal(8, 16), normal(16, 4))
@@ -88,7 +89,9 @@ def rope(x):
     place = jnp.arange(5)[:, None, None]
     angle = place * 10000 ** (-jnp.arange(4) / 4)
     a, b = jnp.split(x, 2, -1)
-    return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), a * jnp.sin(angle) + b * jnp.cos(angle)], -1)
+    return jnp.concatenate(
+        [a * jnp.cos(angle) - b * jnp.sin(angle), a * jnp.sin(angle) + b * jnp.cos(angle)], -1
+    )
 
 
 @program(normal(4, 6), normal(6), normal(6))
@@ -113,7 +116,7 @@ def mixture_of_experts(x, router, experts):
     return jnp.einsum("tk,tkd->td", weights, jnp.einsum("td,tkde->tke", x, experts[chosen]))
 
 
-# -- Loops and branches ------------------------------------------------------------------------------------------------------------
+# -- Loops and branches --------------------------------------------------------------------------------------
 
 
 @program(normal(5, 2, 3), normal(3, 4), normal(4, 4))
@@ -168,7 +171,7 @@ def checkpointed(x):
     return jax.checkpoint(lambda x: jnp.sin(jnp.sin(x @ x)))(x)
 
 
-# -- Order, places -----------------------------------------------------------------------------------------------------------------
+# -- Order, places -------------------------------------------------------------------------------------------
 
 
 @program(normal(4, 7))
@@ -223,7 +226,7 @@ def movement(x):
     return padded, jnp.roll(x, 2, 1), jnp.flip(x, 0), jnp.tile(x, (2, 1)), jnp.repeat(x, 2, 1), jnp.tril(x)
 
 
-# -- Numbers -----------------------------------------------------------------------------------------------------------------------
+# -- Numbers -------------------------------------------------------------------------------------------------
 
 
 @program(normal(3, 4))
@@ -241,7 +244,11 @@ def hyperbolic(x):
 def random_numbers(key, x):
     a, b = jax.random.split(key)
     kept = jax.random.bernoulli(b, 0.7, (4, 6))
-    return jax.random.normal(a, (4, 6)) * x + kept * x, jax.random.randint(a, (4,), 0, 10), jax.random.permutation(b, x)
+    return (
+        jax.random.normal(a, (4, 6)) * x + kept * x,
+        jax.random.randint(a, (4,), 0, 10),
+        jax.random.permutation(b, x),
+    )
 
 
 @program(normal(3, 16))
@@ -261,7 +268,7 @@ def bits(x):
     return lax.population_count(x), lax.clz(x), x >> 3, x ^ (x << 7), lax.bitcast_convert_type(x, jnp.float32)
 
 
-# -- Linear algebra ----------------------------------------------------------------------------------------------------------------
+# -- Linear algebra ------------------------------------------------------------------------------------------
 
 
 @program(normal(2, 5, 5))
@@ -287,7 +294,7 @@ def determinant(a):
     return jnp.linalg.slogdet(a + 2 * jnp.eye(5)), jnp.linalg.inv(a + 4 * jnp.eye(5))
 
 
-# -- Running them ------------------------------------------------------------------------------------------------------------------
+# -- Running them --------------------------------------------------------------------------------------------
 
 
 def gradient(name: str) -> Callable[..., Any] | None:
@@ -342,7 +349,7 @@ def _interpreted(exported: Any, inputs: list[Any]) -> list[Any]:
 
 
 def outcomes(only: str, native: bool) -> Iterator[tuple[str, str]]:
-    """Of programs whose names contain `only`, and of their gradients."""
+    """Outcomes of programs whose names contain `only`, and of their gradients."""
     for name, (function, args) in PROGRAMS.items():
         if only in name:
             yield name, outcome(function, args, native)
@@ -352,8 +359,12 @@ def outcomes(only: str, native: bool) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="programs whose name contains this; the data is left alone")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", help="programs whose name contains this; the data is left alone"
+    )
     parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled")
     options = parser.parse_args()
     found = {}

@@ -1,8 +1,9 @@
 """Damaged and hostile model files: each must be refused with a clear error, or compile.
 
-`python -m tests.conformance.mutated_files` makes 700 mutations of small ONNX, ``.pt2`` and StableHLO files (mutation `n` depends on its number only) and
-imports each, and compiles what passes, in a process of its own with limits on memory and time. Bad outcomes: a crash, a hang, much memory, an
-error of the compiler itself, a file read outside of the model's folder, code run. The outcomes are kept in ``mutated_files.json``.
+`python -m tests.conformance.mutated_files` makes 700 mutations of small ONNX, ``.pt2`` and StableHLO files
+(mutation `n` depends on its number only) and imports each, and compiles what passes, in a process of its own
+with limits on memory and time. Bad outcomes: a crash, a hang, much memory, an error of the compiler itself, a
+file read outside of the model's folder, code run. The outcomes are kept in ``mutated_files.json``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ SECONDS = 60
 
 
 def outcome(mutation: Mutation, native: bool = True) -> str:
-    """``compiled``, ``refused: ...``, or what is wrong: ``BAD: ...``. Runs in a child process (forked: the frameworks are loaded once)."""
+    """``compiled``, ``refused: ...``, or what is wrong: ``BAD: ...``. Runs in a child process (forked: the
+    frameworks are loaded once).
+    """
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "model"
         folder.mkdir()
@@ -78,13 +81,17 @@ def _attempt(path: Path, outside: Path, native: bool) -> str:
     home = str(outside.resolve())
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(args[0], str) and os.path.realpath(args[0]).startswith((home, "/etc/")):
+        if (
+            event == "open"
+            and isinstance(args[0], str)
+            and os.path.realpath(args[0]).startswith((home, "/etc/"))
+        ):
             if not args[0].startswith("/etc/"):
                 seen.append(args[0])
 
     sys.addaudithook(hook)
     import tilewright as tw
-    from tilewright.compiler import import_model
+    from tilewright.driver.frontend_registry import import_model
 
     try:
         with warnings.catch_warnings():
@@ -103,7 +110,7 @@ def _attempt(path: Path, outside: Path, native: bool) -> str:
 
 
 def _wait(child: int, read: int) -> str:
-    """What the child wrote, or how it ended."""
+    """The child's output, or how it ended."""
     ready, _, _ = select.select([read], [], [], SECONDS)
     if not ready:
         os.kill(child, signal.SIGKILL)
@@ -119,10 +126,16 @@ def _wait(child: int, read: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--only", type=int, nargs="*", help="mutations of these numbers; the data is left alone")
-    parser.add_argument("--import-only", action="store_true", help="without compiling; the data is left alone")
+    parser.add_argument(
+        "--only", type=int, nargs="*", help="mutations of these numbers; the data is left alone"
+    )
+    parser.add_argument(
+        "--import-only", action="store_true", help="without compiling; the data is left alone"
+    )
     parser.add_argument("--fresh", action="store_true", help="also those that the data has")
     options = parser.parse_args()
     load_frameworks()
@@ -162,7 +175,8 @@ def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {platform.system()}",
         "counts": _counts(rows),
         "mutations": [
-            {**r, "outcome": r["outcome"].splitlines()[0][:160]} for r in sorted(rows, key=lambda r: r["number"])
+            {**r, "outcome": r["outcome"].splitlines()[0][:160]}
+            for r in sorted(rows, key=lambda r: r["number"])
         ],
     }
 

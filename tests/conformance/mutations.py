@@ -1,4 +1,6 @@
-"""The base files and the ways in which `mutated_files` damages them. A mutation follows from its number alone."""
+"""The base files and the ways in which `mutated_files` damages them. A mutation follows from its number
+alone.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,20 @@ from . import stablehlo_mutations as stablehlo
 
 HEADER = '<ir_version: 10, opset_import: ["": 18, "local": 1]>'
 TEXTS = {
-    "mlp": " main (float[n, 8] x) => (float[n, 4] y) <float[8, 4] w, float[4] b> { h = MatMul(x, w) s = Add(h, b) r = Relu(s) y = Softmax<axis = -1>(r) }",
+    "mlp": (
+        " main (float[n, 8] x) => (float[n, 4] y) <float[8, 4] w, float[4] b> "
+        "{ h = MatMul(x, w) s = Add(h, b) r = Relu(s) y = Softmax<axis = -1>(r) }"
+    ),
     "conv": " main (float[1, 3, 8, 8] x) => (float[1, 4, 4, 4] y) <float[4, 3, 3, 3] w, float[4] b> "
     "{ c = Conv<pads = [1, 1, 1, 1]>(x, w, b) y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c) }",
     "shapes": " main (float[n, 6] x) => (float[m, 2, 3] y, float[k] z) <int64[3] t, int64[1] one> "
-    "{ s = Shape(x) q = Slice(s, one, two) r = Concat<axis = 0>(q, t) u = ConstantOfShape(one) e = Expand(u, s) v = Add(x, e) "
+    "{ s = Shape(x) q = Slice(s, one, two) r = Concat<axis = 0>(q, t) u = ConstantOfShape(one) e = Expand(u, s) v = Add(x, e) "  # noqa: E501
     "y = Reshape(v, t) f = Flatten<axis = 0>(v) z = Squeeze(f, zero) }",
-    "branch": " main (float[4] x, bool c) => (float[4] y) { y = If(c) <then_branch = a () => (float[4] p) { p = Relu(x) }, "
+    "branch": " main (float[4] x, bool c) => (float[4] y) { y = If(c) <then_branch = a () => (float[4] p) { p = Relu(x) }, "  # noqa: E501
     "else_branch = b () => (float[4] q) { h = Neg(x) q = Exp(h) }> }",
     "function": " main (float[4, 4] x) => (float[4, 4] y) { h = local.twice(x) y = local.twice(h) } "
     '<domain: "local", opset_import: ["": 18, "local": 1]> twice (a) => (c) { b = Relu(a) c = Add(b, b) }',
-    "gather": " main (int64[n] i) => (float[n, 4] y) <float[16, 4] w> { e = Gather(w, i) t = Transpose<perm = [1, 0]>(e) u = Transpose<perm = [1, 0]>(t) "
+    "gather": " main (int64[n] i) => (float[n, 4] y) <float[16, 4] w> { e = Gather(w, i) t = Transpose<perm = [1, 0]>(e) u = Transpose<perm = [1, 0]>(t) "  # noqa: E501
     "m = ReduceMean<keepdims = 1>(u) y = Sub(u, m) }",
 }
 HOSTILE = (-1, 0, -(2**31), 2**31, 2**40, 2**62, -(2**63), 2**63 - 1, 7)
@@ -52,10 +57,14 @@ class Mutation:
 
     @staticmethod
     def numbered(number: int) -> Mutation:
-        """First each constructed file once, then the random kinds, each on every base, in turn: ONNX and ``.pt2``, from `STABLEHLO` on StableHLO."""
+        """First each constructed file once, then the random kinds, each on every base, in turn: ONNX and
+        ``.pt2``, from `STABLEHLO` on StableHLO.
+        """
         if number >= STABLEHLO:
             known = [("stablehlo", kind) for kind in stablehlo.BUILT]
-            others = [(f"{base}.mlir", kind) for kind in (*stablehlo.TEXT, *BYTES) for base in stablehlo.PROGRAMS]
+            others = [
+                (f"{base}.mlir", kind) for kind in (*stablehlo.TEXT, *BYTES) for base in stablehlo.PROGRAMS
+            ]
             others += [(f"{base} bytecode", kind) for kind in BYTES for base in stablehlo.PROGRAMS]
             number_there = number - STABLEHLO
             at = number_there - len(known)
@@ -69,7 +78,9 @@ class Mutation:
 
 
 def make(mutation: Mutation, folder: Path, outside: Path) -> Path:
-    """Write the mutated file, and what belongs to it, into `folder`; `outside` holds ``secret.bin``, and would get a ``canary``."""
+    """Write the mutated file, and what belongs to it, into `folder`; `outside` holds ``secret.bin``, and
+    would get a ``canary``.
+    """
     rng = random.Random(mutation.number)
     if mutation.number >= STABLEHLO:
         path = folder / "model.mlir"
@@ -100,7 +111,7 @@ def _stablehlo(rng: random.Random, mutation: Mutation) -> bytes:
     return BYTES[mutation.kind](rng, data)
 
 
-# -- ONNX ----------------------------------------------------------------------------------------------------------------------------
+# -- ONNX ----------------------------------------------------------------------------------------------------
 
 
 def base_model(name: str) -> Any:
@@ -278,10 +289,17 @@ GENERAL_ONNX: dict[str, Callable[[random.Random, Any], bytes]] = {
 }
 
 
-def _model(nodes: list[Any], initializers: Any = (), functions: Any = (), sparse: Any = (), shape: Any = (4,)) -> Any:
+def _model(
+    nodes: list[Any], initializers: Any = (), functions: Any = (), sparse: Any = (), shape: Any = (4,)
+) -> Any:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        nodes, "g", [value("x", 1, shape)], [value("y", 1, None)], initializers, sparse_initializer=list(sparse)
+        nodes,
+        "g",
+        [value("x", 1, shape)],
+        [value("y", 1, None)],
+        initializers,
+        sparse_initializer=list(sparse),
     )
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("f", 1)]
     return helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=10)
@@ -315,8 +333,13 @@ def _many_calls(rng: random.Random, folder: Path, outside: Path) -> Any:
 
 
 def _standard_name(rng: random.Random, folder: Path, outside: Path) -> Any:
-    """A function that is called like an operator, in terms of an operator that the standard expresses through it."""
-    body = [helper.make_node("MeanVarianceNormalization", ["a"], ["c"]), helper.make_node("Sub", ["c", "b"], ["d"])]
+    """A function that is called like an operator, in terms of an operator that the standard expresses through
+    it.
+    """
+    body = [
+        helper.make_node("MeanVarianceNormalization", ["a"], ["c"]),
+        helper.make_node("Sub", ["c", "b"], ["d"]),
+    ]
     function = helper.make_function("", "Sub", ["a", "b"], ["d"], body, [helper.make_opsetid("", 18)])
     return _model([helper.make_node("Sub", ["x", "x"], ["y"])], functions=[function], shape=(1, 2, 3, 4))
 
@@ -388,7 +411,8 @@ def _operator(op: str, *values: Any, **attributes: Any) -> Callable[[random.Rand
         names = ["x" if v is None else f"v{k}" for k, v in enumerate(values)]
         constants = [numpy_helper.from_array(v, f"v{k}") for k, v in enumerate(values) if v is not None]
         return _model(
-            [helper.make_node(op, names, ["t"], **attributes), helper.make_node("Identity", ["t"], ["y"])], constants
+            [helper.make_node(op, names, ["t"], **attributes), helper.make_node("Identity", ["t"], ["y"])],
+            constants,
         )
 
     return build
@@ -445,7 +469,10 @@ BUILT: dict[str, Callable[[random.Random, Path, Path], Any]] = {
     "one hot": _operator("OneHot", _ints(1), np.array(2**42), np.array([0.0, 1.0], np.float32)),
     "eye": _operator("EyeLike", np.zeros((2**15, 2**15), np.bool_)[:1], dtype=1),
     "resize": _operator(
-        "Resize", np.ones((1, 1, 4, 4), np.float32), np.zeros(0, np.float32), np.array([1, 1, 1e9, 1e9], np.float32)
+        "Resize",
+        np.ones((1, 1, 4, 4), np.float32),
+        np.zeros(0, np.float32),
+        np.array([1, 1, 1e9, 1e9], np.float32),
     ),
     "window": _operator("HannWindow", np.array(2**40)),
     "permutation": _operator("Transpose", None, perm=[0, 0, 5]),
@@ -458,7 +485,7 @@ BUILT: dict[str, Callable[[random.Random, Path, Path], Any]] = {
     "reshape": _operator("Reshape", None, _ints(2**62, 4, -1)),
 }
 
-# -- PyTorch -------------------------------------------------------------------------------------------------------------------------
+# -- PyTorch -------------------------------------------------------------------------------------------------
 
 PROGRAMS = ("mlp.pt2", "dynamic.pt2")
 
@@ -503,7 +530,9 @@ def _document(members: dict[str, bytes], end: str, change: Callable[[Any], None]
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:
     """All places of a JSON document: (container, key)."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    keys = (
+        list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    )
     return [(value, k) for k in keys] + [e for k in keys for e in _entries(value[k])]
 
 
@@ -558,7 +587,7 @@ class _Canary:
 
 
 def _evil(canary: str) -> bytes:
-    """What ``torch.save`` would write of an object that runs code when it is read."""
+    """The file that ``torch.save`` would write for an object that runs code when it is read."""
     import torch
 
     buffer = io.BytesIO()
@@ -590,7 +619,9 @@ def _pickled_constant(prefix: str) -> Callable[[dict[str, bytes], str], None]:
             }
 
         folder = _member(members, "model_constants_config.json").rpartition("/")[0]
-        members[f"{folder}/{prefix}0"] = pickle.dumps(_Canary(canary)) if prefix.startswith("opaque") else _evil(canary)
+        members[f"{folder}/{prefix}0"] = (
+            pickle.dumps(_Canary(canary)) if prefix.startswith("opaque") else _evil(canary)
+        )
         _document(members, "model_constants_config.json", change)
 
     return attack

@@ -1,4 +1,6 @@
-"""Which of NumPy's functions take `tw.Tensor`: ``python -m tests.conformance.numpy_names`` writes numpy_names.json."""
+"""Which of NumPy's functions take `tw.Tensor`: ``python -m tests.conformance.numpy_names`` writes
+numpy_names.json.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def outcome() -> dict[str, Any]:
     """How many of the functions that others may implement are there, and the names of those that are not."""
     functions = {
         f"linalg.{f.__name__}" if f.__module__ == "numpy.linalg" else f.__name__: f
-        for f in (*overrides.get_overridable_numpy_array_functions(), *overrides.get_overridable_numpy_ufuncs())
+        for f in (
+            *overrides.get_overridable_numpy_array_functions(),
+            *overrides.get_overridable_numpy_ufuncs(),
+        )
         if f is getattr(np, f.__name__, None) or f is getattr(np.linalg, f.__name__, None)
     }
     lacks = sorted(name for name, f in functions.items() if not tw.Tensor.implements(f))

@@ -1,4 +1,6 @@
-"""The ONNX suite's cases of random numbers: their data is one draw of NumPy's, which no other generator repeats, so the distribution is compared."""
+"""The ONNX suite's cases of random numbers: their data is one draw of NumPy's, which no other generator
+repeats, so the distribution is compared.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def draws(model: Any) -> bool:
 
 
 def distribution(model: Any, inputs: list[Any], found: list[Any]) -> str:
-    """What is wrong with the results of one drawing operator; "" where they are distributed as they should be."""
+    """A description of what is wrong with the results of a drawing operator; "" if their distribution is
+    right.
+    """
     y = np.asarray(found[0], np.float64)
     x = np.asarray(inputs[0], np.float64)
     if any(n.op_type == "Dropout" for n in model.graph.node):

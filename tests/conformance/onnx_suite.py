@@ -1,12 +1,15 @@
 """The tests that the onnx package bundles (``onnx.backend.test``): nodes, small models, exports of PyTorch.
 
-    python -m tests.conformance.onnx_suite                # all, compiled and run natively; brings onnx_suite.json up to date
+    python -m tests.conformance.onnx_suite
     python -m tests.conformance.onnx_suite --only gridsample --interpret
     python -m tests.conformance.onnx_suite --without-examples
 
-A case's inputs are given to the compiler as examples: where a value has to be known when a model is compiled (the axes that are squeezed), it
-compiles for that value and the run compares it. Without examples, everything that depends on such a value is left to the run, or refused.
-Results are compared as the suite does, with its tolerances.
+The first command compiles all tests, runs them natively and updates ``onnx_suite.json``.
+
+A case's inputs are given to the compiler as examples: where a value has to be known when a model is compiled
+(the axes that are squeezed), it compiles for that value and the run compares it. Without examples, everything
+that depends on such a value is left to the run, or refused. Results are compared as the suite does, with its
+tolerances.
 """
 
 from __future__ import annotations
@@ -48,10 +51,14 @@ CHUNK = 16
 _OTHER, _NUMBERS = _VALUES = ("other values", "numbers differ")
 
 ROUNDING = {"test_dft_inverse": 2e-7, "test_dft_inverse_opset19": 2e-7}
-"""Absolute tolerance of cases whose expected results are rounding errors of that size where the exact result is 0 (elements up to 54)."""
+"""Absolute tolerance of cases whose expected results are rounding errors of that size where the exact result
+is 0 (elements up to 54).
+"""
 
 HALF_RTOL = 1e-2
-"""For results of 16 bits and fewer: the suite's were rounded after every step of a composed formula, ours once."""
+"""For results of 16 bits and fewer: the suite's were rounded after every step of a composed formula, ours
+once.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Case:
 
     @property
     def opset(self) -> str:
-        """Of the model: "18", or the other domain it uses alone."""
+        """The model's opset: "18", or the other domain that it uses alone."""
         found = {e.domain: e.version for e in self.model.opset_import}
         return str(found.get("", found.get("ai.onnx", next(iter(found), "?"))))
 
@@ -134,19 +141,26 @@ def _read(path: Path, type_: Any) -> Any:
 
 
 def outcome(case: Case, native: bool, examples: bool = True) -> str:
-    """``pass``; ``drawn: ...`` where only random numbers differ; ``refused: ...`` with the reason; or what is wrong."""
+    """``pass``; ``drawn: ...`` where only random numbers differ; ``refused: ...`` with the reason; or what is
+    wrong.
+    """
     try:
         for inputs, expected in case.data_sets:
             found = (_compiled if native else _interpreted)(case.model, inputs, inputs if examples else None)
             if len(found) != len(expected):
                 return f"{len(found)} results instead of {len(expected)}"
-            problems = [d for want, got in zip(expected, found, strict=True) if (d := _difference(case, want, got))]
+            problems = [
+                d for want, got in zip(expected, found, strict=True) if (d := _difference(case, want, got))
+            ]
             if problems and draws(case.model) and set(problems) <= {*_VALUES}:
                 return distribution(case.model, inputs, found) or DRAWN
             if problems:
                 return problems[0]
     except UnsupportedOperatorError as error:
-        return f"refused: {'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+        return (
+            "refused: "
+            f"{'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+        )
     except CompileError as error:
         return f"refused: {str(error).splitlines()[0]}"
     except Exception as error:  # the outcome of the case, told in the table
@@ -167,7 +181,11 @@ def _compiled(model: Any, inputs: list[Any], examples: list[Any] | None) -> list
 def _interpreted(model: Any, inputs: list[Any], examples: list[Any] | None) -> list[Any]:
     module = import_onnx(model, None, examples)
     verify(module)
-    nested = Nested(*module.symbol("main").attributes["nested"]) if module.symbol("main").attributes["nested"] else None
+    nested = (
+        Nested(*module.symbol("main").attributes["nested"])
+        if module.symbol("main").attributes["nested"]
+        else None
+    )
     if module.symbol("main").seed:
         inputs = [*inputs, np.array(1, np.int64)]
     found = Interpreter(module).run("main", inputs if nested is None else nested.flatten(inputs, {}))
@@ -197,7 +215,9 @@ def _difference(case: Case, want: Any, got: Any) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="cases whose name contains this; the data is left alone")
     parser.add_argument(
         "--interpret",
@@ -258,7 +278,9 @@ def _document(found: dict[str, dict[str, str]]) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {platform.system()}",
         "onnx": onnx.__version__,
         "wider_tolerance": {
-            "of 16 bits and fewer": f"rtol {HALF_RTOL}: the suite rounds after every step of a composed formula",
+            "of 16 bits and fewer": (
+                f"rtol {HALF_RTOL}: the suite rounds after every step of a composed formula"
+            ),
             **{
                 name: f"atol {atol}: the expected result has rounding where the exact one is 0"
                 for name, atol in ROUNDING.items()

@@ -1,12 +1,17 @@
-"""PyTorch's operator database (``op_db`` of OpInfo): each operator's samples exported, compiled, compared with eager torch.
+"""PyTorch's operator database (``op_db`` of OpInfo): each operator's samples exported, compiled, compared
+with eager torch.
 
-    python -m tests.conformance.opinfo_suite                        # float32, compiled, run natively; brings opinfo_suite.json up to date
+    python -m tests.conformance.opinfo_suite
     python -m tests.conformance.opinfo_suite --dtype int64 --interpret --only scatter
 
-A sample becomes a module whose tensors are inputs and whose other arguments are constants. One that ``torch.export`` refuses is counted apart.
-Results are compared with torch's tolerances for the element type, widened where the operator's OpInfo does so, and after what OpInfo does to
-results that are not unique (the signs of eigenvectors); where both differ from float64's result, ours may be off by twice as much. Each operator runs in a process of its own: a sample that crashes or takes too long is told
-as such. Outcomes go to a journal as they come; a run goes on where the one before was stopped.
+The first command compiles all samples in float32, runs them natively and updates ``opinfo_suite.json``.
+
+A sample becomes a module whose tensors are inputs and whose other arguments are constants. One that
+``torch.export`` refuses is counted apart. Results are compared with torch's tolerances for the element type,
+widened where the operator's OpInfo does so, and after what OpInfo does to results that are not unique (the
+signs of eigenvectors); where both differ from float64's result, ours may be off by twice as much. Each
+operator runs in a process of its own: a sample that crashes or takes too long is told as such. Outcomes go to
+a journal as they come; a run goes on where the one before was stopped.
 """
 
 from __future__ import annotations
@@ -51,13 +56,15 @@ RANDOM = frozenset(
     nn.functional.feature_alpha_dropout.with_train nn.functional.rrelu
     nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d""".split()
 )
-"""Operators that draw random numbers, which are others than torch's under every seed: compared likewise. What they are distributed like
-`tests/frontends/torch/test_random.py` checks."""
+"""Operators that draw random numbers. They differ from torch's under every seed, so only types and shapes are
+compared; `tests/frontends/torch/test_random.py` checks their distributions.
+"""
 
 
 PLACES = {"argsort": 0, "sort": 0, "kthvalue": 1, "topk": 1, "mode": 0, "median": 0, "nanmedian": 0}
-"""Operators that tell places of elements along a dimension, and the position of that dimension among the arguments after the input: of equal
-elements any place will do, unless the sample asks for a stable order."""
+"""Operators that tell places of elements along a dimension, and the position of that dimension among the
+arguments after the input: of equal elements any place will do, unless the sample asks for a stable order.
+"""
 
 
 class Sample(torch.nn.Module):
@@ -111,7 +118,9 @@ def samples_of(name: str, dtype: str, count: int) -> list[Any]:
 
 
 def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> Iterator[str]:
-    """``pass``, ``not exported: ...``, ``refused: ...`` with the reason, or what is wrong, of an operator's samples from the `first` on."""
+    """``pass``, ``not exported: ...``, ``refused: ...`` with the reason, or what is wrong, of an operator's
+    samples from the `first` on.
+    """
     op = operators(dtype)[name]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -126,8 +135,9 @@ def outcomes(name: str, first: int, dtype: str, samples: int, native: bool) -> I
 
 
 def elements_at(sample: Any, position: int, result: Any) -> Any:
-    """A result whose last tensor tells places along a dimension, with the elements found there instead, and with the places in order where
-    they are all there are."""
+    """A result whose last tensor tells places along a dimension, with the elements found there instead, and
+    with the places in order where they are all there are.
+    """
     *values, places = result if isinstance(result, (tuple, list)) else (result,)
     if not sample.input.ndim or not values and places.shape != sample.input.shape:  # a lone median
         return result
@@ -156,7 +166,10 @@ def _outcome(
     try:
         found = _compiled(program, module) if native else _interpreted(program, module)
     except UnsupportedOperatorError as error:
-        return f"refused: {'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+        return (
+            "refused: "
+            f"{'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+        )
     except CompileError as error:
         return f"refused: {first_line(error)}"
     except Exception as error:  # the outcome, told in the table
@@ -164,11 +177,14 @@ def _outcome(
     if len(found) != len(wanted):
         return f"{len(found)} results instead of {len(wanted)}"
     if structure.num_leaves == len(wanted):
-        found, wanted = (_pytree.tree_leaves(unique(_pytree.tree_unflatten(x, structure))) for x in (found, wanted))
+        found, wanted = (
+            _pytree.tree_leaves(unique(_pytree.tree_unflatten(x, structure))) for x in (found, wanted)
+        )
     if len(found) != len(wanted):
         return f"{len(found)} comparable results instead of {len(wanted)}"
     problem = next(
-        (d for got, want in zip(found, wanted, strict=True) if (d := difference(got, want, unset, limits))), "pass"
+        (d for got, want in zip(found, wanted, strict=True) if (d := difference(got, want, unset, limits))),
+        "pass",
     )
     if problem != "pass" and nearer(found, wanted, _exact(module, unique)):
         return "pass"
@@ -208,7 +224,10 @@ def first_line(error: Exception) -> str:
 def _compiled(program: Any, module: Sample) -> list[Any]:
     with tw.compile(program, cache=False) as library:
         found = library(*_copies(module))
-    return [x if isinstance(x, torch.Tensor) else _tensor(x) for x in (found if isinstance(found, tuple) else (found,))]
+    return [
+        x if isinstance(x, torch.Tensor) else _tensor(x)
+        for x in (found if isinstance(found, tuple) else (found,))
+    ]
 
 
 def _interpreted(program: Any, module: Sample) -> list[Any]:
@@ -230,7 +249,9 @@ def _tensor(x: Any) -> Any:
 
 
 def difference(got: Any, want: Any, unset: bool, limits: tuple[float | None, float | None]) -> str:
-    got = got if isinstance(want, torch.Tensor) else got.to(torch.as_tensor(want).dtype)  # a number is Python's
+    got = (
+        got if isinstance(want, torch.Tensor) else got.to(torch.as_tensor(want).dtype)
+    )  # a number is Python's
     want = torch.as_tensor(want)
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"wrong: got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
@@ -244,7 +265,9 @@ def difference(got: Any, want: Any, unset: bool, limits: tuple[float | None, flo
 
 
 def nearer(found: list[Any], wanted: list[Any], exact: list[Any]) -> bool:
-    """Whether all of `found` lies at most twice as far from the float64 result as eager's does, or is right where eager's is not finite."""
+    """Whether all of `found` lies at most twice as far from the float64 result as eager's does, or is right
+    where eager's is not finite.
+    """
     wanted = [None if x is None else torch.as_tensor(x) for x in wanted]
     if [x is None for x in found] != [x is None for x in exact]:
         return False
@@ -277,10 +300,12 @@ def _error(got: Any, want: Any) -> str:
     return f"differs by up to {off.max().item() if off.numel() else 0:.2g}"
 
 
-# -- Every operator in a process ------------------------------------------------------------------------------------------------------
+# -- Every operator in a process -----------------------------------------------------------------------------
 
 
-def run_all(names: Sequence[str], judge: Work[str], processes: int, limits: Limits) -> Iterator[tuple[str, list[str]]]:
+def run_all(
+    names: Sequence[str], judge: Work[str], processes: int, limits: Limits
+) -> Iterator[tuple[str, list[str]]]:
     """The outcomes that `judge` gives of operators, as they end."""
     torch.set_num_threads(1)
     for warm in ("add", "addr"):  # what is imported late is so once, here, before processes fork
@@ -314,16 +339,24 @@ class Journal:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="operators whose name contains this; the data is left alone")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", help="operators whose name contains this; the data is left alone"
+    )
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
-    parser.add_argument("--samples", type=int, default=32, help="of each operator at most so many, evenly spread")
+    parser.add_argument(
+        "--samples", type=int, default=32, help="of each operator at most so many, evenly spread"
+    )
     parser.add_argument(
         "--interpret", action="store_true", help="by the interpreter, not compiled; the data is left alone"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one sample")
-    parser.add_argument("--journal", type=Path, help="file of outcomes so far; operators in it are not run again")
+    parser.add_argument(
+        "--journal", type=Path, help="file of outcomes so far; operators in it are not run again"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget the outcomes so far")
     options = parser.parse_args()
     how = "interpreted" if options.interpret else "compiled"

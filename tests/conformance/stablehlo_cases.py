@@ -1,4 +1,6 @@
-"""StableHLO's test data as programs with inputs and expected results: the constants that a file holds become inputs of its program."""
+"""StableHLO's test data as programs with inputs and expected results: the constants that a file holds become
+inputs of its program.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,14 @@ from tilewright.errors import CompileError
 from tilewright.frontends.stablehlo.reading import bindings, constant_of, context
 
 CHECK = re.compile(
-    r"check\.(expect_\w+?)(_const)? (%[\w#]+),\s*(%[\w#]+|dense<.*?>)((?:, \w+ = [\w.+-]+(?: : f64)?)*) *: *(tensor<[^\n]*>)(?: \{([^}\n]*)\})?$",
+    r"check\.(expect_\w+?)(_const)? (%[\w#]+),\s*(%[\w#]+|dense<.*?>)((?:, \w+ = [\w.+-]+(?: : f64)?)*) *: "
+    r"*(tensor<[^\n]*>)(?: \{([^}\n]*)\})?$",
     re.M | re.S,
 )
 GENERIC = re.compile(
-    r'"check\.(expect_\w+?)_const"\((%[\w#]+)\) <?\{(.*?)value = (dense<.*?>) : (tensor<[^\n]*?>)\}>? : [^\n]*', re.S
+    r'"check\.(expect_\w+?)_const"\((%[\w#]+)\) <?\{(.*?)value = (dense<.*?>) : (tensor<[^\n]*?>)\}>? : '
+    r"[^\n]*",
+    re.S,
 )
 
 
@@ -27,11 +32,13 @@ class Case:
     """A StableHLO module whose `main` takes `inputs`."""
     inputs: list[Any]
     expected: list[tuple[Any, str, dict[str, float]]]
-    """Of each result: its value, which check applies (``expect_eq``, ...) and with which limits."""
+    """For each result: its value, its check (``expect_eq``, ...) and the limits."""
 
 
 def cases_of(path: Path, name: str) -> Iterator[Case | tuple[str, str]]:
-    """The cases of a file, one a function that checks something; name and reason of a part that jaxlib does not read."""
+    """The cases of a file, one a function that checks something; name and reason of a part that jaxlib does
+    not read.
+    """
     ir, *_ = bindings()
     for part, chunk in enumerate(path.read_text().split("\n// -----")):
         text = _checks_as_calls(chunk)
@@ -53,14 +60,19 @@ def cases_of(path: Path, name: str) -> Iterator[Case | tuple[str, str]]:
 
 
 def _reason(message: str) -> str:
-    """What jaxlib does not read."""
+    """The construct that jaxlib does not read."""
     if re.search(r'"?interpreter\b', message):
-        return "the interpreter's own dialect, which prints, writes files and starts threads; no part of StableHLO"
+        return (
+            "the interpreter's own dialect, which prints, writes "
+            "files and starts threads; no part of StableHLO"
+        )
     return "written in a form that jaxlib does not read"
 
 
 def _checks_as_calls(text: str) -> str:
-    """Checks of StableHLO's `check` dialect, which jaxlib does not know, as calls of functions of their names."""
+    """Checks of StableHLO's `check` dialect, which jaxlib does not know, as calls of functions of their
+    names.
+    """
     count = 0
 
     def call(kind: str, got: str, wanted: str, limits: str, type: str) -> str:
@@ -79,14 +91,20 @@ def _checks_as_calls(text: str) -> str:
         given = re.sub(
             r"(= [\d]+)(?=,|$)", r"\1 : i64", re.sub(r"(= [\d.e+-]*[.e][\d.e+-]*)(?=,|$)", r"\1 : f64", given)
         )
-        return f"{before}stablehlo.custom_call @check.{kind}({got}, {wanted}) {{has_side_effect = true{given}}} : ({first}, {first}) -> ()"
+        return (
+            f"{before}stablehlo.custom_call @check.{kind}({got}, {wanted}) "
+            f"{{has_side_effect = true{given}}} : ({first}, {first}) -> ()"
+        )
 
     text = GENERIC.sub(lambda m: call(m[1], m[2], m[4], m[3], m[5]), text)
     return CHECK.sub(lambda m: call(m[1], m[3], m[4], m[5] + (m[7] or ""), m[6]), text)
 
 
 def _checks(function: Any) -> bool:
-    return any("check." in str(getattr(op, "call_target_name", "")) for op in function.regions[0].blocks[0].operations)
+    return any(
+        "check." in str(getattr(op, "call_target_name", ""))
+        for op in function.regions[0].blocks[0].operations
+    )
 
 
 def _case(name: str, module: Any, main: Any) -> Case:
@@ -100,7 +118,11 @@ def _case(name: str, module: Any, main: Any) -> Case:
     removed: list[Any] = []
     for view in block.operations:
         op = view.operation
-        if op.name == "func.call" and not op.operands and str(op.attributes["callee"].value) in ("inputs", "expected"):
+        if (
+            op.name == "func.call"
+            and not op.operands
+            and str(op.attributes["callee"].value) in ("inputs", "expected")
+        ):
             values = _constants(functions[op.attributes["callee"].value])
             if values is not None:
                 known.update(zip(op.results, values, strict=True))
@@ -113,7 +135,9 @@ def _case(name: str, module: Any, main: Any) -> Case:
             if wanted not in known or kind == "eq":
                 got, wanted = wanted, got
             limits = {
-                a: float(op.attributes[a].value) for a in ("max_ulp_difference", "tolerance") if a in op.attributes
+                a: float(op.attributes[a].value)
+                for a in ("max_ulp_difference", "tolerance")
+                if a in op.attributes
             }
             expected.append((known[wanted], kind, limits))
             results.append(got)
@@ -144,7 +168,7 @@ def _case(name: str, module: Any, main: Any) -> Case:
 
 
 def _constants(function: Any) -> list[Any] | None:
-    """What a function returns, if these are constants."""
+    """The results of a function, if they are constants."""
     operations = [op.operation for op in function.regions[0].blocks[0].operations]
     arrays = {op.results[0]: constant_of(op) for op in operations if op.name == "stablehlo.constant"}
     returned = list(operations[-1].operands)
@@ -152,18 +176,26 @@ def _constants(function: Any) -> list[Any] | None:
 
 
 def _is_size(use: Any) -> bool:
-    """Whether an operand says what shape a result has, so that it must be known when a program is compiled."""
+    """Whether an operand says what shape a result has, so that it must be known when a program is
+    compiled.
+    """
     owner = getattr(use.owner, "operation", use.owner)
     return "dynamic_" in owner.name and use.operand_number > 0 and "slice" not in owner.name
 
 
 def files(checkout: Path) -> Sequence[tuple[str, Path]]:
-    """The files of a checkout of the `stablehlo` repository that hold programs and what they give, each with a short name."""
+    """The files of a checkout of the `stablehlo` repository that hold programs and what they give, each with
+    a short name.
+    """
     folders = {
         "testdata": "stablehlo/testdata",
         "quantized": "stablehlo/testdata/quantized",
         "interpret": "stablehlo/tests/interpret",
     }
-    found = [(f"{kind}/{p.stem}", p) for kind, folder in folders.items() for p in (checkout / folder).glob("*.mlir")]
+    found = [
+        (f"{kind}/{p.stem}", p)
+        for kind, folder in folders.items()
+        for p in (checkout / folder).glob("*.mlir")
+    ]
     chlo = (checkout / "stablehlo/tests/interpret/chlo").glob("*.mlir")
     return sorted([*found, *((f"interpret/chlo/{p.stem}", p) for p in chlo)])

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 
-HOSTILE = ("-1", "0", "1099511627776", "4611686018427387904", "9223372036854775807", "9223372036854775808", "7", "?")
+HOSTILE = (
+    "-1",
+    "0",
+    "1099511627776",
+    "4611686018427387904",
+    "9223372036854775807",
+    "9223372036854775808",
+    "7",
+    "?",
+)
 
 PROGRAMS = {
     "mlp": """module @mlp {
@@ -18,7 +27,7 @@ PROGRAMS = {
     return %e : tensor<?x4xf32>
   }
 }
-""",
+""",  # noqa: E501
     "loop": """module @loop {
   func.func public @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<f32>) {
     %c0 = stablehlo.constant dense<0> : tensor<i32>
@@ -42,7 +51,7 @@ PROGRAMS = {
     return %b : tensor<4xf32>
   }
 }
-""",
+""",  # noqa: E501
     "conv": """module @conv {
   func.func public @main(%x: tensor<1x8x8x3xf32>) -> tensor<1x4x4x2xf32> {
     %w = stablehlo.constant dense<0.5> : tensor<3x3x3x2xf32>
@@ -52,18 +61,22 @@ PROGRAMS = {
     return %s : tensor<1x4x4x2xf32>
   }
 }
-""",
+""",  # noqa: E501
 }
 
 
 def _main(body: str, result: str = "tensor<4xf32>", more: str = "") -> str:
-    return f"module {{\n func.func public @main(%x: tensor<4xf32>) -> {result} {{\n{body}\n return %y : {result}\n }}\n{more}}}\n"
+    return (
+        f"module {{\n func.func public @main(%x: tensor<4xf32>) -> {result} "
+        f"{{\n{body}\n return %y : {result}\n }}\n{more}}}\n"
+    )
 
 
 def _function(name: str, callee: str) -> str:
     call = f"%b = func.call @{callee}(%a) : (tensor<4xf32>) -> tensor<4xf32>"
     return (
-        f" func.func private @{name}(%a: tensor<4xf32>) -> tensor<4xf32> {{\n {call}\n return %b : tensor<4xf32>\n }}\n"
+        f" func.func private @{name}(%a: tensor<4xf32>) -> "
+        f"tensor<4xf32> {{\n {call}\n return %b : tensor<4xf32>\n }}\n"
     )
 
 
@@ -76,10 +89,13 @@ def _nested(depth: int) -> str:
     text = body.format(depth)
     for k in range(depth, 0, -1):
         text = (
-            f'%y{k - 1} = "stablehlo.if"(%p) ({{\n{text}stablehlo.return %y{k} : tensor<4xf32>\n}}, {{\nstablehlo.return %x : tensor<4xf32>\n}}) '
+            f'%y{k - 1} = "stablehlo.if"(%p) ({{\n{text}stablehlo.return %y{k} : tensor<4xf32>\n}}, '
+            f"{{\nstablehlo.return %x : tensor<4xf32>\n}}) "
             ": (tensor<i1>) -> tensor<4xf32>\n"
         )
-    return _main(f"%p = stablehlo.constant dense<true> : tensor<i1>\n{text}%y = stablehlo.abs %y0 : tensor<4xf32>")
+    return _main(
+        f"%p = stablehlo.constant dense<true> : tensor<i1>\n{text}%y = stablehlo.abs %y0 : tensor<4xf32>"
+    )
 
 
 BUILT: dict[str, Callable[[], str]] = {
@@ -89,7 +105,8 @@ BUILT: dict[str, Callable[[], str]] = {
         "".join(
             f" func.func private @f{k}(%a: tensor<4xf32>) -> tensor<4xf32> {{\n"
             + "".join(
-                f" %v{j + 1} = func.call @f{k + 1}(%{f'v{j}' if j else 'a'}) : (tensor<4xf32>) -> tensor<4xf32>\n"
+                f" %v{j + 1} = func.call @f{k + 1}(%{f'v{j}' if j else 'a'}) : (tensor<4xf32>) -> "
+                "tensor<4xf32>\n"
                 for j in range(10)
             )
             + " return %v10 : tensor<4xf32>\n }\n"
@@ -104,28 +121,38 @@ BUILT: dict[str, Callable[[], str]] = {
         "%y = stablehlo.constant dense<1.0> : tensor<1099511627776xf32>", "tensor<1099511627776xf32>"
     ),
     "splat overflow": lambda: _main(
-        "%y = stablehlo.constant dense<1.0> : tensor<4294967296x4294967296xf32>", "tensor<4294967296x4294967296xf32>"
+        "%y = stablehlo.constant dense<1.0> : tensor<4294967296x4294967296xf32>",
+        "tensor<4294967296x4294967296xf32>",
     ),
-    "iota terabytes": lambda: _main("%y = stablehlo.iota dim = 0 : tensor<1099511627776xf32>", "tensor<1099511627776xf32>"),
+    "iota terabytes": lambda: _main(
+        "%y = stablehlo.iota dim = 0 : tensor<1099511627776xf32>", "tensor<1099511627776xf32>"
+    ),
     "broadcast terabytes": lambda: _main(
         "%y = stablehlo.broadcast_in_dim %x, dims = [1] : (tensor<4xf32>) -> tensor<1099511627776x4xf32>",
         "tensor<1099511627776x4xf32>",
     ),
     "pad terabytes": lambda: _main(
         "%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
-        "%y = stablehlo.pad %x, %z, low = [1099511627772], high = [0], interior = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<1099511627776xf32>",
+        "%y = stablehlo.pad %x, %z, low = [1099511627772], high = [0], interior = [0] : (tensor<4xf32>, "
+        "tensor<f32>) -> tensor<1099511627776xf32>",
         "tensor<1099511627776xf32>",
     ),
     "endless loop of constants": lambda: _main(
-        "%t = stablehlo.constant dense<true> : tensor<i1>\n%y = stablehlo.while(%v = %x) : tensor<4xf32> cond {\n"
+        "%t = stablehlo.constant dense<true> : tensor<i1>\n%y = stablehlo.while(%v = %x) : tensor<4xf32> "
+        "cond {\n"
         "stablehlo.return %t : tensor<i1>\n} do {\nstablehlo.return %v : tensor<4xf32>\n}"
     ),
-    "resource": lambda: _main("%y = stablehlo.constant dense_resource<blob> : tensor<4xf32>")
-    + '{-# dialect_resources: { builtin: { blob: "0x00000000FF" } } #-}\n',
-    "custom call": lambda: _main('%y = stablehlo.custom_call @system(%x) {backend_config = "touch canary"} : (tensor<4xf32>) -> tensor<4xf32>'),
+    "resource": lambda: (
+        _main("%y = stablehlo.constant dense_resource<blob> : tensor<4xf32>")
+        + '{-# dialect_resources: { builtin: { blob: "0x00000000FF" } } #-}\n'
+    ),
+    "custom call": lambda: _main(
+        '%y = stablehlo.custom_call @system(%x) {backend_config = "touch canary"} : (tensor<4xf32>) -> '
+        "tensor<4xf32>"
+    ),
     "not text": lambda: "\udcff".encode("utf-8", "surrogateescape").decode("latin-1") * 100,
     "empty": lambda: "",
-}  # fmt: skip
+}
 
 
 def readable() -> bool:

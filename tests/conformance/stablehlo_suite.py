@@ -1,12 +1,15 @@
-"""The tests of StableHLO's own interpreter, from a checkout of its repository: each compiled, run, compared with what the file expects.
+"""The tests of StableHLO's own interpreter, from a checkout of its repository: each compiled, run, compared
+with what the file expects.
 
     git clone --depth 1 https://github.com/openxla/stablehlo /tmp/stablehlo
-    python -m tests.conformance.stablehlo_suite /tmp/stablehlo              # all; brings stablehlo_suite.json up to date
+    python -m tests.conformance.stablehlo_suite /tmp/stablehlo
     python -m tests.conformance.stablehlo_suite /tmp/stablehlo --interpret --only scatter_add
 
-Outcomes are written beside the data as they come; a run that was stopped goes on where it was. ``pass`` is within the test's own tolerance, mostly three units
-in the last place, or equal. Sums in another order are not: ``close`` is within `CLOSE` of the largest number of the result. Tests of several
-devices are left out.
+The second command runs all tests and updates ``stablehlo_suite.json``.
+
+Outcomes are written beside the data as they come; a run that was stopped goes on where it was. ``pass`` is
+within the test's own tolerance, mostly three units in the last place, or equal. Sums in another order are
+not: ``close`` is within `CLOSE` of the largest number of the result. Tests of several devices are left out.
 """
 
 from __future__ import annotations
@@ -66,7 +69,10 @@ def outcome(case: Case, native: bool) -> str:
             file.flush()
             results = (_compiled if native else _interpreted)(Path(file.name), case.inputs)
     except UnsupportedOperatorError as error:
-        return f"refused: {'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+        return (
+            "refused: "
+            f"{'; '.join(f'{o.operator}: {o.hint}' if o.hint else o.operator for o in error.operators)}"
+        )
     except CompileError as error:
         return f"refused: {str(error).splitlines()[0].partition('.mlir: ')[2] or str(error).splitlines()[0]}"
     except Exception as error:  # the outcome, told in the table
@@ -116,7 +122,11 @@ def _compared(got: Any, want: Any, check: str, limits: dict[str, float]) -> str:
     if check == "expect_close" and _ulps(got[finite], want[finite]) <= limits.get("max_ulp_difference", 3):
         return "pass"
     relative = off.max() / max(np.abs(wanted[finite]).max(), np.finfo(np.float32).tiny)
-    return "close" if relative <= CLOSE.get(got.dtype.name, 0.0) else f"wrong: differs by {relative:.1e} of the largest"
+    return (
+        "close"
+        if relative <= CLOSE.get(got.dtype.name, 0.0)
+        else f"wrong: differs by {relative:.1e} of the largest"
+    )
 
 
 def _ulps(a: Any, b: Any) -> int:
@@ -137,7 +147,9 @@ def run(path: Path, name: str, native: bool, first: int = 0) -> Iterator[tuple[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", type=Path, help="a checkout of openxla/stablehlo")
     parser.add_argument("--only", default="", help="files whose name contains this; the data is left alone")
     parser.add_argument("--interpret", action="store_true", help="by the interpreter, not compiled")
@@ -147,7 +159,11 @@ def main() -> None:
         "--results", type=Path, help="where outcomes are kept as they come; without --only, beside the data"
     )
     options = parser.parse_args()
-    chosen = {n: p for n, p in files(options.checkout) if options.only in n and not n.split("/")[1].startswith(DEVICES)}
+    chosen = {
+        n: p
+        for n, p in files(options.checkout)
+        if options.only in n and not n.split("/")[1].startswith(DEVICES)
+    }
     log = options.results or (None if options.only else DATA.with_suffix(".partial"))
     found: dict[str, dict[str, str]] = {}
     if log is not None and log.exists():
@@ -176,7 +192,9 @@ def summary(found: dict[str, str]) -> dict[str, Any]:
     """Counts by folder, and the outcomes of cases that do not pass."""
     folders = {name: name.partition("/")[0] for name in found}
     by_folder = {
-        folder: Counter(r if r in ("pass", "close") else "other" for n, r in found.items() if folders[n] == folder)
+        folder: Counter(
+            r if r in ("pass", "close") else "other" for n, r in found.items() if folders[n] == folder
+        )
         for folder in sorted(set(folders.values()))
     }
     return {

@@ -1,4 +1,6 @@
-"""JAX programs, and gradients of half of them, interpreted; a sample of them compiled. All of them: `python -m tests.conformance.jax_programs`."""
+"""JAX programs, and gradients of half of them, interpreted; a sample of them compiled. All of them: `python
+-m tests.conformance.jax_programs`.
+"""
 
 from __future__ import annotations
 

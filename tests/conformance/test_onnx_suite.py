@@ -1,4 +1,6 @@
-"""Samples of ONNX's suite: outcomes are those committed; the whole of it is `python -m tests.conformance.onnx_suite`."""
+"""Samples of ONNX's suite: outcomes are those committed; the whole of it is `python -m
+tests.conformance.onnx_suite`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import json
 import onnx
 import pytest
 
-from .coverage import PAGE, page
+from .coverage import PAGE, filled, page
 from .onnx_draws import DRAWN
 from .onnx_suite import DATA, Case, cases, outcome
 
@@ -15,7 +17,9 @@ COMMITTED = json.loads(DATA.read_text())
 PARTS = 8
 
 ROUNDED = {
-    "node/test_attention_4d_causal_bf16_expanded": "the interpreter rounds after every step, to within one more bit than is allowed"
+    "node/test_attention_4d_causal_bf16_expanded": (
+        "the interpreter rounds after every step, to within one more bit than is allowed"
+    )
 }
 """Cases that pass compiled, where fusion rounds less often."""
 
@@ -49,12 +53,13 @@ def _has_a_shape(case: Case) -> bool:
     """Whether an input may be axes, a shape or a count."""
     tensors = [i.type.tensor_type for i in case.model.graph.input]
     return any(
-        t.elem_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) and len(t.shape.dim) <= 1 for t in tensors
+        t.elem_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) and len(t.shape.dim) <= 1
+        for t in tensors
     )
 
 
 def test_without_examples() -> None:
-    """What the values of inputs are is for the run to know."""
+    """The values of inputs are known at run time only."""
     if COMMITTED["onnx"] != onnx.__version__:
         pytest.skip("another release of onnx bundles other cases")
     some = [case for case in cases() if _has_a_shape(case)][::8]
@@ -65,4 +70,4 @@ def test_without_examples() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text().splitlines() == list(page())
+    assert PAGE.read_text() == filled(page())

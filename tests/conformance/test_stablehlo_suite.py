@@ -1,4 +1,6 @@
-"""How StableHLO's test files are read and judged, on a file written for this; the whole suite is `python -m tests.conformance.stablehlo_suite`."""
+"""How StableHLO's test files are read and judged, on a file written for this; the whole suite is `python -m
+tests.conformance.stablehlo_suite`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 
 pytest.importorskip("jaxlib")
 
-from .coverage import PAGE, page
+from .coverage import PAGE, filled, page
 from .stablehlo_cases import Case, cases_of
 from .stablehlo_suite import DATA, run
 
@@ -29,7 +31,8 @@ func.func @too_far() {
 func.func @sizes_stay_constant() {
   %a = stablehlo.constant dense<(1.0, -2.0)> : tensor<complex<f32>>
   %s = stablehlo.constant dense<[2]> : tensor<1xi64>
-  %b = stablehlo.dynamic_broadcast_in_dim %a, %s, dims = [] : (tensor<complex<f32>>, tensor<1xi64>) -> tensor<2xcomplex<f32>>
+  %b = stablehlo.dynamic_broadcast_in_dim %a, %s, dims = [] : (tensor<complex<f32>>, tensor<1xi64>) ->
+      tensor<2xcomplex<f32>>
   %w = stablehlo.constant dense<[(1.0, -2.0), (1.0000001, -2.0)]> : tensor<2xcomplex<f32>>
   check.expect_close %b, %w, max_ulp_difference = 1 : tensor<2xcomplex<f32>>, tensor<2xcomplex<f32>>
   func.return
@@ -48,7 +51,8 @@ module {
     %1 = call @expected() : () -> tensor<3xi32>
     %2 = stablehlo.broadcast_in_dim %0#1, dims = [] : (tensor<i32>) -> tensor<3xi32>
     %3 = stablehlo.subtract %0#0, %2 : tensor<3xi32>
-    stablehlo.custom_call @check.expect_eq(%3, %1) {has_side_effect = true} : (tensor<3xi32>, tensor<3xi32>) -> ()
+    stablehlo.custom_call @check.expect_eq(%3, %1) {has_side_effect = true} : (tensor<3xi32>, tensor<3xi32>)
+        -> ()
     return %3 : tensor<3xi32>
   }
   func.func private @inputs() -> (tensor<3xi32>, tensor<i32>) {
@@ -73,7 +77,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_constants_become_inputs(path: Path) -> None:
     inputs = {case.name: len(case.inputs) for case in cases_of(path, "own") if isinstance(case, Case)}
-    assert inputs == {"own:sum_of_constants": 1, "own:too_far": 1, "own:sizes_stay_constant": 1, "own:main": 2}
+    assert inputs == {
+        "own:sum_of_constants": 1,
+        "own:too_far": 1,
+        "own:sizes_stay_constant": 1,
+        "own:main": 2,
+    }
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -90,4 +99,4 @@ def test_nothing_is_wrong() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text().splitlines() == list(page())
+    assert PAGE.read_text() == filled(page())

@@ -1,11 +1,16 @@
-"""PyTorch's operator database through ``torch.compile(backend="tilewright")``: values, and gradients where an operator has them, against eager torch.
+"""PyTorch's operator database through ``torch.compile(backend="tilewright")``: values, and gradients where an
+operator has them, against eager torch.
 
-    python -m tests.conformance.torch_compile_suite                 # brings torch_compile_suite.json up to date; goes on where it was stopped
+    python -m tests.conformance.torch_compile_suite
     python -m tests.conformance.torch_compile_suite --only pool
 
-Each sample is a call under a fixed seed; its gradients are those of all results against fixed cotangents. ``pass``: everything was compiled and is
-right: within torch's tolerances of eager's result, or at most twice as far as eager's from the one in float64. ``in torch``: right too, with the named operators run by torch between compiled parts. What ``backend="aot_eager"`` does not do either is a limit
-of torch's own and counted apart.
+The first command updates ``torch_compile_suite.json``; it continues a run that was stopped.
+
+Each sample is a call under a fixed seed; its gradients are those of all results against fixed cotangents.
+``pass``: everything was compiled and is right: within torch's tolerances of eager's result, or at most twice
+as far as eager's from the one in float64. ``in torch``: right too, with the named operators run by torch
+between compiled parts. What ``backend="aot_eager"`` does not do either is a limit of torch's own and counted
+apart.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from tilewright.torch_backend import FallbackWarning, tilewright
+from tilewright.integrations.torch_compile import FallbackWarning, tilewright
 
 from ..processes import Limits
 from .opinfo_suite import (
@@ -50,13 +55,17 @@ Call = Callable[..., Any]
 
 
 def outcomes(name: str, first: int, samples: int) -> Iterator[str]:
-    """``pass``, ``in torch: ...``, ``not exported: ...`` or what is wrong, of an operator's samples in float32, from the `first` on."""
+    """``pass``, ``in torch: ...``, ``not exported: ...`` or what is wrong, of an operator's samples in
+    float32, from the `first` on.
+    """
     op = operators("float32")[name]
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = list(
-            itertools.islice(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd), LOOKED_AT)
+            itertools.islice(
+                op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd), LOOKED_AT
+            )
         )
         for k in range(first, min(samples, len(found))):
             sample = found[k * len(found) // min(samples, len(found))]
@@ -65,7 +74,9 @@ def outcomes(name: str, first: int, samples: int) -> Iterator[str]:
             yield _outcome(op, arguments, determined, name in UNSET, tolerances(op, torch.float32))
 
 
-def _outcome(op: Any, arguments: Any, determined: Call, unset: bool, limits: tuple[float | None, float | None]) -> str:
+def _outcome(
+    op: Any, arguments: Any, determined: Call, unset: bool, limits: tuple[float | None, float | None]
+) -> str:
     def call(x: Any, args: Any, kwargs: Any) -> Any:
         return op(x, *args, **kwargs)
 
@@ -97,7 +108,9 @@ def _outcome(op: Any, arguments: Any, determined: Call, unset: bool, limits: tup
 
 
 def _results(call: Call, arguments: Any, dtype: Any = torch.float32, *, determined: Call) -> list[Any]:
-    """Tensors among the results, then gradients of the arguments that want them (None for one that has no influence); float32 becomes `dtype`."""
+    """Tensors among the results, then gradients of the arguments that want them (None for one that has no
+    influence); float32 becomes `dtype`.
+    """
     torch.manual_seed(1)
     leaves, structure = _pytree.tree_flatten(arguments)
     leaves = [_copy(x, dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
@@ -118,7 +131,9 @@ def _copy(x: Any, dtype: Any) -> Any:
     return copy.requires_grad_(x.requires_grad)
 
 
-def _compared(found: list[Any], wanted: list[Any], unset: bool, limits: tuple[float | None, float | None]) -> str:
+def _compared(
+    found: list[Any], wanted: list[Any], unset: bool, limits: tuple[float | None, float | None]
+) -> str:
     if len(found) != len(wanted):
         return f"{len(found)} results and gradients instead of {len(wanted)}"
     for k, (got, want) in enumerate(zip(found, wanted, strict=True)):
@@ -134,7 +149,9 @@ def summary(found: dict[str, dict[str, int]]) -> dict[str, Any]:
     every: Counter[str] = Counter()
     for rows in found.values():
         for outcome, count in rows.items():
-            every[next((k for k in (NOT_EXPORTED, IN_TORCH, "pass") if outcome.startswith(k)), "other")] += count
+            every[next((k for k in (NOT_EXPORTED, IN_TORCH, "pass") if outcome.startswith(k)), "other")] += (
+                count
+            )
     return {
         "operators": len(found),
         "samples": every.total() - every[NOT_EXPORTED],
@@ -154,8 +171,12 @@ def write(path: Path, found: dict[str, dict[str, int]], samples: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="operators whose name contains this; the data is left alone")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", help="operators whose name contains this; the data is left alone"
+    )
     parser.add_argument("--samples", type=int, default=2, help="of each operator")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=60.0, help="of the processor, for one sample")

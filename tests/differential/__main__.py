@@ -1,10 +1,11 @@
-"""`python -m tests.differential --count 1000 --target cpu`: many random programs; exits with 1 when any comes out wrong.
+"""`python -m tests.differential --count 1000 --target cpu`: many random programs; exits with 1 when any comes
+out wrong.
 
     python -m tests.differential --every-operator --count 10000 --processes 2 --record
 
-is the long run over all graph operators, whose result is committed: ``random_programs.json`` beside this file tells which seeds have run and what came
-of them. It is brought up to date after each batch and continued where it stopped. Programs run in processes of their own, so that one that crashes or
-from . import conditions
+is the long run over all graph operators, whose result is committed: ``random_programs.json`` beside this file
+tells which seeds have run and what came of them. It is brought up to date after each batch and continued
+where it stopped. Programs run in processes of their own, so that one that crashes or from . import conditions
 hangs is told like any other. ``--isa every`` compiles each program for all instruction sets that run here.
 """
 
@@ -23,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
 from tilewright.ir.types import DType
-from tilewright.lowering.groups_to_kernels import STRICT
 from tilewright.targets.cpu.isa import ISAS, runs_here
 
 from ..processes import CRASHED, LATE, Limits, in_processes
@@ -46,11 +47,15 @@ X86 = [name for name in ISAS if name.startswith("x86")]
 def _cpus(isas: list[str]) -> list[str]:
     """The targets of some instruction sets that run here."""
     names = ["host", *X86] if "every" in isas else isas
-    return ["cpu" if name == "host" else f"cpu:{name}" for name in names if name == "host" or runs_here(ISAS[name])]
+    return [
+        "cpu" if name == "host" else f"cpu:{name}"
+        for name in names
+        if name == "host" or runs_here(ISAS[name])
+    ]
 
 
 def results(check: Check, seeds: range, processes: int) -> Iterator[tuple[int, str]]:
-    """What is wrong with the program of each seed ("" if nothing), in no order."""
+    """A description of what is wrong with each seed's program ("" if nothing), in no particular order."""
     batches = [seeds[k : k + BATCH] for k in range(0, len(seeds), BATCH)]
     for batch, found in in_processes(batches, partial(_reasons, check), processes, LIMITS):
         for seed, reason in zip(batch, found, strict=True):
@@ -97,7 +102,9 @@ def record(check: Check, first: int, count: int, processes: int, path: Path) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.differential", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.differential",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--count", type=int, default=100, help="programs to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
@@ -108,12 +115,17 @@ def main() -> int:
         "--isa",
         nargs="+",
         choices=["host", "every", *X86],
-        help="for the target cpu: each program on each of these instruction sets; those that this machine cannot run are left out",
+        help=(
+            "for the target cpu: each program on each of these instruction "
+            "sets; those that this machine cannot run are left out"
+        ),
     )
     parser.add_argument("--precision", choices=["bf16", "f16"], help="compile with this precision")
     parser.add_argument("--steps", type=int, default=14, help="operators per program, at most")
     parser.add_argument("--stop-after", type=int, default=10, help="stop after this many failures")
-    parser.add_argument("--every-operator", action="store_true", help="programs made of all operators' test cases")
+    parser.add_argument(
+        "--every-operator", action="store_true", help="programs made of all operators' test cases"
+    )
     parser.add_argument("--edges", action="store_true", help="programs at the ends of types, run as users do")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--record", action="store_true", help="keep the outcomes beside this file")
@@ -122,8 +134,10 @@ def main() -> int:
     if options.isa and options.target != "cpu":
         parser.error("--isa is for the target cpu")
     targets = _cpus(options.isa) if options.isa else [options.target]
-    os.environ.setdefault(STRICT, "1")  # a schedule rule that does not fit is to be seen
-    run = LEVELS.get(options.target) or on_each(*(compiled_for(target, precision=precision) for target in targets))
+    os.environ.setdefault(VARIABLE, STRICT_SCHEDULES)  # a schedule rule that does not fit is to be seen
+    run = LEVELS.get(options.target) or on_each(
+        *(compiled_for(target, precision=precision) for target in targets)
+    )
     work: Check
     if options.edges:
         import torch  # noqa: F401  (once, before processes fork)
@@ -137,10 +151,14 @@ def main() -> int:
         work = partial(check, run=run, max_steps=options.steps, without=lacking, precision=precision)
     begin, failed, done = time.perf_counter(), 0, 0
     if options.record:
-        failed = record(work, options.first, options.count, options.processes, EDGES if options.edges else DATA)
+        failed = record(
+            work, options.first, options.count, options.processes, EDGES if options.edges else DATA
+        )
         done = options.count
     else:
-        for _, reason in results(work, range(options.first, options.first + options.count), options.processes):
+        for _, reason in results(
+            work, range(options.first, options.first + options.count), options.processes
+        ):
             done += 1
             if reason:
                 failed += 1

@@ -12,7 +12,7 @@ from tilewright.dialects import func
 from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.shape_solver import ShapeSolver
-from tilewright.ir.symbolic import evaluate
+from tilewright.ir.substitution import evaluate
 from tilewright.ir.types import DType, bf16, f16, f64, i8, u8
 from tilewright.ir.verifier import verify
 
@@ -25,7 +25,9 @@ Run = Callable[[Module, list[list[np.ndarray]]], list[list[np.ndarray]]]
 
 @dataclass(frozen=True)
 class Failure:
-    """A program that came out wrong: its seed, what went wrong, and the smallest part of it that still does."""
+    """A program that came out wrong: its seed, what went wrong, and the smallest part of it that still
+    does.
+    """
 
     seed: int
     reason: str
@@ -36,7 +38,9 @@ class Failure:
 
 
 def compiled_for(target: str, threads: int = 2, precision: DType | None = None, opt: str = "O2") -> Run:
-    """Runs by compiling for a target, in the program's own arithmetic or in a lower precision, at a level of optimization."""
+    """Runs by compiling for a target, in the program's own arithmetic or in a lower precision, at a level of
+    optimization.
+    """
     name = None if precision is None else precision.name
     import tilewright as tw
 
@@ -52,12 +56,14 @@ def compiled_for(target: str, threads: int = 2, precision: DType | None = None, 
 
 def on_each(*runs: Run) -> Run:
     """Runs in several ways; the results of each must agree with the interpreter's."""
-    return runs[0] if len(runs) == 1 else lambda module, inputs: [y for run in runs for y in run(module, inputs)]
+    return (
+        runs[0] if len(runs) == 1 else lambda module, inputs: [y for run in runs for y in run(module, inputs)]
+    )
 
 
 def lowered_to_tensor(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
     """Runs by lowering to the tensor level and interpreting that: needs no target."""
-    from tilewright.lowering.graph_to_tensor import lower_to_tensor
+    from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
     lowered = module.clone()
     lower_to_tensor(lowered)
@@ -67,7 +73,7 @@ def lowered_to_tensor(module: Module, inputs: list[list[np.ndarray]]) -> list[li
 def fused(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
     """Runs by lowering to fused groups as for the cpu target and interpreting the tensor level."""
     from tilewright.lowering.pipeline import tensor_passes
-    from tilewright.targets.base import resolve
+    from tilewright.targets.registry import resolve
 
     lowered = module.clone()
     for step in tensor_passes(resolve("cpu").lowering):
@@ -78,7 +84,7 @@ def fused(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarra
 def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
     """Runs by lowering to the host program and scheduled kernels of the cpu target and interpreting them."""
     from tilewright.lowering.pipeline import lower
-    from tilewright.targets.base import resolve
+    from tilewright.targets.registry import resolve
 
     lowered = lower(module.clone(), resolve("cpu").lowering, lambda step, m: step(m)).module
     main: Any = module.symbol("main")
@@ -86,9 +92,9 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
     for arrays in inputs:
         # A host program fills tensors that its caller gives.
         types = [value.type for value in main.outputs]
-        dims = ShapeSolver([(n, a.type.shape) for n, a in zip(main.arg_names, main.inputs, strict=True)]).solve(
-            {n: x.shape for n, x in zip(main.arg_names, arrays, strict=True)}
-        )
+        dims = ShapeSolver(
+            [(n, a.type.shape) for n, a in zip(main.arg_names, main.inputs, strict=True)]
+        ).solve({n: x.shape for n, x in zip(main.arg_names, arrays, strict=True)})
         outputs = [np.zeros([int(evaluate(d, dims)) for d in t.shape], t.dtype.numpy) for t in types]
         Interpreter(lowered).run("main", [*(x.copy() for x in arrays), *outputs], symbols=dims)
         results.append(outputs)
@@ -96,14 +102,16 @@ def scheduled(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.nd
 
 
 def in_precision(precision: DType) -> Run:
-    """Runs by lowering the precision of contractions at the tensor level, as for the cpu target, and interpreting that."""
+    """Runs by lowering the precision of contractions at the tensor level, as for the cpu target, and
+    interpreting that.
+    """
     from tilewright.lowering.pipeline import tensor_passes
-    from tilewright.targets.base import resolve
-    from tilewright.transforms.pipeline import GRAPH_PASSES
+    from tilewright.passes.registry import bound_passes
+    from tilewright.targets.registry import resolve
 
     def run(module: Module, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
         lowered = module.clone()
-        for step in GRAPH_PASSES:
+        for step in bound_passes("graph"):
             step(lowered)
         for step in tensor_passes(resolve("cpu").lowering, precision):
             step(lowered)
@@ -124,12 +132,17 @@ LACKING: dict[str, tuple[DType | str, ...]] = {"webgpu": (f64, f16, bf16, i8, u8
 
 
 def check(
-    seed: int, run: Run, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
+    seed: int,
+    run: Run,
+    max_steps: int = 14,
+    without: Collection[DType | str] = (),
+    precision: DType | None = None,
 ) -> Failure | None:
     """Generate the program of `seed`, run it both ways, and compare every output.
 
-    With a `precision`, which `run` must use, the results are compared with the float32 program to that type's tolerance, and to a
-    quarter of it with the interpreted program of that precision: a difference of the last bit before rounding may move a factor.
+    With a `precision`, which `run` must use, the results are compared with the float32 program to that type's
+    tolerance, and to a quarter of it with the interpreted program of that precision: a difference of the last
+    bit before rounding may move a factor.
     """
     return judge(generate(seed, max_steps, without, precision), run, precision)
 
@@ -187,7 +200,9 @@ def _compare(program: Program, run: Run, precision: DType | None) -> str | None:
                 a, e = np.asarray(a), np.asarray(e)
                 if not agrees(a, e, value.type.dtype, share, tolerance(precision)):
                     sizes = [x.shape for x in arrays]
-                    return f"output {k} ({value.type}) differs for inputs of shapes {sizes}: {_difference(a, e)}"
+                    return (
+                        f"output {k} ({value.type}) differs for inputs of shapes {sizes}: {_difference(a, e)}"
+                    )
     return None
 
 
@@ -198,7 +213,9 @@ def _difference(a: np.ndarray, e: np.ndarray) -> str:
     error = np.where(np.isnan(error), np.inf, error)
     at = np.unravel_index(int(error.argmax()), error.shape) if error.ndim else ()
     where = [int(i) for i in at]
-    return f"{int((error > 0).sum())} of {error.size} elements, the worst at {where}: {a[at]}, expected {e[at]}"
+    return (
+        f"{int((error > 0).sum())} of {error.size} elements, the worst at {where}: {a[at]}, expected {e[at]}"
+    )
 
 
 def _narrow(program: Program, run: Run, reason: str, precision: DType | None) -> tuple[Program, str]:

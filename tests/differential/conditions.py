@@ -1,4 +1,5 @@
-"""Random graphs of small tensors of every type (`corners.py`), compiled and run as users do: strange names, files saved again, damaged caches, several threads, text.
+"""Random graphs of small tensors of every type (`corners.py`), compiled and run as users do: strange names,
+files saved again, damaged caches, several threads, text.
 
 A seed's conditions follow from it. Whatever they are, the results are the reference interpreter's.
 """
@@ -27,11 +28,55 @@ from .corners import Corners
 from .generator import Program
 
 NAMES = (
-    "größe", "данные", "入力", "n" * 300, "batch-size", "a*b", "a%b", "a b", "None", "class", "lambda", "self", "out", "1", "-", "%x", "@main", '"', "x.y/z:0",
-    "main", "int", "malloc", "tw_run", "dims", "seed", "args", "target", "\\n", "{}", "#x", "λ",
-)  # fmt: skip
-"""Names of inputs and results: other alphabets, operators, keywords of Python and C, symbols of the runtime, long and quoted ones."""
-DIM_NAMES = ("größe", "данные", "入力", "n" * 300, "self", "out", "main", "int", "malloc", "dims", "seed", "λ")
+    "größe",
+    "данные",
+    "入力",
+    "n" * 300,
+    "batch-size",
+    "a*b",
+    "a%b",
+    "a b",
+    "None",
+    "class",
+    "lambda",
+    "self",
+    "out",
+    "1",
+    "-",
+    "%x",
+    "@main",
+    '"',
+    "x.y/z:0",
+    "main",
+    "int",
+    "malloc",
+    "tw_run",
+    "dims",
+    "seed",
+    "args",
+    "target",
+    "\\n",
+    "{}",
+    "#x",
+    "λ",
+)
+"""Names of inputs and results: other alphabets, operators, keywords of Python and C, symbols of the runtime,
+long and quoted ones.
+"""
+DIM_NAMES = (
+    "größe",
+    "данные",
+    "入力",
+    "n" * 300,
+    "self",
+    "out",
+    "main",
+    "int",
+    "malloc",
+    "dims",
+    "seed",
+    "λ",
+)
 """Names of dynamic dimensions."""
 
 
@@ -79,7 +124,9 @@ def run_under(conditions: Conditions) -> Run:
     def run(module: Module, inputs: list[list[np.ndarray[Any, Any]]]) -> list[list[np.ndarray[Any, Any]]]:
         folder = _folder(os.getpid())
         with mock.patch.dict(os.environ, TILEWRIGHT_CACHE_DIR=str(folder / "cache")):
-            found = _in_threads(conditions.threads, lambda k: _run(conditions, module, inputs, folder / f"model{k}.so"))
+            found = _in_threads(
+                conditions.threads, lambda k: _run(conditions, module, inputs, folder / f"model{k}.so")
+            )
         for other in found[1:]:
             for a, b in zip(_flat(other), _flat(found[0]), strict=True):
                 np.testing.assert_array_equal(a, b, "threads differ")
@@ -93,10 +140,7 @@ def _flat(results: list[list[np.ndarray[Any, Any]]]) -> list[np.ndarray[Any, Any
 
 
 def _in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work` gives for each number.
-
-    Raises what any of them raises.
-    """
+    """The result of `work` for each number. Raises the first exception of any thread."""
     if count == 1:
         return [work(0)]
     results: list[Any] = [None] * count
@@ -138,7 +182,9 @@ def _run(
 
 
 def damage(folder: Path, rng: np.random.Generator) -> None:
-    """Change some entries of a cache: cut off, empty, with a bit flipped, without their end, a folder in their place."""
+    """Change some entries of a cache: cut off, empty, with a bit flipped, without their end, a folder in
+    their place.
+    """
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     for path in files:
         if rng.random() < 0.5:

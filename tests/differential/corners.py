@@ -1,4 +1,6 @@
-"""Random programs of tensors that have no dimension, one element or none, of all element types: where kernels are no loops and limits are reached."""
+"""Random programs of tensors that have no dimension, one element or none, of all element types: where kernels
+are no loops and limits are reached.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,31 @@ from tilewright.dialects import graph
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Value
 from tilewright.ir.symbolic import Dim
-from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.ir.types import (
+    DType,
+    TensorType,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 
 from .generator import MAKERS, Generator, Maker, Program
 
 G: Any = graph
 DTYPES = (boolean, i8, u8, i16, u16, i32, u32, i64, u64, f16, f16, bf16, f32, f32, f64)
 _ELEMENTWISE = frozenset(
-    "unary activation integer_unary logical_not binary comparison logical select cast broadcast reduction".split()
+    "unary activation integer_unary logical_not binary comparison logical select cast broadcast "
+    "reduction".split()
 )
 
 
@@ -26,7 +45,9 @@ class Corners(Generator):
 
     def __init__(self, seed: int, max_steps: int) -> None:
         makers = [(name, maker) for name, maker in MAKERS for _ in range(3 if name in _ELEMENTWISE else 1)]
-        super().__init__(seed, max_steps, makers=[*makers, *_OWN * (len(makers) // 8)], first=_OWN[seed % len(_OWN)][1])
+        super().__init__(
+            seed, max_steps, makers=[*makers, *_OWN * (len(makers) // 8)], first=_OWN[seed % len(_OWN)][1]
+        )
 
         self.main = DTYPES[seed % len(DTYPES)]
 
@@ -52,7 +73,9 @@ def _clamp(g: Generator) -> Any:
 def _expand(g: Generator) -> Any:
     x: Value | None = g.value()
     return (
-        None if x is None else g.builder(G.BroadcastTo(x, shape=(*(1 for _ in range(g.integer(1, 2))), *x.type.shape)))
+        None
+        if x is None
+        else g.builder(G.BroadcastTo(x, shape=(*(1 for _ in range(g.integer(1, 2))), *x.type.shape)))
     )
 
 

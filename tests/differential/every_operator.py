@@ -1,8 +1,10 @@
-"""Random programs over every graph operator: uses of operators come from the operators' own test cases (`tests/dialects/graph`).
+"""Random programs over every graph operator: uses of operators come from the operators' own test cases
+(`tests/dialects/graph`).
 
-A case tells how its operator is built, on inputs of which shapes and ranges, and what an independent reference (NumPy or torch) gives. Here its inputs
-are values of the program where they fit, dynamic dimensions included, else new inputs of the program; and the interpreter's results are compared with the
-reference, before the compiled ones are with the interpreter's. An operator that gets a case is generated from then on.
+A case tells how its operator is built, on inputs of which shapes and ranges, and what an independent
+reference (NumPy or torch) gives. Here its inputs are values of the program where they fit, dynamic dimensions
+included, else new inputs of the program; and the interpreter's results are compared with the reference,
+before the compiled ones are with the interpreter's. An operator that gets a case is generated from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Block, IRError, Operation, Region, Value
 from tilewright.ir.run_time_symbols import defined_by, mentions
-from tilewright.ir.symbolic import Dim, Expr, bounds, evaluate, symbol
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import Dim, Expr, bounds, symbol
 from tilewright.ir.types import TensorType, boolean, f32, i64
 
 from .generator import LARGEST_ELEMENTS, MAKERS, Disagreement, Generator, Maker, Program
@@ -50,7 +53,9 @@ class _Use:
 
 
 class EveryOperator(Generator):
-    """Grows a program whose first operator follows from the seed, so that as many seeds as there are operators use them all."""
+    """Grows a program whose first operator follows from the seed, so that as many seeds as there are
+    operators use them all.
+    """
 
     def __init__(self, seed: int, max_steps: int) -> None:
         names = sorted(cases())
@@ -73,7 +78,9 @@ class EveryOperator(Generator):
         known = {d for arg in self.function.body.args for d in arg.type.shape}
         for s in self.symbols:
             if s not in known:
-                self.add_input(TensorType(f32, (s,)), [np.zeros(run.dims[s.name], np.float32) for run in self.runs])
+                self.add_input(
+                    TensorType(f32, (s,)), [np.zeros(run.dims[s.name], np.float32) for run in self.runs]
+                )
         super()._finish()
 
     # Uses of cases.
@@ -88,14 +95,22 @@ class EveryOperator(Generator):
                 chosen[int(k)] = self._fitting(case.inputs[int(k)], use.dims)
         self._bind(case, use.dims)
         for k, (value, wanted) in enumerate(zip(chosen, case.inputs, strict=True)):
-            chosen[k] = self._own_input(wanted, use.dims) if value is None else self._in_range(value, wanted.fill)
+            chosen[k] = (
+                self._own_input(wanted, use.dims) if value is None else self._in_range(value, wanted.fill)
+            )
         use.values = [v for v in chosen if v is not None]
         result = case.build(self.builder, dict(use.dims), *use.values)
         return tuple(result) if isinstance(result, (list, tuple)) else result
 
     def _fitting(self, wanted: Input, dims: dict[str, Dim]) -> Value | None:
         """A value of the program that may stand for an input; its sizes become those of the case."""
-        if not isinstance(wanted.fill, integers) and wanted.fill not in (normal, positive, unit, bools, special):
+        if not isinstance(wanted.fill, integers) and wanted.fill not in (
+            normal,
+            positive,
+            unit,
+            bools,
+            special,
+        ):
             return None
         if isinstance(wanted.fill, integers) and not wanted.dtype.is_integer:
             return None
@@ -107,7 +122,9 @@ class EveryOperator(Generator):
         return value
 
     def _bind(self, case: Case, dims: dict[str, Dim]) -> None:
-        """Sizes of the names that are still free: numbers that the case knows, or new symbols with such values."""
+        """Sizes of the names that are still free: numbers that the case knows, or new symbols with such
+        values.
+        """
         sizes = [self.pick(case.sizes) for _ in self.runs]
         for name in sorted({n for s in case.sizes for n in s} - set(dims)):
             if case.symbolic and self.chance(0.6):
@@ -169,7 +186,13 @@ class EveryOperator(Generator):
             inputs = [run.true[v] for v in self.use.values]
             try:
                 found = case.expected(sizes, *inputs)
-            except (ArithmeticError, LookupError, ValueError, RuntimeError, TypeError):  # not made for such inputs
+            except (
+                ArithmeticError,
+                LookupError,
+                ValueError,
+                RuntimeError,
+                TypeError,
+            ):  # not made for such inputs
                 return False
             wanted = [np.asarray(x) for x in (found if isinstance(found, (list, tuple)) else (found,))]
             for value, want in zip(results, wanted, strict=True):
@@ -223,7 +246,7 @@ def _case_of(operator: str) -> Maker:
     return make
 
 
-# -- What the run decides -----------------------------------------------------------------------------------------------------------------
+# -- What the run decides ------------------------------------------------------------------------------------
 
 
 def kept_rows(g: Generator) -> Any:
@@ -238,7 +261,9 @@ def kept_rows(g: Generator) -> Any:
         x = value if value.type.dtype.is_float else g.builder(G.Cast(value, dtype=f32))
         if value.type.rank > 1:
             x = g.builder(G.ReduceMean(x, axes=tuple(range(1, value.type.rank)), keepdims=False))
-        limit = g.builder(G.Constant(value=Constant(np.asarray(g.pick([-0.5, 0.1, 0.7]), x.type.dtype.numpy))))
+        limit = g.builder(
+            G.Constant(value=Constant(np.asarray(g.pick([-0.5, 0.1, 0.7]), x.type.dtype.numpy)))
+        )
         flag = g.builder(G.Gt(x, limit))
     count = symbol(f"kept{len(list(g.function.body.ops))}", 0, bounds(flag.type.shape[0])[1])
     found = g.builder(G.NonZero(flag, count=count))
@@ -262,7 +287,7 @@ def branch(g: Generator) -> Any:
         y = x
         for _ in range(g.integer(0, 3)):
             y = inside(G.OPERATORS[g.pick(["Neg", "Abs", "Sin", "Tanh", "Sigmoid", "Relu"])](y))
-        inside(Yield([y]))
+        inside.insert(Yield([y]))
     op = G.If(flag, regions=[Region([block]) for block in blocks])
     g.builder.insert(op)
     return op.results[0]
@@ -279,7 +304,7 @@ def repeated(g: Generator) -> Any:
     axes = tuple(range(x.type.rank))
     total = inside(G.ReduceMean(y, axes=axes, keepdims=False))
     zero = inside(G.Constant(value=Constant(np.zeros((), x.type.dtype.numpy))))
-    inside(Yield([inside(G.Gt(total, zero)), y, total]))
+    inside.insert(Yield([inside(G.Gt(total, zero)), y, total]))
     start = g.builder(G.Constant(value=Constant(np.array(g.chance(0.9)))))
     limit = g.builder(G.Constant(value=Constant(np.array(g.integer(0, 4)))))
     count = symbol(f"steps{len(list(g.function.body.ops))}", 0, 4)
@@ -288,7 +313,11 @@ def repeated(g: Generator) -> Any:
     return tuple(op.results)
 
 
-_RUN_TIME: Sequence[tuple[str, Maker]] = [("kept_rows", kept_rows), ("branch", branch), ("repeated", repeated)]
+_RUN_TIME: Sequence[tuple[str, Maker]] = [
+    ("kept_rows", kept_rows),
+    ("branch", branch),
+    ("repeated", repeated),
+]
 
 
 def generate(seed: int, max_steps: int = 10) -> Program:

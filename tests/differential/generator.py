@@ -1,9 +1,10 @@
 """Random graphs, from a seed: operators, shapes, data types, broadcasting, dynamic dimensions.
 
-A program is grown one operator at a time, and every operator is run at once, by the interpreter, on several sets of inputs. An
-operator stays only if its results are well conditioned: finite, of moderate size, and hardly changed when all arithmetic
-before it is disturbed by a few units in the last place. So whatever a correct compiler makes of the program agrees with the
-interpreter to a small tolerance, discontinuous operators (comparisons, rounding, argmax) included.
+A program is grown one operator at a time, and every operator is run at once, by the interpreter, on several
+sets of inputs. An operator stays only if its results are well conditioned: finite, of moderate size, and
+hardly changed when all arithmetic before it is disturbed by a few units in the last place. So whatever a
+correct compiler makes of the program agrees with the interpreter to a small tolerance, discontinuous
+operators (comparisons, rounding, argmax) included.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Block, IRError, Module, Operation, Region, Value
 from tilewright.ir.interpreter import Frame
 from tilewright.ir.run_time_symbols import defined_by
-from tilewright.ir.symbolic import Dim, Expr, bounds, evaluate, symbol
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import Dim, Expr, bounds, symbol
 from tilewright.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 
 G: Any = graph
@@ -30,13 +32,17 @@ Maker = Callable[["Generator"], Any]
 """Builds one random operator, or a few, and returns the values, or None when nothing fits."""
 
 ULP = {f64: 1e-6, f32: 1e-6, f16: 1e-3, bf16: 8e-3}
-"""Relative disturbance of arithmetic results: a few times the rounding error (float64: of functions good to float32)."""
+"""Relative disturbance of arithmetic results: a few times the rounding error (float64: of functions good to
+float32).
+"""
 TOLERANCE = {f64: 1e-4, f32: 1e-4, f16: 2e-2, bf16: 1e-1}
 """By how much a float output may differ, relative to its own and to the tensor's largest magnitude."""
 
 
 def tolerance(precision: DType | None) -> dict[DType, float]:
-    """`TOLERANCE` of a program compiled with a lower `precision`: any float may come from a value rounded to that type."""
+    """`TOLERANCE` of a program compiled with a lower `precision`: any float may come from a value rounded to
+    that type.
+    """
     return TOLERANCE if precision is None else {d: max(t, TOLERANCE[precision]) for d, t in TOLERANCE.items()}
 
 
@@ -47,8 +53,10 @@ LONGEST_PRODUCT = 256
 LARGEST_VALUE = 1e4
 
 EXACT = frozenset(
-    "reshape transpose slice concat pad tile flip broadcast_to gather gather_elements scatter_elements select identity relu "
-    "neg abs max min eq ne lt le gt ge and or xor not reduce_max reduce_min reduce_all reduce_any argmax argmin topk "
+    "reshape transpose slice concat pad tile flip broadcast_to gather gather_elements scatter_elements "
+    "select identity relu "
+    "neg abs max min eq ne lt le gt ge and or xor not reduce_max reduce_min reduce_all reduce_any argmax "
+    "argmin topk "
     "triangular max_pool sign isnan one_hot iota symbolic constant floor ceil round trunc".split()
 )
 """Operators that do no rounding: their results are as good as their operands, so nothing is disturbed."""
@@ -78,7 +86,12 @@ class _Run:
     """One set of inputs: the true value of everything built so far, and disturbed values."""
 
     def __init__(
-        self, module: Module, dims: dict[str, int], rng: np.random.Generator, precision: DType | None, copies: int = 2
+        self,
+        module: Module,
+        dims: dict[str, int],
+        rng: np.random.Generator,
+        precision: DType | None,
+        copies: int = 2,
     ) -> None:
         self.module, self.dims, self.rng = module, dims, rng
         self.ulp = ULP if precision is None else {**ULP, f32: ULP[precision]}
@@ -91,7 +104,9 @@ class _Run:
             values[value] = array
 
     def evaluate(self, op: Operation, values: dict[Value, np.ndarray], disturb: bool) -> list[np.ndarray]:
-        """The results of an operator. Sizes that it defines are kept: disturbed values that lead to others are told apart by their shapes."""
+        """The results of an operator. Sizes that it defines are kept: disturbed values that lead to others
+        are told apart by their shapes.
+        """
         operands = {v: values[v] for v in op.operands}
         flush = values is self.noisy[0]
         if disturb:
@@ -102,7 +117,9 @@ class _Run:
             self.dims.update((s.name, frame.dims[s.name]) for s in defined_by(op))
         results = [np.asarray(frame.values[r]) for r in op.results]
         if disturb:
-            results = [self._disturbed(a, r.type.dtype, flush) for a, r in zip(results, op.results, strict=True)]
+            results = [
+                self._disturbed(a, r.type.dtype, flush) for a, r in zip(results, op.results, strict=True)
+            ]
         return results
 
     def _disturbed(self, array: np.ndarray, dtype: DType, flush: bool) -> np.ndarray:
@@ -155,8 +172,12 @@ class Generator:
         return int(self.rng.integers(low, high + 1))
 
     def value(self, *kinds: str, rank: int = 0) -> Value | None:
-        """A value built so far whose dtype is of one of `kinds` and whose rank is at least `rank`; recent ones more often."""
-        fitting = [v for v in self.values if (not kinds or v.type.dtype.kind in kinds) and v.type.rank >= rank]
+        """A value built so far whose dtype is of one of `kinds` and whose rank is at least `rank`; recent
+        ones more often.
+        """
+        fitting = [
+            v for v in self.values if (not kinds or v.type.dtype.kind in kinds) and v.type.rank >= rank
+        ]
         if not fitting:
             return None
         return self.pick(fitting[-4:] if self.chance(0.6) else fitting)
@@ -210,7 +231,11 @@ class Generator:
             result = make(self)
         except IRError:
             result = None
-        except (TypeError, ValueError, ArithmeticError):  # of a dimension that may be 0, or has no upper bound
+        except (
+            TypeError,
+            ValueError,
+            ArithmeticError,
+        ):  # of a dimension that may be 0, or has no upper bound
             if self.first is None:
                 raise
             result = None
@@ -225,13 +250,15 @@ class Generator:
         return True
 
     def confirm(self, result: Any) -> bool:
-        """What else is asked of the results of a maker, once they are computed."""
+        """A further condition on the results of a maker, checked after they are computed."""
         return True
 
     def _accept(self, op: Operation) -> bool:
         """Run an operator on all inputs; whether its results are well conditioned."""
         short = op.name.removeprefix("graph.")
-        exact = short in EXACT and self.precision is None  # in lower precision any value may have been rounded
+        exact = (
+            short in EXACT and self.precision is None
+        )  # in lower precision any value may have been rounded
         for result in op.results if self.first is None else ():
             for d in result.type.shape:
                 low, _ = bounds(d)
@@ -275,7 +302,9 @@ class Generator:
         """
         for r, a in zip(op.results, arrays, strict=True):
             shape = tuple(int(evaluate(d, run.dims)) for d in r.type.shape)
-            if min(shape, default=0) < 0 or (a.shape != shape and not all(run.true[v].size for v in op.operands)):
+            if min(shape, default=0) < 0 or (
+                a.shape != shape and not all(run.true[v].size for v in op.operands)
+            ):
                 return False  # a window wider than what it slides over, the last element of nothing
             if a.shape != shape:
                 raise Disagreement(f"{op.name}: the interpreter gives {a.shape}, the type says {shape}")
@@ -287,7 +316,7 @@ class Generator:
         unused = [v for v in made if not v.uses][-4:]
         extra = [v for v in made if v.uses and self.chance(0.15)][:2]
         outputs = [*unused, *extra] or made[-1:]
-        self.builder(func.Return(outputs))
+        self.builder.insert(func.Return(outputs))
         self.function.result_names = tuple(f"y{k}" for k in range(len(outputs)))
 
     # Types and data.
@@ -344,7 +373,11 @@ def _moderate(array: np.ndarray) -> bool:
     if array.size > LARGEST_ELEMENTS:
         return False
     if array.dtype.kind in "iub":
-        return array.dtype.itemsize < 4 or not array.size or abs(int(array.max())) + abs(int(array.min())) < 1 << 20
+        return (
+            array.dtype.itemsize < 4
+            or not array.size
+            or abs(int(array.max())) + abs(int(array.min())) < 1 << 20
+        )
     wide = array.astype(np.float64)
     return bool(np.isfinite(wide).all() and (not wide.size or np.abs(wide).max() < LARGEST_VALUE))
 
@@ -383,7 +416,8 @@ def _maker(weight: int) -> Callable[[Maker], Maker]:
 
 
 _UNARY = (
-    "neg abs sign exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan tanh asin acos atan sinh cosh asinh erf sigmoid "
+    "neg abs sign exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan tanh asin acos atan sinh cosh asinh "
+    "erf sigmoid "
     "floor ceil round trunc isnan"
 ).split()
 
@@ -399,7 +433,9 @@ def activation(g: Generator) -> Any:
     x = g.value("float")
     if x is None:
         return None
-    name = g.pick(["Relu", "Silu", "Gelu", "Softplus", "Elu", "Celu", "LeakyRelu", "HardSigmoid", "Reciprocal"])
+    name = g.pick(
+        ["Relu", "Silu", "Gelu", "Softplus", "Elu", "Celu", "LeakyRelu", "HardSigmoid", "Reciprocal"]
+    )
     options = {"approximate": g.pick(["none", "tanh"])} if name == "Gelu" else {}
     return g.builder(G.OPERATORS[name](x, **options))
 
@@ -421,7 +457,9 @@ def _class(name: str) -> str:
 
 
 def _partner(g: Generator, x: Value) -> Value:
-    """A value of the dtype of `x` that broadcasts with it: one there is, or a constant of a suitable shape."""
+    """A value of the dtype of `x` that broadcasts with it: one there is, or a constant of a suitable
+    shape.
+    """
     dtype, shape = x.type.dtype, x.type.shape
     known = [v for v in g.values if v.type.dtype is dtype and _broadcasts(v.type.shape, shape)]
     if known and g.chance(0.7):
@@ -466,7 +504,9 @@ def comparison(g: Generator) -> Any:
 @_maker(1)
 def logical(g: Generator) -> Any:
     x = g.value("bool")
-    return None if x is None else g.builder(G.OPERATORS[_class(g.pick(["and", "or", "xor"]))](x, _partner(g, x)))
+    return (
+        None if x is None else g.builder(G.OPERATORS[_class(g.pick(["and", "or", "xor"]))](x, _partner(g, x)))
+    )
 
 
 @_maker(3)
@@ -500,7 +540,8 @@ def reduction(g: Generator) -> Any:
         names += ["ReduceMean", "ReduceMean", "Variance", "LogSumExp"]
     name, axes = g.pick(names), _axes(g, x.type.rank)
     if name == "ReduceProd" and x.type.dtype.is_float:
-        # A long product passes the range of its type on the way, which way depends on the order: no two need agree.
+        # A long product passes the range of its type on the way, which way depends on the order: no two need
+        # agree.
         if np.prod([bounds(x.type.shape[a])[1] for a in axes]) > LONGEST_PRODUCT:
             return None
     return g.builder(G.OPERATORS[name](x, axes=axes, keepdims=g.chance(0.5)))
@@ -535,7 +576,7 @@ def topk(g: Generator) -> Any:
     axis = g.integer(0, x.type.rank - 1)
     n = x.type.shape[axis]
     k = g.integer(1, min(n, 5)) if isinstance(n, int) else n
-    return g.builder(G.Topk(x, k=k, axis=axis, largest=g.chance(0.5)))
+    return tuple(g.builder.insert(G.Topk(x, k=k, axis=axis, largest=g.chance(0.5))).results)
 
 
 @_maker(2)
@@ -549,7 +590,9 @@ def prefix(g: Generator) -> Any:
 
 @_maker(2)
 def scan(g: Generator) -> Any:
-    """A loop over rows that carries a running value, forward or backward; one of its products depends on the rows alone."""
+    """A loop over rows that carries a running value, forward or backward; one of its products depends on the
+    rows alone.
+    """
     x = g.value("float", rank=2)
     if x is None or not isinstance(x.type.shape[-1], int):
         return None
@@ -563,7 +606,7 @@ def scan(g: Generator) -> Any:
     kept = b(G.Matmul(block.args[0], weight)) if g.chance(0.6) else b(G.Neg(block.args[0]))
     new = b(G.Tanh(b(G.Add(inputs, kept))))
     slices = [new, b(G.Sigmoid(kept))][: g.integer(0, 2)]
-    b(Yield([new, *slices]))
+    b.insert(Yield([new, *slices]))
     backward = tuple(g.chance(0.5) for _ in range(1 + len(slices)))
     op = G.Scan([start], [x], length=x.type.shape[0], backward=backward, regions=[Region([block])])
     g.builder.insert(op)
@@ -615,7 +658,13 @@ def einsum(g: Generator) -> Any:
     right = ""
     for d in y.type.shape:
         same = [c for c, n in sizes.items() if n == d and c not in right]
-        c = g.pick(same) if same and g.chance(0.7) else letters[len(sizes)] if len(sizes) < len(letters) else ""
+        c = (
+            g.pick(same)
+            if same and g.chance(0.7)
+            else letters[len(sizes)]
+            if len(sizes) < len(letters)
+            else ""
+        )
         if not c:
             return None
         sizes.setdefault(c, d)
@@ -811,7 +860,9 @@ def pattern(g: Generator) -> Any:
     if kind == 0:
         shape = tuple(g._dim() for _ in range(g.integer(1, 2)))
         return g.builder(
-            G.Iota(shape=shape, axis=g.integer(0, len(shape) - 1), start=g.integer(-3, 3), step=g.integer(1, 3))
+            G.Iota(
+                shape=shape, axis=g.integer(0, len(shape) - 1), start=g.integer(-3, 3), step=g.integer(1, 3)
+            )
         )
     if kind == 1 and (x := g.value("int")) is not None:
         return g.builder(G.OneHot(x, depth=g.integer(1, 6), axis=-1))
@@ -828,10 +879,21 @@ MAKERS: Sequence[tuple[str, Maker]] = _MAKERS
 def generate(
     seed: int, max_steps: int = 14, without: Collection[DType | str] = (), precision: DType | None = None
 ) -> Program:
-    """The program of a seed: always the same one. `without`: data types and operators that it does not have. `precision`: well conditioned
-    also when values are rounded to that type."""
+    """The program of a seed: always the same one. `without`: data types and operators that it does not have.
+    `precision`: well conditioned also when values are rounded to that type.
+    """
     with np.errstate(all="ignore"):
         return Generator(seed, max_steps, without, precision).program()
 
 
-__all__ = ["MAKERS", "Disagreement", "Generator", "Maker", "Program", "agrees", "generate", "tensor_type", "tolerance"]
+__all__ = [
+    "MAKERS",
+    "Disagreement",
+    "Generator",
+    "Maker",
+    "Program",
+    "agrees",
+    "generate",
+    "tensor_type",
+    "tolerance",
+]

@@ -18,12 +18,14 @@ from .__main__ import results
 from .check import LACKING, LEVELS, Run, check, check_every_operator, compiled_for, judge
 from .generator import agrees, generate
 
-pytestmark = pytest.mark.every_isa
+every_isa = pytest.mark.every_isa
 
 
 @pytest.mark.parametrize("level, count, steps", [("tensor", 80, 14), ("fused", 80, 14), ("loop", 15, 6)])
 def test_levels(level: str, count: int, steps: int) -> None:
-    failures = [failure for seed in range(count) if (failure := check(seed, LEVELS[level], steps)) is not None]
+    failures = [
+        failure for seed in range(count) if (failure := check(seed, LEVELS[level], steps)) is not None
+    ]
     assert not failures, "\n".join(map(str, failures))
 
 
@@ -42,7 +44,9 @@ def run_many(target: str, first: int, count: int, opt: str = "O2") -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.parametrize("target, count", [("cpu", 25), ("wasm32", 6), ("webgpu", 6)])
+@pytest.mark.parametrize(
+    "target, count", [pytest.param("cpu", 25, marks=every_isa), ("wasm32", 6), ("webgpu", 6)]
+)
 def test_targets(target: str, count: int) -> None:
     run_many(target, 1000, count)
 
@@ -52,13 +56,18 @@ def test_levels_of_optimization(opt: str) -> None:
     run_many("cpu", 1100, 6, opt)
 
 
+@every_isa
 @pytest.mark.parametrize("seed", [252, 282, 1620])
 def test_groups_around_others(seed: int) -> None:
-    """Programs in which a group was formed around what lies between its members (the second time a loop), or of different points."""
+    """Programs in which a group was formed around what lies between its members (the second time a loop), or
+    of different points.
+    """
     run_many("cpu", seed, 1)
 
 
-@pytest.mark.parametrize("level, seeds", [("fused", [*range(40), 83, 285]), ("cpu", range(40, 52))])
+@pytest.mark.parametrize(
+    "level, seeds", [("fused", [*range(40), 83, 285]), pytest.param("cpu", range(40, 52), marks=every_isa)]
+)
 def test_small_tensors(level: str, seeds: Iterable[int]) -> None:
     run_small_tensors(LEVELS.get(level) or compiled_for(level), seeds)
 
@@ -73,6 +82,7 @@ def test_many_small_tensors() -> None:
     run_small_tensors(compiled_for("cpu"), range(1000))
 
 
+@every_isa
 @pytest.mark.parametrize("precision, count", [("bf16", 15), ("f16", 5)])
 def test_precision(precision: str, count: int) -> None:
     run_in_precision(precision, 2000, count)
@@ -99,11 +109,14 @@ def test_many(target: str, count: int) -> None:
 
 
 def test_every_operator_comes_about() -> None:
-    """As many seeds as there are operators with cases use them all; programs over them agree with the operators' own references."""
+    """As many seeds as there are operators with cases use them all; programs over them agree with the
+    operators' own references.
+    """
     names = sorted(every_operator.cases())
     programs = [every_operator.generate(seed) for seed in range(len(names))]
     used = {op.name for program in programs for op in program.module.walk()}
-    # What disturbing a factor of 16 bits changes is too much for a float32 result; `graph.quantized_matmul`, which becomes it, comes about.
+    # Disturbing a 16-bit operand changes a float32 result too much. `graph.quantized_matmul`, which
+    # decomposes to it, is generated.
     assert {cls.name for cls in graph.OPERATORS.values()} - {"graph.dequantized_matmul"} <= used
 
 
@@ -114,24 +127,28 @@ def test_every_operator_at_levels(level: str, count: int) -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.parametrize("opt, first", [("O2", 3000), ("O0", 3012)])
+@pytest.mark.parametrize("opt, first", [pytest.param("O2", 3000, marks=every_isa), ("O0", 3012)])
 def test_every_operator_compiled(opt: str, first: int) -> None:
     run = compiled_for("cpu", opt=opt)
     failures = [f for seed in range(first, first + 12) if (f := check_every_operator(seed, run)) is not None]
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.parametrize("first", [0, 12])
+@pytest.mark.parametrize("first", [0, pytest.param(12, marks=every_isa)])
 def test_edges_under_conditions(first: int) -> None:
-    """Every type, its ends, no dimensions; strange names, files saved again, damaged caches, threads, text."""
+    """Every type, its ends, no dimensions; strange names, files saved again, damaged caches, threads,
+    text.
+    """
     failures = [f for seed in range(first, first + 12) if (f := conditions.check(seed)) is not None]
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.parametrize("first", [0, 10])
+@pytest.mark.parametrize("first", [0, pytest.param(10, marks=every_isa)])
 def test_edges_of_torch(first: int) -> None:
     torch_programs = pytest.importorskip("tests.differential.torch_programs", reason="PyTorch is an extra")
-    failures = [f for seed in range(first, first + 10) if (f := torch_programs.check_compiled(seed)) is not None]
+    failures = [
+        f for seed in range(first, first + 10) if (f := torch_programs.check_compiled(seed)) is not None
+    ]
     assert not failures, "\n".join(failures)
 
 
@@ -143,7 +160,10 @@ def test_a_wrong_result_of_torch_is_told() -> None:
 
     def wrong(*arguments: Any) -> Any:
         first, *rest = program.function()(*arguments)
-        return (~first if first.dtype.is_signed is False and str(first.dtype) == "torch.bool" else first + 1, *rest)
+        return (
+            ~first if first.dtype.is_signed is False and str(first.dtype) == "torch.bool" else first + 1,
+            *rest,
+        )
 
     assert torch_programs.check(program, program.function()) is None
     assert "output 0" in torch_programs.check(program, wrong)

@@ -1,9 +1,11 @@
-"""Random PyTorch programs over every element type, shapes without dimensions or elements, and values at the ends of their types; against eager.
+"""Random PyTorch programs over every element type, shapes without dimensions or elements, and values at the
+ends of their types; against eager.
 
-A program is a few lines of Python text, so that one that comes out wrong is its own report. It is grown a line at a time: a line that
-eager refuses is left out. Lines whose result jumps (comparisons, rounding, sorting, casts to integers) read exact values only: inputs are
-small multiples of 1/8, and what is computed of them without rounding stays exact. So a correct compiler agrees with eager to the
-tolerance of the element type.
+A program is a few lines of Python text, so that one that comes out wrong is its own report. It is grown a
+line at a time: a line that eager refuses is left out. Lines whose result jumps (comparisons, rounding,
+sorting, casts to integers) read exact values only: inputs are small multiples of 1/8, and what is computed of
+them without rounding stays exact. So a correct compiler agrees with eager to the tolerance of the element
+type.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 TYPES = (*FLOATS, *INTEGERS, torch.bool)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""Of an output, relative to its largest element; half types round after each line in eager and less often compiled."""
+"""Tolerances of an output, relative to its largest element. Eager mode rounds half types after each line,
+compiled code less often.
+"""
 SHAPES: Sequence[tuple[int, ...]] = (
     (),
     (),
@@ -52,7 +56,9 @@ ARGUMENTS = (
     "malloc",
     "dims",
 )
-"""Names of arguments: of other alphabets, long, and those that mean something in the compiler, in its C code or its Python interface."""
+"""Names of arguments: of other alphabets, long, and those that mean something in the compiler, in its C code
+or its Python interface.
+"""
 LARGEST = 1e4
 
 EXACT = frozenset("move clamp choose compare integer cast".split())
@@ -114,13 +120,17 @@ class _Grower:
 
     def value(self, *kinds: str, rank: int = 0) -> Value | None:
         """A value of one of the kinds ``float``, ``int``, ``bool`` (any by default)."""
-        fitting = [v for v in self.values if (not kinds or _kind(v.data.dtype) in kinds) and v.data.dim() >= rank]
+        fitting = [
+            v for v in self.values if (not kinds or _kind(v.data.dtype) in kinds) and v.data.dim() >= rank
+        ]
         return self.pick(fitting[-4:] if self.rng.random() < 0.6 else fitting) if fitting else None
 
     def tensor(self) -> torch.Tensor:
         shape, dtype = self.pick(SHAPES), self.pick(TYPES)
         if dtype.is_floating_point:
-            return torch.from_numpy(np.asarray(self.rng.integers(-24, 25, shape) / 8)).to(dtype).reshape(shape)
+            return (
+                torch.from_numpy(np.asarray(self.rng.integers(-24, 25, shape) / 8)).to(dtype).reshape(shape)
+            )
         if dtype is torch.bool:
             return torch.from_numpy(np.asarray(self.rng.random(shape) < 0.5)).reshape(shape)
         info = torch.iinfo(dtype)
@@ -163,7 +173,9 @@ def generate(seed: int, steps: int = 8) -> TorchProgram:
         lines.append(f"    {name} = {text}")
         used |= {v.name for v in operands}
     outputs = [v.name for v in g.values[len(arguments) :] if v.name not in used] or [g.values[-1].name]
-    source = "\n".join([f"def program({', '.join(arguments)}):", *lines, f"    return {', '.join(outputs)},", ""])
+    source = "\n".join(
+        [f"def program({', '.join(arguments)}):", *lines, f"    return {', '.join(outputs)},", ""]
+    )
     return TorchProgram(seed, source, arguments)
 
 
@@ -186,10 +198,12 @@ def _moderate(x: torch.Tensor) -> bool:
 
 def _is_exact(x: torch.Tensor) -> bool:
     """Few enough bits that no type rounds them, also after some more lines."""
-    return not x.dtype.is_floating_point or bool(((x.double() * 8) % 1 == 0).all() and (x.double().abs() < 16).all())
+    return not x.dtype.is_floating_point or bool(
+        ((x.double() * 8) % 1 == 0).all() and (x.double().abs() < 16).all()
+    )
 
 
-# -- Lines ---------------------------------------------------------------------------------------------------------------------
+# -- Lines ---------------------------------------------------------------------------------------------------
 
 
 def _call(g: _Grower, template: str, *kinds: str, rank: int = 0) -> tuple[str, Sequence[Value]] | None:
@@ -201,7 +215,9 @@ def _call(g: _Grower, template: str, *kinds: str, rank: int = 0) -> tuple[str, S
 def function(g: _Grower) -> Any:
     names = "sigmoid tanh exp sin cos expm1 erf relu silu gelu softplus elu hardswish mish square atan sinh"
     name = g.pick(names.split())
-    inside = "torch.nn.functional" if hasattr(torch.nn.functional, name) and not hasattr(torch, name) else "torch"
+    inside = (
+        "torch.nn.functional" if hasattr(torch.nn.functional, name) and not hasattr(torch, name) else "torch"
+    )
     return _call(g, f"{inside}.{name}({{x}})", "float")
 
 
@@ -214,7 +230,11 @@ def partial_function(g: _Grower) -> Any:
 @_line("compute")
 def prelu(g: _Grower) -> Any:
     x = g.value("float")
-    return None if x is None else (f"torch.nn.functional.prelu({x.name}, torch.ones(1, dtype={x.data.dtype}) / 4)", [x])
+    return (
+        None
+        if x is None
+        else (f"torch.nn.functional.prelu({x.name}, torch.ones(1, dtype={x.data.dtype}) / 4)", [x])
+    )
 
 
 @_line("integer", 2)
@@ -236,7 +256,9 @@ def clamp(g: _Grower) -> Any:
     if g.rng.random() < 0.3:
         other = g.value("float", "int")
         return None if other is None else (f"{x.name}.clamp(max={other.name})", [x, other])
-    return g.pick([f"{x.name}.clamp({low}, {high})", f"{x.name}.clamp(min={low})", f"{x.name}.clamp(max={high})"]), [x]
+    return g.pick(
+        [f"{x.name}.clamp({low}, {high})", f"{x.name}.clamp(min={low})", f"{x.name}.clamp(max={high})"]
+    ), [x]
 
 
 @_line("integer", 6)
@@ -305,7 +327,10 @@ def comparison(g: _Grower) -> Any:
     x, y = g.value(), g.value()
     if x is None or y is None:
         return None
-    return f"{x.name} {g.pick(['<', '<=', '>', '>=', '==', '!='])} {g.pick([y.name, '1', '-1', '0.5'])}", [x, y]
+    return f"{x.name} {g.pick(['<', '<=', '>', '>=', '==', '!='])} {g.pick([y.name, '1', '-1', '0.5'])}", [
+        x,
+        y,
+    ]
 
 
 @_line("choose", 3)
@@ -323,7 +348,7 @@ def where(g: _Grower) -> Any:
 
 @_line("cast", 4)
 def cast(g: _Grower) -> Any:
-    """Of floats only to types that hold them: what else becomes of them differs between eager's own loops."""
+    """Cast floats only to types that hold their values: other results differ between eager's own loops."""
     x = g.value()
     if x is None:
         return None
@@ -344,11 +369,31 @@ def movement(g: _Grower) -> Any:
     dim = g.integer(-rank, rank - 1) if rank else g.pick([0, -1])
     first = g.integer(-1, 0)
     texts = [
-        f"flip([{dim}])", f"unsqueeze({first})", "squeeze()", "reshape(-1)", f"transpose({dim}, 0)", "roll(1)", "contiguous()",
-        "flatten()", f"movedim({dim}, 0)", "T" if rank <= 2 else "mT", f"narrow({dim}, 0, 1)", "tril()", "diagonal()", "clone()",
-        f"unfold({dim}, 1, 1)", "expand(2, *{x}.shape)", "repeat(2, *([1] * {x}.dim()))",
-    ]  # fmt: skip
-    whole = ["{x}[..., :1]", "{x}[None]", "torch.atleast_2d({x})", "torch.full_like({x}, 1)", "torch.zeros_like({x})"]
+        f"flip([{dim}])",
+        f"unsqueeze({first})",
+        "squeeze()",
+        "reshape(-1)",
+        f"transpose({dim}, 0)",
+        "roll(1)",
+        "contiguous()",
+        "flatten()",
+        f"movedim({dim}, 0)",
+        "T" if rank <= 2 else "mT",
+        f"narrow({dim}, 0, 1)",
+        "tril()",
+        "diagonal()",
+        "clone()",
+        f"unfold({dim}, 1, 1)",
+        "expand(2, *{x}.shape)",
+        "repeat(2, *([1] * {x}.dim()))",
+    ]
+    whole = [
+        "{x}[..., :1]",
+        "{x}[None]",
+        "torch.atleast_2d({x})",
+        "torch.full_like({x}, 1)",
+        "torch.zeros_like({x})",
+    ]
     texts = ["{x}." + text for text in texts] + [*whole, "torch.nn.functional.pad({x}, [1, 0])"]
     if rank == 0:
         texts += ["{x}.expand(1, 1)", "{x}.flip([])", "{x}.view(1)", "{x}.expand(0)"] * 3
@@ -403,9 +448,16 @@ def summed(g: _Grower) -> Any:
 @_line("compute", 3)
 def statistics(g: _Grower) -> Any:
     texts = [
-        "{x}.mean()", "{x}.mean(-1)", "{x}.softmax(-1)", "{x}.log_softmax(0)", "{x}.logsumexp(-1)", "{x}.var(unbiased=False)",
-        "{x}.norm()", "torch.nn.functional.normalize({x}, dim=-1)", "{x}.std(-1, unbiased=False)",
-    ]  # fmt: skip
+        "{x}.mean()",
+        "{x}.mean(-1)",
+        "{x}.softmax(-1)",
+        "{x}.log_softmax(0)",
+        "{x}.logsumexp(-1)",
+        "{x}.var(unbiased=False)",
+        "{x}.norm()",
+        "torch.nn.functional.normalize({x}, dim=-1)",
+        "{x}.std(-1, unbiased=False)",
+    ]
     return _call(g, g.pick(texts), "float")
 
 
@@ -436,12 +488,18 @@ def product(g: _Grower) -> Any:
     if x is None or y is None:
         return None
     texts = [
-        "torch.outer({x}.flatten(), {y}.flatten())", "{x} @ {y}.mT", "torch.einsum('i,j->ij', {x}.flatten(), {y}.flatten())",
-        "torch.einsum('...i,...i->...', {x}, {y})", "torch.dot({x}.flatten(), {y}.flatten())", "torch.kron({x}, {y})",
-    ]  # fmt: skip
+        "torch.outer({x}.flatten(), {y}.flatten())",
+        "{x} @ {y}.mT",
+        "torch.einsum('i,j->ij', {x}.flatten(), {y}.flatten())",
+        "torch.einsum('...i,...i->...', {x}, {y})",
+        "torch.dot({x}.flatten(), {y}.flatten())",
+        "torch.kron({x}, {y})",
+    ]
     text = g.pick(texts)
     sums = "...i" in text or "@" in text or "dot" in text
-    if sums and x.data.dtype is not y.data.dtype:  # export refuses what eager does to sums of one term or none
+    if (
+        sums and x.data.dtype is not y.data.dtype
+    ):  # export refuses what eager does to sums of one term or none
         return None
     return text.format(x=x.name, y=y.name), [x, y]
 
@@ -455,11 +513,11 @@ def attention(g: _Grower) -> Any:
     return f"torch.nn.functional.scaled_dot_product_attention({whole}, {whole}, {whole})", [x]
 
 
-# -- Comparing -----------------------------------------------------------------------------------------------------------------
+# -- Comparing -----------------------------------------------------------------------------------------------
 
 
 def check(program: TorchProgram, library: Callable[..., Any]) -> str | None:
-    """What is wrong with a library's results, None where they are eager's."""
+    """A description of what is wrong with a library's results; None if they equal eager's."""
     given = list(program.arguments.values())
     wanted = program.function()(*(x.clone() for x in given))
     found = library(*(x.clone() for x in given))
@@ -481,12 +539,16 @@ def check(program: TorchProgram, library: Callable[..., Any]) -> str | None:
 
 
 def check_compiled(seed: int, steps: int = 8) -> str | None:
-    """Compile the program of a seed for this machine, and compare with eager; what is wrong, and the program."""
+    """Compile the program of a seed for this machine, and compare with eager; what is wrong, and the
+    program.
+    """
     import tilewright as tw
 
     program = generate(seed, steps)
     try:
-        with tw.compile(Module(program).eval(), tuple(program.arguments.values()), cache=False, threads=2) as library:
+        with tw.compile(
+            Module(program).eval(), tuple(program.arguments.values()), cache=False, threads=2
+        ) as library:
             reason = check(program, library)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error)[:1500]}"

@@ -1,4 +1,6 @@
-"""Running the code of a page of docs/."""
+"""Running the code blocks of a page of docs/: ``python`` and ``sh`` blocks are executed, blocks of other
+kinds are only shown.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +11,53 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXECUTED = ("python", "sh")
+"""Kinds of code blocks that tests run."""
 
 
-def run_page(name: str, **given: Any) -> dict[str, Any]:
-    """Run a page's Python blocks from top to bottom as one program that begins with the names `given`; the names that it defines. Errors have the page's lines."""
+def code_blocks(text: str) -> list[tuple[str, str, int]]:
+    """Kind, code and number of lines before the code of each fenced block, indented blocks excepted."""
+    matches = re.finditer(r"^```([^\n]*)\n(.*?)^```[^\n]*$", text, re.DOTALL | re.MULTILINE)
+    return [(match[1], match[2], text[: match.start(2)].count("\n")) for match in matches]
+
+
+def run_page(name: str, folder: Path | None = None, **given: Any) -> dict[str, Any]:
+    """Run a page's code from top to bottom and return the Python names that it defines.
+
+    Python blocks are one program that begins with the names `given`. Shell blocks need a `folder`, the
+    current one, where ``tilewright`` is this interpreter's; their output is in the result's ``printed``, a
+    list of pairs of code and text. Errors have the page's line numbers.
+    """
     page = DOCS / name
-    text = page.read_text()
     names: dict[str, Any] = {"__name__": page.stem.replace("-", "_"), **given}
-    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
-    assert len(blocks) >= 2
-    for match in blocks:
-        line = text[: match.start(1)].count("\n")
-        exec(compile("\n" * line + match[1], str(page), "exec"), names)
-    return names
-
-
-def run_page_with_commands(name: str, folder: Path) -> list[tuple[str, str]]:
-    """Run a page's Python and shell blocks from top to bottom in `folder`, the current one; commands and what they print."""
-    page = DOCS / name
-    command = folder / "bin" / "tilewright"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tilewright "$@"\n')
-    command.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}"}
-    names: dict[str, Any] = {"__name__": page.stem.replace("-", "_")}
-    blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-    assert {kind for kind, _ in blocks} == {"python", "sh"}
-    printed = []
-    for kind, code in blocks:
+    printed: list[tuple[str, str]] = []
+    blocks = [block for block in code_blocks(page.read_text()) if block[0] in EXECUTED]
+    assert blocks, f"{name} has no code to run"
+    for kind, code, lines in blocks:
         if kind == "python":
-            exec(compile(code, str(page), "exec"), names)
-            continue
-        done = subprocess.run(["sh", "-e"], input=code, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-        printed.append((code, done.stdout))
-    return printed
+            exec(compile("\n" * lines + code, str(page), "exec"), names)
+        else:
+            assert folder is not None, f"{name} has shell commands: run it in a folder"
+            printed.append((code, _shell(code, folder)))
+    return {**names, "printed": printed}
+
+
+def _shell(code: str, folder: Path) -> str:
+    """The standard output of a shell block, in `folder`.
+
+    Raises:
+        AssertionError: a command fails; the message has its output.
+    """
+    command = folder / "bin" / "tilewright"
+    if not command.exists():
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tilewright "$@"\n')
+        command.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-e"], input=code, env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

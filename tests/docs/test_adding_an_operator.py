@@ -1,4 +1,6 @@
-"""The code of docs/adding-an-operator.md runs, on every target, and its ONNX importer reads a model."""
+"""The code of docs/extending/adding-an-operator.md runs, on every target, and its ONNX importer reads a
+model.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from .pages import run_page
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
     """The names that the page's code blocks define, run in order as one program."""
-    return run_page("adding-an-operator.md")
+    return run_page("extending/adding-an-operator.md")
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32", "webgpu"])
@@ -51,7 +53,9 @@ def test_onnx_models_may_use_it(page: dict[str, Any], tmp_path: Path) -> None:
     node = helper.make_node("MuLaw", ["x"], ["y"], domain="example.audio", mu=100.0)
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy"]
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("example.audio", 1)]
-    model = helper.make_model(helper.make_graph([node], "g", info[:1], info[1:]), opset_imports=opsets, ir_version=9)
+    model = helper.make_model(
+        helper.make_graph([node], "g", info[:1], info[1:]), opset_imports=opsets, ir_version=9
+    )
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     x = np.linspace(-1, 1, 101, dtype=np.float32)

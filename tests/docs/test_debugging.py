@@ -1,4 +1,4 @@
-"""What docs/debugging.md shows is run, from top to bottom, in an empty folder."""
+"""The code of docs/guide/debugging.md, run from top to bottom in an empty folder."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from .pages import run_page_with_commands
+from .pages import run_page
 
 
 def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = run_page_with_commands("debugging.md", tmp_path)
-    assert all("still fails" in text for code, text in printed if "--check" in code)
+    printed = run_page("guide/debugging.md", tmp_path)["printed"]
+    assert all("still fails" in text for code, text in printed if "minimize --check" in code)

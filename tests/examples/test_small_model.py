@@ -1,4 +1,6 @@
-"""The small model: how its script reads the library and goes on where it was; what quantization costs it; the same weights in a GGUF file."""
+"""The small model: how its script reads the library and goes on where it was; what quantization costs it; the
+same weights in a GGUF file.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,14 @@ def tokens_of(checkpoint: Checkpoint, name: str, count: int) -> Any:
 
 def test_questions_are_answered_by_docstrings(script: Any) -> None:
     pairs = dict(script.summaries("household/__init__.py", MODULE))
-    assert pairs == {"household.halve": "Half of a number, rounded down.", "household.Shelf": "Where books stand."}
+    assert pairs == {
+        "household.halve": "Half of a number, rounded down.",
+        "household.Shelf": "Where books stand.",
+    }
     (turns,) = script.conversations({"a.py": 'def f():\n    """Does what f does."""'}, random.Random(0))
-    assert [turn["role"] for turn in turns] == ["user", "assistant"] and turns[1]["content"] == "Does what f does."
+    assert [turn["role"] for turn in turns] == ["user", "assistant"] and turns[1][
+        "content"
+    ] == "Does what f does."
 
 
 def test_training_goes_on_where_it_was(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +96,9 @@ def test_training_goes_on_where_it_was(script: Any, tmp_path: Path, monkeypatch:
 
 
 def test_what_is_committed(script: Any) -> None:
-    """A model of the hub's form, not too large for a repository, whose chat template says what the script trained."""
+    """A model of the hub's form, not too large for a repository, whose chat template says what the script
+    trained.
+    """
     sizes = {path.name: path.stat().st_size for path in MODEL.iterdir()}
     assert sum(sizes.values()) < 15_000_000 and sizes["model.safetensors"] < 14_000_000
     tokenizer = tokenizer_of(open_checkpoint(MODEL))
@@ -133,7 +142,11 @@ def test_calibration_helps_where_bits_are_few(tmp_path: Path) -> None:
     tokens = tokens_of(source, "held_out.txt", 200)[None]
     exact, plain, scaled = (
         logits(checkpoint, tokens)
-        for checkpoint in (source, convert(source, tmp_path / "plain", how), convert(aware, tmp_path / "aware", how))
+        for checkpoint in (
+            source,
+            convert(source, tmp_path / "plain", how),
+            convert(aware, tmp_path / "aware", how),
+        )
     )
     assert np.square(scaled - exact).mean() < 0.9 * np.square(plain - exact).mean()
 
@@ -146,13 +159,19 @@ def logits(checkpoint: Checkpoint, tokens: Any) -> Any:
 
 @pytest.mark.parametrize(("kind", "bound"), [("F32", 0), ("F16", 1e-4), ("Q8_0", 0.02)])
 def test_a_gguf_file_of_the_same_weights(kind: str, bound: float, tmp_path: Path) -> None:
-    """Gives equal logits, also converted, to equal tokens. Half precision holds bf16's digits, but not its smallest numbers."""
+    """Gives equal logits, also converted, to equal tokens. Half precision holds bf16's digits, but not its
+    smallest numbers.
+    """
     folder = open_checkpoint(MODEL)
     gguf_of(MODEL, tmp_path / "m.gguf", kind, tokenizer_metadata(folder))
     file = open_checkpoint(tmp_path / "m.gguf")
     converted = convert(file, tmp_path / "out", Conversion("none"))
     text = (MODEL / "held_out.txt").read_text(encoding="utf-8")[:2000]
-    assert tokenizer_of(file).encode(text) == tokenizer_of(folder).encode(text) == tokenizer_of(converted).encode(text)
+    assert (
+        tokenizer_of(file).encode(text)
+        == tokenizer_of(folder).encode(text)
+        == tokenizer_of(converted).encode(text)
+    )
     tokens = tokens_of(folder, "held_out.txt", 100)[None]
     expected = logits(folder, tokens)
     found = logits(file, tokens)
@@ -164,7 +183,7 @@ def test_a_gguf_file_of_the_same_weights(kind: str, bound: float, tmp_path: Path
 
 
 def tokenizer_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a GGUF file keeps of the tokenizer."""
+    """The tokenizer's entries of a GGUF file."""
     tokenizer = json.loads(checkpoint.files["tokenizer.json"]())
     vocabulary = tokenizer["model"]["vocab"]
     special = {token["id"] for token in tokenizer["added_tokens"]}
@@ -178,7 +197,9 @@ def tokenizer_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
         "bos_token_id": 0,
         "eos_token_id": 2,
     }
-    return {f"tokenizer.ggml.{key}": value for key, value in values.items()} | {"tokenizer.chat_template": template}
+    return {f"tokenizer.ggml.{key}": value for key, value in values.items()} | {
+        "tokenizer.chat_template": template
+    }
 
 
 def test_the_script_names_only_files_of_the_library(script: Any) -> None:

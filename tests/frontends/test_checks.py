@@ -1,4 +1,6 @@
-"""Indices out of range and divisions by zero: errors where the framework has them, with the place in the model; none where they are left out."""
+"""Indices out of range and divisions by zero: errors where the framework has them, with the place in the
+model; none where they are left out.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 
 import tilewright as tw
 import tilewright.numpy as tnp
-from tilewright.compiler import import_model
+from tilewright.driver.frontend_registry import import_model
 from tilewright.errors import DivisionError, OutOfRangeError
 from tilewright.ir.interpreter import Interpreter
 
@@ -72,7 +74,9 @@ TORCH: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
 
 @pytest.mark.parametrize("name", TORCH)
 def test_errors_of_torch(name: str) -> None:
-    """Where eager raises, and only there; a call that failed leaves the next as it was. Without checks no memory outside is touched."""
+    """Where eager raises, and only there; a call that failed leaves the next as it was. Without checks no
+    memory outside is touched.
+    """
     function, good, bad = TORCH[name]
     model = Calls(function)
     with pytest.raises((IndexError, RuntimeError)):
@@ -106,26 +110,50 @@ def onnx_model(signature: str, body: str) -> Any:
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> main {signature} {{ {body} }}')
 
 
-X, T, U = np.arange(10, dtype=np.float32), np.arange(10, dtype=np.float32).reshape(5, 2), np.ones(2, np.float32)
+X, T, U = (
+    np.arange(10, dtype=np.float32),
+    np.arange(10, dtype=np.float32).reshape(5, 2),
+    np.ones(2, np.float32),
+)
 ONNX = {
     "Gather": ("(float[n] x, int64[m] i) => (float[m] y)", "y = Gather(x, i)", (X, [0, -10]), (X, [0, 10])),
     "GatherElements": (
-        "(float[n] x, int64[m] i) => (float[m] y)", "y = GatherElements<axis = 0>(x, i)", (X, [0, -10]), (X, [0, -11])
+        "(float[n] x, int64[m] i) => (float[m] y)",
+        "y = GatherElements<axis = 0>(x, i)",
+        (X, [0, -10]),
+        (X, [0, -11]),
     ),
     "GatherND": (
-        "(float[5, 2] x, int64[m, 2] i) => (float[m] y)", "y = GatherND(x, i)", (T, [[0, -2], [4, 1]]), (T, [[0, 2], [4, 1]])
+        "(float[5, 2] x, int64[m, 2] i) => (float[m] y)",
+        "y = GatherND(x, i)",
+        (T, [[0, -2], [4, 1]]),
+        (T, [[0, 2], [4, 1]]),
     ),
     "ScatterND": (
-        "(float[5, 2] x, int64[2, 2] i, float[2] u) => (float[5, 2] y)", "y = ScatterND(x, i, u)",
-        (T, [[0, -2], [4, 1]], U), (T, [[5, -2], [4, 1]], U),
+        "(float[5, 2] x, int64[2, 2] i, float[2] u) => (float[5, 2] y)",
+        "y = ScatterND(x, i, u)",
+        (T, [[0, -2], [4, 1]], U),
+        (T, [[5, -2], [4, 1]], U),
     ),
     "ScatterElements": (
-        "(float[n] x, int64[2] i, float[2] u) => (float[n] y)", "y = ScatterElements<axis = 0>(x, i, u)",
-        (X, [0, -10], U), (X, [0, 10], U),
+        "(float[n] x, int64[2] i, float[2] u) => (float[n] y)",
+        "y = ScatterElements<axis = 0>(x, i, u)",
+        (X, [0, -10], U),
+        (X, [0, 10], U),
     ),
-    "Div": ("(int64[n] a, int64[n] b) => (int64[n] y)", "y = Div(a, b)", ([-(2**63), 3], [-1, 2]), ([1, 3], [0, 2])),
-    "Mod": ("(int64[n] a, int64[n] b) => (int64[n] y)", "y = Mod(a, b)", ([-(2**63), 3], [-1, 2]), ([1, 3], [0, 2])),
-}  # fmt: skip
+    "Div": (
+        "(int64[n] a, int64[n] b) => (int64[n] y)",
+        "y = Div(a, b)",
+        ([-(2**63), 3], [-1, 2]),
+        ([1, 3], [0, 2]),
+    ),
+    "Mod": (
+        "(int64[n] a, int64[n] b) => (int64[n] y)",
+        "y = Mod(a, b)",
+        ([-(2**63), 3], [-1, 2]),
+        ([1, 3], [0, 2]),
+    ),
+}
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32"])
@@ -173,7 +201,9 @@ def test_jax_clamps() -> None:
     jax = pytest.importorskip("jax")
     x, i = np.arange(10, dtype=np.float32), np.array([0, 99], np.int32)
     exported = jax.export.export(jax.jit(lambda x, i: (x[i], x.at[i].set(-1))), platforms=["cpu"])(x, i)
-    for got, want in zip(tw.compile(exported)(x, i), (x[[0, 9]], np.where(np.arange(10) == 0, -1, x)), strict=True):
+    for got, want in zip(
+        tw.compile(exported)(x, i), (x[[0, 9]], np.where(np.arange(10) == 0, -1, x)), strict=True
+    ):
         np.testing.assert_array_equal(got, want)
 
 

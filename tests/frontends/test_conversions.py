@@ -1,4 +1,6 @@
-"""Floats that an integer type does not hold: one rule in every front end, equal to eager torch, NumPy and ONNX Runtime where these agree."""
+"""Floats that an integer type does not hold: one rule in every front end, equal to eager torch, NumPy and
+ONNX Runtime where these agree.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.driver.frontend_registry import import_model
 from tilewright.ir.interpreter import Interpreter
 
 torch = pytest.importorskip("torch")
@@ -52,7 +55,7 @@ def ways(x: Any, target: str) -> list[Any]:
     held = Lambda(lambda y, x=x: x.to(getattr(torch, target)) + y)
     found = [tw.compile(model, (x,), cache=False)(x), Interpreter(module).run("main", [to_numpy(x)])[0]]
     zero = torch.zeros((), dtype=getattr(torch, target))
-    found.append(Interpreter(tw.compiler.import_model(held, (zero,), {}, None)).run("main", [zero.numpy()])[0])
+    found.append(Interpreter(import_model(held, (zero,), {}, None)).run("main", [zero.numpy()])[0])
     one = tw.compile(model, (x[:1],), cache=False)
     found.append(np.concatenate([one(x[k : k + 1]) for k in range(len(x))]))
     return [np.asarray(y) for y in found]
@@ -73,7 +76,10 @@ def test_what_is_beyond_is_the_nearest_and_not_a_number_is_zero(source: str, tar
     x = torch.tensor(BEYOND).repeat(5).to(getattr(torch, source))
     middle = {"int64": np.int64, "uint32": np.int64}.get(target, np.int32)
     ends = np.iinfo(middle)
-    exact = [0 if v != v else ends.max if v > ends.max else ends.min if v < ends.min else int(v) for v in x.tolist()]
+    exact = [
+        0 if v != v else ends.max if v > ends.max else ends.min if v < ends.min else int(v)
+        for v in x.tolist()
+    ]
     wanted = np.array(exact, np.int64).astype(target)
     for found in ways(x, target):
         np.testing.assert_array_equal(found, wanted)

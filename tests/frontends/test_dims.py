@@ -47,7 +47,9 @@ def test_bounds_of_an_expression_bound_its_symbol():
     assert bounds(dim) == (12, 68)
 
 
-@pytest.mark.parametrize("text", ["", "seq<512", "1<=2", "seq<=x", "9<=seq<=3", "a b", "f(x)", 1.5, None, True])
+@pytest.mark.parametrize(
+    "text", ["", "seq<512", "1<=2", "seq<=x", "9<=seq<=3", "a b", "f(x)", 1.5, None, True]
+)
 def test_unreadable_texts_are_refused(text):
     with pytest.raises(CompileError, match="here"):
         resolve(text)

@@ -1,4 +1,6 @@
-"""Numbers where frameworks differ, or formulas go wrong: each front end gives what its own framework gives, compiled and interpreted."""
+"""Numbers where frameworks differ, or formulas go wrong: each front end gives what its own framework gives,
+compiled and interpreted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.frontends.torch.checks import Lambda
 
 import tilewright as tw
 import tilewright.numpy as tnp
-from tilewright.compiler import import_model
+from tilewright.driver.frontend_registry import import_model
 from tilewright.ir.interpreter import Interpreter
 
 EXPONENTS = [0, 1, 2, 3, 5, 31, 32, 63, 64, 65, 100, 127]
@@ -29,7 +31,9 @@ DIVISORS = [2.0, 2, -2, -2, 3, 3, -3, -3, INF, INF, 0, 2, -INF, -3] * 3
 
 def same(got: Any, want: Any) -> None:
     """The same numbers, NaN where NaN is, and zeros of the same sign."""
-    got, want = (np.asarray(v.float() if getattr(v, "dtype", None) is torch.bfloat16 else v) for v in (got, want))
+    got, want = (
+        np.asarray(v.float() if getattr(v, "dtype", None) is torch.bfloat16 else v) for v in (got, want)
+    )
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
     if got.dtype.kind == "f":
@@ -38,7 +42,7 @@ def same(got: Any, want: Any) -> None:
 
 
 def both_ways(model: Any, *args: Any) -> list[Any]:
-    """What compiled code and, of arrays that NumPy knows, the interpreter give."""
+    """Results of compiled code and, for array types that NumPy knows, of the interpreter."""
     found = [tw.compile(model, args)(*args)]
     if getattr(args[0], "dtype", None) is not torch.bfloat16:
         module = import_model(model, args, None, None)
@@ -76,7 +80,9 @@ def test_powers_of_unsigned_integers(dtype: Any) -> None:
 
 
 def onnx_model(signature: str, body: str, opset: int = 18) -> Any:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> main {signature} {{ {body} }}')
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}]> main {signature} {{ {body} }}'
+    )
 
 
 @pytest.mark.parametrize("base", ["int32", "int64"])
@@ -150,7 +156,9 @@ def test_remainders_of_numpy_and_onnx(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_angles_of_any_size(dtype: torch.dtype) -> None:
     """From about 1e16 on sines were wrong."""
-    x = torch.tensor([0.5, 100.0, 1e4, 6e4, 1e16, 1e17, 3e22, 1e30, -3e38, INF, NAN, 1e300], dtype=dtype).repeat(3)
+    x = torch.tensor(
+        [0.5, 100.0, 1e4, 6e4, 1e16, 1e17, 3e22, 1e30, -3e38, INF, NAN, 1e300], dtype=dtype
+    ).repeat(3)
     for function in (torch.sin, torch.cos, torch.tan):
         found, want = tw.compile(Lambda(function), (x,))(x), function(x.double())
         rounding = torch.finfo(dtype).eps

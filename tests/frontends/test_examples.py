@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper
 
 import tilewright as tw
-from tilewright.compiler import import_model
+from tilewright.driver.frontend_registry import import_model
 from tilewright.errors import CompileError
 
 X = np.ones((3, 8), np.float32)
@@ -55,7 +55,12 @@ KINDS = ["onnx", ".onnx", "program", ".pt2", ".tw", "module", "function"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_by_name(kind: str, models: dict[str, Any]) -> None:
     x = torch.from_numpy(X) if kind == "module" else X
-    for args, kwargs in (({"a": x, "b": x}, {}), (None, {"b": x, "a": x}), ((x,), {"b": x}), ({"a": x}, {"b": x})):
+    for args, kwargs in (
+        ({"a": x, "b": x}, {}),
+        (None, {"b": x, "a": x}),
+        ((x,), {"b": x}),
+        ({"a": x}, {"b": x}),
+    ):
         main = import_model(models[kind], args, dict(kwargs), None).symbol("main")
         assert sorted(main.arg_names) == ["a", "b"]
 
@@ -63,7 +68,11 @@ def test_examples_by_name(kind: str, models: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_of_no_input(kind: str, models: dict[str, Any]) -> None:
     x = torch.from_numpy(X) if kind == "module" else X
-    for args, kwargs in (({"a": x, "b": x, "c": x}, {}), (None, {"b": x, "a": x, "c": x}), ((x, x), {"c": x})):
+    for args, kwargs in (
+        ({"a": x, "b": x, "c": x}, {}),
+        (None, {"b": x, "a": x, "c": x}),
+        ((x, x), {"c": x}),
+    ):
         with pytest.raises(CompileError, match="no input 'c'|unexpected keyword argument 'c'"):
             tw.compile(models[kind], args, kwargs=kwargs)
     with pytest.raises(CompileError, match="given twice"):

@@ -24,7 +24,7 @@ def build(count: int) -> Module:
         a = b(BINARY["add"](y, x))
         y = b(BINARY["mul"](b(UNARY["tanh"](a)), b(UNARY["tanh"](a))))
         y = b(graph.Softmax(y, axis=-1))
-    b(func.Return([y]))
+    b.insert(func.Return([y]))
     return module
 
 

@@ -13,8 +13,8 @@ from tilewright.ir.core import Constant, Module, Operation, Region, Value
 from tilewright.ir.location import Location
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import TensorType, f32
-from tilewright.lowering.graph_to_tensor import lower_to_tensor
 from tilewright.lowering.tensor_to_loop import kernel_of_group
+from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
 
 def random_graph(seed: int, size: int = 12) -> Module:
@@ -46,7 +46,11 @@ def random_graph(seed: int, size: int = 12) -> Module:
             new = b(BINARY[r.choice(["add", "mul", "max"])](x, other))
         elif kind == 2:
             out = r.choice([4, 6, 8])
-            w = b(graph.Constant(value=Constant(data.standard_normal((columns, out)).astype(np.float32), f"w.{k}")))
+            w = b(
+                graph.Constant(
+                    value=Constant(data.standard_normal((columns, out)).astype(np.float32), f"w.{k}")
+                )
+            )
             new = b(graph.Matmul(x, w))
         elif kind == 3:
             new = b(graph.Softmax(x, axis=r.choice([-1, 0])))
@@ -61,7 +65,7 @@ def random_graph(seed: int, size: int = 12) -> Module:
             new = b(graph.Transpose(b(graph.Transpose(x, permutation=(1, 0))), permutation=(1, 0)))
         new.hint = r.choice([None, None, f"h{k}", "same.name", "0bad name"])
         values.append(new)
-    b(func.Return([values[-1], *r.sample(values, 2)]))
+    b.insert(func.Return([values[-1], *r.sample(values, 2)]))
     return module
 
 
@@ -74,7 +78,7 @@ def random_kernel(seed: int) -> Operation:
     module = random_tensor_module(seed)
     f = module.symbol("main")
     inputs = [*f.body.args, *(op.results[0] for op in f.body.ops if isinstance(op, graph.Constant))]
-    group = tensor.Group.assemble(inputs, [], {"kind": "elementwise"}, [Region()])
+    group = tensor.Group.assemble(inputs, [], {"kind": "plain"}, [Region()])
     mapping: dict[Value, Value] = {v: group.body.add_arg(v.type, v.hint) for v in inputs}
     computed: list[Value] = []
     for op in f.body.ops:
@@ -84,7 +88,7 @@ def random_kernel(seed: int) -> Operation:
         return random_kernel(seed + 1)
     # Arguments cannot be outputs of a kernel: return what was computed last, and something before it.
     group.body.append(tensor.Yield(dict.fromkeys((computed[-1], computed[len(computed) // 2]))))
-    return kernel_of_group(tensor.Group(inputs, kind="elementwise", regions=[group.regions[0]]), f"kernel_{seed}")
+    return kernel_of_group(tensor.Group(inputs, regions=[group.regions[0]]), f"kernel_{seed}")
 
 
 def random_module(level: str, seed: int) -> Module:

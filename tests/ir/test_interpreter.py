@@ -16,7 +16,8 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.core import Effect, IRError, Module, Operand, Operation, operation
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.shape_solver import ShapeMismatch, ShapeSolver
-from tilewright.ir.symbolic import Dim, evaluate, symbol
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import Dim, symbol
 from tilewright.ir.types import DType, TensorType, f32, i64
 
 from .random_modules import random_graph, random_tensor_module
@@ -31,13 +32,15 @@ def function(types: list[TensorType], body: Any) -> Module:
     module.body.append(f)
     args = [f.body.add_arg(t) for t in types]
     b = Builder(f.body)
-    b(func.Return([body(b, *args)]))
+    b.insert(func.Return([body(b, *args)]))
     return module
 
 
 def test_graph_level() -> None:
     t = TensorType(f32, (N, 4))
-    module = function([t, TensorType(f32, (4, M))], lambda b, x, w: b(graph.Softmax(b(graph.Matmul(x, w)), axis=-1)))
+    module = function(
+        [t, TensorType(f32, (4, M))], lambda b, x, w: b(graph.Softmax(b(graph.Matmul(x, w)), axis=-1))
+    )
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((3, 4)).astype("f4"), rng.standard_normal((4, 5)).astype("f4")
     (y,) = Interpreter(module).run("main", [x, w])
@@ -109,7 +112,7 @@ def test_every_scalar_function_has_a_meaning(name: str) -> None:
     assert callable(getattr(found, "interpret", None)), name
 
 
-# -- The shape solver --------------------------------------------------------------------------------------------------------------
+# -- The shape solver ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
@@ -121,7 +124,11 @@ def test_every_scalar_function_has_a_meaning(name: str) -> None:
     order=st.permutations(range(3)),
 )
 def test_solving_finds_what_shapes_were_made_of(n: int, m: int, a: int, b: int, order: list[int]) -> None:
-    shapes: list[tuple[str, tuple[Dim, ...]]] = [("x", (N * a + b, 3)), ("y", (M + N, N)), ("z", (N * M, M - 2))]
+    shapes: list[tuple[str, tuple[Dim, ...]]] = [
+        ("x", (N * a + b, 3)),
+        ("y", (M + N, N)),
+        ("z", (N * M, M - 2)),
+    ]
     inputs = [shapes[k] for k in order]
     values = {"n": n, "m": m}
     actual = {name: tuple(evaluate(d, values) for d in shape) for name, shape in inputs}
@@ -149,6 +156,8 @@ def test_mismatches_name_the_input_and_the_dimension(shape: Any, actual: Any, me
 def test_a_missing_input_and_a_symbol_that_no_input_tells() -> None:
     with pytest.raises(ShapeMismatch, match="input 'x' is missing"):
         ShapeSolver([("x", (N,))]).solve({})
-    with pytest.raises(ValueError, match="no input determines m, n: each symbolic dimension must appear alone"):
+    with pytest.raises(
+        ValueError, match="no input determines m, n: each symbolic dimension must appear alone"
+    ):
         ShapeSolver([("x", (N * M,))])
     assert DType.of(np.int64) is i64

@@ -18,10 +18,18 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.cleanup import cse, dce
 from tilewright.ir.core import Module
 from tilewright.ir.parser import parse
-from tilewright.ir.passes import Checker, CheckOptions, Pipeline, pass_name, random_inputs, run_function, timing_report
+from tilewright.ir.passes import (
+    Checker,
+    CheckOptions,
+    Pipeline,
+    pass_name,
+    random_inputs,
+    run_function,
+    timing_report,
+)
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import TensorType, boolean, f32, i64
-from tilewright.lowering.graph_to_tensor import lower_to_tensor
+from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
 N = symbol("n", 2, 100)
 
@@ -35,7 +43,7 @@ def model() -> Module:
     b = Builder(f.body)
     y = b(BINARY["add"](b(UNARY["tanh"](x)), b(UNARY["exp"](x))))
     b(UNARY["exp"](x))
-    b(func.Return([y, x]))
+    b.insert(func.Return([y, x]))
     return module
 
 
@@ -101,10 +109,10 @@ def test_dumps_to_a_folder(tmp_path: Path) -> None:
     Pipeline([cse]).run(model(), dump_after="all", dump_to=tmp_path)
     found = sorted(p.name for p in tmp_path.iterdir())
     assert found == [
-        "000_before_dce.mlir",
-        "001_after_dce.mlir",
-        "002_after_lower-to-tensor.mlir",
-        "003_after_cse.mlir",
+        "000_before_dce.tw",
+        "001_after_dce.tw",
+        "002_after_lower-to-tensor.tw",
+        "003_after_cse.tw",
     ]
     counts = [sum(1 for _ in parse((tmp_path / name).read_text()).walk()) for name in found]
     assert counts[0] == counts[1] + 1
@@ -155,12 +163,15 @@ def test_a_checker_goes_on_where_another_pipeline_ended(monkeypatch: pytest.Monk
 def test_check_names_the_pass_and_the_output(tmp_path: Path) -> None:
     folder = tmp_path / "check"
     with pytest.raises(
-        InternalError, match=r"pass 'drop-tanh' changes output 'y': 8 of 8 elements differ, by up to [\d.e+-]+"
+        InternalError,
+        match=r"pass 'drop-tanh' changes output 'y': 8 of 8 elements differ, by up to [\d.e+-]+",
     ) as caught:
-        Pipeline([cse, drop_tanh, dce]).run(model(), check=CheckOptions(dump_to=folder, atol=1e-12, rtol=1e-12))
+        Pipeline([cse, drop_tanh, dce]).run(
+            model(), check=CheckOptions(dump_to=folder, atol=1e-12, rtol=1e-12)
+        )
     assert "x: float32(2, 4)" in str(caught.value)
     assert str(folder) in str(caught.value)
-    before, after = (parse((folder / f"{when}_drop-tanh.mlir").read_text()) for when in ("before", "after"))
+    before, after = (parse((folder / f"{when}_drop-tanh.tw").read_text()) for when in ("before", "after"))
     first(before, "graph.tanh")
     with pytest.raises(StopIteration):
         first(after, "graph.tanh")

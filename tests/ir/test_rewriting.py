@@ -19,7 +19,7 @@ from tilewright.ir.passes import CheckOptions, Pipeline
 from tilewright.ir.printer import print_op
 from tilewright.ir.rewrite import Rewriter, apply_patterns, pattern
 from tilewright.ir.symbolic import symbol
-from tilewright.ir.types import TensorType, f32
+from tilewright.ir.types import TensorType, f16, f32
 from tilewright.ir.verifier import verify
 
 from .random_modules import random_graph, random_module
@@ -27,15 +27,15 @@ from .random_modules import random_graph, random_module
 T = TensorType(f32, (symbol("n", 1, 8), 4))
 
 
-def main_of(body: Any) -> Module:
+def main_of(body: Any, type: TensorType = T) -> Module:
     """A function x, y -> body(b, x, y)."""
     module = Module()
     f = func.Func(sym_name="main", arg_names=("x", "y"))
     module.body.append(f)
-    x, y = (f.body.add_arg(T, n) for n in "xy")
+    x, y = (f.body.add_arg(type, n) for n in "xy")
     b = Builder(f.body)
     result = body(b, x, y)
-    b(func.Return([*result] if isinstance(result, tuple) else [result]))
+    b.insert(func.Return([*result] if isinstance(result, tuple) else [result]))
     return module
 
 
@@ -55,7 +55,7 @@ def negate_materialize(b: Builder, c: Constant) -> Any:
     return b(graph.Constant(value=c))
 
 
-# -- Patterns --------------------------------------------------------------------------------------------------------------------
+# -- Patterns ------------------------------------------------------------------------------------------------
 
 
 @pattern(UNARY["neg"])
@@ -65,6 +65,63 @@ def double_negation(op: Any, rewriter: Rewriter) -> bool:
         return False
     rewriter.replace(op, inner.x)
     return True
+
+
+@pytest.mark.parametrize(
+    "replacement",
+    [
+        lambda x: graph.Transpose(x, permutation=(1, 0)),
+        lambda x: graph.Reshape(x, shape=(1, 3, 4)),
+        lambda x: graph.Cast(x, dtype=f16),
+    ],
+)
+def test_a_replacement_of_another_type_is_refused(replacement: Any) -> None:
+    t = TensorType(f32, (3, 4))
+
+    @pattern(UNARY["neg"])
+    def careless(op: Any, rewriter: Rewriter) -> bool:
+        rewriter.replace(op, rewriter.builder(replacement(op.x)))
+        return True
+
+    module = main_of(lambda b, x, y: unary(b, "neg", x), t)
+    with pytest.raises(
+        IRError, match=r"'graph.neg': pattern 'careless' replaces a result of type tensor<3x4xf32>"
+    ):
+        apply_patterns(module, [careless], fold=False)
+
+
+def test_a_replacement_may_write_a_size_differently() -> None:
+    m, n = symbol("m", 1, 8), symbol("n", 1, 8)
+
+    @pattern(UNARY["neg"])
+    def relabel(op: Any, rewriter: Rewriter) -> bool:
+        rewriter.replace(op, op.parent.args[1])
+        return True
+
+    module = main_of(lambda b, x, y: unary(b, "neg", x), TensorType(f32, (n, 4)))
+    module.symbol("main").body.args[1].type = TensorType(f32, (m, 4))
+    assert apply_patterns(module, [relabel], fold=False) == 1
+
+
+def test_a_replacement_by_an_operation_is_refused() -> None:
+    @pattern(UNARY["neg"])
+    def not_inserted(op: Any, rewriter: Rewriter) -> bool:
+        rewriter.replace(op, UNARY["abs"](op.x))
+        return True
+
+    module = main_of(lambda b, x, y: unary(b, "neg", x))
+    with pytest.raises(
+        IRError, match=r"by an operation, 'graph.abs', not by a value: insert .* rewriter.builder"
+    ):
+        apply_patterns(module, [not_inserted], fold=False)
+
+
+def test_a_function_that_is_no_pattern_is_refused() -> None:
+    def undecorated(op: Any, rewriter: Rewriter) -> bool:
+        return False
+
+    with pytest.raises(TypeError, match=r"undecorated is not a pattern; decorate it with @pattern"):
+        apply_patterns(Module(), [undecorated])  # type: ignore[list-item]
 
 
 def test_a_chain_collapses_and_dead_producers_go() -> None:
@@ -116,7 +173,9 @@ def test_a_pattern_that_never_stops_is_named() -> None:
         return True
 
     module = main_of(lambda b, x, y: add(b, x, y))
-    with pytest.raises(IRError, match=r"'graph.add': pattern 'swap_operands' keeps rewriting after \d+ steps"):
+    with pytest.raises(
+        IRError, match=r"'graph.add': pattern 'swap_operands' keeps rewriting after \d+ steps"
+    ):
         apply_patterns(module, [swap_operands])
 
 
@@ -142,7 +201,7 @@ def test_folding_and_cleanup_keep_the_meaning(seed: int, level: str) -> None:
     Pipeline([fold, cse, dce, cse]).run(module, check=CheckOptions(draws=2, rtol=1e-5))
 
 
-# -- Cleanup -----------------------------------------------------------------------------------------------------------------------
+# -- Cleanup -------------------------------------------------------------------------------------------------
 
 
 def test_cse_merges_equal_operations_only() -> None:
@@ -232,7 +291,7 @@ def test_sort_block_finds_cycles() -> None:
         sort_block(module.symbol("main").body)
 
 
-# -- Verifier ----------------------------------------------------------------------------------------------------------------------
+# -- Verifier ------------------------------------------------------------------------------------------------
 
 
 def broken(change: Any) -> Module:

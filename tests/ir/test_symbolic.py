@@ -1,4 +1,6 @@
-"""Symbolic integers against Python's own arithmetic: simplification keeps values, and nothing false is ever proved."""
+"""Symbolic integers against Python's own arithmetic: simplification keeps values, and nothing false is ever
+proved.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.ir import symbolic_text
+from tilewright.ir.substitution import evaluate, linear_in, substitute
 from tilewright.ir.symbolic import (
     Dim,
     Expr,
     bounds,
     ceildiv,
-    evaluate,
     free_symbols,
-    linear_in,
     prove_divisible,
     prove_eq,
     prove_le,
     prove_lt,
     smax,
     smin,
-    substitute,
     symbol,
 )
 
@@ -257,7 +257,9 @@ def test_parse_errors_name_the_column(text: str, message: str) -> None:
 
 
 def test_long_sums_take_few_steps() -> None:
-    """Sizes that only a run has, added up: what nothing proves is given up at once, not after every order of replacing them."""
+    """Sizes that only a run has, added up: what nothing proves is given up at once, not after every order of
+    replacing them.
+    """
     sizes = [symbol(f"size_{k}", 0, None) for k in range(40)]
     total: Dim = sum(sizes[1:], sizes[0])
     assert prove_le(0, total) and prove_le(sizes[3], total)
@@ -266,7 +268,7 @@ def test_long_sums_take_few_steps() -> None:
 
 
 def test_a_product_of_minima_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What replacing atoms did not prove is not tried again in another order of replacing them."""
+    """An expression is not tried again with its atoms replaced in another order."""
     from tilewright.ir import symbolic
 
     tried = 0

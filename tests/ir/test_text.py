@@ -1,4 +1,6 @@
-"""Printing and parsing: round trips at every level in both forms, foreign readers, errors that name the place."""
+"""Printing and parsing: round trips at every level in both forms, foreign readers, errors that name the
+place.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from hypothesis import strategies as st
 from tilewright.dialects import func, graph, loop
 from tilewright.dialects.scalar import cast_array
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Attr, Block, Constant, Effect, IRError, Module, Operation, Region, Value, operation
+from tilewright.ir.core import (
+    Attr,
+    Block,
+    Constant,
+    Effect,
+    IRError,
+    Module,
+    Operation,
+    Region,
+    Value,
+    operation,
+)
 from tilewright.ir.equality import first_difference, modules_equal
 from tilewright.ir.location import Location
 from tilewright.ir.parser import ParseError, parse, parse_op
@@ -71,7 +84,7 @@ def test_random_modules_come_back_equal(level: str, generic: bool, seed: int) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_host_programs_and_scheduled_kernels_come_back_equal(seed: int, generic: bool) -> None:
     from tilewright.lowering.pipeline import lower
-    from tilewright.targets.base import resolve
+    from tilewright.targets.registry import resolve
 
     lowered = lower(random_graph(seed), resolve("cpu:x86-64-v3").lowering, lambda step, module: step(module))
     round_trip(lowered.module, generic)
@@ -93,7 +106,9 @@ values = st.recursive(
         st.integers(2**63, 2**64 - 1),
         st.floats(),
         st.text(max_size=12),
-        st.sampled_from([f32, i8, boolean, token, TensorType(bf16, (3, 4), (1, 0)), BufferType(f32, (), "local")]),
+        st.sampled_from(
+            [f32, i8, boolean, token, TensorType(bf16, (3, 4), (1, 0)), BufferType(f32, (), "local")]
+        ),
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(tuple),
@@ -133,7 +148,9 @@ def test_attribute_values_come_back_exactly(value: Any, generic: bool) -> None:
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0, 3), (40, 2)])
 def test_constants_come_back_bit_for_bit(dtype: str, shape: tuple[int, ...], generic: bool) -> None:
     array = cast_array(np.random.default_rng(0).standard_normal(shape) * 100, DType.named(dtype))
-    again = parse(print_op(module_of(Holder(value=Constant(array, "a.b-c"))), generic=generic, resources=True))
+    again = parse(
+        print_op(module_of(Holder(value=Constant(array, "a.b-c"))), generic=generic, resources=True)
+    )
     found = again.body.first.attributes["value"]  # type: ignore[union-attr]
     assert found.array.dtype == array.dtype
     assert found.array.shape == shape
@@ -167,7 +184,9 @@ def test_large_constants_go_by_reference() -> None:
     assert any(any(c is k for k in kept) for c in constants.values())
     assert print_op(again) == text
     key = next(iter(constants))
-    with pytest.raises(ParseError, match=rf"constant '{key}' are not in this text: print with resources=True"):
+    with pytest.raises(
+        ParseError, match=rf"constant '{key}' are not in this text: print with resources=True"
+    ):
         parse(text)
 
 
@@ -246,7 +265,7 @@ def test_pretty_is_for_people() -> None:
     b = Builder(f.body)
     y = b(graph.Softmax(x, axis=-1))
     y.hint = "y"
-    b(func.Return([y]))
+    b.insert(func.Return([y]))
     assert (
         print_op(module_of(f))
         == """\
@@ -315,7 +334,9 @@ def test_what_xdsl_prints_reads_back() -> None:
     context.load_dialect(Builtin)
     module = random_module("loop", 2)
     stream = io.StringIO()
-    Printer(stream, print_generic_format=True).print_op(Parser(context, print_op(module, generic=True)).parse_module())
+    Printer(stream, print_generic_format=True).print_op(
+        Parser(context, print_op(module, generic=True)).parse_module()
+    )
     assert modules_equal(parse(stream.getvalue()), module)
 
 
@@ -361,7 +382,13 @@ def test_good_text() -> None:
             29,
             "does not say what its dynamic dimensions are",
         ),
-        ('%x {axis = -1} : tensor<?x4xf32, "n, 4">', '%x : tensor<?x4xf32, "k, 4">', 5, 29, "unknown symbol 'k'"),
+        (
+            '%x {axis = -1} : tensor<?x4xf32, "n, 4">',
+            '%x : tensor<?x4xf32, "k, 4">',
+            5,
+            29,
+            "unknown symbol 'k'",
+        ),
         ('%x {axis = -1} : tensor<?x4xf32, "n, 4">', '%x : tensor<?x5xf32, "n, 4">', 5, 29, "differ"),
         ("%x {axis = -1}", "%x, %x {axis = -1}", 5, 24, r"takes 1 operands \(x\), found 2"),
         ("n in 1..8", "n in 1.8", 3, 19, "expected an integer, found '1.8'"),
@@ -381,7 +408,11 @@ def test_errors_name_line_and_column(old: str, new: str, line: int, column: int,
 def test_errors_in_the_generic_form() -> None:
     text = print_op(parse(GOOD), generic=True)
     with pytest.raises(ParseError, match=r'operand 0 has type tensor<\?x4xf32, "n, 4">, here f32 is said'):
-        parse(text.replace('(%x) <{axis = -1 : i64}> : (tensor<?x4xf32, "n, 4">)', "(%x) <{axis = -1 : i64}> : (f32)"))
+        parse(
+            text.replace(
+                '(%x) <{axis = -1 : i64}> : (tensor<?x4xf32, "n, 4">)', "(%x) <{axis = -1 : i64}> : (f32)"
+            )
+        )
     with pytest.raises(ParseError, match="expected '{' before a region, found 'tensor"):
         parse(text.replace("<{axis = -1 : i64}> :", "<{axis = -1 : i64}>"))
 
@@ -401,12 +432,14 @@ def test_dialects_are_imported_when_they_are_met() -> None:
 
 
 def test_equality_sees_every_difference() -> None:
-    def build(axis: Any = -1, swap: bool = False, hint: str = "x", dtype: Any = f32, name: str = "main") -> Module:
+    def build(
+        axis: Any = -1, swap: bool = False, hint: str = "x", dtype: Any = f32, name: str = "main"
+    ) -> Module:
         f = func.Func(sym_name=name, arg_names=("x", "y"))
         x, y = (f.body.add_arg(TensorType(dtype, (2, 2)), hint) for _ in range(2))
         b = Builder(f.body)
         z: Value = b(graph.Matmul(*((y, x) if swap else (x, y))))
-        b(func.Return([b(graph.Softmax(z, axis=axis))]))
+        b.insert(func.Return([b(graph.Softmax(z, axis=axis))]))
         return module_of(f)
 
     base = build()

@@ -24,10 +24,13 @@ class Misuse(AssertionError):
 
 
 class FakeRunner:
-    """A cell of the cache is a hash of its token, its position and all cells before it, like a key of a deep layer; logits are a hash of the sum of all cells.
+    """A cell of the cache is a hash of its token, its position and all cells before it, like a key of a deep
+    layer; logits are a hash of the sum of all cells.
 
-    If it is not `uniform`, cells that were decoded are other ones than those that were prefilled. So a wrong table, a stale page or a lost token changes everything that follows, and equal sequences have equal logits to the bit, whatever else is in
-    the batch. `local` is how much of a logit depends on the last token alone: what a `draft` of the same seed knows.
+    If it is not `uniform`, cells that were decoded are other ones than those that were prefilled. So a wrong
+    table, a stale page or a lost token changes everything that follows, and equal sequences have equal logits
+    to the bit, whatever else is in the batch. `local` is how much of a logit depends on the last token alone:
+    what a `draft` of the same seed knows.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class FakeRunner:
         ids = np.arange(vocabulary, dtype=np.uint64)
         self._ids = ids * np.uint64(0xD1342543DE82EF95)
 
-    # What the engine calls
+    # Called by the engine
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
         self._called("prefill", len(tokens))
@@ -100,14 +103,14 @@ class FakeRunner:
         self._called("embed")
         return np.cumsum(tokens).astype(np.float32)[-4:]
 
-    # What tests call
+    # Called by tests
 
     def forget(self, page: int) -> None:
         """The page is free: reading it from now on is an error."""
         self.places[page] = -1
 
     def greedy(self, prompt: list[int], count: int) -> list[int]:
-        """What a model without pages would say."""
+        """The output of a model without pages."""
         total, found = 0, []
         tokens = list(prompt)
         state = 0
@@ -131,7 +134,9 @@ class FakeRunner:
         raise Misuse(what)
 
     def _check(self, lengths: Ints, pages: Ints, slots: Ints) -> None:
-        """Rows of a slot are tokens that follow each other, in the same pages, to which no other slot writes."""
+        """Rows of a slot are tokens that follow each other, in the same pages, to which no other slot
+        writes.
+        """
         if not 0 < len(slots) <= self.rows or not 0 <= slots.min() <= slots.max() < self.max_batch:
             self._misuse(f"slots {slots.tolist()}")
         if int(lengths.max()) >= self.context:
@@ -150,7 +155,7 @@ class FakeRunner:
                 self._misuse(f"page {pages[i][at]} written by two sequences")
 
     def _sum(self, pages: Ints, length: int) -> int:
-        """Of the cells of so many tokens."""
+        """The sum of the first `length` cells."""
         used = np.asarray(pages[: -(-length // PAGE)])
         if len(used) * PAGE < length or (used < 0).any():
             self._misuse(f"pages {used.tolist()} for {length} tokens")
@@ -158,7 +163,9 @@ class FakeRunner:
             self._misuse(f"pages {used.tolist()} do not hold {length} tokens")
         return int(self.cells[used].reshape(-1)[:length].sum(dtype=np.uint64))
 
-    def _write(self, token: int, position: int, total: int, pages: Ints, slot: int, decoded: bool = False) -> int:
+    def _write(
+        self, token: int, position: int, total: int, pages: Ints, slot: int, decoded: bool = False
+    ) -> int:
         page = int(pages[position // PAGE]) if position // PAGE < len(pages) else -1
         if page < 0 or not self.may_write(page):
             self._misuse(f"page {page} written")

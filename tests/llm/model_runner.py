@@ -1,4 +1,6 @@
-"""`ModelRunner`: a model definition behind the engine's `Runner`, run eagerly sequence by sequence over pages of NumPy."""
+"""`ModelRunner`: a model definition behind the engine's `Runner`, run eagerly sequence by sequence over pages
+of NumPy.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class _Paged:
 
 
 class ModelRunner:
-    def __init__(self, model: Any, *, vocabulary: int, pages: int, has_state: bool, max_batch: int = 4) -> None:
+    def __init__(
+        self, model: Any, *, vocabulary: int, pages: int, has_state: bool, max_batch: int = 4
+    ) -> None:
         self.model, self.vocabulary, self.pages, self.has_state, self.max_batch = (
             model,
             vocabulary,

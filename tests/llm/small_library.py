@@ -13,15 +13,20 @@ from tilewright.llm.weights import Conversion, convert
 
 
 def checkpoint(folder: Path, vocabulary: int | None = None) -> Path:
-    """What `transformers` writes of it."""
+    """A checkpoint as `transformers` writes it."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=vocabulary or tokenizer().vocabulary, max_position_embeddings=512,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=vocabulary or tokenizer().vocabulary,
+        max_position_embeddings=512,
+    )
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for p in model.parameters():
@@ -39,7 +44,9 @@ def library(folder: Path, scheme: str, options: LibraryOptions) -> Any:
 
 
 def check_bits(runner: LibraryRunner) -> None:
-    """A token has the same logits to the bit in whatever chunk of a prompt, beside whatever rows, and as one of several rows of its sequence."""
+    """A token has the same logits to the bit in whatever chunk of a prompt, beside whatever rows, and as one
+    of several rows of its sequence.
+    """
     tokens = np.random.default_rng(1).integers(5, runner.vocabulary, 150).astype(np.int32)
     pages = np.array([[0, 1, 2], [3, 4, 5], [2, 1, 0]], np.int32)
 

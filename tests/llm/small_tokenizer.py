@@ -23,7 +23,10 @@ def byte_level(vocabulary: int = 400, special: tuple[str, ...] = ("<s>", "</s>")
     backend.train_from_iterator(
         TEXT * 3,
         trainers.BpeTrainer(
-            vocab_size=vocabulary, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
+            vocab_size=vocabulary,
+            special_tokens=list(special),
+            initial_alphabet=alphabet,
+            show_progress=False,
         ),
     )
     return backend

@@ -12,7 +12,9 @@ from tilewright.errors import ShapeError
 from tilewright.llm.cache import DenseCache, NoCache
 
 
-def formula(q: Any, k: Any, v: Any, scale: float, window: int | None, sinks: Any, softcap: float | None) -> Any:
+def formula(
+    q: Any, k: Any, v: Any, scale: float, window: int | None, sinks: Any, softcap: float | None
+) -> Any:
     """[batch, n, heads, d], one row after the other."""
     y = np.zeros_like(q)
     for b, i, h in np.ndindex(*q.shape[:3]):

@@ -1,4 +1,4 @@
-"""What a library cannot do, or cannot be made of, is told when it is compiled; and its metadata tell what it was made of."""
+"""Warnings at compile time about missing abilities of a library, and the metadata about its source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def described(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], dict[str, Any]]:
     """The metadata of a library that is not compiled."""
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(library, "compile", lambda *_, about, **__: seen.append(about["llm"]))
+    monkeypatch.setattr(
+        library, "compile", lambda *_, extra_metadata, **__: seen.append(extra_metadata["llm"])
+    )
 
     def describe(source: Any) -> dict[str, Any]:
         compile_library(source, SMALL)
@@ -53,16 +55,36 @@ def test_quantization_of_a_gguf_file(kind: str, scheme: str, tmp_path: Path, des
     model = small_model("llama", intermediate_size=128)
     path = gguf_of(folder_of(model, tmp_path / "hf"), tmp_path / "m.gguf", kind)
     assert described(path)["quantization"] == scheme
-    assert described(convert(open_checkpoint(path), tmp_path / "kept", Conversion("none")))["quantization"] == scheme
-    assert described(convert(open_checkpoint(path), tmp_path / "bf16", Conversion("bf16")))["quantization"] == "bf16"
+    assert (
+        described(convert(open_checkpoint(path), tmp_path / "kept", Conversion("none")))["quantization"]
+        == scheme
+    )
+    assert (
+        described(convert(open_checkpoint(path), tmp_path / "bf16", Conversion("bf16")))["quantization"]
+        == "bf16"
+    )
 
 
 def test_a_model_that_sees(tmp_path: Path, described: Any) -> None:
     text = {
-        "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "query_pre_attn_scalar": 16,
-    }  # fmt: skip
-    seeing = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "query_pre_attn_scalar": 16,
+    }
+    seeing = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
     config = transformers.Gemma3Config(text_config=text, vision_config=seeing, mm_tokens_per_image=4)
     folder_of(transformers.Gemma3ForConditionalGeneration(config), tmp_path / "both")
     with pytest.warns(UserWarning, match=r"both also takes images; its library does not"):
@@ -71,7 +93,10 @@ def test_a_model_that_sees(tmp_path: Path, described: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         described(tmp_path / "text")
-    llava = transformers.LlavaConfig(text_config={"model_type": "llama", **text}, vision_config={"model_type": "clip_vision_model", **seeing})  # fmt: skip
+    llava = transformers.LlavaConfig(
+        text_config={"model_type": "llama", **text},
+        vision_config={"model_type": "clip_vision_model", **seeing},
+    )
     folder_of(transformers.LlavaForConditionalGeneration(llava), tmp_path / "llava")
     with pytest.raises(CompileError, match=r"no model definition for 'llava', which wraps a 'llama'"):
         described(tmp_path / "llava")
@@ -124,9 +149,14 @@ def test_locations_name_the_definition(folder: Path, described: Any, monkeypatch
     monkeypatch.setattr(library, "compile", lambda module, **_: modules.append(module))
     compile_library(folder, SMALL)
     found = [op.location for op in modules[0].walk() if op.location.file]
-    assert len(found) > 100 and {location.file.rpartition("/")[0] for location in found} == {"tilewright/llm", "tilewright/llm/models"}  # fmt: skip
+    assert len(found) > 100 and {location.file.rpartition("/")[0] for location in found} == {
+        "tilewright/llm",
+        "tilewright/llm/models",
+    }
     source = (Path(library.__file__).parents[2] / "tilewright/llm/layers.py").read_text().splitlines()
     lines = {source[location.line - 1] for location in found if location.file.endswith("/layers.py")}
     assert any("down_proj(" in line for line in lines)
-    named = [str(location) for location in found if location.name.startswith("model.layers.1.self_attn.q_proj")]
+    named = [
+        str(location) for location in found if location.name.startswith("model.layers.1.self_attn.q_proj")
+    ]
     assert named and all("(tilewright/llm/" in name for name in named)

@@ -11,19 +11,26 @@ import pytest
 from tilewright.errors import CompileError
 from tilewright.llm.config import Config
 from tilewright.llm.models import build
-from tilewright.llm.models.base import lost
+from tilewright.llm.models.base import missing_abilities
 from tilewright.llm.models.gemma import Gemma3
 from tilewright.llm.models.gpt2 import GPT2
 from tilewright.llm.models.phi3 import Phi3
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50,
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 50,
     "max_position_embeddings": 128,
-}  # fmt: skip
+}
 
 
 def test_names_and_null() -> None:
-    raw = Config({"n_embd": 48, "n_head": 4, "n_layer": 3, "n_inner": None, "vocab_size": 9, "n_positions": 32})
+    raw = Config(
+        {"n_embd": 48, "n_head": 4, "n_layer": 3, "n_inner": None, "vocab_size": 9, "n_positions": 32}
+    )
     config = raw.with_defaults(GPT2.defaults(raw))
     assert (config.hidden, config.heads, config.kv_heads, config.head_dim, config.layers) == (48, 4, 4, 12, 3)
     assert (config.intermediate, config.context, config.eps, config.tied) == (192, 32, 1e-5, True)
@@ -48,12 +55,19 @@ def test_reading(tmp_path: Path) -> None:
 
 
 def test_rope_of_two_versions() -> None:
-    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
     old = Config({**LLAMA, "rope_theta": 5e5, "rope_scaling": {"type": "llama3", **scaling}}).rope()
     new = Config({**LLAMA, "rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **scaling}}).rope()
     assert old.theta == new.theta == 5e5
     np.testing.assert_array_equal(old.scaled[0], new.scaled[0])
-    with pytest.raises(CompileError, match="rope_type 'mrope' in config.json is not supported; known: default"):
+    with pytest.raises(
+        CompileError, match="rope_type 'mrope' in config.json is not supported; known: default"
+    ):
         _ = Config({**LLAMA, "rope_scaling": {"type": "mrope"}}).rope().scaled
     with pytest.raises(CompileError, match="of type 'linear' in config.json have no 'factor'"):
         _ = Config({**LLAMA, "rope_scaling": {"type": "linear"}}).rope().scaled
@@ -64,12 +78,17 @@ def test_longrope_follows_the_context(kind: str) -> None:
     factors = {"long_factor": [2.0 + k for k in range(8)], "short_factor": [1.0] * 8}
     values = {**LLAMA, "rope_scaling": {"type": kind, **factors}, "original_max_position_embeddings": 32}
     long, short = (
-        Config(values, context).with_defaults(Phi3.defaults(Config(values))).rope().scaled for context in (None, 32)
+        Config(values, context).with_defaults(Phi3.defaults(Config(values))).rope().scaled
+        for context in (None, 32)
     )
     np.testing.assert_allclose(short[0] / long[0], factors["long_factor"], rtol=1e-6)
     assert long[1] == short[1] == pytest.approx(np.sqrt(1 + np.log(4) / np.log(32)))
     with pytest.raises(CompileError, match="short_factor of config.json's rope has 3 numbers, not 8"):
-        _ = Config({**values, "rope_scaling": {"type": kind, **factors, "short_factor": [1.0] * 3}}, 32).rope().scaled
+        _ = (
+            Config({**values, "rope_scaling": {"type": kind, **factors, "short_factor": [1.0] * 3}}, 32)
+            .rope()
+            .scaled
+        )
 
 
 def test_gemma_3_as_older_files_have_it() -> None:
@@ -91,7 +110,8 @@ def test_gemma_3_as_older_files_have_it() -> None:
 
 def test_refused() -> None:
     with pytest.raises(
-        CompileError, match=r"no model definition for 'unheard-of' or 'UnheardOfLM'; known: .*llama.*adding-a-model"
+        CompileError,
+        match=r"no model definition for 'unheard-of' or 'UnheardOfLM'; known: .*llama.*/adding-a-lang",
     ):
         build({**LLAMA, "model_type": "unheard-of", "architectures": ["UnheardOfLM"]})
     with pytest.raises(CompileError, match="activation 'xielu' in config.json is not supported; known: gelu"):
@@ -105,17 +125,50 @@ def test_refused() -> None:
 FAMILIES = {
     "llama": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_key_value_heads": 2},
     "gemma3_text": {"sliding_window": 16, "sliding_window_pattern": 2, "head_dim": 16},
-    "qwen2_moe": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], "shared_expert_intermediate_size": 64},
+    "qwen2_moe": {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "shared_expert_intermediate_size": 64,
+    },
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128},
-    "phi3": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64, "layer_types": ["full_attention"] * 2},
-    "mamba2": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "conv_kernel": 4, "expand": 2, "time_step_limit": [0.0, 1.0]},
-}  # fmt: skip
-ROPE = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "beta_fast": 32, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 64}  # fmt: skip
+    "phi3": {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "partial_rotary_factor": 0.5,
+        "original_max_position_embeddings": 64,
+        "layer_types": ["full_attention"] * 2,
+    },
+    "mamba2": {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "num_heads": 8,
+        "head_dim": 16,
+        "n_groups": 2,
+        "state_size": 16,
+        "conv_kernel": 4,
+        "expand": 2,
+        "time_step_limit": [0.0, 1.0],
+    },
+}
+ROPE = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "rope_theta": 1e4,
+    "beta_fast": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 64,
+}
 WRONG = ["x", -1, 0, 0.5, 10**8, 10**30, [], {}, True, float("nan"), float("inf"), [[0]], {"a": "b"}]
 
 
 def built(values: dict[str, object]) -> str | None:
-    """What is wrong with a config.json; None: nothing."""
+    """The error of a config.json; None if there is none."""
     try:
         config = build(values).config
         for layer_type in (None, "full_attention"):
@@ -151,16 +204,24 @@ def test_messages_of_wrong_values() -> None:
         "config.json of a llama: 'num_hidden_layers' is 100000000, not a whole number of 1 to 4096"
     )
     found = built({**right, "rope_scaling": {"type": "linear", "factor": 0}})
-    assert found and found.startswith("config.json: its rope of type 'linear' is none: ")
+    assert found and found.startswith("config.json: its rope of type 'linear' is invalid: ")
 
 
 def test_what_is_left_out_of_a_model_that_sees() -> None:
     text = {**LLAMA, "hidden_act": "silu", "rms_norm_eps": 1e-6}
     with pytest.raises(
-        CompileError, match=r"no model definition for 'llava', which wraps a 'llama'; .* gemma3.*language_model\.save"
+        CompileError,
+        match=r"no model definition for 'llava', which wraps a 'llama'; .* gemma3.*language_model\.save",
     ):
-        build({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text})
-    whole = {"model_type": "gemma3", "text_config": {**text, **FAMILIES["gemma3_text"], "model_type": "gemma3_text"}}
+        build(
+            {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+        )
+    whole = {
+        "model_type": "gemma3",
+        "text_config": {**text, **FAMILIES["gemma3_text"], "model_type": "gemma3_text"},
+    }
     model = build(whole)
-    assert lost(model, ["language_model.model.norm.weight"]) == []
-    assert lost(model, ["model.vision_tower.encoder.weight", "multi_modal_projector.norm"]) == ["images"]
+    assert missing_abilities(model, ["language_model.model.norm.weight"]) == []
+    assert missing_abilities(model, ["model.vision_tower.encoder.weight", "multi_modal_projector.norm"]) == [
+        "images"
+    ]

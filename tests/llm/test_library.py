@@ -1,4 +1,6 @@
-"""Model libraries: pages in any order, chunks, batches, verification; quantized ones against the model of the dequantized weights."""
+"""Model libraries: pages in any order, chunks, batches, verification; quantized ones against the model of the
+dequantized weights.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ from tests.llm.small_tokenizer import byte_level  # noqa: E402
 from tilewright.cli import inspect  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.ir.types import f32, i8  # noqa: E402
-from tilewright.llm.library import LibraryOptions, LibraryRunner, codes_of, compile_library, open_library, page_bytes  # noqa: E402
+from tilewright.llm.library import (  # noqa: E402
+    LibraryOptions,
+    LibraryRunner,
+    compile_library,
+    open_library,
+    page_bytes,
+    qvalues_of,
+)
 from tilewright.llm.memory import planned  # noqa: E402
 from tilewright.llm.quantization import quantize, scheme_of  # noqa: E402
 from tilewright.llm.quantized_linear import QuantizedEmbedding, QuantizedLinear, factors  # noqa: E402
@@ -33,7 +42,7 @@ from tilewright.llm.weights import Conversion, convert, open_checkpoint  # noqa:
 from tilewright.targets.cpu.isa import host_isa  # noqa: E402
 from tilewright.targets.llvm.brgemm import panel_of  # noqa: E402
 
-pytestmark = pytest.mark.every_isa
+every_isa = pytest.mark.every_isa
 
 TOKENS = np.random.default_rng(0).integers(0, 100, 150).astype(np.int32)
 EXACT = LibraryOptions(context=256, chunk=64, max_batch=4, cache_dtype="float32", precision=None)
@@ -64,14 +73,19 @@ def table(*rows: list[int]) -> Any:
     return np.array([row + [-1] * (width - len(row)) for row in rows], np.int32)
 
 
+@every_isa
 def test_chunks_then_batched_decoding(folder: Path, runner: LibraryRunner) -> None:
     """Two sequences; pages in no order, that of the second used before by another."""
     logits = wanted(folder)
     runner.prefill(TOKENS[60:100], 0, np.array([9], np.int32), 1)
     for start, stop in ((0, 50), (50, 64), (64, 100)):
         pages = table([3, 7])[0, : -(-stop // 64)]
-        np.testing.assert_allclose(runner.prefill(TOKENS[start:stop], start, pages, 0), logits[stop - 1], atol=1e-4)
-    np.testing.assert_allclose(runner.prefill(TOKENS[:30], 0, np.array([9], np.int32), 1), logits[29], atol=1e-4)
+        np.testing.assert_allclose(
+            runner.prefill(TOKENS[start:stop], start, pages, 0), logits[stop - 1], atol=1e-4
+        )
+    np.testing.assert_allclose(
+        runner.prefill(TOKENS[:30], 0, np.array([9], np.int32), 1), logits[29], atol=1e-4
+    )
     for step in range(40):
         lengths = np.array([100 + step, 30 + step], np.int32)
         pages = table([3, 7, 1], [9, 4])
@@ -79,16 +93,22 @@ def test_chunks_then_batched_decoding(folder: Path, runner: LibraryRunner) -> No
         np.testing.assert_allclose(found, logits[lengths], atol=1e-4)
 
 
+@every_isa
 def test_rows_and_chunks_do_not_matter(runner: LibraryRunner) -> None:
     check_bits(runner)
 
 
+@every_isa
 def test_verification_in_a_copied_page(folder: Path, runner: LibraryRunner) -> None:
     runner.prefill(TOKENS[:40], 0, np.array([5], np.int32), 0)
     runner.copy_page(5, 6)
     other = TOKENS[::-1].copy()
-    runner.decode(other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32))  # the copy stays as it was
-    found = runner.decode(TOKENS[40:44], np.arange(40, 44, dtype=np.int32), table(*[[6]] * 4), np.zeros(4, np.int32))
+    runner.decode(
+        other[:1], np.array([20], np.int32), table([5]), np.array([0], np.int32)
+    )  # the copy stays as it was
+    found = runner.decode(
+        TOKENS[40:44], np.arange(40, 44, dtype=np.int32), table(*[[6]] * 4), np.zeros(4, np.int32)
+    )
     np.testing.assert_allclose(found, wanted(folder)[40:44], atol=1e-4)
 
 
@@ -96,9 +116,18 @@ def test_windows(tmp_path: Path) -> None:
     """Gemma 2: every other layer sees a window; prompts and tokens of several windows."""
     torch.manual_seed(0)
     config = transformers.Gemma2Config(
-        hidden_size=64, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=24, vocab_size=100,
-        sliding_window=33, max_position_embeddings=512, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=80,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        vocab_size=100,
+        sliding_window=33,
+        max_position_embeddings=512,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+    )
     model = transformers.Gemma2ForCausalLM(config).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -114,33 +143,50 @@ def test_windows(tmp_path: Path) -> None:
                 runner.prefill(TOKENS[start : start + 64], start, pages, 0), logits[start + 63], atol=1e-4
             )
         for n in range(128, 150):
-            found = runner.decode(TOKENS[n : n + 1], np.array([n], np.int32), table([5, 2, 7]), np.array([0], np.int32))
+            found = runner.decode(
+                TOKENS[n : n + 1], np.array([n], np.int32), table([5, 2, 7]), np.array([0], np.int32)
+            )
             np.testing.assert_allclose(found[0], logits[n], atol=1e-4)
         check_bits(runner)
 
 
+@every_isa
 @pytest.mark.parametrize(("dtype", "error"), (("int8", 0.02), ("int4", 0.25)))
-def test_cached_codes(folder: Path, dtype: str, error: float) -> None:
+def test_cached_qvalues(folder: Path, dtype: str, error: float) -> None:
     """In a copied page too, whose scales are copied; as many bytes as are planned for."""
     with compile_library(folder, replace(EXACT, cache_dtype=dtype)) as library:
         runner = LibraryRunner(library)
         held = sum(library.state[s["name"]].nbytes for s in library.metadata["states"])
-        assert held == planned(library.metadata).cache == runner.pages * page_bytes(runner.about["config"], dtype)
-        assert planned(library.metadata).per_token * 64 == page_bytes(runner.about["config"], dtype)
+        assert (
+            held
+            == planned(library.metadata).cache
+            == runner.pages * page_bytes(runner.description["config"], dtype)
+        )
+        assert planned(library.metadata).per_token * 64 == page_bytes(runner.description["config"], dtype)
         runner.prefill(TOKENS[:64], 0, np.array([5], np.int32), 0)
         runner.prefill(TOKENS[64:100], 64, np.array([5, 2], np.int32), 0)
         runner.copy_page(2, 6)
         other = TOKENS[::-1].copy()
         runner.decode(other[:1], np.array([70], np.int32), table([5, 2]), np.array([0], np.int32))
-        found = runner.decode(TOKENS[100:101], np.array([100], np.int32), table([5, 6]), np.array([0], np.int32))[0]
+        found = runner.decode(
+            TOKENS[100:101], np.array([100], np.int32), table([5, 6]), np.array([0], np.int32)
+        )[0]
         check_bits(runner)
     logits = wanted(folder)[100]
     assert np.linalg.norm(found - logits) < error * np.linalg.norm(logits)
 
 
-@pytest.mark.parametrize("scheme", ("int8_g32", "int4_g32", "int4_g32_asym", "int3_g32"))
+@pytest.mark.parametrize(
+    "scheme",
+    (
+        pytest.param("int8_g32", marks=every_isa),
+        pytest.param("int4_g32", marks=every_isa),
+        "int4_g32_asym",
+        "int3_g32",
+    ),
+)
 def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
-    """What rounding activations to 8 bits, or factors to bf16, adds is small beside the logits."""
+    """The error of rounding activations to 8 bits, or operands to bf16, is small beside the logits."""
     convert(folder, tmp_path / "converted", Conversion(scheme))
     checkpoint = open_checkpoint(tmp_path / "converted")
     logits = wanted(folder, weights={n: t.read() for n, t in checkpoint.items()})
@@ -150,55 +196,77 @@ def test_quantized(folder: Path, tmp_path: Path, scheme: str) -> None:
         pages = np.array([2], np.int32)
         for found, place in (
             (runner.prefill(TOKENS[:50], 0, pages, 0), 49),
-            (runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))[0], 50),
+            (
+                runner.decode(TOKENS[50:51], np.array([50], np.int32), pages[None], np.array([0], np.int32))[
+                    0
+                ],
+                50,
+            ),
         ):
             assert np.abs(found - logits[place]).max() < 0.05 * np.abs(logits).max()
         check_bits(runner)
 
 
-def are_codes_packed() -> bool:
-    """Whether codes come into panels, two of 4 bits to a byte: where the machine has a dot product of bytes."""
+def are_qvalues_packed() -> bool:
+    """Whether qvalues come into panels, two of 4 bits to a byte: where the machine has a dot product of
+    bytes.
+    """
     return panel_of(host_isa(), i8, i8).group == 4
 
 
+@every_isa
 @pytest.mark.parametrize(("scheme", "share"), [("int8", 1), ("int4_g32", 0.5)])
 def test_an_embedding_that_is_the_head_is_stored_once(scheme: str, share: float) -> None:
     rng = np.random.default_rng(0)
-    codes, scales, offsets = codes_of(quantize(rng.standard_normal((1100, 64)).astype(np.float32), scheme_of(scheme)))
-    table = QuantizedEmbedding(codes, scales, offsets)
+    qvalues, scales, offsets = qvalues_of(
+        quantize(rng.standard_normal((1100, 64)).astype(np.float32), scheme_of(scheme))
+    )
+    table = QuantizedEmbedding(qvalues, scales, offsets)
     ids = np.array([3, 1099, 0, 500])
     with tw.compile(lambda ids: table.attend(table(ids)), (ids,), cache=False) as library:
         np.testing.assert_allclose(library(ids), table.attend(table(ids)).numpy(), rtol=1e-4, atol=1e-3)
         stored = library.metadata["parameters"]
     assert sorted(p["of"][0]["name"] for p in stored) == ["codes", "scales"]
-    panel, packed = panel_of(host_isa(), i8, i8), are_codes_packed()
+    panel, packed = panel_of(host_isa(), i8, i8), are_qvalues_packed()
     columns = -(-1100 // panel.nr) * panel.nr if packed else 1100
     bits = {p["of"][0]["name"]: p["bytes"] for p in stored}["codes"] * 8
     assert bits == columns * 64 * 8 * (share if packed else 1)
 
 
+@every_isa
 def test_offsets_and_columns_ordered_by_importance() -> None:
-    """What GPTQ does without ``sym``, and with ``desc_act``."""
+    """The layouts of GPTQ without ``sym``, and with ``desc_act``."""
     rng = np.random.default_rng(0)
     x, order = rng.standard_normal((3, 64)).astype(np.float32), rng.permutation(64)
-    codes, scales = rng.integers(-8, 8, (5, 64), np.int8), rng.random((5, 2)).astype(np.float16)
+    qvalues, scales = rng.integers(-8, 8, (5, 64), np.int8), rng.random((5, 2)).astype(np.float16)
     offsets = rng.random((5, 2)).astype(np.float32)
     with factors(f32):
         layer = QuantizedLinear(
-            *map(tw.Tensor, (codes, scales)), offsets=tw.Tensor(offsets), permutation=tw.Tensor(order)
+            *map(tw.Tensor, (qvalues, scales)), offsets=tw.Tensor(offsets), permutation=tw.Tensor(order)
         )
         y = layer(tw.Tensor(x)).numpy()
     weights = np.empty((5, 64))
-    weights[:, order] = codes * np.repeat(scales.astype(np.float64), 32, 1) - np.repeat(offsets, 32, 1)
+    weights[:, order] = qvalues * np.repeat(scales.astype(np.float64), 32, 1) - np.repeat(offsets, 32, 1)
     np.testing.assert_allclose(y, x @ weights.T, rtol=1e-4)
 
 
 def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
-    """By the command: the library, its weights beside it, the tokenizer; another library's weights are refused."""
+    """By the command: the library, its weights beside it, the tokenizer; another library's weights are
+    refused.
+    """
     source = tmp_path / "source"
     shutil.copytree(folder, source)
     byte_level(100).save(str(source / "tokenizer.json"))
-    options = ["--context-window-size", "256", "--max-batch-size", "2", "--quantization", "int4_g32", "--opt", "O1"]
+    options = [
+        "--context-window-size",
+        "256",
+        "--max-batch-size",
+        "2",
+        "--quantization",
+        "int4_g32",
+        "--opt",
+        "O1",
+    ]
     found = CliRunner().invoke(command, ["compile", str(source), "-o", str(tmp_path / "model.so"), *options])
     assert found.exit_code == 0, found.output
     assert re.search(
@@ -215,8 +283,12 @@ def test_saved_and_opened(folder: Path, tmp_path: Path) -> None:
         shown = CliRunner().invoke(inspect.command, [str(tmp_path / "model.so"), "--json"])
         assert json.loads(shown.output)["llm"]["memory"] == planned(opened.library.metadata).to_metadata()
         first = opened.prefill(TOKENS[:50], 0, np.array([2], np.int32), 0)
-    with compile_library(tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2), opt="O1") as library:
-        np.testing.assert_array_equal(LibraryRunner(library).prefill(TOKENS[:50], 0, np.array([1], np.int32), 0), first)
+    with compile_library(
+        tmp_path / "model.converted", LibraryOptions(context=256, max_batch=2), opt="O1"
+    ) as library:
+        np.testing.assert_array_equal(
+            LibraryRunner(library).prefill(TOKENS[:50], 0, np.array([1], np.int32), 0), first
+        )
     (tmp_path / "model.weights").unlink()
     with pytest.raises(tw.ArtifactError, match=r"model\.weights"):
         open_library(tmp_path / "model.so")
@@ -231,19 +303,30 @@ def check_metadata(metadata: Any, printed: str) -> None:
     )
     assert (about["context"], about["chunk"], about["page"], about["sliding_window"]) == (256, 256, 64, None)
     assert memory.per_token == 2 * 2 * 2 * 16 * 2 and memory.cache == 8 * 64 * memory.per_token
-    assert memory.arenas.keys() == metadata["functions"].keys() and memory.total > memory.weights + memory.cache
+    assert (
+        memory.arenas.keys() == metadata["functions"].keys() and memory.total > memory.weights + memory.cache
+    )
     assert f"memory: {memory}" in printed
-    (q,) = (p for p in metadata["parameters"] if p["of"][0]["name"] == "model.layers.1.self_attn.q_proj.codes")
+    (q,) = (
+        p for p in metadata["parameters"] if p["of"][0]["name"] == "model.layers.1.self_attn.q_proj.codes"
+    )
     assert q["of"][0]["dtype"] == "int4" and q["of"][0]["shape"] == [64, 64]
-    assert q["bytes"] == (64 * 64 // 2 if are_codes_packed() else 64 * 64)
-    assert any("two codes to a byte" in step for step in q["steps"]) == are_codes_packed()
+    assert q["bytes"] == (64 * 64 // 2 if are_qvalues_packed() else 64 * 64)
+    assert any("two codes to a byte" in step for step in q["steps"]) == are_qvalues_packed()
     names = {of["name"] for p in metadata["parameters"] for of in p["of"]}
     assert {"model.embed_tokens.codes", "lm_head.scales"} <= names
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         inspect._show(metadata)
     text = out.getvalue()
-    for part in ("model type: llama", "context: 256", "abi: 3", f"memory, {memory}", "self_attn.q_proj.codes", "x 2"):
+    for part in (
+        "model type: llama",
+        "context: 256",
+        "abi: 3",
+        f"memory, {memory}",
+        "self_attn.q_proj.codes",
+        "x 2",
+    ):
         assert part in text
 
 
@@ -252,10 +335,13 @@ def test_what_does_not_fit_the_machine_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     monkeypatch.setattr("tilewright.llm.memory.machine_memory", lambda: 1 << 30)
-    found = CliRunner().invoke(command, ["compile", str(folder), "-o", str(tmp_path / "model.so"), "--kv-cache", size])
+    found = CliRunner().invoke(
+        command, ["compile", str(folder), "-o", str(tmp_path / "model.so"), "--kv-cache", size]
+    )
     assert isinstance(found.exception, tw.CompileError)
     assert re.search(
-        r"needs \d+.* MiB: weights .*this machine has \d+.*--kv-cache.*--no-memory-check", str(found.exception)
+        r"needs \d+.* MiB: weights .*this machine has \d+.*--kv-cache.*--no-memory-check",
+        str(found.exception),
     )
 
 
@@ -306,6 +392,6 @@ def test_bounds_are_kept(runner: LibraryRunner) -> None:
 def test_what_is_no_library_of_a_language_model() -> None:
     with (
         tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False) as library,
-        pytest.raises(tw.CompileError, match="not made of a language model"),
+        pytest.raises(tw.CompileError, match="not compiled from a language model"),
     ):
         LibraryRunner(library)

@@ -14,9 +14,14 @@ from tilewright.llm.load_weights import load_weights
 from tilewright.llm.models import build
 
 SMALL = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50, "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 50,
+    "hidden_act": "silu",
     "max_position_embeddings": 128,
-}  # fmt: skip
+}
 
 
 def test_definition_of_a_large_model_needs_no_memory() -> None:
@@ -42,7 +47,9 @@ def test_definition_of_a_large_model_needs_no_memory() -> None:
 
 def arrays(model: Any) -> dict[str, Any]:
     random = np.random.default_rng(0)
-    return {n: (0.3 * random.standard_normal(p.shape)).astype(np.float32) for n, p in model.named_parameters()}
+    return {
+        n: (0.3 * random.standard_normal(p.shape)).astype(np.float32) for n, p in model.named_parameters()
+    }
 
 
 def test_taken_over() -> None:
@@ -71,12 +78,18 @@ def test_complaints() -> None:
     weights["model.layers.1.mlp.upward.weight"] = gone
     with pytest.raises(
         CompileError,
-        match=r"do not fit Llama: 1 missing: model.layers.1.mlp.up_proj.weight; 1 unknown: model.layers.1.mlp.upward.weight$",
+        match=(
+            r"do not fit Llama: 1 missing: "
+            r"model.layers.1.mlp.up_proj.weight; 1 unknown: model.layers.1.mlp.upward.weight$"
+        ),
     ):
         load_weights(model, weights)
     weights["model.layers.1.mlp.up_proj.weight"] = weights.pop("model.layers.1.mlp.upward.weight").T
     weights["model.norm.weight"] = np.ones(31, np.float32)
-    names = r"model.norm.weight \[31\], here \[32\], model.layers.1.mlp.up_proj.weight \[32, 48\], here \[48, 32\]$"
+    names = (
+        r"model.norm.weight \[31\], here \[32\], "
+        r"model.layers.1.mlp.up_proj.weight \[32, 48\], here \[48, 32\]$"
+    )
     with pytest.raises(CompileError, match=f"2 misshapen: {names}"):
         load_weights(model, weights)
 

@@ -1,4 +1,6 @@
-"""Attention over the pages of a library: floats and codes, windows, sinks, soft caps; the pages that it reads and the memory that it needs."""
+"""Attention over the pages of a library: floats and qvalues, windows, sinks, soft caps; the pages that it
+reads and the memory that it needs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import pytest
 import tilewright as tw
 from tilewright.llm import paged_cache
 from tilewright.llm.cache import DenseCache
-from tilewright.llm.cache_codes import CODES, packed, quantized, turn, unpacked
 from tilewright.llm.paged_cache import PagedCache, Pages, token_bytes
+from tilewright.llm.quantized_cache import CACHE_BITS, hadamard_rotation, packed, quantized, unpacked
 from tilewright.llm.runner import PAGE
 
 HEADS, KV_HEADS, SIZE = 6, 2, 24
@@ -20,38 +22,38 @@ TABLES = np.array([[3, 9, 1, 7, 12], [4, 2, 8, 5, 6]], np.int32)
 
 
 @pytest.mark.parametrize("bits", (8, 4))
-def test_codes(bits: int) -> None:
+def test_qvalues(bits: int) -> None:
     """Errors are at most half a step, one where the largest number has no code; zeros stay."""
     x = np.random.default_rng(0).standard_normal((7, 3, 16)).astype(np.float32)
     x[0, 0], x[1, 1, 3] = 0, 50
-    codes, scales = quantized(tw.Tensor(x), bits)
+    qvalues, scales = quantized(tw.Tensor(x), bits)
     steps = scales.numpy().astype(np.float32)[..., None]
-    found = codes.numpy() * steps
+    found = qvalues.numpy() * steps
     assert (np.abs(found - x) <= np.abs(steps) * 1.01).all() and (found[0, 0] == 0).all()
     assert np.mean(np.abs(found - x) <= np.abs(steps) * 0.501) > 0.95
-    assert codes.numpy().min() == -(2 ** (bits - 1)) and codes.numpy().max() <= 2 ** (bits - 1) - 1
+    assert qvalues.numpy().min() == -(2 ** (bits - 1)) and qvalues.numpy().max() <= 2 ** (bits - 1) - 1
     if bits == 4:
-        pairs = packed(codes)
+        pairs = packed(qvalues)
         assert pairs.dtype == np.uint8 and pairs.shape == (7, 3, 8)
-        np.testing.assert_array_equal(unpacked(pairs).numpy(), codes.numpy())
+        np.testing.assert_array_equal(unpacked(pairs).numpy(), qvalues.numpy())
 
 
 @pytest.mark.parametrize("size", (64, 80, 24, 3))
-def test_turned_vectors_have_the_same_products(size: int) -> None:
-    m = turn(size)
+def test_rotated_vectors_have_the_same_products(size: int) -> None:
+    m = hadamard_rotation(size)
     np.testing.assert_allclose(m @ m, np.eye(size), atol=1e-6)
 
 
-def test_turned_keys_have_no_channel_of_large_numbers() -> None:
-    """Which would take the codes from all others."""
+def test_rotated_keys_have_no_channel_of_large_numbers() -> None:
+    """Such a channel would leave few quantization levels for all others."""
     keys = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
     keys[:, 5] += 30
 
     def error(matrix: Any) -> Any:
-        codes, scales = quantized(tw.Tensor(keys @ matrix), 4)
-        return np.abs(codes.numpy() * scales.numpy().astype(np.float32)[:, None] @ matrix - keys).mean()
+        qvalues, scales = quantized(tw.Tensor(keys @ matrix), 4)
+        return np.abs(qvalues.numpy() * scales.numpy().astype(np.float32)[:, None] @ matrix - keys).mean()
 
-    assert error(turn(64)) < error(np.eye(64, dtype=np.float32)) / 2
+    assert error(hadamard_rotation(64)) < error(np.eye(64, dtype=np.float32)) / 2
 
 
 def library(dtype: str, pages: int, *, precision: str | None = None, **options: Any) -> Any:
@@ -77,8 +79,8 @@ def library(dtype: str, pages: int, *, precision: str | None = None, **options: 
 def dequantized(x: Any, bits: int | None) -> Any:
     if bits is None:
         return x
-    codes, scales = quantized(tw.Tensor(x), bits)
-    return codes.numpy() * scales.numpy().astype(np.float32)[..., None]
+    qvalues, scales = quantized(tw.Tensor(x), bits)
+    return qvalues.numpy() * scales.numpy().astype(np.float32)[..., None]
 
 
 @pytest.mark.parametrize(
@@ -91,14 +93,17 @@ def dequantized(x: Any, bits: int | None) -> Any:
     ),
 )
 def test_chunks_then_tokens(dtype: str, options: dict[str, Any]) -> None:
-    """Two sequences of several windows: what attention over all keys and values gives. A row's result is the same, bit by bit, whatever else is in the batch
-    and however wide the table is."""
+    """Two sequences of several windows: what attention over all keys and values gives. A row's result is the
+    same, bit by bit, whatever else is in the batch and however wide the table is.
+    """
     random = np.random.default_rng(0)
     sinks = tw.Tensor(random.standard_normal(HEADS).astype(np.float32)) if options.get("sinks") else None
     options = {**options, "sinks": sinks, "scale": 0.3}
-    q, k, v = (random.standard_normal((2, 290, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS))
-    bits = CODES.get(dtype)
-    m = np.eye(SIZE, dtype=np.float32) if bits is None else turn(SIZE)
+    q, k, v = (
+        random.standard_normal((2, 290, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)
+    )
+    bits = CACHE_BITS.get(dtype)
+    m = np.eye(SIZE, dtype=np.float32) if bits is None else hadamard_rotation(SIZE)
     held = q @ m, dequantized(k @ m, bits), dequantized(v, bits)
     tokens = np.zeros((2, 290))
     wanted = DenseCache().before(tokens).attend(0, *map(tw.Tensor, held), **options).numpy()
@@ -143,7 +148,9 @@ def test_chunks_do_not_matter_to_windows(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(paged_cache, "LONG", 100)
     monkeypatch.setattr(paged_cache, "BLOCK", 128)
     random = np.random.default_rng(0)
-    q, k, v = (random.standard_normal((1, 300, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS))
+    q, k, v = (
+        random.standard_normal((1, 300, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)
+    )
     with library("bfloat16", 6, precision="bf16", window=130, scale=0.3) as functions:
         assert "_roll in " in functions.ir("loop")
 
@@ -164,11 +171,18 @@ def test_chunks_do_not_matter_to_windows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_long_contexts(dtype: str) -> None:
     """Prompts attend a block of keys at a time: no memory for all their scores is planned."""
     random = np.random.default_rng(0)
-    q, k, v = (random.standard_normal((1, 740, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS))
+    q, k, v = (
+        random.standard_normal((1, 740, h, SIZE)).astype(np.float32) for h in (HEADS, KV_HEADS, KV_HEADS)
+    )
     sinks = tw.Tensor(random.standard_normal(HEADS).astype(np.float32))
-    m = np.eye(SIZE, dtype=np.float32) if dtype == "float32" else turn(SIZE)
-    held = q @ m, dequantized(k @ m, CODES.get(dtype)), dequantized(v, CODES.get(dtype))
-    wanted = DenseCache().before(np.zeros((1, 740))).attend(0, *map(tw.Tensor, held), scale=0.3, sinks=sinks).numpy()
+    m = np.eye(SIZE, dtype=np.float32) if dtype == "float32" else hadamard_rotation(SIZE)
+    held = q @ m, dequantized(k @ m, CACHE_BITS.get(dtype)), dequantized(v, CACHE_BITS.get(dtype))
+    wanted = (
+        DenseCache()
+        .before(np.zeros((1, 740)))
+        .attend(0, *map(tw.Tensor, held), scale=0.3, sinks=sinks)
+        .numpy()
+    )
     table = random.permutation(20)[None, :12].astype(np.int32)
     with library(dtype, 512, scale=0.3, sinks=sinks) as functions:
         arena = functions.metadata["functions"]["prefill"]["memory"]["arena_bytes"]
@@ -180,7 +194,9 @@ def test_long_contexts(dtype: str) -> None:
     assert arena < 4 * keys < scores
 
 
-@pytest.mark.parametrize(("dtype", "bytes_of_head"), (("float32", 96), ("bfloat16", 48), ("int8", 26), ("int4", 14)))
+@pytest.mark.parametrize(
+    ("dtype", "bytes_of_head"), (("float32", 96), ("bfloat16", 48), ("int8", 26), ("int4", 14))
+)
 def test_bytes(dtype: str, bytes_of_head: int) -> None:
     with library(dtype, 2, scale=0.3) as functions:
         states = functions.metadata["states"]
@@ -192,6 +208,8 @@ def test_what_is_not_supported() -> None:
     with pytest.raises(tw.CompileError, match="int16 is not supported: float32"):
         Pages(4, "int16")
     odd = tw.Tensor(np.zeros((1, 1, 2, 5), np.float32))
-    cache = PagedCache(Pages(4, "int4"), 1, tw.Tensor(np.zeros(1, np.int32)), tw.Tensor(np.zeros((1, 1), np.int32)))
+    cache = PagedCache(
+        Pages(4, "int4"), 1, tw.Tensor(np.zeros(1, np.int32)), tw.Tensor(np.zeros((1, 1), np.int32))
+    )
     with pytest.raises(tw.CompileError, match="heads of 5 elements"):
         cache.attend(0, odd, odd, odd, scale=1.0)

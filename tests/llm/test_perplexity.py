@@ -1,4 +1,6 @@
-"""Perplexity: the definition, on scorers that are told by hand; and the compiled ones against transformers."""
+"""Perplexity: the definition, on scorers that are told by hand; and the compiled ones against
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,16 @@ class Told:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=400, max_position_embeddings=256, bos_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=400,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
     path: Path = tmp_path_factory.mktemp("llama")
     transformers.LlamaForCausalLM(config).save_pretrained(path)
     byte_level(400).save(str(path / "tokenizer.json"))
@@ -59,7 +68,9 @@ def reference(folder: Path, tokens: Any) -> Any:
     model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     ids = torch.tensor(tokens.astype(np.int64))
     with torch.no_grad():
-        return torch.nn.functional.cross_entropy(model(ids[None, :-1]).logits[0], ids[1:], reduction="none").numpy()
+        return torch.nn.functional.cross_entropy(
+            model(ids[None, :-1]).logits[0], ids[1:], reduction="none"
+        ).numpy()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +80,9 @@ def test_every_token_but_the_first_counts_once(count: int, window: int, stride: 
     score, tokens = Told(), np.arange(100, 100 + count, dtype=np.int32)
     found = perplexity(score, tokens, window=window, stride=stride)
     assert found == Perplexity(count - 1, float(tokens[1:].sum()), window, stride)
-    assert [first - 100 for first, _ in score.windows] == list(range(0, max(1, count - window + stride), stride))
+    assert [first - 100 for first, _ in score.windows] == list(
+        range(0, max(1, count - window + stride), stride)
+    )
     assert all(length <= window for _, length in score.windows)
 
 
@@ -83,7 +96,7 @@ def test_definition() -> None:
     [
         (9, 9, 4, "a window of 9 tokens"),
         (9, 1, 1, "a window of 1 tokens"),
-        (9, 8, 8, "8 tokens after"),
+        (9, 8, 8, "stride of 8 tokens"),
         (1, 8, 4, "1 tokens"),
     ],
 )
@@ -101,7 +114,9 @@ def compiled(folder: Path) -> Iterator[CompiledScorer]:
 def test_compiled_scores_are_those_of_transformers(folder: Path, compiled: CompiledScorer) -> None:
     """In windows of several chunks and pages; an unquantized model has one numerics."""
     for numerics in ("prefill", "decode"):
-        np.testing.assert_allclose(compiled.scorer(numerics)(TOKENS[:96]), reference(folder, TOKENS[:96]), atol=1e-4)
+        np.testing.assert_allclose(
+            compiled.scorer(numerics)(TOKENS[:96]), reference(folder, TOKENS[:96]), atol=1e-4
+        )
     found = perplexity(compiled.scorer("prefill"), TOKENS)
     expected = [reference(folder, TOKENS[:96])]
     expected += [reference(folder, TOKENS[at : at + 96])[-48:] for at in (48, 96)]
@@ -143,7 +158,9 @@ def test_statistics_are_those_of_the_inputs(folder: Path) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             expected[name] = ActivationStatistics(module.in_features)
-            module.register_forward_pre_hook(lambda _, inputs, of=expected[name]: of.update(inputs[0].numpy()))
+            module.register_forward_pre_hook(
+                lambda _, inputs, of=expected[name]: of.update(inputs[0].numpy())
+            )
     with torch.no_grad():
         for part in (TOKENS[:150], TOKENS[150:]):
             model(torch.tensor(part[None].astype(np.int64)))

@@ -7,8 +7,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.frontends.trace import Tensor
-from tilewright.llm.engine.sampling import Chooser, SamplingParameters, choose, logprobs
-from tilewright.llm.sample import CANDIDATES, NONE, UNDECIDED, candidates, sample
+from tilewright.llm.engine.sampling import Sampler, SamplingParameters, choose, logprobs
+from tilewright.llm.token_sampling import CANDIDATES, NONE, UNDECIDED, candidates, sample
 
 NAMES = ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")
 
@@ -27,7 +27,9 @@ def drawn(library, logits, parameters, uniform):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("vocabulary", [50, 4130])
 def test_tokens_are_the_engines(vocabulary: int) -> None:
-    """Logits of several widths, some with ties, and draws that a seed repeats; what is left to the engine is where many tokens are left."""
+    """Logits of several widths, some with ties, and draws that a seed repeats; what is left to the engine is
+    where many tokens are left.
+    """
     rng = np.random.default_rng(0)
     undecided = 0
     with compiled(vocabulary) as library:
@@ -41,7 +43,7 @@ def test_tokens_are_the_engines(vocabulary: int) -> None:
                 )
                 for _ in range(8)
             ]  # fmt: skip
-            choosers = [Chooser(p, [], int(rng.integers(1 << 60)), None) for p in parameters]
+            choosers = [Sampler(p, [], int(rng.integers(1 << 60)), None) for p in parameters]
             wanted = choose(logits.copy(), [(c, step) for c in choosers])
             tokens, found = drawn(library, logits, parameters, [c.uniform(step) for c in choosers])
             for row, token in enumerate(tokens.tolist()):
@@ -59,7 +61,9 @@ def test_rows_without_a_token() -> None:
     logits = np.zeros((3, 50), np.float32)
     logits[0], logits[1, 7], logits[2, 3] = -np.inf, np.nan, 1
     with compiled(50) as library:
-        tokens, _ = drawn(library, logits, [SamplingParameters(temperature=t) for t in (0, 1, 0)], np.zeros(3))
+        tokens, _ = drawn(
+            library, logits, [SamplingParameters(temperature=t) for t in (0, 1, 0)], np.zeros(3)
+        )
     assert tokens.tolist() == [NONE, NONE, 3]
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from tests.llm.small_library import check_bits, checkpoint, library
 from tests.llm.small_tokenizer import tokenizer
-from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Request
@@ -21,7 +21,9 @@ from tilewright.llm.library import LibraryOptions, LibraryRunner
 
 
 @pytest.fixture(scope="module", params=(("none", "bfloat16"), ("int4_g32", "int8")))
-def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraryRunner]:
+def runner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LibraryRunner]:
     scheme, cached = request.param
     options = LibraryOptions(context=256, chunk=64, max_batch=6, cache_dtype=cached)
     with library(checkpoint(tmp_path_factory.mktemp("llama")), scheme, options) as found:
@@ -37,7 +39,9 @@ def requests() -> list[Request]:
     prompts = [(shared + rng.integers(5, top, 60).tolist())[:n] for n in lengths]
     prompts += [[*([7, 8, 9] * 12), *shared[:i]] for i in range(8)]
     sampling = SamplingParameters(temperature=0)
-    return [Request(p, sampling, max_tokens=12 if i < 10 else 150, ignore_eos=True) for i, p in enumerate(prompts)]
+    return [
+        Request(p, sampling, max_tokens=12 if i < 10 else 150, ignore_eos=True) for i, p in enumerate(prompts)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +55,16 @@ def test_rows_and_chunks_do_not_matter(runner: LibraryRunner) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [Options(chunk=32), Options(pages=8), Options(pages=8, speculation=Speculation(max_batch=6))],
+    [
+        EngineOptions(chunk=32),
+        EngineOptions(pages=8),
+        EngineOptions(pages=8, speculation=Speculation(max_batch=6)),
+    ],
     ids=["chunks", "few pages", "few pages, speculation"],
 )
-def test_output_under_load_is_output_alone(runner: LibraryRunner, alone: list[Any], options: Options) -> None:
+def test_output_under_load_is_output_alone(
+    runner: LibraryRunner, alone: list[Any], options: EngineOptions
+) -> None:
     """More requests than the batch takes, prompts that begin alike; sequences are preempted and go on."""
     engine = Engine(runner, tokenizer(), options)
     streams = [engine.submit(r) for r in requests()]
@@ -65,7 +75,9 @@ def test_output_under_load_is_output_alone(runner: LibraryRunner, alone: list[An
 
 
 def test_a_chat_goes_on(runner: LibraryRunner) -> None:
-    """What was said before is part of the next prompt: its pages hold what decoding made of it, which is not what prefilling would."""
+    """Earlier turns are part of the next prompt. Their pages hold results of decoding, which differ from
+    those of prefill.
+    """
     engine = Engine(runner, tokenizer())
     prompt = requests()[3].prompt
     said = engine.submit(requests()[3]).collect()[0].tokens

@@ -1,4 +1,6 @@
-"""Chunks of Mamba 2 against one token after the other; libraries of models with state: slots, chunks, batches, an engine under load."""
+"""Chunks of Mamba 2 against one token after the other; libraries of models with state: slots, chunks,
+batches, an engine under load.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.llm.models.test_families import checkpoint, logits  # noqa: E402
 from tests.llm.small_tokenizer import tokenizer  # noqa: E402
 from tilewright.cli.llm import command  # noqa: E402
 from tilewright.errors import RequestError  # noqa: E402
-from tilewright.llm.engine.engine import Engine, Options  # noqa: E402
+from tilewright.llm.engine.engine import Engine, EngineOptions  # noqa: E402
 from tilewright.llm.engine.sampling import SamplingParameters  # noqa: E402
 from tilewright.llm.engine.speculative import Speculation  # noqa: E402
 from tilewright.llm.engine.stream import Request  # noqa: E402
@@ -30,7 +32,7 @@ TOKENS = np.random.default_rng(0).integers(3, 96, (3, 100)).astype(np.int32)
 EXACT = LibraryOptions(context=128, chunk=100, max_batch=4, cache_dtype="float32", precision=None)
 
 
-# -- The recurrence ----------------------------------------------------------------------------------------------------------------
+# -- The recurrence ------------------------------------------------------------------------------------------
 
 
 def recurrence(n: int) -> tuple[Any, ...]:
@@ -69,7 +71,7 @@ def test_chunks_are_steps(most: int) -> None:
                     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
-# -- Libraries ---------------------------------------------------------------------------------------------------------------------
+# -- Libraries -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(
@@ -90,7 +92,9 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
 
 
 def test_slots(pair: tuple[LibraryRunner, Any]) -> None:
-    """Chunks of any length, and batches of some of the sequences in any order, in slots that others have used."""
+    """Chunks of any length, and batches of some of the sequences in any order, in slots that others have
+    used.
+    """
     runner, theirs = pair
     expected = logits(theirs, TOKENS.astype(np.int64))
     pages, slots = np.array([[6, 1], [3, 2], [0, 7]], np.int32), np.array([2, 0, 3], np.int32)
@@ -113,7 +117,10 @@ def test_slots(pair: tuple[LibraryRunner, Any]) -> None:
         lengths[rows] += 1
     # Rows of no sequence change nothing of the others.
     none = np.array([1, 0, 1], np.int32)
-    tokens, table = np.where(none, 5, TOKENS[1, lengths[1]]).astype(np.int32), np.where(none[:, None], 5, pages[1])
+    tokens, table = (
+        np.where(none, 5, TOKENS[1, lengths[1]]).astype(np.int32),
+        np.where(none[:, None], 5, pages[1]),
+    )
     found = runner.decode(tokens, np.where(none, 0, lengths[1]), table, np.where(none, -1, slots[1]))
     close(found[1], 1, lengths[1])
     lengths[1] += 1
@@ -130,7 +137,14 @@ def test_divided_at_chunks(pair: tuple[LibraryRunner, Any]) -> None:
         for start, end in zip((0, *ends), ends, strict=False):
             logits_ = runner.prefill(TOKENS[0, start:end], start, np.array([4, 5], np.int32), 1)
         found.append(
-            [logits_, *(np.array(x[1]) for name, x in runner.library.state.items() if name.endswith(("conv", "ssm")))]
+            [
+                logits_,
+                *(
+                    np.array(x[1])
+                    for name, x in runner.library.state.items()
+                    if name.endswith(("conv", "ssm"))
+                ),
+            ]
         )
     for one, two in zip(*found, strict=True):
         np.testing.assert_array_equal(one, two)
@@ -138,13 +152,15 @@ def test_divided_at_chunks(pair: tuple[LibraryRunner, Any]) -> None:
 
 def test_what_such_a_library_has(pair: tuple[LibraryRunner, Any]) -> None:
     runner, _ = pair
-    assert runner.has_state and runner.about["has_state"] is True
+    assert runner.has_state and runner.description["has_state"] is True
     assert set(runner.library.functions) == {"prefill", "decode", "reset", "sample", "embed"}
     assert runner.rows == runner.max_batch
-    with pytest.raises(tw.CompileError, match="no function 'copy_page': .* keeps state that cannot be taken back"):
+    with pytest.raises(
+        tw.CompileError, match="no function 'copy_page': .* keeps state that cannot be rolled back"
+    ):
         runner.copy_page(0, 1)
     with pytest.raises(RequestError, match="cannot be used with speculation"):
-        Engine(runner, tokenizer(), Options(speculation=Speculation()))
+        Engine(runner, tokenizer(), EngineOptions(speculation=Speculation()))
 
 
 def test_output_under_load_is_output_alone(pair: tuple[LibraryRunner, Any]) -> None:
@@ -158,7 +174,7 @@ def test_output_under_load_is_output_alone(pair: tuple[LibraryRunner, Any]) -> N
 
     engine = Engine(runner, tokenizer())
     alone = [engine.submit(request(p)).collect()[0].tokens for p in prompts]
-    engine = Engine(runner, tokenizer(), Options(pages=5))
+    engine = Engine(runner, tokenizer(), EngineOptions(pages=5))
     streams = [engine.submit(request(p)) for p in prompts for _ in range(2)]
     for stream in streams[1::2]:  # one of each two is given up sooner or later
         for _ in range(3):
@@ -182,7 +198,9 @@ def test_no_cache_has_no_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ("mamba", "mamba 2", "falcon h1"))
 @pytest.mark.parametrize("scheme", ("int8", "int4_g32"))
 def test_quantized(family: str, scheme: str, tmp_path: Path) -> None:
-    """The projections stay codes; what rounding activations to 8 bits, or factors to bf16, adds is small beside the logits."""
+    """The projections stay quantized; what rounding activations to 8 bits, or factors to bf16, adds is small
+    beside the logits.
+    """
     theirs = checkpoint(family, tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "converted", Conversion(scheme))
     converted = open_checkpoint(tmp_path / "converted")

@@ -65,7 +65,12 @@ def test_a_character_waits_for_its_rest() -> None:
     t = tokenizer()
     first, *rest = t.encode("東")
     detokenizer = Detokenizer(t)
-    assert rest and detokenizer.add([first]) == "" and detokenizer.add(rest) == "東" and detokenizer.finish() == ""
+    assert (
+        rest
+        and detokenizer.add([first]) == ""
+        and detokenizer.add(rest) == "東"
+        and detokenizer.finish() == ""
+    )
     assert detokenizer.add([first]) == "" and detokenizer.finish() == "\ufffd"
 
 
@@ -78,7 +83,7 @@ def test_special_tokens() -> None:
 
 
 def _normalized(*, rstrip: bool = False) -> Any:
-    """Of Qwen's kind; the end of a text may swallow blanks, as Phi's."""
+    """A tokenizer like Qwen's; the end-of-text token may swallow blanks, as Phi's does."""
     from tokenizers import AddedToken, normalizers
 
     backend = byte_level()
@@ -123,7 +128,9 @@ def test_no_bound_where_letters_may_vanish() -> None:
     stripped = byte_level()
     stripped.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
     removed = byte_level()
-    removed.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), removed.pre_tokenizer])
+    removed.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "removed"), removed.pre_tokenizer]
+    )
     for backend in (words, stripped, removed, Backend(models.BPE({"a": 0}, []))):
         assert Tokenizer(backend).least_tokens("b" * 10**6) == 0
 
@@ -160,7 +167,7 @@ TEMPLATE = """{%- if messages[0].role == 'system' %}{{ bos_token + messages[0].c
 {%- endfor %}
 {%- if tools %} tools: {{ tools | tojson }}{% endif %}
 {%- if documents %} documents: {{ documents | map(attribute='text') | join(', ') }}{% endif %}
-{%- if add_generation_prompt %} ->{% endif %}"""
+{%- if add_generation_prompt %} ->{% endif %}"""  # noqa: E501
 
 MESSAGES = [
     {"role": "system", "content": "be <good>"},
@@ -198,7 +205,7 @@ def test_templates_are_chosen_and_take_variables() -> None:
     ("template", "message"),
     [
         (TEMPLATE, "refuses the messages: unknown role robot"),
-        ("{% if %}", "is no Jinja, in line 1"),
+        ("{% if %}", "is not valid Jinja, in line 1"),
         ("{{ messages[0].content.a.b }}", "refuses the messages|cannot read the messages"),
         ("{{ messages[0].content + 1 }}", "cannot read the messages"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses the messages.*unsafe"),
@@ -230,10 +237,10 @@ def test_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("c{{ bos_token }}")
     assert Tokenizer.from_folder(tmp_path).render([]) == "c<s>"
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ArtifactError, match=r"config\.json is no JSON"):
+    with pytest.raises(ArtifactError, match=r"config\.json is not JSON"):
         Tokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ArtifactError, match="no tokenizer that can be read"):
+    with pytest.raises(ArtifactError, match="not a readable tokenizer"):
         Tokenizer.from_folder(tmp_path)
 
 
@@ -241,14 +248,15 @@ HOSTILE = {
     "a range": "{% for i in range(10**9) %}{% endfor %}",
     "loops in loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "a macro that calls itself": "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
-    "a macro that calls itself twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "a macro that calls itself "
+    "twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
     "a recursive loop": "{% for i in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
     "a product": "{{ 'x' * 10**10 }}",
     "a product from the left": "{{ 10**10 * 'x' }}",
     "a list": "{{ ([1] * 10**10) | length }}",
     "a power": "{{ 10 ** (10 ** 10) }}",
     "doubling": "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
-    "doubling by ~": "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "doubling by ~": "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",  # noqa: E501
     "much text": "{% for i in range(9999) %}{{ 'x' * 99999 }}{% endfor %}",
     "a format": "{{ '%1000000000d' % 1 }}",
     "another format": "{{ '{:1000000000}'.format(1) }}",
@@ -276,6 +284,6 @@ def test_what_bounded_templates_may() -> None:
     source = """{% macro m(x) %}<{{ x }}>{% endmacro %}{% set n = namespace(s='') %}{% for i in range(3) if i != 1 %}
 {%- set n.s = n.s ~ i ~ ';' + '%03d' % i %}{{ m(loop.index) }}{% else %}none{% endfor %}
 {{- n.s }} {{ [1] + [2] }} {{ 'ab' * 2 }} {{ '{:>4}'.format('x') }} {{ 7 % 4 }} {{ 2 ** 3 }} {{ ['a', 'b'] | join(', ') }} {{ 'a.b' | replace('.', ':') }}
-{{- 'x' | center(3) }}{{ 'p\nq' | indent(2) }} {{ '%s' | format(5) }} {{ 'a-b'.replace('-', '+') }} {{ messages | tojson }}"""
+{{- 'x' | center(3) }}{{ 'p\nq' | indent(2) }} {{ '%s' | format(5) }} {{ 'a-b'.replace('-', '+') }} {{ messages | tojson }}"""  # noqa: E501
     text = tokenizer().render([{"a": "é"}], template=source)
     assert text == "<1><2>0;0002;002 [1, 2] abab    x 3 8 a, b a:b x p\n  q 5 a+b " + '[{"a": "é"}]'

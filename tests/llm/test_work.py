@@ -1,4 +1,4 @@
-"""What a token costs: against the numbers of elements of the checkpoint's own tensors."""
+"""The cost of a token, compared with the numbers of elements of the checkpoint's tensors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.llm.weights.models import folder_of, small_model
-from tilewright.compiler import import_model
+from tilewright.driver.frontend_registry import import_model
+from tilewright.llm.cost import decode_work
 from tilewright.llm.library import LibraryOptions, cache_bytes, functions_of, model_of
 from tilewright.llm.weights import open_checkpoint
-from tilewright.llm.work import decode_work
 
 OPTIONS = LibraryOptions(context=128, chunk=32, max_batch=4)
 
@@ -48,16 +48,25 @@ def test_tied_embeddings_are_the_head(tmp_path: Path) -> None:
 def test_a_token_meets_some_of_the_experts(tmp_path: Path) -> None:
     work, elements = work_of(tmp_path, "mixtral", None, tie_word_embeddings=False)
     experts = sum(size for name, size in elements.items() if ".experts." in name)
-    others = sum(size for name, size in elements.items() if ".experts." not in name and "embed_tokens" not in name)
+    others = sum(
+        size for name, size in elements.items() if ".experts." not in name and "embed_tokens" not in name
+    )
     assert experts > others / 2
     assert work["flops"] == pytest.approx(2 * (others + experts * 2 / 3), rel=1e-3)
 
 
 def test_windows_end_what_is_read_of_the_cache() -> None:
     config = {
-        "model_type": "gemma2", "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "hidden_size": 128,
-        "vocab_size": 100, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"] * 2,
-    }  # fmt: skip
+        "model_type": "gemma2",
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "hidden_size": 128,
+        "vocab_size": 100,
+        "sliding_window": 32,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
     token = 2 * 2 * 32 * 2  # keys and values, heads, their size, bytes
     assert cache_bytes(config, "bfloat16", 20) == 4 * 20 * token
     assert cache_bytes(config, "bfloat16", 50) == (2 * 50 + 2 * 32) * token

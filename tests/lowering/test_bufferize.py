@@ -32,20 +32,20 @@ def main_of(inputs: list[tuple[Any, ...]], body: Callable[..., list[Value]]) -> 
     b = Builder(main.body)
     results = body(b, *args)
     main.result_names = tuple(f"y{k}" for k in range(len(results)))
-    b(func.Return(results))
+    b.insert(func.Return(results))
     return module
 
 
 def group(b: Builder, inputs: list[Value], body: Callable[..., list[Value]]) -> tuple[Value, ...]:
     """A group of computations; `body(t, *tensors)` returns its results."""
-    made = tensor.Group(inputs, kind="elementwise", result_types=(), regions=None)
+    made = tensor.Group(inputs, result_types=(), regions=None)
     made.drop_operands()
     inner = [made.body.add_arg(v.type) for v in inputs]
     t = TensorBuilder(Builder(made.body))
     results = body(t, *(t.wrap(v) for v in inner))
-    Builder(made.body)(tensor.Yield([r.value for r in results]))
+    Builder(made.body).insert(tensor.Yield([r.value for r in results]))
     final = tensor.Group(inputs, regions=[made.regions[0]])
-    b(final)
+    b.insert(final)
     return tuple(final.results)
 
 
@@ -132,7 +132,10 @@ def test_intermediates_and_weights() -> None:
         sums, same = group(
             b,
             [u],
-            lambda t, a: [t.reduce("sum", (n,), (4,), lambda i, r: a[i, r]), t.compute(a.shape, lambda *i: a[i])],
+            lambda t, a: [
+                t.reduce("sum", (n,), (4,), lambda i, r: a[i, r]),
+                t.compute(a.shape, lambda *i: a[i]),
+            ],
         )
         return [sums, group(b, [same], scaled(-1))[0]]
 

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.dialects import func, host, loop
+from tilewright.ir import notes
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Constant, Module, Value
-from tilewright.ir.symbolic import Dim, evaluate, free_symbols, symbol
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import Dim, free_symbols, symbol
 from tilewright.ir.types import BufferType, f32, i8
-from tilewright.lowering.memory_plan import IN_PLACE, MemoryPlan, plan_memory, root
+from tilewright.lowering.memory_plan import MemoryPlan, plan_memory, root
 
 batch = symbol("batch", 1, 8)
 seq = symbol("seq", 1, 512)
@@ -39,11 +42,11 @@ class Program:
         kernel = loop.Kernel(sym_name=f"k{self.kernels}")
         self.kernels += 1
         if in_place:
-            kernel.attributes[IN_PLACE] = in_place
+            notes.BUFFER_ALIASES.set(kernel, in_place)
         self.module.body.append(kernel)
         for v in (*sources, target):
             kernel.body.add_arg(v.type)
-        self.builder(host.Launch([*sources, target], kernel=kernel.sym_name))
+        self.builder.insert(host.Launch([*sources, target], kernel=kernel.sym_name))
         return target
 
     def alloc(self, shape: Sequence[Dim]) -> Value:
@@ -51,7 +54,7 @@ class Program:
         return made
 
     def plan(self) -> MemoryPlan:
-        self.builder(func.Return(()))
+        self.builder.insert(func.Return(()))
         return plan_memory(self.module)
 
     @property
@@ -70,7 +73,7 @@ def check(program: Program, plan: MemoryPlan, values: dict[str, int]) -> None:
     allowed = set()
     for op in program.ops:
         if isinstance(op, host.Launch):
-            for out, source in kernels[op.kernel].attributes.get(IN_PLACE, ()):
+            for out, source in notes.BUFFER_ALIASES.get(kernels[op.kernel], ()):
                 allowed.add((root(op.inputs[source]), root(op.outputs[out])))
     arena = evaluate(plan.largest.arena, values)
     rows = []
@@ -89,8 +92,15 @@ def check(program: Program, plan: MemoryPlan, values: dict[str, int]) -> None:
 
 
 SHAPES: list[tuple[Dim, ...]] = [
-    (3,), (1000,), (batch, 64), (batch, seq, 32), (batch, 4, seq, seq), (seq + 1,), (batch * seq // 2, 3), (5000,)
-]  # fmt: skip
+    (3,),
+    (1000,),
+    (batch, 64),
+    (batch, seq, 32),
+    (batch, 4, seq, seq),
+    (seq + 1,),
+    (batch * seq // 2, 3),
+    (5000,),
+]
 UNBOUNDED: list[tuple[Dim, ...]] = [*SHAPES, (free, 16), (free, seq), (wide, 3), (free * wide,)]
 
 
@@ -106,8 +116,10 @@ def test_random_programs(shapes: list[tuple[Dim, ...]], seed: int) -> None:
 
 @pytest.mark.parametrize("shapes", [SHAPES, UNBOUNDED], ids=["bounded", "unbounded"])
 @pytest.mark.parametrize("seed", range(4))
-def test_simpler_placements(shapes: list[tuple[Dim, ...]], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done where the formulas would grow too large."""
+def test_simpler_placements(
+    shapes: list[tuple[Dim, ...]], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Placements where the formulas would become too large."""
     monkeypatch.setattr("tilewright.lowering.memory_plan.LARGEST_FORMULA", 1)
     random_program(shapes, seed)
 
@@ -191,7 +203,12 @@ def test_views_keep_memory_alive() -> None:
 def test_weights_are_placed_once() -> None:
     program = Program((4,), output=(4,))
     data = np.arange(100, dtype=np.int8)
-    values = [Constant(data, "a"), Constant(data, "b"), Constant(np.ones(4, np.float32)), Constant(np.array(data))]
+    values = [
+        Constant(data, "a"),
+        Constant(data, "b"),
+        Constant(np.ones(4, np.float32)),
+        Constant(np.array(data)),
+    ]
     constants = [program.builder(host.Constant(value=v)) for v in values]
     program.launch(constants, program.args[1])
     plan = program.plan()
@@ -199,3 +216,22 @@ def test_weights_are_placed_once() -> None:
     assert [offset for offset, _ in plan.weights] == [0, 128]
     assert plan.weights_size == 192
     assert constants[0].type is BufferType(i8, (100,))
+
+
+def test_offsets_follow_from_the_program() -> None:
+    """States of a loop that have one size: their offsets must not depend on addresses of this process."""
+
+    def totals(x: Any) -> Any:
+        def step(states: Any, row: Any) -> Any:
+            first = tw.numpy.tanh(states[0] @ np.ones((8, 8), np.float32) + row)
+            second = states[1] + first.sum(0)
+            return (first, second), second
+
+        return tw.scan(step, (tw.numpy.zeros((8, 8)), tw.numpy.zeros((8, 8))), x)
+
+    codes, kept = set(), []
+    for count in range(12):
+        library = tw.compile(totals, (np.zeros((5, 8, 8), np.float32),), target="cpu:x86-64-v3", cache=False)
+        codes.add(library.ir("llvm"))
+        kept.append([object() for _ in range(1000 * count)])  # the next compilation has other addresses
+    assert len(codes) == 1

@@ -1,4 +1,6 @@
-"""A schedule that does not fit a kernel: the next slower form is taken, and told; results stay what they are."""
+"""A schedule that does not fit a kernel: the next slower form is taken, and told; results stay what they
+are.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.transforms.test_recurrence import selective
+from tests.analysis.test_recurrence import selective
 
 import tilewright as tw
+from tilewright.dialects.tensor import GroupKind
 from tilewright.errors import InternalError
-from tilewright.lowering.groups_to_kernels import PLAIN, STRICT
-from tilewright.schedule import ScheduleError
-from tilewright.targets.llvm import target
+from tilewright.ir.debug import STRICT_SCHEDULES, VARIABLE
+from tilewright.schedule import Schedule, ScheduleError
+from tilewright.schedule.rules import ScheduleRule
+from tilewright.targets.llvm import rules
 
 tnp = tw.numpy
 DRAW = np.random.default_rng(0)
@@ -28,29 +32,34 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "contraction": (lambda x: tnp.tanh(x @ tnp.asarray(W)), (drawn(9, 40),)),
     "batches": (lambda x, y: x @ y, (drawn(3, 9, 40), drawn(3, 40, 33))),
     "rows": (lambda x: tnp.exp(x - tnp.max(x, -1, keepdims=True)), (drawn(9, 40),)),
-    "chain": (lambda q, k, v: tw.nn.functional.softmax(q @ k.swapaxes(-1, -2)) @ v, (drawn(2, 9, 16), drawn(2, 40, 16), drawn(2, 40, 16))),
+    "chain": (
+        lambda q, k, v: tw.nn.functional.softmax(q @ k.swapaxes(-1, -2)) @ v,
+        (drawn(2, 9, 16), drawn(2, 40, 16), drawn(2, 40, 16)),
+    ),
     "scatter": (lambda x: x.at[np.array([1, 1, 4])].add(1.5), (drawn(9, 40),)),
-    "prefix": (lambda x: tnp.cumsum(x, 1), (drawn(9, 40),)),
-    "order": (lambda x: tnp.sort(x, -1), (drawn(9, 40),)),
+    "cumulative": (lambda x: tnp.cumsum(x, 1), (drawn(9, 40),)),
+    "argsort": (lambda x: tnp.sort(x, -1), (drawn(9, 40),)),
     "recurrence": (selective, (drawn(2, 5, 70), drawn(9, 2, 70), drawn(9, 2, 70), drawn(9, 2, 5))),
-}  # fmt: skip
+}
 KINDS = {"batches": "contraction"}
 
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the rules of some kinds, or of all but some, fail as if they did not fit."""
-    monkeypatch.delenv(STRICT, raising=False)
-    rule = target.schedule_kernel
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    def failing(kind: str, rule: ScheduleRule) -> ScheduleRule:
+        def schedule(s: Schedule, leading: int) -> None:
+            rule(s, leading)
+            raise ScheduleError(f"made to fail for {kind}")
+
+        return schedule
 
     def refuse(*kinds: str, all_but: tuple[str, ...] | None = None) -> None:
-        def schedule(kernel: Any, kind: str, rows: int, machine: Any) -> Any:
-            s = rule(kernel, kind, rows, machine)
+        for kind, rule in rules.RULES.items():
             if kind in kinds or (all_but is not None and kind not in all_but):
-                raise ScheduleError(f"made to fail for {kind}")
-            return s
-
-        monkeypatch.setattr(target, "schedule_kernel", schedule)
+                monkeypatch.setitem(rules.RULES, kind, failing(kind, rule))
 
     return refuse
 
@@ -62,7 +71,7 @@ def results(name: str) -> tuple[list[Any], Any]:
     return list(found) if isinstance(found, tuple) else [found], library.report
 
 
-@pytest.mark.parametrize("left", [(PLAIN,), ()], ids=["plain", "as it is"])
+@pytest.mark.parametrize("left", [(GroupKind.PLAIN,), ()], ids=["plain", "as it is"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kind_has_a_slower_form(name: str, left: tuple[str, ...], refuse: Callable[..., None]) -> None:
     wanted, report = results(name)
@@ -76,7 +85,7 @@ def test_every_kind_has_a_slower_form(name: str, left: tuple[str, ...], refuse: 
 
 
 def test_a_contraction_is_computed_row_by_row_before_it_is_plain(refuse: Callable[..., None]) -> None:
-    refuse("contraction", PLAIN)
+    refuse("contraction", GroupKind.PLAIN)
     found, report = results("contraction")
     np.testing.assert_allclose(found[0], np.tanh(PROGRAMS["contraction"][1][0] @ W), rtol=1e-5, atol=1e-6)
     assert list(report.slower.values()) == ["made to fail for contraction"]
@@ -84,6 +93,6 @@ def test_a_contraction_is_computed_row_by_row_before_it_is_plain(refuse: Callabl
 
 def test_strict_compilation_fails(refuse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     refuse("rows")
-    monkeypatch.setenv(STRICT, "1")
+    monkeypatch.setenv(VARIABLE, STRICT_SCHEDULES)
     with pytest.raises(InternalError, match="made to fail for rows"):
         results("rows")

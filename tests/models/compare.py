@@ -39,7 +39,9 @@ def compiled(name: str, front_end: str, *, dynamic: bool, target: str = "cpu", *
     model = zoo(name)
     dims = model.dims if dynamic else None
     if front_end == "onnx":
-        return tw.compile(model.onnx_model("tiny", dynamic=dynamic), dims=dims, target=target, cache=False, **options)
+        return tw.compile(
+            model.onnx_model("tiny", dynamic=dynamic), dims=dims, target=target, cache=False, **options
+        )
     batch, seq = SIZES[0]
     args = tuple(model.inputs("tiny", batch=batch, seq=seq).values())
     return tw.compile(torch_model(name), args, dims=dims, target=target, cache=False, **options)
@@ -51,4 +53,6 @@ def assert_matches(library: Any, name: str, batch: int, seq: int) -> None:
     found = library(*inputs.values())
     found = found[0] if isinstance(found, tuple) else found
     scale = max(float(np.abs(result).max()), 1e-30)
-    np.testing.assert_allclose(found / scale, result / scale, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {(batch, seq)}")
+    np.testing.assert_allclose(
+        found / scale, result / scale, rtol=1e-4, atol=1e-5, err_msg=f"{name} at {(batch, seq)}"
+    )

@@ -1,4 +1,6 @@
-"""Attention in one kernel agrees with PyTorch's: masks, windows, grouped heads, head sizes, fixed and dynamic lengths, long rows in blocks."""
+"""Attention in one kernel agrees with PyTorch's: masks, windows, grouped heads, head sizes, fixed and dynamic
+lengths, long rows in blocks.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import tilewright as tw
+from tilewright.ir import notes
 
 pytestmark = pytest.mark.every_isa
 
@@ -24,7 +27,9 @@ class Attend(torch.nn.Module):
         super().__init__()
         self.form = form
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> Any:
         return self.form(q, k, v, mask)
 
 
@@ -122,13 +127,17 @@ def test_as_many_columns_as_the_cache_holds_stay_whole() -> None:
     for keys, whole in ((3500, True), (3800, False)):
         shapes = {"q": (1, 1, 64, 64), "k": (1, 1, keys, 64), "v": (1, 1, keys, 64)}
         inputs = [torch.zeros(s) for s in shapes.values()]
-        library = tw.compile(Attend(FORMS["plain"]), inputs, target="cpu:x86-64-v4", precision="bf16", cache=False)
+        library = tw.compile(
+            Attend(FORMS["plain"]), inputs, target="cpu:x86-64-v4", precision="bf16", cache=False
+        )
         assert ("_roll in " not in library.ir("loop")) == whole
 
 
 @pytest.mark.parametrize("form", ["plain", "causal", "window"])
 def test_long_rows_go_in_blocks(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small blocks here; the sums are rescaled from block to block. The window hides whole blocks on both sides."""
+    """With small blocks here; the sums are rescaled from block to block. The window hides whole blocks on
+    both sides.
+    """
     in_blocks_of(64, monkeypatch)
     inputs = factors(1, 2, 2, 300, 300, 32)
     library = tw.compile(Attend(FORMS[form]), inputs, cache=False)
@@ -150,7 +159,9 @@ def test_long_rows_of_narrow_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("precision", [None, "bf16"])
 @pytest.mark.parametrize("form", ["plain", "causal", "mask"])
 def test_what_does_not_show_is_left_out(form: str, precision: str | None) -> None:
-    """The maximum passes over NaN, and exponentials that are rounded anyway have fewer digits; infinities and NaN still arrive where they belong."""
+    """The maximum passes over NaN, and exponentials that are rounded anyway have fewer digits; infinities and
+    NaN still arrive where they belong.
+    """
     inputs = factors(1, 2, 2, 70, 70, 32)
     inputs[0][0, 0, 3, 5] = inputs[0][0, 1, 69, 0] = float("nan")
     inputs[1][0, 1, 20, 7] = float("inf")
@@ -159,7 +170,7 @@ def test_what_does_not_show_is_left_out(form: str, precision: str | None) -> Non
     arguments = [*inputs, mask] if form == "mask" else inputs
     library = tw.compile(Attend(FORMS[form]), arguments, precision=precision, cache=False)
     text = library.ir("loop")
-    assert "tw.quiet" in text and ("tw.rough" in text) == (precision is not None)
+    assert notes.IGNORE_NAN.key in text and (notes.RELAXED_ACCURACY.key in text) == (precision is not None)
     near = 2e-5 if precision is None else 3e-2
     rounded = arguments if precision is None else [x.bfloat16().float() for x in arguments]
     wanted = Attend(FORMS[form])(*rounded)
@@ -181,6 +192,8 @@ def test_it_is_one_kernel(causal: bool) -> None:
     inputs = factors(1, 4, 4, 128, 128, 64)
     library = tw.compile(Attend(FORMS["causal" if causal else "plain"]), inputs, cache=False)
     kernels = [
-        name for name in library.ir("loop").split() if name.startswith("@") and "pack" not in name and name != "@main"
+        name
+        for name in library.ir("loop").split()
+        if name.startswith("@") and "pack" not in name and name != "@main"
     ]
     assert len(set(kernels)) == 1

@@ -1,5 +1,6 @@
-"""Every form in which exporters and people write attention becomes `graph.attention`: the wanted number, no matrix of scores in memory, and
-PyTorch's results."""
+"""Every form in which exporters and people write attention becomes `graph.attention`: the wanted number, no
+matrix of scores in memory, and PyTorch's results.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def check(library: Any, inputs: tuple[Any, ...], wanted: torch.Tensor, count: in
     assert buffers and not scores & {_size(_shape(line)) for line in buffers}
     found = library(*inputs)
     found = found[0] if isinstance(found, tuple) else found
-    torch.testing.assert_close(torch.as_tensor(found), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+    torch.testing.assert_close(
+        torch.as_tensor(found), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max())
+    )
 
 
 def _size(shape: tuple[Dim, ...]) -> Dim:
@@ -42,15 +45,17 @@ def _size(shape: tuple[Dim, ...]) -> Dim:
 
 
 def _shape(line: str) -> tuple[int, ...]:
-    """Of the buffer in a line ``host.alloc {buffer = !tw.buffer<"f32", "1, 4", "global">}``."""
+    """The shape of the buffer in a line ``host.alloc {buffer = !tw.buffer<"f32", "1, 4", "global">}``."""
     return tuple(int(n) for n in line.split('"')[3].split(",") if n.strip())
 
 
-# -- Written by hand -----------------------------------------------------------------------------------------------------------------
+# -- Written by hand -----------------------------------------------------------------------------------------
 
 
 class Layer(torch.nn.Module):
-    """Attention written as `form` of (q, k, v, keep, bias), behind a product that nothing else can melt into."""
+    """Attention written as `form` of (q, k, v, keep, bias), behind a product that nothing else can melt
+    into.
+    """
 
     def __init__(self, form: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -78,7 +83,9 @@ def keys_first(q: Any, k: Any, v: Any, keep: Any, bias: Any) -> torch.Tensor:
 
 def merged_heads(q: Any, k: Any, v: Any, keep: Any, bias: Any) -> torch.Tensor:
     """A bias for each head joined with the batch, then a mask over the heads apart (DeBERTa, BLOOM)."""
-    scores = torch.baddbmm(merged(bias.expand(BATCH, -1, -1, -1)), merged(q), merged(k).transpose(1, 2), alpha=0.25)
+    scores = torch.baddbmm(
+        merged(bias.expand(BATCH, -1, -1, -1)), merged(q), merged(k).transpose(1, 2), alpha=0.25
+    )
     scores = scores.view(BATCH, HEADS, ROWS, KEYS).masked_fill(~keep, torch.finfo(torch.float32).min)
     return torch.bmm(merged(softmax(scores)), merged(v)).view(BATCH, HEADS, ROWS, DEPTH)
 
@@ -96,7 +103,9 @@ FORMS: dict[str, Callable[..., torch.Tensor]] = {
     "two masks": lambda q, k, v, keep, bias: softmax(q @ k.mT / 4 + bias + low(keep)) @ v,
     "subtracted": lambda q, k, v, keep, bias: softmax(q @ k.mT / 4 - 1e30 * (~keep).float()) @ v,
     "selected": lambda q, k, v, keep, bias: softmax(torch.where(keep, q @ k.mT / 4, -torch.inf)) @ v,
-    "filled, then added": lambda q, k, v, keep, bias: softmax((q @ k.mT / 4).masked_fill(~keep, -3e38) + bias) @ v,
+    "filled, then added": lambda q, k, v, keep, bias: (
+        softmax((q @ k.mT / 4).masked_fill(~keep, -3e38) + bias) @ v
+    ),
     "capped": lambda q, k, v, keep, bias: softmax(torch.tanh(q @ k.mT * 0.25 / 5) * 5 + low(keep)) @ v,
     "wider softmax": lambda q, k, v, keep, bias: softmax((q @ k.mT / 4).double()).float() @ v,
     "heads behind rows": keys_first,
@@ -109,7 +118,7 @@ FORMS: dict[str, Callable[..., torch.Tensor]] = {
         softmax(q @ k[:, :2].repeat_interleave(2, 1).mT / 4 + bias) @ v[:, :2].repeat_interleave(2, 1)
     ),
     "operator": lambda q, k, v, keep, bias: sdpa(q, k, v, attn_mask=keep),
-}  # fmt: skip
+}
 
 
 def arguments() -> tuple[torch.Tensor, ...]:
@@ -133,7 +142,7 @@ def test_written_by_hand(form: str) -> None:
     assert bool(op.softcap) == (form == "capped")
 
 
-# -- Published architectures ---------------------------------------------------------------------------------------------------------
+# -- Published architectures ---------------------------------------------------------------------------------
 
 
 IDS = torch.randint(3, 100, (1, ROWS), generator=torch.Generator().manual_seed(1))
@@ -145,7 +154,11 @@ SEQUENCES: dict[str, Any] = {"d_model": WIDTH, "vocab_size": 101}
 
 
 def bart_like(**more: Any) -> dict[str, Any]:
-    sides = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in (("layers", 1), ("attention_heads", HEADS), ("ffn_dim", 32))}  # fmt: skip
+    sides = {
+        f"{side}_{key}": n
+        for side in ("encoder", "decoder")
+        for key, n in (("layers", 1), ("attention_heads", HEADS), ("ffn_dim", 32))
+    }
     return {**SEQUENCES, **sides, **more}
 
 
@@ -165,19 +178,72 @@ T, M, D = "input_ids", "attention_mask", "decoder_input_ids"
 IMAGE, SPEECH = torch.randn(1, 3, 32, 32), torch.randn(1, 80, 60)
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
     "BERT": ("Bert", TEXT, {T: IDS, M: KEPT}, 1),
-    "GPT-2": ("GPT2", {"n_embd": WIDTH, "n_layer": 1, "n_head": HEADS, "vocab_size": 101, "n_positions": 32}, {T: IDS}, 1),
+    "GPT-2": (
+        "GPT2",
+        {"n_embd": WIDTH, "n_layer": 1, "n_head": HEADS, "vocab_size": 101, "n_positions": 32},
+        {T: IDS},
+        1,
+    ),
     "Llama": ("Llama", GROUPED, {T: IDS, M: KEPT}, 1),
     "Mistral": ("Mistral", {**GROUPED, "sliding_window": 7}, {T: IDS}, 1),
     "Gemma 2": ("Gemma2", {**GROUPED, "sliding_window": 7, "query_pre_attn_scalar": 20}, {T: IDS}, 1),
-    "T5": ("T5", {**SEQUENCES, "d_kv": DEPTH, "d_ff": 32, "num_layers": 1, "num_heads": HEADS}, {T: IDS, M: KEPT, D: IDS[:, :19]}, 3),
-    "Whisper": ("Whisper", bart_like(max_source_positions=30, max_target_positions=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1), {"input_features": SPEECH, D: IDS[:, :19]}, 3),
+    "T5": (
+        "T5",
+        {**SEQUENCES, "d_kv": DEPTH, "d_ff": 32, "num_layers": 1, "num_heads": HEADS},
+        {T: IDS, M: KEPT, D: IDS[:, :19]},
+        3,
+    ),
+    "Whisper": (
+        "Whisper",
+        bart_like(
+            max_source_positions=30,
+            max_target_positions=32,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        ),
+        {"input_features": SPEECH, D: IDS[:, :19]},
+        3,
+    ),
     "ViT": ("ViT", {**COMMON, "image_size": 32, "patch_size": 8}, {"pixel_values": IMAGE}, 1),
-    "BLOOM": ("Bloom", {"hidden_size": WIDTH, "n_layer": 1, "n_head": HEADS, "vocab_size": 101}, {T: IDS, M: KEPT}, 1),
-    "MPT": ("Mpt", {"d_model": WIDTH, "n_layers": 1, "n_heads": HEADS, "vocab_size": 101, "max_seq_len": 32}, {T: IDS, M: KEPT}, 1),
-    "Falcon": ("Falcon", {**TEXT, "multi_query": True, "new_decoder_architecture": False, "alibi": False}, {T: IDS}, 1),
-    "DeBERTa": ("DebertaV2", {**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "share_att_key": True}, {T: IDS, M: KEPT}, 1),
-    "XLNet": ("XLNet", {"d_model": WIDTH, "n_layer": 1, "n_head": HEADS, "d_inner": 32, "vocab_size": 101}, {T: IDS, M: KEPT}, 1),
-}  # fmt: skip
+    "BLOOM": (
+        "Bloom",
+        {"hidden_size": WIDTH, "n_layer": 1, "n_head": HEADS, "vocab_size": 101},
+        {T: IDS, M: KEPT},
+        1,
+    ),
+    "MPT": (
+        "Mpt",
+        {"d_model": WIDTH, "n_layers": 1, "n_heads": HEADS, "vocab_size": 101, "max_seq_len": 32},
+        {T: IDS, M: KEPT},
+        1,
+    ),
+    "Falcon": (
+        "Falcon",
+        {**TEXT, "multi_query": True, "new_decoder_architecture": False, "alibi": False},
+        {T: IDS},
+        1,
+    ),
+    "DeBERTa": (
+        "DebertaV2",
+        {
+            **TEXT,
+            "relative_attention": True,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_buckets": 8,
+            "share_att_key": True,
+        },
+        {T: IDS, M: KEPT},
+        1,
+    ),
+    "XLNet": (
+        "XLNet",
+        {"d_model": WIDTH, "n_layer": 1, "n_head": HEADS, "d_inner": 32, "vocab_size": 101},
+        {T: IDS, M: KEPT},
+        1,
+    ),
+}
 
 
 def published(name: str, implementation: str) -> tuple[Any, tuple[Any, ...], torch.Tensor, int]:

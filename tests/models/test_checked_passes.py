@@ -1,4 +1,6 @@
-"""Every pass of the pipelines, run in check mode on real architectures: none changes what a model computes."""
+"""Every pass of the pipelines, run in check mode on real architectures: none changes what a model
+computes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,19 @@ import pytest
 from tests.models.compare import SIZES, assert_matches, compiled
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5-encoder", "vit", "mobilenet_v2", "convnext"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert",
+        "gpt2",
+        "llama",
+        "t5-encoder",
+        "vit",
+        "resnet50",
+        pytest.param("mobilenet_v2", marks=pytest.mark.slow),
+        "convnext",
+    ],
+)
 def test_passes_keep_the_meaning(name: str) -> None:
     library = compiled(name, "onnx", dynamic=True, check=True)
     assert_matches(library, name, *SIZES[1])

@@ -1,4 +1,6 @@
-"""What is decided in the run: sizes computed from data, branches, loops that a condition ends. Compiled against the interpreter and NumPy."""
+"""Decisions at run time: sizes computed from data, branches, loops that end by a condition. Compiled results
+are compared with the interpreter and NumPy.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.transforms.graphs import build, literal
+from tests.passes.graph.graphs import build, literal
 from tilewright.dialects import graph as g
 from tilewright.dialects.graph.scan import Yield
 from tilewright.ir.builder import Builder
@@ -27,7 +29,9 @@ RNG = np.random.default_rng(5)
 
 
 def positive_elements() -> Module:
-    """The places of elements that are not 0, twice those elements, their sum, and how many they are, told by each of them."""
+    """The places of elements that are not 0, twice those elements, their sum, and how many they are, told by
+    each of them.
+    """
 
     def body(b: Builder, x: Any) -> list[Any]:
         places = b(g.NonZero(x, count=FOUND))
@@ -41,7 +45,9 @@ def positive_elements() -> Module:
 
 
 def doubled_until() -> Module:
-    """Doubles `x` until its sum is over 100, `limit` times at most; results: `x`, the sums of all steps, their number in each."""
+    """Doubles `x` until its sum is over 100, `limit` times at most; results: `x`, the sums of all steps,
+    their number in each.
+    """
 
     def body(b: Builder, x: Any, limit: Any) -> list[Any]:
         block = Block([TensorType(i64, ()), x.type])
@@ -49,7 +55,7 @@ def doubled_until() -> Module:
         doubled = inside(g.Add(block.args[1], block.args[1]))
         total = inside(g.ReduceSum(doubled, axes=(0,), keepdims=False))
         again = inside(g.Lt(total, literal(inside, 100.0)))
-        inside(Yield([again, doubled, total, block.args[0]]))
+        inside.insert(Yield([again, doubled, total, block.args[0]]))
         loop = g.While(literal(b, True, bool), limit, [x], count=STEPS, regions=[Region([block])])
         b.insert(loop)
         return [*loop.results, b(g.Cast(b(g.Iota(shape=(STEPS,))), dtype=f32))]
@@ -64,9 +70,9 @@ def one_of_two() -> Module:
         positive = b(g.Gt(b(g.ReduceSum(x, axes=(0,), keepdims=False)), literal(b, 0.0)))
         first, second = Block([]), Block([])
         one, other = Builder(first), Builder(second)
-        one(Yield([one(g.Exp(x)), x]))
+        one.insert(Yield([one(g.Exp(x)), x]))
         soft = other(g.Softmax(x, axis=0))
-        other(Yield([soft, other(g.Neg(soft))]))
+        other.insert(Yield([soft, other(g.Neg(soft))]))
         branch = g.If(positive, regions=[Region([first]), Region([second])])
         b.insert(branch)
         return [*branch.results, b(g.Add(branch.results[0], branch.results[1]))]
@@ -170,7 +176,9 @@ def test_checks_and_assumed_shapes_end_the_run() -> None:
         library(x, np.int64(4))
     with pytest.raises(tw.TilewrightError, match="less than 0"):
         library(x, np.int64(-1))
-    np.testing.assert_array_equal(library(x, np.int64(3)), -x.reshape(3, 2))  # a failed run leaves nothing behind
+    np.testing.assert_array_equal(
+        library(x, np.int64(3)), -x.reshape(3, 2)
+    )  # a failed run leaves nothing behind
 
 
 def test_symbols_stand_behind_their_definition() -> None:

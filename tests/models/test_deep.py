@@ -1,4 +1,6 @@
-"""Depth: chains of thousands of operators and models of hundreds of layers, within the stack that Python has by default, or less."""
+"""Depth: chains of thousands of operators and models of hundreds of layers, within the stack that Python has
+by default, or less.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import numpy as tnp
-from tilewright.compiler import import_model
+from tilewright.driver.frontend_registry import import_model
 from tilewright.ir.equality import first_difference
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.parser import parse
@@ -104,7 +106,9 @@ CHAINS: dict[str, Callable[[int], Chain]] = {
 
 @contextmanager
 def frames_left(count: int) -> Iterator[None]:
-    """Inside, calls may be nested `count` deep from here, as for a caller who is deep in a program already."""
+    """Inside, calls may be nested `count` deep from here, as for a caller who is deep in a program
+    already.
+    """
     depth, frame = 0, sys._getframe()
     while frame is not None:
         depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
@@ -138,7 +142,9 @@ def test_a_chain_of_300_operators_with_little_stack(kind: str) -> None:
 
 
 def sizes(kind: str, n: int) -> Any:
-    """An ONNX model that computes a size from its input's by `n` steps and gives so many copies of a number."""
+    """An ONNX model that computes a size from its input's by `n` steps and gives so many copies of a
+    number.
+    """
     h = pytest.importorskip("onnx").helper
     nodes = [h.make_node("Shape", ["x"], ["s"]), h.make_node("Squeeze", ["s"], ["d0"])]
     for k in range(n):
@@ -152,7 +158,9 @@ def sizes(kind: str, n: int) -> Any:
     nodes.append(h.make_node("Unsqueeze", [f"d{n}", "zero"], ["u"]))
     nodes.append(h.make_node("Expand", ["v", "u"], ["y"]))
     int64, float32 = 7, 1
-    initializers = [h.make_tensor(name, int64, [], [v]) for name, v in (("one", 1), ("three", 3), ("four", 4))]
+    initializers = [
+        h.make_tensor(name, int64, [], [v]) for name, v in (("one", 1), ("three", 3), ("four", 4))
+    ]
     initializers.append(h.make_tensor("zero", int64, [1], [0]))
     inputs = [h.make_tensor_value_info("x", float32, ["n"]), h.make_tensor_value_info("v", float32, [1])]
     outputs = [h.make_tensor_value_info("y", float32, ["m"])]

@@ -1,4 +1,6 @@
-"""Deep and unusual models of transformers, tiny in every other respect and with random weights, equal eager PyTorch."""
+"""Deep and unusual models of transformers, tiny in every other respect and with random weights, equal eager
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,12 @@ def deberta(layers: int) -> Case:
 
 def vit(layers: int) -> Case:
     config = hf.ViTConfig(
-        hidden_size=8, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+        hidden_size=8,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
     )
     return hf.ViTModel(config), torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -83,7 +90,11 @@ class Hidden(torch.nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> Any:
-        return self.model(x) if isinstance(self.model, torch.nn.Sequential) else self.model(x, return_dict=False)[0]
+        return (
+            self.model(x)
+            if isinstance(self.model, torch.nn.Sequential)
+            else self.model(x, return_dict=False)[0]
+        )
 
 
 def check(case: Callable[[int], Case], layers: int) -> None:
@@ -93,7 +104,9 @@ def check(case: Callable[[int], Case], layers: int) -> None:
     with torch.no_grad():
         wanted = model(x).numpy()
     with tw.compile(model, (x,), cache=False) as library:
-        np.testing.assert_allclose(np.asarray(library(x)), wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+        np.testing.assert_allclose(
+            np.asarray(library(x)), wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max()
+        )
 
 
 def test_mobilebert() -> None:
@@ -107,6 +120,8 @@ def test_200_layers(case: Callable[[int], Case]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "layers"), [(mobilebert, 24), (conformer, 17)], ids=["mobilebert", "conformer"])
+@pytest.mark.parametrize(
+    ("case", "layers"), [(mobilebert, 24), (conformer, 17)], ids=["mobilebert", "conformer"]
+)
 def test_models_of_many_operators(case: Callable[[int], Case], layers: int) -> None:
     check(case, layers)

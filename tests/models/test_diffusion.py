@@ -138,7 +138,9 @@ FAST = ("DiT",)
 
 
 class Plain(torch.nn.Module):
-    """A network that returns tensors, without a class of outputs around them, and whose weights are all random: some begin as zeros."""
+    """A network that returns tensors, without a class of outputs around them, and whose weights are all
+    random: some begin as zeros.
+    """
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
@@ -156,7 +158,9 @@ def tensors(found: Any) -> list[Any]:
     return [x for part in found for x in tensors(part)] if isinstance(found, (list, tuple)) else [found]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in MODELS]
+)
 def test_equals_eager(name: str) -> None:
     torch.manual_seed(0)
     network, inputs = MODELS[name]()

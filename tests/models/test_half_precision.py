@@ -1,5 +1,6 @@
-"""`precision="f16"` from a float32 graph to results: weights and factors in 16 bits, sums in float32, by the conversions that each
-instruction set has."""
+"""`precision="f16"` from a float32 graph to results: weights and factors in 16 bits, sums in float32, by the
+conversions that each instruction set has.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def network(rows: int) -> Module:
     for k, w in enumerate(WEIGHTS):
         y = g(graph.Matmul(y, g(graph.Constant(value=Constant(w)))))
         y = g(graph.Relu(y)) if k == 0 else y
-    g(func.Return([y]))
+    g.insert(func.Return([y]))
     return module
 
 
@@ -48,20 +49,26 @@ def test_values(rows: int, target: str) -> None:
 
 
 def test_sums_are_float32() -> None:
-    """4096 products of 0.9375: from 1024 on float16 counts in ones, so that a sum in it would be 4096, or stay at 2048."""
+    """4096 products of 0.9375: from 1024 on float16 counts in ones, so that a sum in it would be 4096, or
+    stay at 2048.
+    """
     x, w = np.full((1, 4096), 1.0, np.float32), np.full((4096, 16), 0.9375, np.float32)
     module = Module()
     main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
     module.body.append(main)
     g = Builder(main.body)
     a: Value = main.body.add_arg(TensorType(f32, x.shape), "x")
-    g(func.Return([g(graph.Matmul(a, g(graph.Constant(value=Constant(w)))))]))
+    g.insert(func.Return([g(graph.Matmul(a, g(graph.Constant(value=Constant(w)))))]))
     assert (tw.compile(module, precision="f16")(x) == 3840.0).all()
 
 
 @pytest.mark.parametrize(
     "target,instruction",
-    [("cpu:x86-64-v3", r"vcvtph2ps\s+.*%ymm"), ("cpu:x86-64-v4", r"vcvtph2ps\s+.*%zmm"), ("aarch64-linux", r"fcvtl")],
+    [
+        ("cpu:x86-64-v3", r"vcvtph2ps\s+.*%ymm"),
+        ("cpu:x86-64-v4", r"vcvtph2ps\s+.*%zmm"),
+        ("aarch64-linux", r"fcvtl"),
+    ],
 )
 def test_conversions_are_instructions(target: str, instruction: str) -> None:
     text = tw.compile(network(4), target=target, precision="f16").ir("asm")

@@ -1,4 +1,6 @@
-"""What the compiler makes of a transformer: few kernels, shared by equal layers, and a memory plan that saves memory."""
+"""The compilation result of a transformer: few kernels, shared by equal layers, and a memory plan that saves
+memory.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import tilewright as tw
 from tests.models.compare import SIZES, assert_matches, compiled
 from tests.zoo.models import MINILM
 
-pytestmark = pytest.mark.every_isa
+every_isa = pytest.mark.every_isa
 
 
+@every_isa
 def test_equal_layers_share_kernels_and_memory() -> None:
     library = tw.compile(MINILM.onnx_model("tiny", dynamic=True), dims=MINILM.dims, cache=False)
     kernels = library.metadata["kernels"]
@@ -26,9 +29,11 @@ def test_equal_layers_share_kernels_and_memory() -> None:
     assert any("layer" in place for k in kernels for place in k["locations"])
 
 
-@pytest.mark.parametrize("front_end", ["onnx", "torch"])
+@pytest.mark.parametrize("front_end", [pytest.param("onnx", marks=every_isa), "torch"])
 def test_windows_are_cut_out_without_copies_for_each_head(front_end: str) -> None:
-    """Swin: attention reads its operands where the projection left them; only the windows themselves are moved, before it."""
+    """Swin: attention reads its operands where the projection left them; only the windows themselves are
+    moved, before it.
+    """
     library = compiled("swin", front_end, dynamic=False)
     launched = [(k["name"].rstrip("0123456789_"), k["launches"]) for k in library.metadata["kernels"]]
     layers = sum(count for name, count in launched if "attention" in name)

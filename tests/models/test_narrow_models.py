@@ -1,4 +1,6 @@
-"""Models that are in 16 bits already: they compile, sum in float32, round once, and agree with PyTorch on the same type."""
+"""Models that are in 16 bits already: they compile, sum in float32, round once, and agree with PyTorch on the
+same type.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import tilewright as tw
 torch = pytest.importorskip("torch")
 
 TYPES = {"bfloat16": 2**-8, "float16": 2**-11}
-"""Unit of the last place of a number between 1 and 2, over two: the largest relative error of one rounding."""
+"""Unit of the last place of a number between 1 and 2, over two: the largest relative error of one
+rounding.
+"""
 
 
 def model_of(dtype: Any) -> Any:
@@ -38,7 +42,9 @@ def model_of(dtype: Any) -> Any:
 
 
 def within(found: Any, narrow: Any, wide: Any, ulp: float) -> None:
-    """As near to the model's result in float32 as PyTorch's result in its own type is, up to a few roundings."""
+    """As near to the model's result in float32 as PyTorch's result in its own type is, up to a few
+    roundings.
+    """
     ours, theirs = (float((y.float() - wide).abs().max()) for y in (found, narrow))
     assert ours <= 1.5 * theirs + 2 * ulp * float(wide.abs().max()), (ours, theirs)
 

@@ -1,4 +1,6 @@
-"""A model whose inputs, weights and results have 8, 4 and 2 bits: compiled, saved, loaded, called with NumPy and torch."""
+"""A model whose inputs, weights and results have 8, 4 and 2 bits: compiled, saved, loaded, called with NumPy
+and torch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ pytestmark = pytest.mark.every_isa
 
 def model(weight: np.ndarray[Any, Any]) -> onnx.ModelProto:
     graph = onnx.parser.parse_graph("""main (float8e4m3fn[N, 64] x, float s, uint2[N] k)
-        => (float[N, 48] y, float8e5m2[N, 48] eight, float4e2m1[48, N] four, int4[64, 48] same, float[N] count) {
+        => (float[N, 48] y, float8e5m2[N, 48] eight, float4e2m1[48, N] four, int4[64, 48] same, float[N]
+            count) {
             wide = DequantizeLinear(w, s)
             real = Cast<to=1>(x)
             y = MatMul(real, wide)

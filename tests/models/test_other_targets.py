@@ -49,10 +49,14 @@ def test_minilm_in_node(minilm_wasm: Any, tmp_path: Path) -> None:
     script = tmp_path / "run.mjs"
     script.write_text(NODE)
     ids = [101, 7592, 2088, 102]
-    done = subprocess.run(["node", script, loader, path, json.dumps(ids)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["node", script, loader, path, json.dumps(ids)], check=True, capture_output=True, text=True
+    )
     with torch.no_grad():
         wanted = MINILM.torch_model()(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64)).numpy()
-    np.testing.assert_allclose(np.array(json.loads(done.stdout)).reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        np.array(json.loads(done.stdout)).reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet50", "gpt2"])
@@ -94,4 +98,6 @@ def test_two_layers_of_minilm_on_webgpu(tmp_path: Path) -> None:
         with torch.no_grad():
             wanted = model(*inputs.values()).numpy()
         for runner in (library, loaded):
-            np.testing.assert_allclose(runner(*[v.numpy() for v in inputs.values()]), wanted, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                runner(*[v.numpy() for v in inputs.values()]), wanted, rtol=1e-4, atol=1e-4
+            )

@@ -1,4 +1,6 @@
-"""Quantized ONNX operators, compiled for every instruction set that runs here, against ONNX's definitions written out in NumPy."""
+"""Quantized ONNX operators, compiled for every instruction set that runs here, against ONNX's definitions
+written out in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ pytestmark = pytest.mark.every_isa
 RNG = np.random.default_rng(0)
 TARGETS = pytest.mark.parametrize(
     "target",
-    ["cpu", *(f"cpu:{name}" for name, isa in ISAS.items() if name.startswith("x86") and runs_here(isa)), "wasm32"],
+    [
+        "cpu",
+        *(f"cpu:{name}" for name, isa in ISAS.items() if name.startswith("x86") and runs_here(isa)),
+        "wasm32",
+    ],
 )
 
 
@@ -26,7 +32,12 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def compiled(
-    target: str, nodes: list[Any], inputs: dict[str, Any], constants: dict[str, Any], result: Any, shape: Any = None
+    target: str,
+    nodes: list[Any],
+    inputs: dict[str, Any],
+    constants: dict[str, Any],
+    result: Any,
+    shape: Any = None,
 ) -> tuple[Any, Any]:
     """A model of `nodes` with output "y", and its result on `inputs`."""
 
@@ -81,7 +92,9 @@ def test_conv_integer(target: str, groups: int, channels: int) -> None:
         numbers((16, channels // groups, 3, 3), np.int8),
         np.array(77, np.uint8),
     )
-    node = helper.make_node("ConvInteger", ["x", "w", "z"], ["y"], pads=[1, 1, 1, 1], strides=[2, 1], group=groups)
+    node = helper.make_node(
+        "ConvInteger", ["x", "w", "z"], ["y"], pads=[1, 1, 1, 1], strides=[2, 1], group=groups
+    )
     _, y = compiled(target, [node], {"x": x, "z": zero}, {"w": w}, np.int32, (2, 16, 5, 8))
     padded = np.pad(x.astype(np.int64) - 77, ((0, 0), (0, 0), (1, 1), (1, 1)))
     expected = np.zeros((2, 16, 5, 8), np.int64)
@@ -99,8 +112,14 @@ def test_qlinear_matmul(target: str) -> None:
     x, w = numbers((17, 70), np.uint8), numbers((70, 33), np.int8)
     scales = RNG.uniform(0.001, 0.02, 33).astype(np.float32)
     constants = {
-        "sx": np.float32(0.02), "zx": np.uint8(5), "w": w, "sw": scales, "zw": numbers((33,), np.int8), "sy": np.float32(0.3), "zy": np.int8(7),
-    }  # fmt: skip
+        "sx": np.float32(0.02),
+        "zx": np.uint8(5),
+        "w": w,
+        "sw": scales,
+        "zw": numbers((33,), np.int8),
+        "sy": np.float32(0.3),
+        "zy": np.int8(7),
+    }
     node = helper.make_node("QLinearMatMul", ["x", *constants], ["y"])
     _, y = compiled(target, [node], {"x": x}, constants, np.int8, (17, 33))
     real = (x.astype(np.float64) - 5) @ (w.astype(np.float64) - constants["zw"]) * 0.02 * scales
@@ -115,9 +134,16 @@ def test_quantize_product_activation_quantize(target: str) -> None:
     x, w = RNG.standard_normal((21, 64)).astype(np.float32), numbers((40, 64), np.int8)
     bias = RNG.integers(-3000, 3000, 40).astype(np.int32)
     constants = {
-        "sx": np.float32(2**-6), "zx": np.uint8(128), "w": w, "sw": np.float32(2**-7), "zw": np.int8(0), "b": bias,
-        "sb": np.float32(2**-13), "sy": np.float32(2**-3), "zy": np.uint8(0),
-    }  # fmt: skip
+        "sx": np.float32(2**-6),
+        "zx": np.uint8(128),
+        "w": w,
+        "sw": np.float32(2**-7),
+        "zw": np.int8(0),
+        "b": bias,
+        "sb": np.float32(2**-13),
+        "sy": np.float32(2**-3),
+        "zy": np.uint8(0),
+    }
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
         helper.make_node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),
@@ -129,10 +155,14 @@ def test_quantize_product_activation_quantize(target: str) -> None:
     ]
     library, y = compiled(target, nodes, {"x": x}, constants, np.uint8, (21, 40))
     q = quantized(x, constants["sx"], constants["zx"]).astype(np.int64) - 128
-    expected = quantized(np.maximum((q @ w.T.astype(np.int64) + bias) * 2.0**-13, 0), 2.0**-3, constants["zy"])
+    expected = quantized(
+        np.maximum((q @ w.T.astype(np.int64) + bias) * 2.0**-13, 0), 2.0**-3, constants["zy"]
+    )
     assert len(np.unique(expected)) > 20
     np.testing.assert_array_equal(y, expected)
-    assert len(library.metadata["kernels"]) == 2  # the quantization of x, and the product with everything behind it
+    assert (
+        len(library.metadata["kernels"]) == 2
+    )  # the quantization of x, and the product with everything behind it
 
 
 @TARGETS

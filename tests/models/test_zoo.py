@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.compare import SIZES, assert_matches, compiled
-from tests.zoo.models import MODELS
+from tests.zoo.models import MODELS, fast_without_related
 
 FRONT_ENDS = ("onnx", "torch")
 
@@ -19,7 +19,7 @@ def test_dynamic(name: str, front_end: str) -> None:
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", fast_without_related())
 def test_static(name: str, front_end: str) -> None:
     batch, seq = SIZES[0] if front_end == "torch" else (1, 16)
     library = compiled(name, front_end, dynamic=False)

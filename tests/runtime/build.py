@@ -63,7 +63,9 @@ def blobs_source(weights: np.ndarray, embed: bool, text: bytes) -> str:
 def build(
     path: Path, *, embed: bool = True, wasm: bool = False, defines: tuple[str, ...] = (), states: bool = False
 ) -> Path:
-    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it; its metadata tell of its states and functions or do not."""
+    """Compile and link the model with the system's compiler (zig for WebAssembly) and sign it; its metadata
+    tell of its states and functions or do not.
+    """
     import json
 
     blobs = path.with_suffix(".blobs.c")
@@ -74,7 +76,15 @@ def build(
     zig = [sys.executable, "-m", "ziglang", "cc"]
     if wasm:
         exports = [f"-Wl,--export={name}" for name in WASM_EXPORTS]
-        how = [*zig, "-target", "wasm32-freestanding", "-nostdlib", "-lcompiler_rt", "-Wl,--no-entry", *exports]
+        how = [
+            *zig,
+            "-target",
+            "wasm32-freestanding",
+            "-nostdlib",
+            "-lcompiler_rt",
+            "-Wl,--no-entry",
+            *exports,
+        ]
     else:
         how = [*(["cc"] if shutil.which("cc") else zig), "-shared", "-fPIC", "-pthread"]
     command = [*how, *common, *(f"-D{d}" for d in defines), *map(str, sources), "-o", str(path)]

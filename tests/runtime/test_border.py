@@ -1,4 +1,4 @@
-"""What may be given to a compiled model: tensors in one memory, lists of numbers, masked arrays."""
+"""Arguments of a compiled model: tensors that share memory, lists of numbers, masked arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bound calls: the same results as ordinary calls, in fixed memory; mistakes are found when they are bound."""
+"""Bound calls: the same results as ordinary calls, in fixed memory; mistakes are found when they are
+bound.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def test_sizes_in_turns_with_ordinary_calls(affine: Path) -> None:
     calls = {batch: library.bind(*tensors) for batch, tensors in given.items()}
     for batch in [1, 4096, 7, 4096, 1, 7]:
         check(calls[batch](), *given[batch])
-        check(library(*arguments(batch + 1 if batch < 4096 else 2)), *arguments(batch + 1 if batch < 4096 else 2))
+        check(
+            library(*arguments(batch + 1 if batch < 4096 else 2)),
+            *arguments(batch + 1 if batch < 4096 else 2),
+        )
 
 
 def test_torch_tensors(affine: Path) -> None:
@@ -137,10 +142,14 @@ def test_webassembly_binds_too(affine_wasm: Path, given: bool, monkeypatch: pyte
 
     runs: list[Any] = []
     execute = WasmLibrary._execute
-    monkeypatch.setattr(WasmLibrary, "_execute", lambda *arguments: runs.append(arguments) or execute(*arguments))
+    monkeypatch.setattr(
+        WasmLibrary, "_execute", lambda *arguments: runs.append(arguments) or execute(*arguments)
+    )
     x, z = arguments(5)
     with WasmLibrary(affine_wasm) as library:
-        call = library.bind(x, z, out=(np.empty((5, 8), np.float32), np.empty(10, np.float32)) if given else None)
+        call = library.bind(
+            x, z, out=(np.empty((5, 8), np.float32), np.empty(10, np.float32)) if given else None
+        )
         assert len(runs) == 1
         check(call.out, x, z)
         x += 1

@@ -20,7 +20,9 @@ from tilewright.runtime.library import Library
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 FLAGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{INCLUDE_DIR}"]
-WRAPPED = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign")]  # to count allocations
+WRAPPED = [
+    f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "realloc", "posix_memalign")
+]  # to count allocations
 
 
 def compile_driver(path: Path, *options: str) -> Path:
@@ -45,7 +47,18 @@ def run(driver: Path, *arguments: str, data: bytes = b"") -> str:
 @needs_cc
 @pytest.mark.parametrize(
     "check",
-    ["values", "errors", "allocation", "threads", "busy", "forked", "bound", "profile", "states", "functions"],
+    [
+        "values",
+        "errors",
+        "allocation",
+        "threads",
+        "busy",
+        "forked",
+        "bound",
+        "profile",
+        "states",
+        "functions",
+    ],
 )
 def test_checks_in_c(driver: Path, check: str) -> None:
     run(driver, check)

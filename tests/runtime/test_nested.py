@@ -28,7 +28,10 @@ def sequence_model() -> Any:
             helper.make_value_info("x", tensor),
             helper.make_value_info("maybe", helper.make_optional_type_proto(tensor)),
         ],
-        [helper.make_value_info("out", sequence), helper.make_tensor_value_info("there", TensorProto.BOOL, [])],
+        [
+            helper.make_value_info("out", sequence),
+            helper.make_tensor_value_info("there", TensorProto.BOOL, []),
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 

@@ -53,7 +53,8 @@ def test_a_process_with_one_core_computes_alone(affine: Path, threads: int) -> N
     program = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "import numpy as np; from tilewright.runtime.library import Library;"
-        f"library = Library({str(affine)!r}, num_threads={threads}); before = len(os.listdir('/proc/self/task'));"
+        f"library = Library({str(affine)!r}, num_threads={threads}); before = "
+        "len(os.listdir('/proc/self/task'));"
         "y, _ = library(np.ones((4096, 8), np.float32), np.zeros(4096, np.float32));"
         "print(len(os.listdir('/proc/self/task')) - before, float(y[7, 7]))"
     )

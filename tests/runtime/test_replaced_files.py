@@ -49,7 +49,9 @@ def test_a_path_is_what_was_saved_there_last(tmp_path: Path, weights: str) -> No
         library = tw.load(saved(path, factor, weights=weights))
         np.testing.assert_array_equal(library(X), factor * X)
         kept.append(library)
-    for factor, library in zip((2.0, 3.0, 4.0), kept, strict=True):  # each stays what it is, in new contexts too
+    for factor, library in zip(
+        (2.0, 3.0, 4.0), kept, strict=True
+    ):  # each stays what it is, in new contexts too
         np.testing.assert_array_equal(library(X), factor * X)
         np.testing.assert_array_equal(in_thread(lambda library=library: library(X)), factor * X)
         np.testing.assert_array_equal(library.session()(X), factor * X)
@@ -101,7 +103,9 @@ def test_nothing_is_run_of_a_file_written_over(tmp_path: Path) -> None:
 
 
 @posix
-def test_sessions_belong_to_their_library_and_not_to_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_belong_to_their_library_and_not_to_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(tmp_path / "m.so", 2.0, weights="beside")
     monkeypatch.chdir(tmp_path)
     library = tw.load("m.so")
@@ -123,7 +127,9 @@ def test_another_model_is_not_saved_in_its_place(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.so", 2.0)
     library = tw.load(path)
     saved(path, 3.0)
-    with pytest.raises(ArtifactError, match="m.so, from which this library was loaded, has been replaced or removed"):
+    with pytest.raises(
+        ArtifactError, match="m.so, from which this library was loaded, has been replaced or removed"
+    ):
         library.save(tmp_path / "n.so")
     assert not (tmp_path / "n.so").exists()
 

@@ -1,4 +1,4 @@
-"""What a library keeps between calls, on the model written by hand."""
+"""The state that a library keeps between calls, on a model written by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def library(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def test_states_are_read_replaced_and_reset(library: Any) -> None:
     assert (
-        list(library.state) == ["calls", "last"] and repr(library.state) == "State(calls: int32[], last: float32[2, 4])"
+        list(library.state) == ["calls", "last"]
+        and repr(library.state) == "ModelState(calls: int32[], last: float32[2, 4])"
     )
     assert library.state["calls"] == 0
     np.testing.assert_array_equal(library.state["last"], W.reshape(2, 4))
@@ -66,7 +67,7 @@ def test_functions_share_states(library: Any) -> None:
     np.testing.assert_array_equal(library.recall(), y[:1].reshape(2, 4) * W[0])
     recall.state["last"] = np.full((2, 4), 4, np.float32)
     assert (recall() == 2).all() and library.state["calls"] == recall.state["calls"] == 1
-    assert repr(recall) == "Function('recall', )" and recall.outputs[0].name == "last"
+    assert repr(recall) == "LibraryFunction('recall', )" and recall.outputs[0].name == "last"
     with pytest.raises(ShapeError, match="the model has 0 inputs"):
         recall(X)
     with pytest.raises(AttributeError, match="no attribute or function 'remember'"):

@@ -70,7 +70,9 @@ def test_javascript_gives_the_same(affine_wasm: Path) -> None:
     y, pairs = expected(np.arange(24, dtype=np.float32).reshape(3, 8), np.arange(3, dtype=np.float32))
     np.testing.assert_allclose(np.reshape(result["y"], result["y_shape"]), y, rtol=1e-6)
     np.testing.assert_array_equal(result["pairs"], pairs)
-    assert result["message"] == "input 'z' has size 2 in dimension 0, but 'batch' is 3 from dimension 0 of 'x'"
+    assert (
+        result["message"] == "input 'z' has size 2 in dimension 0, but 'batch' is 3 from dimension 0 of 'x'"
+    )
     assert result["functions"] == ["main"]
 
 

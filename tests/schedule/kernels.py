@@ -10,10 +10,12 @@ import numpy as np
 
 from tilewright.dialects import loop, tensor
 from tilewright.dialects.tensor_builder import TensorBuilder
+from tilewright.ir import notes
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module, Region, Value
 from tilewright.ir.interpreter import Frame
-from tilewright.ir.symbolic import evaluate, free_symbols, smax, symbol
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import free_symbols, smax, symbol
 from tilewright.ir.types import DType, TensorType, f32, i8, i32, i64, u8
 from tilewright.lowering.tensor_to_loop import kernel_of_group
 
@@ -27,17 +29,19 @@ def kernel_from(
     name: str = "k",
     dtypes: Sequence[DType] | None = None,
 ) -> loop.Kernel:
-    """The naive kernel of a group over inputs of float32, or of `dtypes`; `body` takes the builder and wrapped tensors."""
-    group = tensor.Group.assemble([], [], {"kind": "elementwise"}, [Region()])
+    """The naive kernel of a group over inputs of float32, or of `dtypes`; `body` takes the builder and
+    wrapped tensors.
+    """
+    group = tensor.Group.assemble([], [], {"kind": "plain"}, [Region()])
     types = [TensorType(t, s) for t, s in zip(dtypes or [f32] * len(shapes), shapes, strict=True)]
     args = [group.body.add_arg(t, f"x{k}") for k, t in enumerate(types)]
     t = TensorBuilder(Builder(group.body))
     results: list[Value] = [r.value for r in body(t, *map(t.wrap, args))]
     # Names of blocks follow the computations.
     for k, op in enumerate(op for op in group.walk() if isinstance(op, tensor.Compute)):
-        op.attributes["tw.origin"] = f"b{k}"
+        notes.ORIGIN.set(op, f"b{k}")
     group.body.append(tensor.Yield(results))
-    return kernel_of_group(tensor.Group((), kind="elementwise", regions=[group.regions[0]]), name)
+    return kernel_of_group(tensor.Group((), regions=[group.regions[0]]), name)
 
 
 def matmul() -> loop.Kernel:
@@ -63,7 +67,9 @@ def softmax() -> loop.Kernel:
 
 
 def attention() -> loop.Kernel:
-    """b0 = scores, b1 = those of a window of 5 columns, b2 = max, b3 = exp(b1 - b2), b4 = sum, b5 = b3 @ values, b6 = b5 / b4."""
+    """b0 = scores, b1 = those of a window of 5 columns, b2 = max, b3 = exp(b1 - b2), b4 = sum, b5 = b3 @
+    values, b6 = b5 / b4.
+    """
 
     def body(t: TensorBuilder, q: Any, k: Any, v: Any) -> list[Any]:
         scores = t.reduce("sum", (N, N), (3,), lambda i, j, r: q[i, r] * k[r, j])
@@ -179,7 +185,9 @@ KERNELS: dict[str, tuple[Callable[[], loop.Kernel], Callable[..., list[Any]]]] =
     "matmul": (matmul, lambda a, b, c: [np.maximum(a @ b + c, 0)]),
     "softmax": (
         softmax,
-        lambda x: [np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)],
+        lambda x: [
+            np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)
+        ],
     ),
     "attention": (attention, lambda q, k, v: [windowed_attention(q, k, v)]),
     "stencil": (stencil, lambda x: [(2 * x[np.maximum(np.arange(len(x)) - 1, 0)] + 2 * x) * x]),
@@ -212,12 +220,15 @@ def _reduces(f: loop.For) -> bool:
     bindings = [e for op in f.walk() if isinstance(op, loop.Block) for e in op.bindings[len(op.axes) :]]
     used = set().union(*(free_symbols(e) for e in bindings)) if bindings else set()
     return f.iv in used or any(
-        isinstance(op, loop.Accumulate) and f.iv not in set().union(*map(free_symbols, op.indices)) for op in f.walk()
+        isinstance(op, loop.Accumulate) and f.iv not in set().union(*map(free_symbols, op.indices))
+        for op in f.walk()
     )
 
 
 def run(kernel: loop.Kernel, n: int, shuffle: bool = False) -> list[np.ndarray[Any, Any]]:
-    """The outputs of a kernel on random inputs. With `shuffle`, loops whose iterations may run in any order do so."""
+    """The outputs of a kernel on random inputs. With `shuffle`, loops whose iterations may run in any order
+    do so.
+    """
     module = Module()
     outputs = kernel.body.args[len(kernel.body.args) - kernel.num_outputs :]
     results = [np.full([int(evaluate(d, {"n": n})) for d in a.type.shape], np.nan, "f4") for a in outputs]

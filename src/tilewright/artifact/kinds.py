@@ -1,4 +1,4 @@
-"""Kinds of artifacts: how a file's name ends for each target, and what kind of file one is, by its first bytes."""
+"""Kinds of artifacts: the suffixes of each target, and the kind of a file from its first bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ SUFFIXES = {
     ".wasm": "a WebAssembly module",
     ".tar": "an archive",
 }
-"""Suffixes of all artifacts, each with the format it stands for."""
+"""The suffixes of all artifacts, with their formats."""
 
 _VERSIONED = re.compile(r"\.so(\.\d+)*$", re.IGNORECASE)
 _ELF_MACHINES = {
-    3: "32-bit x86", 20: "32-bit PowerPC", 21: "ppc64", 22: "s390x", 40: "32-bit ARM", 62: "x86_64", 183: "aarch64", 243: "riscv64", 258: "loongarch64"
-}  # fmt: skip
+    3: "32-bit x86",
+    20: "32-bit PowerPC",
+    21: "ppc64",
+    22: "s390x",
+    40: "32-bit ARM",
+    62: "x86_64",
+    183: "aarch64",
+    243: "riscv64",
+    258: "loongarch64",
+}
 _MACH_MACHINES = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
 _PE_MACHINES = {0x8664: "x86_64", 0xAA64: "aarch64", 0x14C: "32-bit x86"}
 _OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -32,7 +40,7 @@ _HOST_FORMATS = {"Darwin": "Mach-O", "Windows": "PE"}
 
 
 def suffixes_of(triple: str) -> tuple[str, ...]:
-    """Suffixes that artifacts for an LLVM triple may have, the usual one first."""
+    """The suffixes of artifacts for an LLVM triple, the usual one first."""
     if triple.startswith("wasm"):
         return (".wasm", ".tar")
     if any(system in triple for system in ("apple", "darwin", "macos")):
@@ -46,14 +54,17 @@ def suffix_of(path: str | Path) -> str:
 
 
 def check_suffix(path: str | Path, suffixes: Sequence[str], target: str) -> None:
-    """Raises ArtifactError unless the name of `path` ends in one of `suffixes`, which fit the target; says what would be right."""
+    """Raises ArtifactError unless the name of `path` ends in one of `suffixes`, those of `target`; the
+    message lists them.
+    """
     if suffix_of(path) in suffixes:
         return
     ending = Path(path).suffix
     other = ": that is what the target wasm32 makes" if ending.lower() == ".wasm" else ""
     right = Path(path).with_suffix(suffixes[0]).name if Path(path).name else f"model{suffixes[0]}"
     raise ArtifactError(
-        f"{path}: an artifact for {target} is a file whose name ends in {' or '.join(suffixes)}, not in {ending or 'nothing'}{other}; "
+        f"{path}: an artifact for {target} is a file whose name ends in {' or '.join(suffixes)}, not in "
+        f"{ending or 'nothing'}{other}; "
         f"call it {right}"
     )
 
@@ -74,7 +85,7 @@ class FileKind:
 
     @property
     def native(self) -> bool:
-        """Whether it is a shared library, of whatever system."""
+        """Whether it is a shared library of any system."""
         return bool(self.machine)
 
     @property
@@ -102,7 +113,9 @@ def _kind(head: bytes) -> FileKind:
         return FileKind("tar")
     if head[:4] == b"\x7fELF":
         (number,) = struct.unpack_from("<H" if head[5] == 1 else ">H", head, 18)
-        return FileKind("ELF", _ELF_MACHINES.get(number, f"processor {number}"), {9: "FreeBSD"}.get(head[7], "Linux"))
+        return FileKind(
+            "ELF", _ELF_MACHINES.get(number, f"processor {number}"), {9: "FreeBSD"}.get(head[7], "Linux")
+        )
     if head[:4] == b"\xcf\xfa\xed\xfe":
         (number,) = struct.unpack_from("<I", head, 4)
         return FileKind("Mach-O", _MACH_MACHINES.get(number, f"processor {number:#x}"), "macOS")
@@ -117,16 +130,19 @@ def _kind(head: bytes) -> FileKind:
 
 
 def check_native(path: Path) -> None:
-    """Raises ArtifactError unless `path` is a shared library of this machine; says what it is instead."""
-    found = kind_of(path)
-    if found.native and not found.runs_here:
+    """Raises ArtifactError unless `path` is a shared library for this machine; the message says what the file
+    is.
+    """
+    kind = kind_of(path)
+    if kind.native and not kind.runs_here:
         raise ArtifactError(
-            f"{path}: {found}; this machine is {platform.system()} on {platform.machine()}: run it there, or compile the model "
+            f"{path}: {kind}; this machine is {platform.system()} on {platform.machine()}: run it there, or "
+            "compile the model "
             "for the target cpu"
         )
-    if not found.native:
-        raise ArtifactError(f"{path}: not a Tilewright artifact: {found}")
-    if found.format == "ELF" and not elf.is_whole(path):
+    if not kind.native:
+        raise ArtifactError(f"{path}: not a Tilewright artifact: {kind}")
+    if kind.format == "ELF" and not elf.is_whole(path):
         raise ArtifactError(f"{path}: damaged file: it is cut off")
 
 

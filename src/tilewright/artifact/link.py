@@ -1,9 +1,9 @@
-"""C compilers and linkers: the runtime's objects, data as objects, and the final shared library or WebAssembly module.
+"""C compilers and linkers: the runtime's objects, data as objects, and the final shared library or
+WebAssembly module.
 
-The system's `cc` serves the host itself; everything else, and hosts without one, is served by zig, which comes as the Python
-package `ziglang` and brings a C library for every system. TILEWRIGHT_CC=zig (or a command) overrides the choice.
-
-A target is anything with an LLVM `triple`, or a triple.
+For the host itself the system's `cc` is used. For other systems, and on hosts without `cc`, zig is used,
+which comes as the Python package `ziglang` with a C library for every system. TILEWRIGHT_CC=zig (or another
+command) overrides the choice. A target is an LLVM triple, or any object with an attribute `triple`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilewright import disk_cache, temporary
-from tilewright.artifact import elf
+from tilewright.artifact import disk_cache, elf, temporary
 from tilewright.errors import ArtifactError
 
 _KIND = "runtime"
@@ -35,10 +34,14 @@ def triple(target: Any) -> str:
     return target if isinstance(target, str) else str(target.triple)
 
 
-def compile_c(sources: Sequence[Path], include_dirs: Sequence[Path], target: Any, flags: Sequence[str]) -> list[bytes]:
-    """Objects of C files, position-independent, kept on disk by the content of sources, headers, flags and compiler.
+def compile_c(
+    sources: Sequence[Path], include_dirs: Sequence[Path], target: Any, flags: Sequence[str]
+) -> list[bytes]:
+    """Compile C files to position-independent objects, cached by the contents of sources, headers, flags and
+    compiler.
 
-    Raises ArtifactError: no compiler, or it refuses a file.
+    Raises:
+        ArtifactError: There is no compiler, or it fails on a file.
     """
     name = triple(target)
     command, identity = _compiler(name)
@@ -48,14 +51,14 @@ def compile_c(sources: Sequence[Path], include_dirs: Sequence[Path], target: Any
     def build(source: Path) -> bytes:
         text = source.read_bytes()
         key = disk_cache.digest(identity, name, *flags, source.name, text, headers)
-        found = disk_cache.read(_KIND, key)
-        if found is None:
+        data = disk_cache.read(_KIND, key)
+        if data is None:
             with tempfile.TemporaryDirectory(dir=temporary.folder()) as folder:
                 out = Path(folder) / "out.o"
                 _run([*command, *options, "-c", str(source), "-o", str(out)], f"compiling {source.name}")
-                found = out.read_bytes()
-            disk_cache.write(_KIND, key, found)
-        return found
+                data = out.read_bytes()
+            disk_cache.write(_KIND, key, data)
+        return data
 
     with ThreadPoolExecutor(min(len(sources), os.cpu_count() or 1) or 1) as pool:
         return list(pool.map(build, sources))
@@ -80,9 +83,10 @@ def blob_object(data: bytes, symbol: str, triple: str) -> bytes:
 
 
 def link_shared(objects: Sequence[bytes], path: Path, target: Any, exports: Sequence[str]) -> None:
-    """Link objects into the shared library (or WebAssembly module) `path` that shows `exports` and hides the rest.
+    """Link objects into the shared library (or WebAssembly module) `path`, which exports `exports` only.
 
-    Raises ArtifactError: no linker, or it fails; the message is its own.
+    Raises:
+        ArtifactError: There is no linker, or it fails; the message has its output.
     """
     name = triple(target)
     command, _ = _compiler(name)
@@ -94,7 +98,10 @@ def link_shared(objects: Sequence[bytes], path: Path, target: Any, exports: Sequ
             file.write_bytes(data)
             files.append(str(file))
         out = base / "linked"
-        _run([*command, *_link_options(name, base, exports), *files, "-o", str(out)], f"linking {Path(path).name}")
+        _run(
+            [*command, *_link_options(name, base, exports), *files, "-o", str(out)],
+            f"linking {Path(path).name}",
+        )
         shutil.copyfile(out, path)
 
 
@@ -123,12 +130,12 @@ def _link_options(name: str, folder: Path, exports: Sequence[str]) -> list[str]:
         f"-Wl,--version-script={script}",
         "-Wl,-Bsymbolic",
         "-Wl,-z,noexecstack",
-        "-Wl,--build-id",  # a note, whose program header `elf.append_segment` takes
+        "-Wl,--build-id",  # a note, whose program header `elf.append_segment` reuses
         "-s",
     ]
 
 
-# -- Choosing a compiler -----------------------------------------------------------------------------------------------------
+# -- Choosing a compiler --
 
 
 def _is_wasm(name: str) -> bool:
@@ -144,7 +151,7 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def _is_host(name: str) -> bool:
-    """Whether `name` is this machine's own system and kind of processor."""
+    """Whether a triple is this machine's system and kind of processor."""
     arch, *rest = name.split("-")
     machine = platform.machine().lower()
     if _ARCHITECTURES.get(arch, arch) != _ARCHITECTURES.get(machine, machine):
@@ -152,24 +159,32 @@ def _is_host(name: str) -> bool:
     system = _SYSTEMS.get(platform.system(), platform.system().lower())
     if system == "linux" and ("musl" in name or "android" in name) != (platform.libc_ver()[0] != "glibc"):
         return False
-    return any(system in part or (system == "apple" and part.startswith(("darwin", "macos"))) for part in rest)
+    return any(
+        system in part or (system == "apple" and part.startswith(("darwin", "macos"))) for part in rest
+    )
 
 
 def _compiler(name: str, need_embed: bool = False) -> tuple[list[str], str]:
-    """The command of a C compiler for a triple, and what identifies it in cache keys.
+    """The command of a C compiler for a triple, and a text that identifies it in cache keys.
 
-    Raises ArtifactError when there is none.
+    Raises:
+        ArtifactError: There is none.
     """
     wish = os.environ.get("TILEWRIGHT_CC", "")
     if wish != "zig" and not need_embed and _is_host(name):
         command = shlex.split(wish) or ["cc"]
-        found = shutil.which(command[0])
-        if found:
-            return [found, *command[1:]], f"{' '.join(command)} {_fingerprint(os.path.realpath(found))}"
+        executable = shutil.which(command[0])
+        if executable:
+            return [
+                executable,
+                *command[1:],
+            ], f"{' '.join(command)} {_fingerprint(os.path.realpath(executable))}"
         if wish:
             raise ArtifactError(f"TILEWRIGHT_CC names '{wish}', which is not an executable")
     if importlib.util.find_spec("ziglang") is None:
-        raise ArtifactError(f"no C compiler for {name}: pip install ziglang (for this machine, any `cc` will do)")
+        raise ArtifactError(
+            f"no C compiler for {name}: pip install ziglang (for this machine, any `cc` will do)"
+        )
     return [
         sys.executable,
         "-m",
@@ -214,9 +229,11 @@ def zig_target(name: str) -> str:
 
 def _run(command: list[str], what: str) -> None:
     try:
-        # Compilers leave files of their own behind when they are killed.
+        # Compilers leave temporary files behind when they are killed.
         place = {**os.environ, "TMPDIR": str(temporary.folder())}
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=place)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=place
+        )
     except OSError as error:
         raise ArtifactError(f"{what}: {command[0]} cannot be run: {error}") from error
     if done.returncode:

@@ -1,8 +1,9 @@
-"""Writing artifacts: kernels, runtime, weights and metadata become one file, whole or not at all.
+"""Writing artifacts: kernels, runtime, weights and metadata in one file, which is written whole or not at
+all.
 
-A shared library (or WebAssembly module) is linked from the compiler's objects, the runtime, and two blobs that
-`runtime.h` declares: the weights and the metadata. It ends in a trailer (`tilewright.artifact.trailer`). A `.tar` holds
-the same parts unlinked, for systems with a linker of their own.
+A shared library (or WebAssembly module) is linked from the compiler's objects, the runtime, and two blobs
+that `runtime.h` declares: the weights and the metadata. It ends in a trailer (`tilewright.artifact.trailer`).
+A `.tar` holds the same parts unlinked, for systems with their own linker.
 """
 
 from __future__ import annotations
@@ -32,21 +33,27 @@ from tilewright.artifact.sources import (
     prefixed_header,
     runtime_sources,
 )
-from tilewright.artifact.weights import SUFFIX, Identity, Parts, gather_weights, write_weights
+from tilewright.artifact.weights import SUFFIX, Parts, WeightsIdentity, gather_weights, write_weights
 from tilewright.errors import ArtifactError
 
 _ALIGNMENT = 64
-_DISTANCE = 16  # of tw_blob.distance in a blob
-_IDENTITY = 24  # tw_blob.identity
+_DISTANCE = 16  # offset of tw_blob.distance in a blob
+_IDENTITY = 24  # offset of tw_blob.identity
 _MARKER = b"tilewright: the weights' place\0\0"
-_OVERHEAD = 1 << 20  # bytes of an artifact beside weights, objects and metadata: runtime, tables, padding
+# upper bound of an artifact's bytes beside weights, objects and metadata: runtime, tables, padding
+_OVERHEAD = 1 << 20
 
 
 def blob(
-    data: bytes | np.ndarray, checksum: int = 0, *, size: int | None = None, identity: Identity | None = None
+    data: bytes | np.ndarray,
+    checksum: int = 0,
+    *,
+    size: int | None = None,
+    identity: WeightsIdentity | None = None,
 ) -> bytearray:
-    """A `tw_blob` of runtime.h: i64 size, i64 hash, 48 bytes of zeros, then the data; `size` where they come elsewhere, `identity` of weights that lie in a
-    file."""
+    """A `tw_blob` of runtime.h: i64 size, i64 hash, 48 bytes of zeros, then the data. `size` is given where
+    the data are elsewhere, and `identity` for weights in another file.
+    """
     length = len(data)
     whole = bytearray(_ALIGNMENT + length)
     whole[0:8] = (length if size is None else size).to_bytes(8, "little")
@@ -63,19 +70,22 @@ def link_library(
     metadata: dict[str, Any],
     target: Any,
     *,
-    weights: np.ndarray | Identity | None = None,
+    weights: np.ndarray | WeightsIdentity | None = None,
 ) -> Path:
     """Link objects, runtime and blobs into the shared library or WebAssembly module `path`, with its trailer.
 
-    `weights` as `gather_weights` returns them go into the file. Of those in a file of their own it carries the identity; without any, a context must
-    be given them, as that of a library just compiled is.
-    Raises ArtifactError when the file cannot be written; nothing is left at `path` then, or what was there before.
+    `weights` from `gather_weights` are written into the file. For weights in another file, their identity is.
+    Without either, every context has to be created with the weights, as for a library just compiled. If
+    writing fails, a file that was at `path` is unchanged.
+
+    Raises:
+        ArtifactError: The file cannot be written.
     """
     from tilewright.artifact import link
 
     path = Path(path)
     embedded: Any = weights if isinstance(weights, np.ndarray) else np.empty(0, np.uint8)
-    identity = weights if isinstance(weights, Identity) else None
+    identity = weights if isinstance(weights, WeightsIdentity) else None
     checksum = xxhash.xxh64_intdigest(embedded) if embedded.nbytes else 0
     text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode() + b"\0"
     needed = embedded.nbytes + sum(map(len, objects)) + len(text) + _OVERHEAD
@@ -115,10 +125,14 @@ def save_artifact(
     beside: bool,
     prefix: str | None = None,
 ) -> Path:
-    """Write a library with tilewright.h beside it, and a header of its own where its functions are called by another `prefix`; or a `.tar` of the unlinked parts: objects, the runtime's sources and headers, both blobs as raw
-    files, metadata.json. Its weights, `size` bytes of `parts`, go inside, or `beside` it into a file of their own.
+    """Write a library with tilewright.h beside it, or a `.tar`.
 
-    Raises ArtifactError when a file cannot be written, or its name is one of another kind of artifact.
+    A `prefix` of functions adds a header of its own. A `.tar` holds the unlinked parts: objects, the
+    runtime's sources and headers, both blobs as raw files, metadata.json. The weights, `size` bytes of
+    `parts`, are written inside, or `beside` the artifact into another file.
+
+    Raises:
+        ArtifactError: A file cannot be written, or the suffix is that of another kind of artifact.
     """
     path = Path(path)
     triple = target if isinstance(target, str) else str(target.triple)
@@ -126,7 +140,8 @@ def save_artifact(
     if prefix is not None:
         if suffix_of(path) not in (".so", ".dylib", ".dll"):
             raise ArtifactError(
-                f"{path}: a prefix is for shared libraries; functions of this kind of artifact have names of their own"
+                f"{path}: a prefix is for shared libraries; functions of this kind of artifact have names "
+                "of their own"
             )
         metadata = {**metadata, "prefix": check_prefix(prefix)}
     if beside:
@@ -143,7 +158,7 @@ def save_artifact(
 
 
 def write_headers(path: Path, metadata: Mapping[str, Any]) -> None:
-    """Put tilewright.h beside an artifact, and the header of its prefix, if it has one."""
+    """Write tilewright.h beside an artifact, and the header of its prefix if it has one."""
     copy_whole(HEADER, path.with_name(HEADER.name))
     if (prefix := metadata.get("prefix")) is not None:
         text = prefixed_header(prefix)
@@ -151,8 +166,10 @@ def write_headers(path: Path, metadata: Mapping[str, Any]) -> None:
             partial.write_text(text)
 
 
-def _save_tar(path: Path, objects: Sequence[bytes], weights: np.ndarray | Identity, metadata: dict[str, Any]) -> Path:
-    if isinstance(weights, Identity):
+def _save_tar(
+    path: Path, objects: Sequence[bytes], weights: np.ndarray | WeightsIdentity, metadata: dict[str, Any]
+) -> Path:
+    if isinstance(weights, WeightsIdentity):
         data = blob(b"", identity=weights)
     else:
         data = blob(weights, xxhash.xxh64_intdigest(weights.data) if weights.nbytes else 0)
@@ -181,7 +198,9 @@ def save_files(path: Path, files: Mapping[str, bytes | bytearray]) -> Path:
 
 
 def sign(path: Path, *, wasm: bool = False, metadata: bytes = b"") -> None:
-    """Append the trailer, which tells where `metadata` are; in a WebAssembly module, as the tail of a custom section named "tilewright"."""
+    """Append the trailer, which has the position of `metadata`. In a WebAssembly module it is the end of a
+    custom section named "tilewright".
+    """
     if wasm:
         name = b"\x0atilewright"
         with path.open("ab") as file:

@@ -1,4 +1,4 @@
-"""Where the runtime's C sources are, and the C interface that every artifact exports."""
+"""The runtime's C sources, and the C interface that every artifact exports."""
 
 from __future__ import annotations
 
@@ -36,30 +36,35 @@ EXPORTS = (
 WASM_EXPORTS = (*EXPORTS, "tw_alloc", "tw_free")
 
 PREFIX = "tw"
-"""Prefix of exported functions, unless a library is saved with another one."""
+"""The prefix of exported functions, unless a library is saved with another one."""
 
 
 def exported(name: str, prefix: str) -> str:
-    """The name of a function of tilewright.h in a library of this prefix."""
+    """The name of a function of tilewright.h in a library with this prefix."""
     return f"{prefix}_{name.removeprefix('tw_')}"
 
 
 def check_prefix(prefix: str) -> str:
-    """Raises ArtifactError: no name in C begins so, or it would be that of the plain interface."""
+    """Raises ArtifactError: the prefix is not the beginning of an identifier in C, or is that of the plain
+    interface.
+    """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", prefix) or prefix in ("tw", "tilewright"):
-        raise ArtifactError(f"prefix {prefix!r}: give letters, digits and underscores, other than 'tw': 'encoder', say")
+        raise ArtifactError(
+            f"prefix {prefix!r}: give letters, digits and underscores, other than 'tw': 'encoder', say"
+        )
     return prefix
 
 
 def prefixed_header(prefix: str) -> str:
-    """A header that declares the functions of a library of this prefix, on the types of tilewright.h."""
+    """A header that declares the functions of a library with this prefix, with the types of tilewright.h."""
     text = HEADER.read_text().partition("#ifdef __wasm__")[0]
     declarations = re.findall(r"^TW_API[^;]*;", text, re.MULTILINE)
     names = re.compile(r"\btw_(" + "|".join(name.removeprefix("tw_") for name in EXPORTS) + r")(?=\()")
     guard = f"TILEWRIGHT_{prefix.upper()}_H_"
     return "\n".join(
         [
-            f"/* {prefix}.h - the functions of tilewright.h, as a library saved with the prefix {prefix} exports them. */",
+            f"/* {prefix}.h - the functions of tilewright.h, as a library saved with the prefix {prefix} "
+            "exports them. */",
             f"#ifndef {guard}",
             f"#define {guard}",
             "",
@@ -84,5 +89,7 @@ COMPILE_FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden")
 
 
 def runtime_sources() -> list[Path]:
-    """All C files of the runtime: each is compiled for every target, and is empty where it does not apply."""
+    """All C files of the runtime. Each is compiled for every target; a file for another system compiles to
+    nothing.
+    """
     return sorted(INCLUDE_DIR.glob("*.c"))

@@ -1,12 +1,14 @@
-"""The last 64 bytes of an artifact: how a reader knows that the file is whole before it runs any of it.
+r"""The last 64 bytes of an artifact, by which a reader knows that the file is whole before it runs any of it.
 
-Layout, little-endian: 8 bytes magic `TILEWRT\\x01`, u32 format version, u32 zero, u64 length of everything before
-the trailer, 16 bytes XXH3-128 of it, u64 place and u64 length of the metadata (JSON; 0: they are not told), 8 bytes zero. Loaders of ELF, Mach-O and PE ignore bytes after the last section;
-a WebAssembly module carries the trailer as the tail of a custom section, see `tilewright.artifact.package`.
+Layout, little-endian: 8 bytes magic `TILEWRT\x01`, u32 format version, u32 zero, u64 length of everything
+before the trailer, 16 bytes XXH3-128 of it, u64 position and u64 length of the metadata (JSON; 0: not
+recorded), 8 bytes zero. Loaders of ELF, Mach-O and PE ignore bytes after the last section. In a WebAssembly
+module the trailer is the end of a custom section: see `tilewright.artifact.package`.
 
-The checksum covers every byte. It finds damage, not forgery: artifacts are code, load only those you trust. A file found whole
-once is trusted by this user as long as it does not change (inode, size, and both times), and so is a large one that this
-user has just written: only the first load of weights that came from elsewhere reads them all.
+The checksum covers every byte. It detects damage, not forgery: artifacts are code, so load only those that
+you trust. A file found whole once is trusted by this user as long as it does not change (inode, size, and
+both times), and so is a large file that this user has just written. Only the first load of weights from
+elsewhere reads them all.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import xxhash
 
-from tilewright import disk_cache
+from tilewright.artifact import disk_cache
 from tilewright.artifact.kinds import kind_of
 from tilewright.errors import ArtifactError, TilewrightError
 
@@ -39,17 +42,19 @@ _CHUNK = 1 << 20
 _KIND = "verified"
 _LARGE = 16 << 20
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which a file's times tell of every later change, on file systems with coarse clocks too."""
+"""Nanoseconds after which a file's times show every later change, on file systems with coarse clocks, too."""
 
 
 def make_trailer(path: Path, metadata: bytes = b"") -> bytes:
-    """The trailer for the file's present contents, in which `metadata` stand somewhere."""
+    """The trailer for the file's present contents, which contain `metadata`."""
     length = path.stat().st_size
     with path.open("rb") as file:
         at = _find(file, metadata) if metadata else -1
         file.seek(0)
         digest = _digest(file, length)
-    return _LAYOUT.pack(MAGIC, FORMAT_VERSION, 0, length, digest, *((at, len(metadata)) if at >= 0 else (0, 0)))
+    return _LAYOUT.pack(
+        MAGIC, FORMAT_VERSION, 0, length, digest, *((at, len(metadata)) if at >= 0 else (0, 0))
+    )
 
 
 def _find(file: BinaryIO, text: bytes) -> int:
@@ -58,10 +63,12 @@ def _find(file: BinaryIO, text: bytes) -> int:
 
 
 def read_metadata(path: Path) -> dict[str, Any] | None:
-    """What an artifact that `verify_file` has accepted says of itself, read without loading it, so of one for another machine, too; None where
-    the trailer does not tell its place. A ``.tar`` has them in metadata.json.
+    """The metadata of an artifact that `verify_file` has accepted. The artifact is not loaded, so it may be
+    for another machine. None where the trailer does not record their position. A ``.tar`` has them in
+    metadata.json.
 
-    Raises ArtifactError: they are damaged.
+    Raises:
+        ArtifactError: They are damaged.
     """
     with damaged(path, "its metadata"):
         if kind_of(path).format == "tar":
@@ -80,19 +87,23 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
 
 
 def parse_metadata(path: str | Path, text: bytes) -> dict[str, Any]:
-    """Metadata from JSON. Raises ArtifactError: they are no JSON object."""
+    """Metadata from JSON.
+
+    Raises:
+        ArtifactError: They are not a JSON object.
+    """
     with damaged(path, "its metadata"):
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise TypeError(f"they are no object, but {type(found).__name__}")
-    return found
+        metadata = json.loads(text)
+        if not isinstance(metadata, dict):
+            raise TypeError(f"they are no object, but {type(metadata).__name__}")
+    return metadata
 
 
 @contextmanager
 def damaged(path: str | Path, what: str) -> Iterator[None]:
-    """Turns what readers of all kinds raise for contents that are not what they should be into ArtifactError.
+    """Turn the exceptions of readers of all kinds for wrong contents into ArtifactError.
 
-    A checksum fits what was written; it does not say that Tilewright wrote it.
+    It is needed because a checksum that fits does not show that Tilewright wrote the file.
     """
     try:
         yield
@@ -109,14 +120,18 @@ def damaged(path: str | Path, what: str) -> Iterator[None]:
         zipfile.BadZipFile,
         RecursionError,
     ) as error:
-        raise ArtifactError(f"{path}: damaged file: {what} cannot be read: {type(error).__name__}: {error}") from error
+        raise ArtifactError(
+            f"{path}: damaged file: {what} cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
-def _digest(file: BinaryIO, length: int) -> bytes:
-    """XXH3-128 of the next `length` bytes, read through a small buffer: mapping a large file takes longer, and memory."""
+def _digest(file: BufferedReader, length: int) -> bytes:
+    """XXH3-128 of the next `length` bytes, read through a small buffer, since mapping a large file takes
+    longer and needs memory.
+    """
     digest = xxhash.xxh3_128()
     buffer = memoryview(bytearray(min(_CHUNK, length)))
-    while length > 0 and (count := file.readinto(buffer[: min(_CHUNK, length)])):  # type: ignore[attr-defined]
+    while length > 0 and (count := file.readinto(buffer[: min(_CHUNK, length)])):
         digest.update(buffer[:count])
         length -= count
     return digest.digest()
@@ -140,7 +155,7 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def unchanged(path: Path, known: Fingerprint) -> bool:
-    """Whether the file at `path` is still the one that had this fingerprint."""
+    """Whether the file at `path` still has this fingerprint."""
     try:
         return fingerprint(path) == known
     except OSError:
@@ -150,7 +165,8 @@ def unchanged(path: Path, known: Fingerprint) -> bool:
 def verify_file(path: Path) -> None:
     """Check that `path` is a whole, undamaged artifact.
 
-    Raises ArtifactError: not there, not an artifact, cut off, written by a newer version, or damaged.
+    Raises:
+        ArtifactError: The file is missing, not an artifact, cut off, written by a newer version, or damaged.
     """
     try:
         with path.open("rb") as file:
@@ -165,7 +181,9 @@ def verify_file(path: Path) -> None:
 
 
 def trust(path: Path) -> None:
-    """Take note that the artifact at `path` is as this process wrote it; small ones are checked in no time anyway."""
+    """Record that the artifact at `path` is as this process wrote it. Small ones are not recorded, since
+    checking them is fast.
+    """
     info = path.stat()
     if info.st_size >= _LARGE:
         disk_cache.write(_KIND, _identity(path, info), b"")
@@ -176,7 +194,7 @@ def _identity(path: Path, info: os.stat_result) -> str:
     return disk_cache.digest(str(path.resolve()), repr((info.st_dev, info.st_ino, info.st_size, *times)))
 
 
-def _verify(path: Path, file: BinaryIO, size: int) -> None:
+def _verify(path: Path, file: BufferedReader, size: int) -> None:
     if size < SIZE:
         raise ArtifactError(f"{path}: not a Tilewright artifact: only {size} bytes long")
     file.seek(size - SIZE)
@@ -195,6 +213,8 @@ def _verify(path: Path, file: BinaryIO, size: int) -> None:
             "compile the model again or use a matching release"
         )
     if length != size - SIZE:
-        raise ArtifactError(f"{path}: damaged file: {length} bytes expected before its end, {size - SIZE} found")
+        raise ArtifactError(
+            f"{path}: damaged file: {length} bytes expected before its end, {size - SIZE} found"
+        )
     if _digest(file, length) != checksum:
         raise ArtifactError(f"{path}: damaged file: its checksum does not match its contents")

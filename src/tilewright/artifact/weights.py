@@ -1,7 +1,9 @@
-"""A model's weights: in one block of memory, or in a file beside its library, which the runtime maps (`runtime/c/weights.c`).
+"""A model's weights: in one block of memory, or in a file beside its library that the runtime maps
+(`runtime/c/weights.c`).
 
-The file is `tw_weights_header` of runtime.h, zeros up to byte 4096, and the block. Its identity is the block's XXH3-128, which the library carries, too: so
-weights of another model, or of another compilation, are refused before anything is read of them.
+The file consists of `tw_weights_header` of runtime.h, zeros up to byte 4096, and the block. Its identity is
+the block's XXH3-128, which the library records, too. So weights of another model, or of another compilation,
+are refused before the block is read.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ _HEADER = struct.Struct("<8sII16sQQ")  # magic, version, 0, identity, size, XXH6
 _ALIGNMENT = 64
 _CHUNK = 1 << 20
 _AT_ONCE = 2
-"""Constants that are written to a file at the same time: each may have to be made in memory."""
+"""Constants that are written to a file at the same time. Each may have to be computed in memory: more take
+more memory and use more cores.
+"""
 
 
 class Data(Protocol):
-    """An array that can be written somewhere."""
+    """An array that can be written to a given place."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -44,12 +48,12 @@ class Data(Protocol):
 
 
 Parts = Iterable[tuple[int, Data]]
-"""Offsets into the block, and what lies there; gaps are zero."""
+"""Offsets into the block, and the data there; gaps are zero."""
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What tells one model's weights from another's."""
+class WeightsIdentity:
+    """Identifies the weights of one compilation."""
 
     digest: bytes
     size: int
@@ -75,15 +79,16 @@ def gather_weights(parts: Parts, size: int) -> np.ndarray:
     return whole
 
 
-def write_weights(path: Path, parts: Parts, size: int) -> Identity:
-    """Write the file, whole or not at all, of which no more is in memory than the constants being written.
+def write_weights(path: Path, parts: Parts, size: int) -> WeightsIdentity:
+    """Write the file, whole or not at all. Only the constants being written are in memory.
 
-    Raises ArtifactError: the file cannot be written.
+    Raises:
+        ArtifactError: The file cannot be written.
     """
     with written_whole(path, START + size) as partial:
         with partial.open("r+b") as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, START + size)  # a disk that is full is found here
+                os.posix_fallocate(file.fileno(), 0, START + size)  # reports a full disk now
             else:
                 file.truncate(START + size)
 
@@ -102,40 +107,43 @@ def write_weights(path: Path, parts: Parts, size: int) -> Identity:
     return identity
 
 
-def _identify(path: Path, size: int) -> Identity:
+def _identify(path: Path, size: int) -> WeightsIdentity:
     digest, checksum = xxhash.xxh3_128(), xxhash.xxh64()
     with path.open("rb") as file:
         file.seek(START)
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             checksum.update(chunk)
-    return Identity(digest.digest(), size, checksum.intdigest())
+    return WeightsIdentity(digest.digest(), size, checksum.intdigest())
 
 
 def find_beside(library: Path, metadata: dict[str, Any]) -> Path | None:
-    """The file of a library's weights; None for one that carries them.
+    """The file of a library's weights; None for a library that holds them itself.
 
-    Raises ArtifactError: it is not there.
+    Raises:
+        ArtifactError: The file is missing.
     """
     saved = metadata.get("weights")
     if saved is None:
         return None
-    # A library that was renamed may have taken its weights along.
+    # A library that was renamed may have been renamed together with its weights.
     places = (library.with_suffix(SUFFIX), library.with_name(saved["file"]))
     for place in places:
         if place.is_file():
             return place
     names = " or ".join(dict.fromkeys(place.name for place in places))
     raise ArtifactError(
-        f"{library}: its weights are in a file of their own, {names}, which is not beside it: put it there, or tell where it is: "
+        f"{library}: its weights are in a file of their own, {names}, which is not beside it: put it there, "
+        "or tell where it is: "
         "tilewright.load(path, weights=...)"
     )
 
 
 def read_weights(path: Path, metadata: dict[str, Any]) -> np.ndarray:
-    """A library's weights, uint8, from their file: for runtimes that map no files.
+    """A library's weights, uint8, read from their file, for runtimes that cannot map files.
 
-    Raises ArtifactError: the file cannot be read, or holds other weights.
+    Raises:
+        ArtifactError: The file cannot be read, or holds other weights.
     """
     saved = metadata["weights"]
     try:
@@ -150,7 +158,8 @@ def read_weights(path: Path, metadata: dict[str, Any]) -> np.ndarray:
         raise ArtifactError(f"{path}: is no file of Tilewright's weights of version {VERSION}")
     if fields[3].hex() != saved["identity"]:
         raise ArtifactError(
-            f"{path}: these weights belong to another model, or to another compilation of it: this library was compiled for {saved['identity']} "
+            f"{path}: these weights belong to another model, or to another compilation of it: this library "
+            f"was compiled for {saved['identity']} "
             f"({saved['bytes']} bytes), the file holds {fields[3].hex()} ({fields[4]} bytes)"
         )
     if block.nbytes != saved["bytes"]:
@@ -160,4 +169,13 @@ def read_weights(path: Path, metadata: dict[str, Any]) -> np.ndarray:
     return block
 
 
-__all__ = ["SUFFIX", "Data", "Identity", "Parts", "find_beside", "gather_weights", "read_weights", "write_weights"]
+__all__ = [
+    "SUFFIX",
+    "Data",
+    "WeightsIdentity",
+    "Parts",
+    "find_beside",
+    "gather_weights",
+    "read_weights",
+    "write_weights",
+]

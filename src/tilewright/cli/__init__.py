@@ -1,7 +1,8 @@
 """The command line: `tilewright COMMAND ...`, also `python -m tilewright`.
 
-Errors are one line on stderr. Exit codes: 0 done, 1 the user's model, file or input is at fault (or a comparison failed),
-2 the command line is, 70 the compiler is, 130 interrupted. With TILEWRIGHT_TRACEBACK set, errors show their traceback.
+An error is one line on stderr. Exit codes: 0 success; 1 an error in the user's model, file or input, or a
+failed comparison; 2 an error in the command line; 70 a bug of the compiler; 130 interrupted. With
+TILEWRIGHT_DEBUG=traceback errors show their traceback.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -25,13 +27,13 @@ _COMMANDS = {
     "inspect": "Show what an artifact contains, or a model's IR.",
     "llm": "Language models: convert weights, chat, serve, measure.",
     "profile": "Show where a model's time goes, kernel by kernel.",
-    "reduce": "Make a model that fails as small as it can be.",
+    "minimize": "Make a model that fails as small as it can be.",
     "run": "Run a model once.",
 }
 
 
 class _Commands(click.Group):
-    """Loads a command's module when it is called; listing them loads nothing."""
+    """Imports a command's module when the command is called; listing the commands imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -53,7 +55,7 @@ def cli() -> None:
 
 
 def one_line(message: str) -> str:
-    """A message of several lines as one: items of a list are separated by semicolons."""
+    """A message of several lines in one line, with semicolons between the items of a list."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
     text = ""
     for line in lines:
@@ -64,8 +66,12 @@ def one_line(message: str) -> str:
 
 
 def _fail(code: int, message: str) -> NoReturn:
-    if os.environ.get("TILEWRIGHT_TRACEBACK"):
-        traceback.print_exc()
+    from tilewright.errors import CompileError
+    from tilewright.ir.debug import debug_settings
+
+    with suppress(CompileError):  # an unknown setting, which compiling reports
+        if debug_settings().traceback:
+            traceback.print_exc()
     print(f"tilewright: error: {one_line(message)}", file=sys.stderr)
     raise SystemExit(code)
 
@@ -83,12 +89,13 @@ def _warn(
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line `argv` (default: the process's) and exit."""
-    from tilewright.errors import InternalError, TilewrightError
-    from tilewright.packages import missing
+    from tilewright.errors import InternalError, TilewrightError, missing_package
 
     warnings.showwarning = _warn
     try:
-        result: Any = cli.main(args=None if argv is None else list(argv), prog_name="tilewright", standalone_mode=False)
+        result: Any = cli.main(
+            args=None if argv is None else list(argv), prog_name="tilewright", standalone_mode=False
+        )
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
@@ -113,11 +120,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except MemoryError:
         _fail(1, "not enough memory")
     except Exception as error:
-        if isinstance(error, ImportError) and (absent := missing(error)) is not None:
+        if isinstance(error, ImportError) and (absent := missing_package(error)) is not None:
             _fail(1, absent)
         _fail(
             70,
             f"internal error: {type(error).__name__}: {error} "
-            "(a bug in Tilewright; set TILEWRIGHT_TRACEBACK=1 for the traceback)",
+            "(a bug in Tilewright; set TILEWRIGHT_DEBUG=traceback for the traceback)",
         )
     raise SystemExit(result if isinstance(result, int) else 0)

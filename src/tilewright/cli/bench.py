@@ -1,4 +1,6 @@
-"""`tilewright bench MODEL`: a compiled model against other engines, on the same inputs, in one process, interleaved."""
+"""`tilewright bench MODEL`: a compiled model and other engines on the same inputs, in one process, in
+turns.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from .common import (
 )
 
 ENGINES = ("torch", "onnxruntime")
-_PAUSE = 0.05  # seconds between two engines' turns: thread pools that spin after a run go to sleep
+_PAUSE = 0.05  # seconds between two engines' turns, in which thread pools that spin after a run go to sleep
 
 
 class _Engines(click.ParamType):
@@ -39,7 +41,9 @@ class _Engines(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
         names = (
-            tuple(name.strip() for name in str(value).split(",") if name.strip()) if isinstance(value, str) else value
+            tuple(name.strip() for name in str(value).split(",") if name.strip())
+            if isinstance(value, str)
+            else value
         )
         for name in names:
             if name not in ENGINES:
@@ -52,7 +56,11 @@ class _Engines(click.ParamType):
 @compile_options
 @input_options
 @click.option(
-    "--against", type=_Engines(), default=",".join(ENGINES), show_default=True, help="Engines to compare with."
+    "--against",
+    type=_Engines(),
+    default=",".join(ENGINES),
+    show_default=True,
+    help="Engines to compare with.",
 )
 @click.option("--pt2", "pt2_path", help="The same model as .pt2, for torch when MODEL is .onnx.")
 @click.option(
@@ -74,14 +82,16 @@ def command(
     seconds: float,
     json_path: str | None,
 ) -> None:
-    """Time MODEL (.onnx, .pt2, or FILE.py:NAME), compiled, against other engines on the same inputs.
+    """Time MODEL (.onnx, .pt2, or FILE.py:NAME), compiled, and other engines on the same inputs.
 
-    The engines take turns; of each turn the first call is not counted. The result is each engine's median time, and its
-    ratio to Tilewright's: above 1 means slower than Tilewright.
+    The engines take turns. The first call of each turn is not counted. The result is each engine's median
+    time, and its ratio to Tilewright's: above 1 means slower than Tilewright.
     """
     if is_artifact(model):
-        raise click.UsageError("bench takes a model (.onnx or .pt2), so that the other engines can run it too")
-    from tilewright.machine import usable_cores
+        raise click.UsageError(
+            "bench takes a model (.onnx or .pt2), so that the other engines can run it too"
+        )
+    from tilewright.tools.roofline import usable_cores
 
     count = threads or usable_cores()
     source = source_of(model)
@@ -102,13 +112,14 @@ def command(
 def _engine(
     engine: str, source: Source, pt2: str | None, inputs: dict[str, np.ndarray], threads: int, folder: Path
 ) -> Callable[[], Any]:
-    from tilewright.verify import onnx_runner, torch_runner
+    from tilewright.tools.verify import onnx_runner, torch_runner
 
     if engine == "torch":
         model = _for_torch(source, pt2)
         if model is None:
             raise click.UsageError(
-                f"torch cannot run {source.text}: give the same model with --pt2, or leave torch out of --against"
+                f"torch cannot run {source.text}: give the same model with --pt2, or leave torch out of "
+                "--against"
             )
         import torch
 
@@ -129,7 +140,7 @@ def _engine(
 
 
 def _for_torch(source: Source, pt2: str | None) -> Any:
-    """What torch runs, a module or an exported program; None for a model that it cannot."""
+    """The model for torch, a module or an exported program; None for a model that torch does not run."""
     model = source.model
     path = model if isinstance(model, str) and Path(model).suffix.lower() == ".pt2" else pt2
     if path is not None:
@@ -141,7 +152,7 @@ def _for_torch(source: Source, pt2: str | None) -> Any:
 
 
 def _for_onnx(source: Source) -> str | bytes | None:
-    """What ONNX Runtime runs; None for a model of another kind."""
+    """The model for ONNX Runtime; None for a model of another kind."""
     if isinstance(source.model, str):
         return source.model if Path(source.model).suffix.lower() == ".onnx" else None
     is_onnx = type(source.model).__module__.partition(".")[0] == "onnx"
@@ -171,11 +182,15 @@ def _onnx_inputs(path: str) -> list[str]:
 
 
 def _differences(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The largest absolute difference of any output from Tilewright's, by engine; also each engine's warm-up."""
+    """The largest absolute difference of any output from Tilewright's, by engine. It also warms each engine
+    up.
+    """
     results = {}
     for name, call in calls.items():
         outputs = call()
-        results[name] = [np.asarray(o) for o in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
+        results[name] = [
+            np.asarray(o) for o in (outputs if isinstance(outputs, tuple | list) else (outputs,))
+        ]
     own = results.pop("tilewright")
     return {
         name: max(
@@ -189,7 +204,8 @@ def _differences(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 def interleaved(
     calls: dict[str, Callable[[], Any]], seconds: float, progress: Callable[..., None] = lambda *_: None
 ) -> dict[str, list[float]]:
-    """Seconds of single calls. The engines take turns of several calls until `seconds` have passed, at least 3 turns each.
+    """Seconds of single calls. The engines take turns of several calls until `seconds` have passed, at least
+    3 turns each.
 
     The first call of a turn is not counted: it wakes the engine's threads and refills the caches.
     """
@@ -203,7 +219,9 @@ def interleaved(
     begin = time.perf_counter()
     turns = 0
     while turns < 3 or time.perf_counter() - begin < seconds:
-        progress("measuring", min(int((time.perf_counter() - begin) * 10), int(seconds * 10)), int(seconds * 10))
+        progress(
+            "measuring", min(int((time.perf_counter() - begin) * 10), int(seconds * 10)), int(seconds * 10)
+        )
         for name, call in calls.items():
             time.sleep(_PAUSE)
             call()
@@ -246,8 +264,8 @@ def _result(
 
 
 def _roofline(library: Any, inputs: dict[str, np.ndarray], threads: int, seconds: float) -> dict[str, float]:
-    """Floor time of all kernels together and the measured time's share of it."""
-    from tilewright.machine import machine
+    """The roofline's time of all kernels together, and its share of the measured time."""
+    from tilewright.tools.roofline import machine
 
     rows = library.profile(*inputs.values())
     here = machine(threads)
@@ -283,7 +301,8 @@ def _show(result: dict[str, Any]) -> None:
     roof = result["roofline"]
     out.print(
         f"{result['threads']} threads; floor {roof['floor_ms']:.3f} ms "
-        f"({roof['gflop']:.2f} GFLOP at {roof['peak_gflops']:.0f} GFLOP/s, {roof['bandwidth_gbs']:.0f} GB/s), "
+        f"({roof['gflop']:.2f} GFLOP at {roof['peak_gflops']:.0f} GFLOP/s, {roof['bandwidth_gbs']:.0f} "
+        "GB/s), "
         f"reached {roof['share']:.0%} of the roofline",
         highlight=False,
     )

@@ -1,4 +1,4 @@
-"""What several commands share: options, reading models and inputs, progress, printing."""
+"""Parts that several commands share: options, reading models and inputs, progress, printing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -20,19 +20,23 @@ from rich.text import Text
 
 from tilewright.artifact.kinds import SUFFIXES, check_suffix, suffix_of
 
+if TYPE_CHECKING:
+    from tilewright.runtime.model import CompiledModel
+
 ARTIFACT_SUFFIXES = tuple(SUFFIXES)
-MODEL_SUFFIXES = (".onnx", ".pt2")
 
 ProgressFunction = Callable[..., None]
 
 
 def console() -> Console:
-    """Where results go: stdout, unwrapped when it is no terminal."""
+    """The console for results: stdout, without wrapping where it is not a terminal."""
     return Console(emoji=False) if sys.stdout.isatty() else Console(width=160, emoji=False)
 
 
 class Dims(click.ParamType):
-    """`NAME:dim,dim,...` with one entry per dimension of the input; an empty entry leaves the dimension as it is."""
+    """`NAME:dim,dim,...` with one entry for each dimension of the input; an empty entry leaves the dimension
+    as it is.
+    """
 
     name = "INPUT:DIM,DIM,..."
 
@@ -62,7 +66,9 @@ class Assignment(click.ParamType):
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that may compile: --target, --dims, --threads, --precision, --import, --no-cache."""
+    """Add the options of every command that may compile: --target, --dims, --threads, --precision, --import,
+    --no-cache.
+    """
     for decorate in (
         click.option(
             "--no-cache",
@@ -78,7 +84,8 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             expose_value=False,
             is_eager=True,
             callback=_import,
-            help="A module or file of Python to import first, such as one with operators of your own. May be repeated.",
+            help="A module or file of Python to import first, such as one with operators of your own. May "
+            "be repeated.",
         ),
         click.option("--precision", help="Factors of contractions instead of the model's own: bf16, f16."),
         click.option("--threads", type=click.IntRange(min=1), help="Threads to run on (default: all cores)."),
@@ -88,7 +95,9 @@ def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             help='Dynamic dimensions and their bounds, e.g. "input_ids:batch<=8,seq<=512". May be repeated.',
         ),
-        click.option("--target", default="cpu", show_default=True, help="cpu, cpu:x86-64-v3, wasm32, webgpu, ..."),
+        click.option(
+            "--target", default="cpu", show_default=True, help="cpu, cpu:x86-64-v3, wasm32, webgpu, ..."
+        ),
     ):
         command = decorate(command)
     return command
@@ -99,7 +108,7 @@ def _remember_cache(context: click.Context, _: click.Parameter, unwanted: bool) 
 
 
 def cache_wanted() -> bool:
-    """Whether the command that runs may use the cache of compiled models."""
+    """Whether the running command may use the cache of compiled models."""
     return not click.get_current_context().meta.get(_NO_CACHE, False)
 
 
@@ -114,25 +123,32 @@ _NO_CACHE = f"{__name__}.no_cache"
 
 
 def _python_module(name: str) -> Any:
-    """The module of a name, or of a file of Python. Raises CompileError: it cannot be imported; the message says why."""
+    """Import a module by name, or a file of Python.
+
+    Raises:
+        CompileError: The import fails; the message says why.
+    """
     from tilewright.errors import CompileError
-    from tilewright.reduction import import_module
+    from tilewright.tools.minimize import import_module
 
     try:
         return import_module(name)
-    except Exception as error:  # whatever it does when it is imported
+    except Exception as error:  # the module's code may raise anything
         raise CompileError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def imported() -> tuple[str, ...]:
-    """What the running command's --import named."""
-    return click.get_current_context().meta.get(_IMPORTS, ())  # type: ignore[no-any-return]
+    """The modules and files that the running command's --import named."""
+    names: tuple[str, ...] = click.get_current_context().meta.get(_IMPORTS, ())
+    return names
 
 
 def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that runs a model: --function, --input, --dim, --seed."""
+    """Add the options of every command that runs a model: --function, --input, --dim, --seed."""
     for decorate in (
-        click.option("--function", default="main", show_default=True, help="Which function of a library of several."),
+        click.option(
+            "--function", default="main", show_default=True, help="Which function of a library of several."
+        ),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs."),
         click.option(
             "--dim",
@@ -154,14 +170,16 @@ def input_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_artifact(path: str) -> bool:
-    """Whether a path names an artifact rather than a model; decided by its suffix."""
+    """Whether a path has the suffix of an artifact."""
     return suffix_of(path) in ARTIFACT_SUFFIXES
 
 
 def check_output(path: str, target: str) -> None:
-    """Refuse, before anything is compiled, a file that cannot be written or whose name is not one of the target's artifacts."""
+    """Check, before anything is compiled, that the output can be written and has a suffix of the target's
+    artifacts.
+    """
     from tilewright.errors import ArtifactError
-    from tilewright.targets.base import resolve
+    from tilewright.targets.registry import resolve
 
     try:
         check_suffix(path, resolve(target).suffixes, f"target {target}")
@@ -182,27 +200,32 @@ def dims_argument(dims: tuple[tuple[str, dict[int, str]], ...]) -> dict[str, dic
 
 
 def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
-    """What ``MODULE:NAME`` or ``FILE.py:NAME`` names in Python, and example inputs; None for anything else.
+    """The object and example inputs for ``MODULE:NAME`` or ``FILE.py:NAME``; None for any other text.
 
-    NAME is a model, or a function without parameters that returns one, alone or with a tuple of example inputs.
+    NAME is a model, or a function without parameters that returns one, alone or with a tuple of example
+    inputs.
     """
     import inspect
 
     from tilewright.errors import CompileError, TilewrightError
 
     where, colon, name = text.rpartition(":")
-    if not colon or Path(text).exists() or not (where.endswith(".py") or where.replace(".", "_").isidentifier()):
+    if (
+        not colon
+        or Path(text).exists()
+        or not (where.endswith(".py") or where.replace(".", "_").isidentifier())
+    ):
         return None
-    found = _python_module(where)
-    if not hasattr(found, name):
+    module = _python_module(where)
+    if not hasattr(module, name):
         raise CompileError(f"{where} has no {name!r}")
-    model = getattr(found, name)
+    model = getattr(module, name)
     if inspect.isfunction(model) and not inspect.signature(model).parameters:
         try:
             model = model()
         except TilewrightError:
             raise
-        except Exception as error:  # whatever the user's function does
+        except Exception as error:  # the user's function may raise anything
             raise CompileError(f"{text}() failed: {type(error).__name__}: {error}") from error
     pair = isinstance(model, tuple) and len(model) == 2 and isinstance(model[1], tuple)
     return model if pair else (model, ())
@@ -210,19 +233,21 @@ def named_model(text: str) -> tuple[Any, tuple[Any, ...]] | None:
 
 @dataclass(frozen=True)
 class Source:
-    """A model as a command names it: a path or an object of Python, and the example inputs that came with it."""
+    """A model as a command names it: a path or a Python object, and its example inputs."""
 
     text: str
     model: Any
     args: tuple[Any, ...] | None = None
     python: str | None = None
-    """The module or file of Python that it is from."""
+    """The Python module or file that defines it."""
 
 
 def source_of(text: str) -> Source:
-    """The model that ``FILE``, ``FILE.py:NAME`` or ``MODULE:NAME`` names.
+    """The model for ``FILE``, ``FILE.py:NAME`` or ``MODULE:NAME``.
 
-    Raises click.ClickException: there is no such file; CompileError: Python cannot import it.
+    Raises:
+        click.ClickException: There is no such file.
+        CompileError: Python cannot import it.
     """
     named = named_model(text)
     if named is not None:
@@ -231,21 +256,26 @@ def source_of(text: str) -> Source:
     return Source(text, text)
 
 
-def obtain(
-    model: str | Source, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None
-) -> Any:
-    """The compiled model at a path: an artifact is loaded, anything else is compiled, with its progress shown."""
+def compile_source(
+    source: Source,
+    target: str,
+    dims: tuple[Any, ...],
+    threads: int | None,
+    precision: str | None,
+    *,
+    finish: Callable[[Any, ProgressFunction], None] | None = None,
+    **options: Any,
+) -> CompiledModel:
+    """Compile a model and show the progress.
+
+    `target`, `dims`, `threads` and `precision` are the command's options of these names, `options` other
+    options of `tilewright.compile`. `finish` does more work on the library while the progress is shown.
+    """
     import tilewright as tw
 
-    if isinstance(model, str) and is_artifact(model):
-        if dims:
-            raise click.UsageError("--dims is for compiling; an artifact's dimensions are fixed")
-        if precision:
-            raise click.UsageError("--precision is for compiling; an artifact's precision is fixed")
-        return tw.load(model, threads=threads)
-    source = source_of(model) if isinstance(model, str) else model
+    options = {"cache": cache_wanted(), **options}
     with progress_display() as progress:
-        return tw.compile(
+        library = tw.compile(
             source.model,
             source.args,
             target=target,
@@ -253,8 +283,29 @@ def obtain(
             dims=dims_argument(dims),
             threads=threads,
             progress=progress,
-            cache=cache_wanted(),
+            **options,
         )
+        if finish is not None:
+            finish(library, progress)
+    return library
+
+
+def obtain(
+    model: str | Source, target: str, dims: tuple[Any, ...], threads: int | None, precision: str | None = None
+) -> CompiledModel:
+    """The compiled model at a path. An artifact is loaded; any other model is compiled, with its progress
+    shown.
+    """
+    import tilewright as tw
+
+    if not isinstance(model, str) or not is_artifact(model):
+        source = source_of(model) if isinstance(model, str) else model
+        return compile_source(source, target, dims, threads, precision)
+    if dims:
+        raise click.UsageError("--dims is for compiling; an artifact's dimensions are fixed")
+    if precision:
+        raise click.UsageError("--precision is for compiling; an artifact's precision is fixed")
+    return tw.load(model, threads=threads)
 
 
 def require_file(path: str) -> None:
@@ -266,18 +317,21 @@ def require_file(path: str) -> None:
 
 
 def function_of(library: Any, name: str) -> Any:
-    """A function of a library by name; raises click.UsageError if it has none such."""
+    """A function of a library by name. Raises click.UsageError: it has no such function."""
     if name not in library.functions:
         raise click.UsageError(f"no function '{name}': give --function one of {', '.join(library.functions)}")
     return library.functions[name]
 
 
 def gather_inputs(
-    metadata: Mapping[str, Any], files: tuple[tuple[str, str], ...], sizes: tuple[tuple[str, int], ...], seed: int
+    metadata: Mapping[str, Any],
+    files: tuple[tuple[str, str], ...],
+    sizes: tuple[tuple[str, int], ...],
+    seed: int,
 ) -> dict[str, np.ndarray]:
-    """The inputs from --input files; those not given are random, of the --dim sizes or the sizes the files imply."""
+    """The inputs from --input files. The others are random, with the sizes of --dim or of the files."""
+    from tilewright.driver.random_inputs import default_sizes, random_inputs
     from tilewright.errors import ShapeError
-    from tilewright.samples import default_sizes, random_inputs
 
     entries = {entry["name"]: entry for entry in metadata["inputs"]}
     given = {name: _read_array(path) for name, path in (_with_equals(file, entries) for file in files)}
@@ -296,7 +350,7 @@ def gather_inputs(
 
 
 def _with_equals(file: tuple[str, str], names: Collection[str]) -> tuple[str, str]:
-    """An --input whose name has signs of equality itself."""
+    """Split an --input whose name contains "="."""
     parts = "=".join(file).split("=")
     splits = [("=".join(parts[:k]), "=".join(parts[k:])) for k in range(1, len(parts))]
     return next((split for split in splits if split[0] in names), file)
@@ -315,9 +369,10 @@ def _read_array(path: str) -> np.ndarray:
 
 @contextmanager
 def progress_display() -> Iterator[ProgressFunction]:
-    """A function `progress(stage, done=0, total=0)` that shows on stderr what is going on.
+    """A function `progress(stage, done=0, total=0)` that shows the progress on stderr.
 
-    A terminal gets a bar that vanishes at the end; anything else one line per stage that took more than two seconds.
+    A terminal shows a bar that is removed at the end; any other output gets one line for each stage of more
+    than two seconds.
     """
     if not sys.stderr.isatty():
         begin, current = time.perf_counter(), [""]
@@ -333,7 +388,12 @@ def progress_display() -> Iterator[ProgressFunction]:
         yield lines
         lines("")
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, count="")
 
@@ -350,7 +410,7 @@ def shape_text(shape: Any) -> str:
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """Add a row of plain text: brackets in names and shapes are no markup."""
+    """Add a row of plain text: brackets in names and shapes are not markup."""
     table.add_row(*(Text(cell) for cell in cells))
 
 
@@ -363,7 +423,9 @@ def number(value: float, unit: str) -> str:
 
 
 def write_json(result: Any, path: str | None) -> bool:
-    """Write a result to a file too, if one is named; whether it is to be shown as well, which it is not if JSON goes to stdout ('-')."""
+    """Write a result to a file, if `path` names one. Returns whether to show it as text as well: not if the
+    JSON goes to stdout ('-').
+    """
     text = json.dumps(result, indent=2)
     if path == "-":
         click.echo(text)

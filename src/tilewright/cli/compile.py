@@ -1,27 +1,32 @@
-"""`tilewright compile MODEL -o OUT`: a model in, an artifact out."""
+"""`tilewright compile MODEL -o OUT`: compile a model to an artifact."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.table import Table
 
-from tilewright.opt_levels import DEFAULT, LEVELS
+from tilewright.driver.opt_levels import DEFAULT, LEVELS
 
 from .common import (
     ARTIFACT_SUFFIXES,
+    add_row,
     cache_wanted,
     check_output,
     compile_options,
+    compile_source,
     console,
-    dims_argument,
     is_artifact,
     number,
     progress_display,
     source_of,
 )
+
+if TYPE_CHECKING:
+    from tilewright.driver.report import Report
 
 
 @click.command("compile")
@@ -32,16 +37,38 @@ from .common import (
     "--weights",
     type=click.Choice(["inside", "beside"]),
     default="inside",
-    help="In the artifact, or in a file beside it.",
+    show_default=True,
+    help="Write the weights into the artifact, or to a file beside it.",
 )
 @click.option(
-    "--prefix", help="What functions in C begin with in place of tw, for programs linked with several models."
+    "--prefix", help="Prefix of the functions in C, in place of tw, for programs linked with several models."
 )
 @click.option(
-    "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
+    "--opt",
+    type=click.Choice(list(LEVELS)),
+    default=DEFAULT,
+    show_default=True,
+    help="Optimization level.",
 )
-@click.option("--no-checks", is_flag=True, help="Trust that indices are in range and integer divisors not zero.")
+@click.option(
+    "--no-checks",
+    is_flag=True,
+    help="Compare neither indices with their dimensions nor integer divisors with zero.",
+)
 @click.option("--verify", is_flag=True, help="Compare with the model in its own framework on random inputs.")
+@click.option(
+    "--passes",
+    "show_passes",
+    is_flag=True,
+    help="List the passes that ran, with their times. Ignores the cache.",
+)
+@click.option("--disable", metavar="PASS", multiple=True, help="Leave out a pass. May be repeated.")
+@click.option("--dump", metavar="FOLDER", help="Write the module after each pass to files in this folder.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Interpret the module before and after each pass; name the first that changes results.",
+)
 def command(
     model: str,
     output: str,
@@ -54,10 +81,15 @@ def command(
     opt: str,
     no_checks: bool,
     verify: bool,
+    show_passes: bool,
+    disable: tuple[str, ...],
+    dump: str | None,
+    check: bool,
 ) -> int:
     """Compile MODEL to an artifact.
 
-    MODEL is a file (.onnx, .pt2, .mlir), or MODULE:NAME or FILE.py:NAME: a model in Python, or a function that returns one with a tuple of example inputs.
+    MODEL is a file (.onnx, .pt2, .mlir, .tw), or MODULE:NAME or FILE.py:NAME: a model in Python, or a
+    function that returns one with a tuple of example inputs.
     """
     import tilewright as tw
 
@@ -65,38 +97,61 @@ def command(
         raise click.UsageError(f"{model} is an artifact already; compile takes a model")
     source = source_of(model)
     check_output(output, target)
-    begin = time.perf_counter()
-    with progress_display() as progress:
-        library = tw.compile(
-            source.model,
-            source.args,
-            target=target,
-            precision=precision,
-            dims=dims_argument(dims),
-            threads=threads,
-            progress=progress,
-            opt=opt,
-            cache=cache_wanted(),
-            checks=not no_checks,
-        )
+
+    def save(library: Any, progress: Any) -> None:
         progress("writing")
         library.save(output, weights=weights, prefix=prefix)
+
+    begin = time.perf_counter()
+    library = compile_source(
+        source,
+        target,
+        dims,
+        threads,
+        precision,
+        finish=save,
+        opt=opt,
+        checks=not no_checks,
+        cache=cache_wanted() and not show_passes,
+        disable=disable,
+        dump=dump,
+        check=check,
+    )
     seconds = time.perf_counter() - begin
     out = console()
     kernels = len(library.metadata.get("kernels", []))
     size = number(Path(output).stat().st_size, "B")
     out.print(f"{output}: {size}, {kernels} kernels, compiled in {seconds:.1f} s", highlight=False)
-    lines = [*(library.report.opt_lines() if opt != DEFAULT else []), *library.report.precision_lines()]
-    if library.report.uncached:
-        lines.append(f"not looked for in the cache: {library.report.uncached}")
+    report: Report = library.report
+    lines = [*(report.opt_lines() if opt != DEFAULT and not show_passes else []), *report.precision_lines()]
+    if report.uncached:
+        lines.append(f"not looked for in the cache: {report.uncached}")
     if lines:
         out.print("\n".join(lines), highlight=False, markup=False)
+    if show_passes:
+        out.print(passes_table(report))
     if not verify:
         return 0
-    from tilewright.verify import verify as compare
+    from tilewright.tools.verify import verify as compare
 
-    # What was written is what is compared.
+    # The written file is compared, not the library in memory.
     with progress_display() as progress:
-        report = compare(tw.load(output), source.model, source.args, progress=progress)
-    out.print(report.text(), highlight=False, markup=False)
-    return 0 if report.passed else 1
+        comparison = compare(tw.load(output), source.model, source.args, progress=progress)
+    out.print(comparison.text(), highlight=False, markup=False)
+    return 0 if comparison.passed else 1
+
+
+def passes_table(report: Report) -> Table:
+    """The passes in the order in which each ran first, with level and time; then the passes left out."""
+    from tilewright.passes.registry import all_passes
+
+    levels: dict[str, str] = {}
+    for info in all_passes():
+        levels.setdefault(info.name, info.level)
+    table = Table("pass", "level", box=None)
+    table.add_column("ms", justify="right")
+    for name in report.passes:
+        add_row(table, name, levels.get(name, ""), f"{report.pass_seconds.get(name, 0.0) * 1e3:.1f}")
+    for name in report.left_out:
+        add_row(table, name, levels.get(name, ""), "left out")
+    return table

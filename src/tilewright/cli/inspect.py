@@ -1,4 +1,4 @@
-"""`tilewright inspect MODEL`: what an artifact says about itself, or the IR of a model at a level."""
+"""`tilewright inspect MODEL`: an artifact's metadata, or the IR of a model at a level."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import click
 from rich.table import Table
 
+from tilewright.driver.random_inputs import symbol_bounds
 from tilewright.errors import ArtifactError
 from tilewright.runtime.expressions import evaluate
-from tilewright.samples import symbol_bounds
 
 from .common import add_row, compile_options, console, is_artifact, number, obtain, require_file, shape_text
 
@@ -20,7 +20,11 @@ from .common import add_row, compile_options, console, is_artifact, number, obta
 @click.command("inspect")
 @click.argument("model")
 @compile_options
-@click.option("--ir", "level", help="Print the IR of this level: graph, tensor, loop, llvm (or wgsl), asm.")
+@click.option(
+    "--ir",
+    "level",
+    help="Print the IR of this level: graph, tensor, loop, host, the code of the target (llvm, wgsl), asm.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole metadata as JSON.")
 def command(
     model: str,
@@ -31,7 +35,9 @@ def command(
     level: str | None,
     as_json: bool,
 ) -> None:
-    """Show inputs, outputs, kernels and memory of MODEL (an artifact, or a model that is compiled first: a file, FILE.py:NAME or MODULE:NAME)."""
+    """Show inputs, outputs, kernels and memory of MODEL: an artifact, or a model that is compiled first (a
+    file, FILE.py:NAME or MODULE:NAME).
+    """
     if level and is_artifact(model):
         raise click.UsageError("an artifact holds no IR: give --ir the model that it was compiled from")
     metadata = metadata_of(model) if is_artifact(model) and not (dims or precision) else None
@@ -53,7 +59,9 @@ def command(
 
 
 def metadata_of(path: str) -> dict[str, Any] | None:
-    """What an artifact says of itself, also one for another machine; None where only the loaded artifact tells."""
+    """An artifact's metadata, read without loading it, so it may be for another machine; None where they
+    cannot be read so.
+    """
     from tilewright.artifact.trailer import read_metadata, verify_file
 
     require_file(path)
@@ -88,7 +96,13 @@ def _show(metadata: dict[str, Any]) -> None:
         if isinstance(section, dict):
             out.print(f"\n{key}", style="bold")
             for name, entry in section.items():
-                shown = entry if not isinstance(entry, list) else f"{len(entry)} entries" if len(entry) > 40 else entry
+                shown = (
+                    entry
+                    if not isinstance(entry, list)
+                    else f"{len(entry)} entries"
+                    if len(entry) > 40
+                    else entry
+                )
                 out.print(f"  {name.replace('_', ' ')}: {shown}", highlight=False, markup=False)
     if metadata.get("parameters"):
         _show_parameters(metadata["parameters"])
@@ -100,12 +114,21 @@ def _show(metadata: dict[str, Any]) -> None:
             table.add_column(
                 column, justify="right" if column in ("launches", "bytes", "flop") else "left", no_wrap=True
             )
-        bounds = {s: b for entry in (metadata, *(functions or {}).values()) for s, b in symbol_bounds(entry).items()}
+        bounds = {
+            s: b for entry in (metadata, *(functions or {}).values()) for s, b in symbol_bounds(entry).items()
+        }
         largest = {name: high for name, (_, high) in bounds.items() if high is not None}
         for kernel in kernels:
             costs = (_cost(kernel.get(key), largest, unit) for key, unit in (("bytes", "B"), ("flops", "")))
             operators = ", ".join(kernel.get("operators", ()))
-            add_row(table, kernel["name"], kernel.get("kind", ""), str(kernel.get("launches", "")), *costs, operators)
+            add_row(
+                table,
+                kernel["name"],
+                kernel.get("kind", ""),
+                str(kernel.get("launches", "")),
+                *costs,
+                operators,
+            )
         out.print(table)
         out.print("bytes and flop: of one launch at the largest sizes", highlight=False)
 
@@ -124,7 +147,8 @@ def _show_language_model(metadata: dict[str, Any]) -> None:
 
 
 def _show_parameters(parameters: list[dict[str, Any]]) -> None:
-    """A table in which parameters that differ in numbers of their names alone (those of equal layers) share a line."""
+    """Show parameters in a table. Parameters that differ only in numbers in their names (equal layers) share
+    a line."""
     alike: dict[tuple[str, ...], int] = {}
     for entry in parameters:
         names = ", ".join(re.sub(r"\b\d+\b", "*", of["name"]) for of in entry["of"])
@@ -153,7 +177,7 @@ def _show_interface(metadata: dict[str, Any]) -> None:
 
 
 def _cost(formula: Any, largest: dict[str, int], unit: str) -> str:
-    """A kernel's cost at the largest sizes; empty when it has no bound."""
+    """A kernel's cost at the largest sizes; empty where a size has no bound."""
     try:
         return number(evaluate(formula, largest), unit)
     except (ArtifactError, TypeError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tilewright.opt_levels import DEFAULT, LEVELS
+from tilewright.driver.opt_levels import DEFAULT, LEVELS
 
 from . import llm_bench, llm_chat, llm_perplexity, llm_serve
 from .common import check_output, console, number, progress_display
@@ -42,19 +42,23 @@ class Size(click.ParamType):
     "--quantization",
     required=True,
     metavar="NAME",
-    help="How matrices are kept: none, f32, bf16, f16, int8, int4_g32, int4_g64, int4_g128, the same with _asym, int3_g..., fp8_e4m3.",
+    help="How matrices are kept: none, f32, bf16, f16, int8, int4_g32, int4_g64, int4_g128, the same with "
+    "_asym, int3_g..., fp8_e4m3.",
 )
 @click.option(
     "--embedding-quantization",
     metavar="NAME",
     help="How the embedding is kept (default: int8 if --quantization has fewer bits, else the same).",
 )
-@click.option("--head-quantization", metavar="NAME", help="How the head is kept (default: like the embedding).")
+@click.option(
+    "--head-quantization", metavar="NAME", help="How the head is kept (default: like the embedding)."
+)
 @click.option("--shard-size", type=Size(), default="2GB", show_default=True, help="Most bytes of a shard.")
 @click.option(
     "--calibration",
     type=click.Path(dir_okay=False),
-    help="Text that is like what the model will see, or statistics of activations (.safetensors): for activation-aware scaling.",
+    help="Text that is like what the model will see, or statistics of activations (.safetensors): for "
+    "activation-aware scaling.",
 )
 @click.option(
     "--perplexity",
@@ -75,7 +79,7 @@ def convert_command(
 ) -> None:
     """Convert and quantize the weights of SOURCE: a Hugging Face folder, a GGUF file, or a converted folder.
 
-    Interrupted, the same command goes on where it stopped.
+    After an interruption the same command continues where it stopped.
     """
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
@@ -84,11 +88,17 @@ def convert_command(
     with progress_display() as progress:
         checkpoint = calibrated(before, calibration, how, progress) if calibration else before
         folder = convert(checkpoint, output, how, progress=progress)
-        rows = _perplexities({"as it comes": before, quantization: folder}, held_out, progress) if held_out else {}
+        rows = (
+            _perplexities({"as it comes": before, quantization: folder}, held_out, progress)
+            if held_out
+            else {}
+        )
     out = console()
     size = sum(path.stat().st_size for path in folder.sources)
     shards = f"{len(folder.sources)} shard{'s' if len(folder.sources) != 1 else ''}"
-    out.print(f"{output}: {len(folder)} tensors, {number(size, 'B')} in {shards}", highlight=False, markup=False)
+    out.print(
+        f"{output}: {len(folder)} tensors, {number(size, 'B')} in {shards}", highlight=False, markup=False
+    )
     if rows:
         llm_perplexity.show(rows)
     sys.stdout.flush()
@@ -107,9 +117,13 @@ def _perplexities(checkpoints: Any, text: str, progress: Any) -> dict[str, llm_p
 
 @command.command("compile")
 @click.argument("model", type=click.Path(exists=True))
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write: model.so.")
 @click.option(
-    "--quantization", metavar="NAME", help="Quantize first, as `llm convert` does, into a folder beside the library."
+    "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write: model.so."
+)
+@click.option(
+    "--quantization",
+    metavar="NAME",
+    help="Quantize first, as `llm convert` does, into a folder beside the library.",
 )
 @click.option(
     "--context-window-size",
@@ -126,7 +140,11 @@ def _perplexities(checkpoints: Any, text: str, progress: Any) -> dict[str, llm_p
     help="Most tokens of a prompt in one call.",
 )
 @click.option(
-    "--max-batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Most sequences in one call."
+    "--max-batch-size",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Most sequences in one call.",
 )
 @click.option(
     "--kv-cache",
@@ -138,21 +156,43 @@ def _perplexities(checkpoints: Any, text: str, progress: Any) -> dict[str, llm_p
 @precision_option
 @click.option("--target", default="cpu", show_default=True, help="What to compile for.")
 @click.option(
-    "--opt", type=click.Choice(list(LEVELS)), default=DEFAULT, show_default=True, help="Level of optimization."
+    "--opt",
+    type=click.Choice(list(LEVELS)),
+    default=DEFAULT,
+    show_default=True,
+    help="Level of optimization.",
 )
-@click.option("--no-memory-check", is_flag=True, help="Compile a library that needs more memory than this machine has.")
+@click.option(
+    "--no-memory-check", is_flag=True, help="Compile a library that needs more memory than this machine has."
+)
 def compile_command(
-    model: str, output: str, quantization: str | None, context_window_size: int, prefill_chunk_size: int, max_batch_size: int, kv_cache: int | None,
-    kv_dtype: str, precision: str | None, target: str, opt: str, no_memory_check: bool,
-) -> None:  # fmt: skip
-    """Compile the model library of MODEL: a folder of `llm convert`, a Hugging Face folder, or a GGUF file.
+    model: str,
+    output: str,
+    quantization: str | None,
+    context_window_size: int,
+    prefill_chunk_size: int,
+    max_batch_size: int,
+    kv_cache: int | None,
+    kv_dtype: str,
+    precision: str | None,
+    target: str,
+    opt: str,
+    no_memory_check: bool,
+) -> None:
+    """Compile the model library of MODEL: a folder from `llm convert`, a Hugging Face folder, or a GGUF file.
 
-    Beside the library go its weights (model.weights) and its tokenizer (model.tokenizer).
+    The weights (model.weights) and the tokenizer (model.tokenizer) are written beside the library.
     """
     from pathlib import Path
 
     from tilewright.errors import CompileError
-    from tilewright.llm.library import LibraryOptions, compile_library, missing_files, page_bytes, save_library
+    from tilewright.llm.library import (
+        LibraryOptions,
+        compile_library,
+        missing_files,
+        page_bytes,
+        save_library,
+    )
     from tilewright.llm.memory import MemoryEstimate, must_fit, planned
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
 
@@ -176,7 +216,10 @@ def compile_command(
             warnings.warn(line, stacklevel=2)
         if quantization is not None:
             checkpoint = convert(
-                checkpoint, Path(output).with_suffix(".converted"), Conversion(quantization), progress=progress
+                checkpoint,
+                Path(output).with_suffix(".converted"),
+                Conversion(quantization),
+                progress=progress,
             )
         pages = None
         if kv_cache is not None:
@@ -192,7 +235,9 @@ def compile_command(
             precision=precision,
             pages=pages,
         )
-        library = compile_library(checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate)
+        library = compile_library(
+            checkpoint, options, target=target, opt=opt, progress=progress, estimate=estimate
+        )
         progress("writing")
         path = save_library(library, checkpoint, output)
     show("memory", planned(library.metadata))

@@ -1,4 +1,6 @@
-"""`tilewright llm bench`: how fast a compiled model, or any OpenAI-compatible server, answers one user and many."""
+"""`tilewright llm bench`: the speed at which a compiled model, or any OpenAI-compatible server, answers one
+user and many.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,16 @@ _PERCENTILES = (50, 90, 99)
 
 @dataclass
 class Sample:
-    """One answer: when it was asked for, and when its tokens came (several at once have one time). Times in seconds."""
+    """One answer: the time of the request and the arrival times of its tokens, in seconds. Tokens that arrive
+    together have one time.
+    """
 
     begin: float
     prompt_tokens: int = 0
     arrivals: list[tuple[float, int]] = field(default_factory=list)
-    """(time, how many tokens)."""
+    """Pairs (time, number of tokens)."""
     tokens: int = 0
-    """How many came; a server says so at the end."""
+    """The number of tokens, which a server reports at the end."""
     end: float = 0.0
     error: str | None = None
 
@@ -42,13 +46,15 @@ class Sample:
         return self.arrivals[0][0] - self.begin
 
     def gaps(self) -> list[float]:
-        """Seconds between tokens; of those that come together each took its share."""
+        """Seconds between tokens. Tokens that arrive together share the time equally."""
         pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
         return [(b - a) / count for (a, _), (b, count) in pairs for _ in range(count)]
 
 
 Ask = Callable[[int, int, random.Random], Awaitable[Sample]]
-"""Answers a new prompt of so many tokens with so many tokens."""
+"""Called with a prompt's length, the answer's length (both in tokens) and a source of random numbers; makes
+one request with a new prompt.
+"""
 
 
 class _Counts(click.ParamType):
@@ -67,13 +73,16 @@ class _Counts(click.ParamType):
 @click.command("bench")
 @click.argument("library", type=click.Path(exists=True), required=False)
 @click.option(
-    "--url", help="A server to measure in place of LIBRARY, e.g. http://127.0.0.1:8000/v1; its key is OPENAI_API_KEY."
+    "--url",
+    help="A server to measure in place of LIBRARY, e.g. http://127.0.0.1:8000/v1; its key is OPENAI_API_KEY.",
 )
 @click.option("--model", help="What the server calls the model (default: the first that it has).")
 @click.option(
     "--prompt-tokens", "prompts", type=_Counts(), default="128", show_default=True, help="Lengths of prompts."
 )
-@click.option("--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Length of answers.")
+@click.option(
+    "--tokens", type=click.IntRange(min=2), default=64, show_default=True, help="Length of answers."
+)
 @click.option("--users", type=_Counts(), default="1,4,16", show_default=True, help="How many ask at a time.")
 @click.option(
     "--requests",
@@ -97,9 +106,10 @@ def command(
     json_path: str | None,
     **options: Any,
 ) -> None:
-    """Measure the model LIBRARY in this process, or the server at --url: random prompts, each another, so that no prefix cache helps.
+    """Measure the model LIBRARY in this process, or the server at --url. Prompts are random and all
+    different, so that a prefix cache has no effect.
 
-    A server is asked for completions that go on behind the text's end (ignore_eos).
+    A server is asked to ignore the end of the text (ignore_eos), so that all answers have the same length.
     """
     if (library is None) == (url is None):
         raise click.UsageError("give either a LIBRARY or --url")
@@ -155,7 +165,9 @@ def _engine_asker(engine: Engine) -> Ask:
     async def ask(prompt_tokens: int, tokens: int, draw: random.Random) -> Sample:
         prompt = [draw.randrange(engine.runner.vocabulary) for _ in range(prompt_tokens)]
         sample = Sample(time.perf_counter(), prompt_tokens)
-        request = Request(prompt=prompt, sampling=SamplingParameters(temperature=0), max_tokens=tokens, ignore_eos=True)
+        request = Request(
+            prompt=prompt, sampling=SamplingParameters(temperature=0), max_tokens=tokens, ignore_eos=True
+        )
         try:
             async for delta in engine.submit(request):
                 if delta.tokens:
@@ -169,7 +181,9 @@ def _engine_asker(engine: Engine) -> Ask:
     return ask
 
 
-async def _of_server(url: str, model: str | None, measure: Measure) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def _of_server(
+    url: str, model: str | None, measure: Measure
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     import httpx
 
     key = os.environ.get("OPENAI_API_KEY")
@@ -178,9 +192,9 @@ async def _of_server(url: str, model: str | None, measure: Measure) -> tuple[lis
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=600, limits=limits) as client:
         try:
             if model is None:
-                found = await client.get("models")
-                found.raise_for_status()
-                model = str(found.json()["data"][0]["id"])
+                response = await client.get("models")
+                response.raise_for_status()
+                model = str(response.json()["data"][0]["id"])
             return await measure(_server_asker(client, model)), {"url": url, "model": model}
         except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
             raise click.ClickException(f"{url}: {error or type(error).__name__}") from None
@@ -190,7 +204,7 @@ def _server_asker(client: Any, model: str) -> Ask:
     import httpx
 
     async def ask(prompt_tokens: int, tokens: int, draw: random.Random) -> Sample:
-        # Numbers below 256 are tokens of every model; what they mean does not matter.
+        # Numbers below 256 are tokens of every model; their meaning does not matter.
         body = {
             "model": model,
             "prompt": [draw.randrange(3, 256) for _ in range(prompt_tokens)],
@@ -204,7 +218,9 @@ def _server_asker(client: Any, model: str) -> Ask:
         try:
             async with client.stream("POST", "completions", json=body) as response:
                 if response.status_code != 200:
-                    sample.error = f"{response.status_code}: {(await response.aread()).decode(errors='replace')[:500]}"
+                    sample.error = (
+                        f"{response.status_code}: {(await response.aread()).decode(errors='replace')[:500]}"
+                    )
                 else:
                     await _read(response.aiter_lines(), sample)
         except httpx.HTTPError as error:
@@ -226,24 +242,26 @@ async def _read(lines: AsyncIterator[str], sample: Sample) -> None:
             sample.arrivals.append((time.perf_counter(), 1))
         if usage := content.get("usage"):
             sample.prompt_tokens, sample.tokens = usage["prompt_tokens"], usage["completion_tokens"]
-    if not sample.tokens:  # a server that gives no account sends a token an event
+    if not sample.tokens:  # a server that reports no numbers sends one token an event
         sample.tokens = len(sample.arrivals)
 
 
 async def _level(ask: Ask, prompt: int, tokens: int, users: int, requests: int, seed: int) -> dict[str, Any]:
-    """Measure `users` that ask at a time."""
+    """Measure requests of `users` at a time."""
 
     async def user(number: int) -> list[Sample]:
         draw = random.Random(f"{seed} {number}")
         return [await ask(prompt, tokens, draw) for _ in range(requests)]
 
     begin = time.perf_counter()
-    samples = [sample for found in await asyncio.gather(*map(user, range(users))) for sample in found]
+    samples = [
+        sample for user_samples in await asyncio.gather(*map(user, range(users))) for sample in user_samples
+    ]
     return summary(samples, users, prompt, time.perf_counter() - begin)
 
 
 def summary(samples: Sequence[Sample], users: int, prompt: int, seconds: float) -> dict[str, Any]:
-    """The figures of one level. Latencies are in milliseconds, rates in tokens a second over all users."""
+    """The figures of one level. Latencies are in milliseconds, rates in tokens/s over all users."""
     good = [sample for sample in samples if sample.error is None and sample.arrivals]
     errors = [sample.error for sample in samples if sample.error is not None]
     first = [sample.first for sample in good]
@@ -272,15 +290,18 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
 
 
 def _roofline(runner: Any, row: dict[str, Any], tokens: int, most: int) -> dict[str, float] | None:
-    """Floor times of a step of decoding, of `most` sequences at most, and of one user's prefill, and their share of the measured ones, where the runner tells what it does.
+    """Roofline times and their share of the measured times: of a decoding step of at most `most` sequences,
+    and of one user's prefill. None where the runner does not describe its work.
 
-    A runner may have `weight_bytes` (read for a token), `cache_bytes` (a function: read of a sequence of so many tokens) and `flops` (for a token). A step of decoding reads the
-    weights once and every user's cached tokens; prefill is bound by arithmetic, of which the peak is that of bf16 products. What is no more than caches may hold takes no time to read.
+    A runner may have `weight_bytes` (read for each token), `cache_bytes` (a function: bytes read of a
+    sequence of so many tokens) and `flops` (for each token). A decoding step reads the weights once and every
+    user's cached tokens. Prefill is bound by arithmetic at the peak of bf16 products. Bytes that fit the
+    caches count as free.
     """
     names = ("weight_bytes", "cache_bytes", "flops")
     if row["inter_token_ms"] is None or not all(hasattr(runner, name) for name in names):
         return None
-    from tilewright.machine import LARGE, machine
+    from tilewright.tools.roofline import LARGE, machine
 
     here = machine()
 
@@ -291,11 +312,11 @@ def _roofline(runner: Any, row: dict[str, Any], tokens: int, most: int) -> dict[
     batch = min(row["users"], most)
     moved = runner.weight_bytes + batch * runner.cache_bytes(row["prompt_tokens"] + tokens // 2)
     decode = milliseconds(moved, batch * runner.flops)
-    found = {"decode_floor_ms": decode, "decode_share": decode / row["inter_token_ms"]["p50"]}
+    figures = {"decode_floor_ms": decode, "decode_share": decode / row["inter_token_ms"]["p50"]}
     if row["users"] == 1:
         prefill = milliseconds(runner.weight_bytes, row["prompt_tokens"] * runner.flops)
-        found |= {"prefill_floor_ms": prefill, "prefill_share": prefill / row["first_token_ms"]["p50"]}
-    return found
+        figures |= {"prefill_floor_ms": prefill, "prefill_share": prefill / row["first_token_ms"]["p50"]}
+    return figures
 
 
 def _show(result: dict[str, Any]) -> None:
@@ -317,14 +338,20 @@ def _show(result: dict[str, Any]) -> None:
     for column in columns:
         table.add_column(column, justify="right")
     for row in result["levels"]:
-        first, inter, roof = (row.get(name) or {} for name in ("first_token_ms", "inter_token_ms", "roofline"))
+        first, inter, roof = (
+            row.get(name) or {} for name in ("first_token_ms", "inter_token_ms", "roofline")
+        )
         add_row(
             table,
             str(row["users"]),
             str(row["prompt_tokens"]),
             f"{row['output_rate']:.1f}",
             "" if row["prefill_rate"] is None else f"{row['prefill_rate']:.0f}",
-            *(f"{figures[p]:.1f}" if p in figures else "" for figures in (first, inter) for p in ("p50", "p99")),
+            *(
+                f"{figures[p]:.1f}" if p in figures else ""
+                for figures in (first, inter)
+                for p in ("p50", "p99")
+            ),
             str(row["errors"]),
             *(f"{roof[name]:.0%}" if name in roof else "" for name in ("decode_share", "prefill_share")),
         )

@@ -46,19 +46,23 @@ class _Chat:
     """Tokens of the chat so far."""
     stats: str = "nothing was said yet"
     errors: int = 0
-    """How often something could not be done."""
+    """The number of messages and commands that failed."""
 
     def reset(self) -> None:
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
         self.held = 0
 
     def error(self, message: str) -> None:
-        """Say what cannot be done, on stderr: a program may read the replies."""
+        """Print an error to stderr, since a program may read the replies from stdout."""
         self.errors += 1
-        Console(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
 
     def reply(self, text: str) -> None:
-        """Answer `text`, printing as it comes. A reply that is stopped is kept as far as it came; what cannot be answered is forgotten."""
+        """Answer `text` and print the reply as it arrives. A reply that is stopped is kept up to that point;
+        a message that cannot be answered is dropped.
+        """
         from tilewright.errors import TilewrightError
 
         self.messages.append({"role": "user", "content": text})
@@ -78,7 +82,9 @@ class _Chat:
         tokenizer = self.engine.tokenizer
         prompt = tokenizer.encode(tokenizer.render(self.messages), special=False)
         begin = time.perf_counter()
-        stream = self.engine.submit(Request(prompt=prompt, sampling=self.sampling, max_tokens=self.max_tokens))
+        stream = self.engine.submit(
+            Request(prompt=prompt, sampling=self.sampling, max_tokens=self.max_tokens)
+        )
         count, first, note = 0, 0.0, ""
         try:
             for delta in stream:
@@ -97,14 +103,17 @@ class _Chat:
         rate = f"{(count - 1) / (end - first):.1f} tokens/s" if count > 1 else "no rate"
         self.stats = (
             f"{len(prompt)} tokens read ({stream.cached_tokens} known already), the first of {count} after "
-            f"{(first or end) - begin:.2f} s, then {rate}; {self.held} of {self.engine.limit} tokens of context used"
+            f"{(first or end) - begin:.2f} s, then {rate}; {self.held} of {self.engine.limit} tokens of "
+            "context used"
         )
 
 
 @click.command("chat")
 @click.argument("library", type=click.Path(exists=True))
 @click.option("--system", help="The system message.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest reply (default: as much as the context holds).")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), help="Longest reply (default: as much as the context holds)."
+)
 @click.option("--seed", type=int, help="Equal seeds give equal replies.")
 @engine_options
 @chat_template_option
@@ -122,18 +131,20 @@ def command(
     chat_template: str | None,
     **sampling: float | None,
 ) -> int:
-    """Chat with the compiled model LIBRARY in the terminal. /help tells what else there is.
+    """Chat with the compiled model LIBRARY in the terminal. /help lists the commands.
 
-    Where messages come from a file or a program, one a line, the exit code is 1 if one of them could not be answered.
+    If messages come from a file or a program, one a line, the exit code is 1 if one of them could not be
+    answered.
     """
-    import_module("jinja2")  # before the model is loaded
+    import_module("jinja2")  # reports a missing package before the model is loaded
     from tilewright.llm.engine.sampling import SamplingParameters
 
     engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft)
     set_chat_template(engine.tokenizer, chat_template)
     if "default" not in engine.tokenizer.chat_templates:
         raise click.ClickException(
-            f"{library}: its model has no chat template: name one by --chat-template FILE, or let it continue texts, by "
+            f"{library}: its model has no chat template: name one by --chat-template FILE, or let it "
+            "continue texts, by "
             "'tilewright llm serve' at /v1/completions"
         )
     chat = _Chat(engine, SamplingParameters(seed=seed, **chosen(**sampling)), max_tokens, system, console())
@@ -150,7 +161,7 @@ def _converse(chat: _Chat) -> None:
     with contextlib.suppress(ImportError):  # editing and history of lines
         import readline
 
-        # The terminal then marks what is pasted, so that its lines are not taken for as many messages.
+        # The terminal then marks pasted text, so that its lines are not read as separate messages.
         readline.parse_and_bind("set enable-bracketed-paste on")
     if sys.stdin.isatty():
         chat.out.print("/help for commands, Ctrl-D to leave", style="dim")
@@ -183,7 +194,9 @@ def _converse(chat: _Chat) -> None:
 
 
 def _read() -> str | None:
-    """A message; None at the end of the input, "" if Ctrl-C was pressed. Raises UnicodeDecodeError: it is no UTF-8."""
+    """A message; None at the end of the input, "" if Ctrl-C was pressed. Raises UnicodeDecodeError: it is not
+    UTF-8.
+    """
     lines: list[str] = []
     try:
         while True:
@@ -199,10 +212,10 @@ def _read() -> str | None:
 
 
 def _line(prompt: str) -> str:
-    """A line; EOFError where there is none."""
+    """A line. Raises EOFError at the end of the input."""
     if sys.stdin.isatty():
         return input(prompt).encode(errors="surrogateescape").decode()
-    line = sys.stdin.buffer.readline()  # in UTF-8, whatever the locale says
+    line = sys.stdin.buffer.readline()  # UTF-8, whatever the locale says
     if not line:
         raise EOFError
     return line.decode().rstrip("\r\n")

@@ -1,4 +1,4 @@
-"""What the `llm` commands share: how they open a compiled model, and read texts."""
+"""Parts that the `llm` commands share: opening a compiled model, reading texts, options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ precision_option = click.option(
 
 
 def read_tokens(path: str, tokenizer: Tokenizer, most: int | None = None) -> Ints:
-    """The tokens of a text file, at most so many. Raises click.ClickException: it is no UTF-8."""
+    """The tokens of a text file, at most `most`. Raises click.ClickException: it is not UTF-8."""
     import numpy as np
 
     try:
@@ -44,8 +44,12 @@ def read_tokens(path: str, tokenizer: Tokenizer, most: int | None = None) -> Int
     return np.asarray(tokenizer.encode(text)[:most], np.int32)
 
 
-def calibrated(checkpoint: Checkpoint, calibration: str, how: Conversion, progress: Callable[..., None]) -> Checkpoint:
-    """A checkpoint scaled for a conversion by the activations that a text gives, or by statistics of them (.safetensors)."""
+def calibrated(
+    checkpoint: Checkpoint, calibration: str, how: Conversion, progress: Callable[..., None]
+) -> Checkpoint:
+    """A checkpoint scaled for a conversion by a text's activations, or by their statistics in a file
+    (.safetensors).
+    """
     from tilewright.llm.calibration import calibrate
     from tilewright.llm.library import tokenizer_of
     from tilewright.llm.weights import read_statistics, rescaled
@@ -53,7 +57,9 @@ def calibrated(checkpoint: Checkpoint, calibration: str, how: Conversion, progre
     if calibration.endswith(".safetensors"):
         statistics = read_statistics(calibration)
     else:
-        statistics = calibrate(checkpoint, read_tokens(calibration, tokenizer_of(checkpoint)), progress=progress)
+        statistics = calibrate(
+            checkpoint, read_tokens(calibration, tokenizer_of(checkpoint)), progress=progress
+        )
     progress("activation-aware scaling")
     return rescaled(checkpoint, statistics, how)
 
@@ -67,8 +73,10 @@ def open_engine(
     draft: str | None,
     **more: Any,
 ) -> Engine:
-    """An engine, not yet started, for the model library at `path`, with the values of `engine_options`; `more` are other options of the engine."""
-    from tilewright.llm.engine.engine import Engine, Options
+    """An engine, not yet started, for the model library at `path`, with the values of `engine_options`.
+    `more` are other options of the engine.
+    """
+    from tilewright.llm.engine.engine import Engine, EngineOptions
     from tilewright.llm.engine.speculative import Speculation
     from tilewright.llm.library import open_library
 
@@ -78,7 +86,9 @@ def open_engine(
     speculation = None
     if speculate is not None:
         speculation = Speculation(None if draft is None else open_library(draft)[0], speculate)
-    options = Options(max_batch=max_batch, chunk=chunk, prefix_cache=prefix_cache, speculation=speculation, **more)
+    options = EngineOptions(
+        max_batch=max_batch, chunk=chunk, prefix_cache=prefix_cache, speculation=speculation, **more
+    )
     return Engine(runner, tokenizer, options)
 
 
@@ -91,7 +101,9 @@ chat_template_option = click.option(
 
 
 def set_chat_template(tokenizer: Tokenizer, path: str | None) -> None:
-    """Take the template in a file, if one is named. Raises click.ClickException: it cannot be read, or is no template."""
+    """Use the template in a file, if one is named. Raises click.ClickException: it cannot be read, or is not
+    a template.
+    """
     if path is None:
         return
     from tilewright.errors import RequestError
@@ -110,10 +122,15 @@ def engine_options(command: Any) -> Any:
     count = click.IntRange(min=1)
     for decorate in (
         click.option(
-            "--max-batch", type=count, help="Most answers at a time (default: what the library was compiled for)."
+            "--max-batch",
+            type=count,
+            help="Most answers at a time (default: what the library was compiled for).",
         ),
         click.option(
-            "--prefill-chunk", "chunk", type=count, help="Most tokens of a prompt in a step (default: the library's)."
+            "--prefill-chunk",
+            "chunk",
+            type=count,
+            help="Most tokens of a prompt in a step (default: the library's).",
         ),
         click.option(
             "--prefix-cache/--no-prefix-cache",
@@ -144,9 +161,13 @@ def sampling_options(command: Any) -> Any:
         click.option("--top-p", type=click.FloatRange(min=0, min_open=True, max=1), help="Nucleus sampling."),
         click.option("--top-k", type=click.IntRange(min=1), help="Choose from so many most probable tokens."),
         click.option(
-            "--min-p", type=click.FloatRange(min=0, max=1), help="Least probability, relative to the best token's."
+            "--min-p",
+            type=click.FloatRange(min=0, max=1),
+            help="Least probability, relative to the best token's.",
         ),
-        click.option("--repetition-penalty", type=click.FloatRange(min=0, min_open=True), help="Above 1: repeat less."),
+        click.option(
+            "--repetition-penalty", type=click.FloatRange(min=0, min_open=True), help="Above 1: repeat less."
+        ),
     ):
         command = decorate(command)
     return command

@@ -1,4 +1,4 @@
-"""`tilewright llm perplexity MODEL`: how well a model predicts a text, in the numerics that it is served in."""
+"""`tilewright llm perplexity MODEL`: a model's perplexity on a text, with the arithmetic that serves it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 KINDS = ("prefill", "decode")
 Row = dict[str, "Perplexity"]
-"""By numerics."""
+"""Perplexities by the kind of arithmetic."""
 
 
 @click.command("perplexity")
 @click.argument("model", type=click.Path(exists=True))
-@click.option("--text", required=True, type=click.Path(exists=True, dir_okay=False), help="What to predict, in UTF-8.")
+@click.option(
+    "--text", required=True, type=click.Path(exists=True, dir_okay=False), help="What to predict, in UTF-8."
+)
 @click.option(
     "--window",
     type=click.IntRange(min=2),
@@ -35,7 +37,9 @@ Row = dict[str, "Perplexity"]
     help="Tokens of a window; less where the model's context is less.",
 )
 @click.option(
-    "--stride", type=click.IntRange(min=1), help="Tokens from a window to the next (default: half the window)."
+    "--stride",
+    type=click.IntRange(min=1),
+    help="Tokens from a window to the next (default: half the window).",
 )
 @click.option("--tokens", type=click.IntRange(min=2), metavar="N", help="Only the text's first N tokens.")
 @click.option(
@@ -56,19 +60,32 @@ Row = dict[str, "Perplexity"]
     type=click.Choice(["both", "prefill", "decode"]),
     default="both",
     show_default=True,
-    help="How quantized products round: as those of prompts (bf16), as those of generated tokens (int8 activations).",
+    help="How quantized products round: as those of prompts (bf16), as those of generated tokens (int8 "
+    "activations).",
 )
 @cache_dtype_option
 @precision_option
 @click.option("--target", default="cpu", show_default=True, help="What to compile for.")
 @click.option("--json", "json_path", help="Write the result to this file too ('-': only JSON, to stdout).")
 def command(
-    model: str, text: str, window: int, stride: int | None, tokens: int | None, quantizations: tuple[str, ...],
-    calibration: str | None, numerics: str, kv_dtype: str, precision: str | None, target: str, json_path: str | None,
-) -> None:  # fmt: skip
-    """Perplexity of MODEL on a text: a folder of `llm convert`, a Hugging Face folder, a GGUF file, or a compiled library.
+    model: str,
+    text: str,
+    window: int,
+    stride: int | None,
+    tokens: int | None,
+    quantizations: tuple[str, ...],
+    calibration: str | None,
+    numerics: str,
+    kv_dtype: str,
+    precision: str | None,
+    target: str,
+    json_path: str | None,
+) -> None:
+    """Perplexity of MODEL on a text: a folder from `llm convert`, a Hugging Face folder, a GGUF file, or a
+    compiled library.
 
-    It is exp(mean negative log-likelihood of a token), in windows that overlap by window - stride tokens, of which each counts those that the one before did not have.
+    Perplexity is exp(mean negative log-likelihood of a token). Windows overlap by window - stride tokens;
+    each counts the tokens that the window before it did not have.
     """
     from tilewright.llm.library import LibraryOptions, tokenizer_of
     from tilewright.llm.weights import Conversion, convert, open_checkpoint
@@ -91,25 +108,38 @@ def command(
                 cache_dtype=CACHE_DTYPES[kv_dtype],
                 precision=precision,
             )
-            rows["as it comes"] = perplexities(checkpoint, ids, options, stride, kinds, target, progress=progress)
+            rows["as it comes"] = perplexities(
+                checkpoint, ids, options, stride, kinds, target, progress=progress
+            )
             for name in quantizations:
                 how = Conversion(name)
                 source = calibrated(checkpoint, calibration, how, progress) if calibration else checkpoint
                 with TemporaryDirectory() as folder:
                     converted = convert(source, folder, how, progress=progress)
-                    rows[name] = perplexities(converted, ids, options, stride, kinds, target, progress=progress)
+                    rows[name] = perplexities(
+                        converted, ids, options, stride, kinds, target, progress=progress
+                    )
     result = {
-        name: {kind: asdict(p) | {"perplexity": p.value} for kind, p in row.items()} for name, row in rows.items()
+        name: {kind: asdict(p) | {"perplexity": p.value} for kind, p in row.items()}
+        for name, row in rows.items()
     }
     if write_json({"text": text, "perplexity": result}, json_path):
         show(rows)
 
 
 def perplexities(
-    checkpoint: Checkpoint, ids: Ints, options: LibraryOptions, stride: int | None = None, kinds: tuple[str, ...] = KINDS,
-    target: str = "cpu", *, progress: Callable[..., None],
-) -> Row:  # fmt: skip
-    """Of a checkpoint's tokens `ids`, in each of the numerics `kinds`; `options.context` is the window."""
+    checkpoint: Checkpoint,
+    ids: Ints,
+    options: LibraryOptions,
+    stride: int | None = None,
+    kinds: tuple[str, ...] = KINDS,
+    target: str = "cpu",
+    *,
+    progress: Callable[..., None],
+) -> Row:
+    """The perplexity of a checkpoint on the tokens `ids` for each kind of arithmetic in `kinds`;
+    `options.context` is the window.
+    """
     from tilewright.llm.perplexity import CompiledScorer, perplexity
 
     with CompiledScorer(checkpoint, options, kinds, target=target, progress=progress) as compiled:
@@ -140,7 +170,7 @@ def _of_library(
 
 
 def show(rows: dict[str, Row]) -> None:
-    """Print a table, with what each row has more than the first."""
+    """Print a table, with the difference of each row from the first."""
     first = next(iter(rows.values()))
     table = Table(box=None)
     table.add_column("quantization")
@@ -149,8 +179,11 @@ def show(rows: dict[str, Row]) -> None:
         table.add_column("", justify="right")
     for name, row in rows.items():
         cells = [name]
-        for kind, found in row.items():
-            cells += [f"{found.value:.3f}", "" if row is first else f"{found.value / first[kind].value - 1:+.2%}"]
+        for kind, score in row.items():
+            cells += [
+                f"{score.value:.3f}",
+                "" if row is first else f"{score.value / first[kind].value - 1:+.2%}",
+            ]
         add_row(table, *cells)
     out = console()
     out.print(table)

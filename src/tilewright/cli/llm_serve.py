@@ -25,8 +25,12 @@ _COUNT = click.IntRange(min=1)
 
 @click.command("serve")
 @click.argument("library", type=click.Path(exists=True))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all networks.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all networks."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+)
 @click.option("--name", help="What clients call the model (default: the file's name).")
 @click.option(
     "--api-key-file",
@@ -34,7 +38,11 @@ _COUNT = click.IntRange(min=1)
     help="Accepted keys, one a line. Also: TILEWRIGHT_API_KEYS.",
 )
 @click.option(
-    "--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Web pages of it may use the server; '*': all."
+    "--cors-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Web pages of it may use the server; '*': all.",
 )
 @click.option(
     "--allowed-host",
@@ -58,7 +66,9 @@ _COUNT = click.IntRange(min=1)
     type=click.Path(dir_okay=False, path_type=Path),
     help="File that keeps the last responses, for previous_response_id (default: memory).",
 )
-@click.option("--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]")
+@click.option(
+    "--drain", type=click.FloatRange(min=0), help="Seconds to finish answers after SIGTERM.  [default: 60]"
+)
 @engine_options
 @chat_template_option
 @sampling_options
@@ -92,12 +102,12 @@ def command(
     repetition_penalty: float | None,
     **given: Any,
 ) -> None:
-    """Serve the compiled model LIBRARY over HTTP, as OpenAI's API, with a chat page at /.
+    """Serve the compiled model LIBRARY over HTTP with OpenAI's API, and a chat page at /.
 
-    Sampling options are what requests get that say nothing of their own. SIGTERM and Ctrl-C refuse new requests, finish those in progress, and end the server;
-    a second one ends it at once.
+    Sampling options are defaults for requests without them. SIGTERM and Ctrl-C refuse new requests, finish
+    those in progress, and end the server; a second one ends it at once.
     """
-    for package in ("jinja2", "llguidance"):  # which requests need, not the start
+    for package in ("jinja2", "llguidance"):  # requests need them, the start does not
         import_module(package)
     from tilewright.llm.server.app import application
     from tilewright.llm.server.http import make_server
@@ -115,11 +125,11 @@ def command(
     defaults = chosen(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty
     )
-    # Before the model is loaded, which may take a while.
+    # Checked before the model is loaded, which may take a while.
     listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
     )
-    # Who may wait is decided at the server's door.
+    # The server limits the number of waiting requests.
     engine = open_engine(library, max_batch, chunk, prefix_cache, speculate, draft, queue=2**31)
     set_chat_template(engine.tokenizer, chat_template)
     service = Service(name or Path(library).stem, engine, engine.tokenizer, limits, keys, defaults)
@@ -130,14 +140,21 @@ def command(
         click.echo(f"{service.name} at {base}/v1 (chat: {base}/)")
         if not engine.tokenizer.chat_templates:
             warnings.warn(
-                "the model has no chat template: /v1/completions and /v1/embeddings answer, chats need --chat-template",
+                "the model has no chat template: /v1/completions and /v1/embeddings answer, chats need "
+                "--chat-template",
                 stacklevel=1,
             )
         if not keys and host not in ("127.0.0.1", "localhost", "::1"):
-            warnings.warn("anybody on the network can use this server; --api-key-file changes that", stacklevel=1)
+            warnings.warn(
+                "anybody on the network can use this server; --api-key-file changes that", stacklevel=1
+            )
 
     server = make_server(
-        application(service, origins, responses, [host, *hosts]), service.lifecycle, limits, ready, log_level=log_level
+        application(service, origins, responses, [host, *hosts]),
+        service.lifecycle,
+        limits,
+        ready,
+        log_level=log_level,
     )
     engine.start()
     try:

@@ -23,14 +23,16 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from tilewright.machine import Machine
+    from tilewright.tools.roofline import Roofline
 
 
 @click.command("profile")
 @click.argument("model")
 @compile_options
 @input_options
-@click.option("--top", type=click.IntRange(min=1), default=30, show_default=True, help="Show the slowest kernels only.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=30, show_default=True, help="Show the slowest kernels only."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def command(
     model: str,
@@ -45,8 +47,10 @@ def command(
     top: int,
     as_json: bool,
 ) -> None:
-    """Show where the time of MODEL goes (an artifact, or a model that is compiled first: a file, FILE.py:NAME or MODULE:NAME)."""
-    from tilewright.machine import machine
+    """Show the time of each kernel of MODEL: an artifact, or a model that is compiled first (a file,
+    FILE.py:NAME or MODULE:NAME).
+    """
+    from tilewright.tools.roofline import machine
 
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
@@ -83,20 +87,25 @@ def command(
     out.print(table)
     more = f", the slowest {top} of {len(rows)} kernels shown" if len(rows) > top else ""
     out.print(
-        f"{total * 1e3:.3f} ms in kernels{more}; the roofline of {here.threads} threads: {_roofs(here, dtypes)}",
+        f"{total * 1e3:.3f} ms in kernels{more}; the roofline of {here.threads} threads: "
+        f"{_roofs(here, dtypes)}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _share(here: Machine, row: Any, dtypes: Collection[str]) -> float:
-    """The roofline's time over the measured one. The runs repeat, so a launch's bytes come from the caches that hold as many, not from memory."""
+def _share(here: Roofline, row: Any, dtypes: Collection[str]) -> float:
+    """The roofline's time over the measured time. Runs repeat, so a launch's bytes come from the caches that
+    hold them.
+    """
     if not row.seconds:
         return 0.0
     return here.floor_seconds(row.flops, row.bytes, row.bytes / row.calls, dtypes) / row.seconds
 
 
-def _roofs(here: Machine, dtypes: Collection[str]) -> str:
+def _roofs(here: Roofline, dtypes: Collection[str]) -> str:
     text = f"{here.peak_of(dtypes) / 1e9:.0f} GFLOP/s, {here.bandwidth / 1e9:.0f} GB/s from memory"
-    again = [f"{here.bandwidth_of(size) / 1e9:.0f} from {number(size, 'B')}" for size, _ in reversed(here.cached)]
+    again = [
+        f"{here.bandwidth_of(size) / 1e9:.0f} from {number(size, 'B')}" for size, _ in reversed(here.cached)
+    ]
     return f"{text}; GB/s read again and again: {', '.join(again)}" if again else text

@@ -9,7 +9,16 @@ import click
 import numpy as np
 from rich.table import Table
 
-from .common import add_row, compile_options, console, function_of, gather_inputs, input_options, obtain, shape_text
+from .common import (
+    add_row,
+    compile_options,
+    console,
+    function_of,
+    gather_inputs,
+    input_options,
+    obtain,
+    shape_text,
+)
 
 
 @click.command("run")
@@ -29,7 +38,9 @@ def command(
     function: str,
     output: str | None,
 ) -> None:
-    """Run MODEL (an artifact, or a model that is compiled first: a file, FILE.py:NAME or MODULE:NAME) and show its outputs."""
+    """Run MODEL and show its outputs: an artifact, or a model that is compiled first (a file, FILE.py:NAME or
+    MODULE:NAME).
+    """
     library = function_of(obtain(model, target, dims, threads, precision), function)
     inputs = gather_inputs(library.metadata, files, sizes, seed)
     begin = time.perf_counter()
@@ -43,9 +54,11 @@ def command(
             add_row(table, kind, name, str(array.dtype), shape_text(array.shape), *_summary(array))
     out = console()
     out.print(table)
-    out.print(f"{seconds * 1e3:.3f} ms (the first call, which also takes memory and threads)", highlight=False)
+    out.print(
+        f"{seconds * 1e3:.3f} ms (the first call, which also takes memory and threads)", highlight=False
+    )
     if output:
-        from tilewright.samples import write_npz
+        from tilewright.driver.random_inputs import write_npz
 
         write_npz(output, named)
 

@@ -8,21 +8,24 @@ from typing import Any
 from ..errors import CompileError
 from ..ir.constant import Constant
 from ..ir.core import Attr, Effect, IRError, Module, Operation, Value, VariadicOperand, operation
+from ..ir.interpreter import Array, Frame
 from ..ir.types import BufferType, TensorType, Type
 
 
 @operation
 class Func(Operation):
-    """A function; its body's block arguments are the parameters, `arg_names` and `result_names` what users call them. All of a module's functions are
-    for callers (`entries`); nothing calls another.
+    """A function. Its body's block arguments are the parameters; `arg_names` and `result_names` are their
+    names for users. All functions of a module are entry points (`entries`); none calls another.
 
-    `nested` (argument and result entries: name, and one place, several, None, or "complex" and two) says which of them a caller sees as
-    lists, as absent, or as one tensor of complex numbers; empty where each is a value of its own. `seed` is the name of the argument (an i64 scalar), if any, that a caller may leave out: each
-    run then draws other random numbers.
+    `nested` describes arguments and results that a caller passes or gets as lists, as absent, or as one
+    tensor of complex numbers. Each entry is a name with one position, several, None, or "complex" and two; it
+    is empty if each is a tensor of its own. `seed` is the name of an optional argument (an i64 scalar):
+    without it each run draws other random numbers.
 
-    `updates`: names of arguments that a run changes. Their new values are the last results, behind the outputs; they are written to where the
-    arguments lie. `states` are those of them that no caller passes, since they are kept from run to run: pairs of a name and the value (a `Constant`)
-    that the first run finds. Functions of a module share those of one name (`shared_states`).
+    `updates` names the arguments that a run changes. Their new values are the last results, after the
+    outputs, and are written to the arguments' memory. `states` are those of them that no caller passes, since
+    the runtime keeps them from run to run: pairs of a name and the value (a `Constant`) before the first run.
+    Functions of a module share states of equal names (`shared_states`).
     """
 
     name = "func.func"
@@ -56,54 +59,61 @@ class Func(Operation):
 
     @property
     def outputs(self) -> list[Value]:
-        """The results that a caller gets."""
+        """The results that a caller receives."""
         results = self.body.terminator.operands
         return list(results[: len(results) - len(self.updates)])
 
     @property
     def updated(self) -> list[tuple[Value, Value]]:
-        """Arguments that a run changes, with their new values."""
+        """The arguments that a run changes, with their new values."""
         places = dict(zip(self.arg_names, self.body.args, strict=False))
         results = self.body.terminator.operands
-        return [(places[n], v) for n, v in zip(self.updates, results[len(results) - len(self.updates) :], strict=True)]
+        return [
+            (places[n], v)
+            for n, v in zip(self.updates, results[len(results) - len(self.updates) :], strict=True)
+        ]
 
     def expose_updates(self) -> None:
-        """Make a function that keeps and changes nothing: states are inputs, new values outputs."""
+        """Turn states into inputs and new values into outputs, so that the function keeps and changes
+        nothing.
+        """
         self.result_names = (*self.result_names, *(f"{name}_updated" for name in self.updates))
         self.updates = self.states = ()
 
-    def interpret(self, env: Any, *args: Any) -> Any:
+    def interpret(self, env: Frame, *args: Array) -> Any:
         return env.run_block(self.body, args)
 
 
 def entries(module: Module) -> list[Func]:
-    """The functions that callers of a module find: all of them, "main" first."""
+    """The entry points of a module: all its functions, "main" first."""
     return sorted(module.functions(Func), key=lambda f: f.sym_name != "main")
 
 
 def shared_states(functions: Sequence[Func]) -> dict[str, tuple[TensorType | BufferType, Constant]]:
-    """The states of a module's functions, with their types and first values: those of one name are one.
+    """The states of a module's functions by name, with their types and first values. States of equal names
+    are one state.
 
     Raises:
-        CompileError: functions disagree about a state; names it and them.
+        CompileError: functions disagree about a state; the text names it and them.
     """
-    found: dict[str, tuple[TensorType | BufferType, Constant]] = {}
+    states: dict[str, tuple[TensorType | BufferType, Constant]] = {}
     owner: dict[str, str] = {}
     for function in functions:
         types = {n: a.type for n, a in zip(function.arg_names, function.body.args, strict=True)}
         for name, first in function.states:
-            known, begins = found.setdefault(name, (types[name], first))
+            known, begins = states.setdefault(name, (types[name], first))
             other = owner.setdefault(name, function.sym_name)
             if known is not types[name]:
                 raise CompileError(
-                    f"state '{name}' is {known} in function '{other}' and {types[name]} in function '{function.sym_name}': functions share states "
+                    f"state '{name}' is {known} in function '{other}' and {types[name]} in function "
+                    f"'{function.sym_name}': functions share states "
                     "by name; give one of them another"
                 )
             if begins != first:
                 raise CompileError(
                     f"state '{name}' begins with other values in '{other}' than in '{function.sym_name}'"
                 )
-    return found
+    return states
 
 
 @operation

@@ -1,8 +1,8 @@
-"""The host dialect: the program that runs between kernels, on buffers of known place.
+"""The host dialect: the program that runs between kernels, on buffers with planned addresses.
 
-A host function takes the model's input buffers (states among them), then its output buffers, and returns nothing; inputs that it `updates` it
-writes. Its `host.alloc`s lie in one
-arena and its `host.constant`s in one block of weights, at the `offset`s (bytes) that memory planning gives them.
+A host function takes the model's input buffers (states among them), then its output buffers, and returns
+nothing. It writes to the inputs that it `updates`. Its `host.alloc`s lie in one arena and its
+`host.constant`s in one block of weights, at the byte `offset`s that memory planning assigns.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, Value, VariadicOperand, operation
-from ..ir.interpreter import Frame
+from ..ir import notes
+from ..ir.core import (
+    Attr,
+    Effect,
+    IRError,
+    Operand,
+    Operation,
+    OptionalOperand,
+    Value,
+    VariadicOperand,
+    operation,
+)
+from ..ir.interpreter import Array, Frame
 from ..ir.symbolic import prove_eq, prove_le
 from ..ir.types import BufferType, Type, i64
 from .loop import Kernel
 from .tensor import ERRORS, bind_size, check, run_while
 
-ARENA_SIZE = "tw.arena_size"
-"""Attribute of a planned host function: bytes of the arena, over the function's shape symbols."""
-
-STATES = "tw.state_offsets"
-"""Attribute of a planned host function: where in the block of weights the first value of each of its states lies; -1: zeros."""
-
-SLOTS = "tw.slots"
-"""Attribute of a planned host function: how many blocks the runtime keeps for buffers whose size is computed in the run."""
-
 
 @operation
 class Constant(Operation):
-    """A weight: `value` is the data, `offset` its place in the block of weights (None before planning)."""
+    """A weight: `value` is the data, `offset` the byte offset in the block of weights (None before
+    planning).
+    """
 
     name = "host.constant"
     effects = Effect.PURE
@@ -41,16 +45,17 @@ class Constant(Operation):
     def infer_types(self) -> Sequence[Type]:
         return (BufferType(self.value.dtype, self.value.shape),)
 
-    def interpret(self, env: Any) -> Any:
+    def interpret(self, env: Frame) -> Any:
         return np.ascontiguousarray(self.value.array).reshape(self.value.shape)
 
 
 @operation
 class Alloc(Operation):
-    """An intermediate buffer; `offset` (a `Dim`) is its place in the arena (None before planning).
+    """An intermediate buffer; `offset` (a `Dim`) is its byte offset in the arena (None before planning).
 
-    A buffer whose size is computed at run time has no place in the arena: it is the runtime's block number `slot`, made as large as needed
-    when this is reached. With `keep` the block's content is kept while it grows.
+    A buffer whose size is computed at run time is not in the arena: it is the runtime's block number `slot`,
+    allocated with the needed size when the run reaches the operation. With `keep` the block's content is
+    preserved when it grows.
     """
 
     name = "host.alloc"
@@ -74,12 +79,13 @@ class Alloc(Operation):
             return self._block(env, shape, dtype)
         if self.offset is None:
             return np.full(shape, np.nan if self.buffer.dtype.is_float else 0, dtype)
-        # Planned buffers share bytes here as they will in the artifact, so that interpreting a program checks its plan. The
-        # arena belongs to this run of the function: it is kept with the values, under the function.
+        # Planned buffers share bytes here as they will in the artifact, so that interpreting a program checks
+        # its plan. The arena belongs to this run of the function: the frame's values hold it under the
+        # function.
         main = self._function()
         arena = env.values.get(main)
         if arena is None:
-            arena = env.values[main] = np.full(int(env.evaluate(main.attributes[ARENA_SIZE])), 0xFF, np.uint8)
+            arena = env.values[main] = np.full(int(env.evaluate(notes.ARENA_SIZE.of(main))), 0xFF, np.uint8)
         start, count = int(env.evaluate(self.offset)), int(np.prod(shape, dtype=np.int64))
         end = start + count * dtype.itemsize
         if end > arena.size:
@@ -87,7 +93,7 @@ class Alloc(Operation):
         return arena[start:end].view(dtype).reshape(shape)
 
     def _function(self) -> Operation:
-        """The function around, which stands for the memory of a run."""
+        """The enclosing function, which identifies the memory of a run."""
         around = self.parent_op
         while isinstance(around, For | While | If):
             around = around.parent_op
@@ -107,9 +113,10 @@ class Alloc(Operation):
 
 @operation
 class View(Operation):
-    """The same memory under another shape; of fewer elements, `offset` elements from its start; of another element type, whole.
+    """The same memory under another shape. A view with fewer elements begins `offset` elements from the
+    start; a view with another element type covers the whole source.
 
-    With `checked` a run compares the sizes, which no proof says are equal.
+    With `checked` the run compares the sizes, which are not provably equal.
     """
 
     name = "host.view"
@@ -122,7 +129,7 @@ class View(Operation):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the view shows all of its source."""
+        """Whether the view covers all of its source."""
         if self.checked:
             return True
         before, after = (t.size * t.dtype.itemsize for t in (self.source.type, self.result.type))
@@ -136,9 +143,11 @@ class View(Operation):
         if self.dtype not in (None, self.source.type.dtype) and not self.is_whole:
             raise IRError(f"{self.result.type} is not the whole of {self.source.type}", self)
         if not self.is_whole and not (prove_le(0, self.offset) and prove_le(end, self.source.type.size)):
-            raise IRError(f"cannot prove that {self.result.type} at {self.offset} lies in {self.source.type}", self)
+            raise IRError(
+                f"cannot prove that {self.result.type} at {self.offset} lies in {self.source.type}", self
+            )
 
-    def interpret(self, env: Any, source: Any) -> Any:
+    def interpret(self, env: Frame, source: Array) -> Any:
         shape = tuple(int(env.evaluate(d)) for d in self.shape)
         view = source.view()
         view.shape = (-1,)  # unlike reshape, never copies
@@ -153,9 +162,11 @@ class View(Operation):
 
 @operation
 class For(Operation):
-    """A loop over the values of the symbol `step`: the body takes buffers, launches kernels and yields the buffers of the next step.
+    """A loop over the values of the symbol `step`. The body takes buffers, launches kernels and yields the
+    buffers of the next step.
 
-    Its arguments begin as `initial`; the results are what the last step yielded. So steps hand on memory, never its content.
+    The body's arguments start as `initial`; the results are the last step's yielded buffers. Steps exchange
+    buffers without copying them.
     """
 
     name = "host.for"
@@ -167,7 +178,7 @@ class For(Operation):
 
     @property
     def handed_on(self) -> tuple[Value, ...]:
-        """What a step gives to the next."""
+        """The buffers that a step passes to the next one."""
         return tuple(self.body.terminator.operands)
 
     def infer_types(self) -> Sequence[Type]:
@@ -177,9 +188,11 @@ class For(Operation):
         types = [v.type for v in self.initial]
         ends = [v.type for v in self.body.terminator.operands]
         if [a.type for a in self.body.args] != types or ends != types:
-            raise IRError(f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self)
+            raise IRError(
+                f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self
+            )
 
-    def interpret(self, env: Any, *initial: Any) -> Any:
+    def interpret(self, env: Frame, *initial: Array) -> Any:
         carried = list(initial)
         for k in range(int(env.evaluate(self.step.upper + 1))):
             carried = env.child({self.step.name: k}).run_block(self.body, carried)
@@ -188,10 +201,11 @@ class For(Operation):
 
 @operation
 class While(Operation):
-    """A loop that a condition ends: as `For`, but it runs as long as the byte in the buffer `condition`, then in the first buffer that the body
-    yields, is not 0, and at most as often as the i64 in `limit` says.
+    """A loop with a condition: a `For` that runs while the condition's byte is not 0, at most `limit` (an i64
+    in a buffer) times. The first condition is the buffer `condition`, later ones the first buffer that the
+    body yields.
 
-    Defines the symbol `count` as the number of steps.
+    The operation defines the symbol `count` as the number of steps.
     """
 
     name = "host.while"
@@ -207,7 +221,7 @@ class While(Operation):
 
     @property
     def handed_on(self) -> tuple[Value, ...]:
-        """What a step gives to the next, but its condition."""
+        """The buffers that a step passes to the next one, without the condition."""
         return tuple(self.body.terminator.operands[1:])
 
     def infer_types(self) -> Sequence[Type]:
@@ -217,17 +231,24 @@ class While(Operation):
         types = [v.type for v in self.initial]
         ends = [v.type for v in self.body.terminator.operands][1:]
         if [a.type for a in self.body.args] != types or ends != types:
-            raise IRError(f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self)
+            raise IRError(
+                f"begins with {types}, takes {[a.type for a in self.body.args]} and yields {ends}", self
+            )
 
-    def interpret(self, env: Any, *operands: Any) -> Any:
+    def interpret(self, env: Frame, *operands: Array) -> Any:
         return run_while(
-            self, env, operands, lambda step, carried: env.child({self.step.name: step}).run_block(self.body, carried)
+            self,
+            env,
+            operands,
+            lambda step, carried: env.child({self.step.name: step}).run_block(self.body, carried),
         )
 
 
 @operation
 class If(Operation):
-    """Runs the first region if the byte in the buffer `condition` is not 0, else the second. They write into buffers from outside."""
+    """Run the first region if the byte in the buffer `condition` is not 0, else the second. The regions write
+    to buffers of the enclosing function.
+    """
 
     name = "host.if"
     effects = Effect.READ | Effect.WRITE
@@ -237,14 +258,14 @@ class If(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, condition: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array) -> Any:
         env.child({}).run_block(self.regions[0 if condition.any() else 1].block, ())
         return ()
 
 
 @operation
 class Check(Operation):
-    """Ends the run with `message`, reported as `error`, if the byte in the buffer `condition` is 0."""
+    """End the run with `message`, reported as `error`, if the byte in the buffer `condition` is 0."""
 
     name = "host.check"
     effects = Effect.READ | Effect.WRITE
@@ -255,13 +276,13 @@ class Check(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, condition: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array) -> Any:
         return check(self, condition, self.error)
 
 
 @operation
 class BindSize(Operation):
-    """Defines `symbol` as the i64 in the buffer `count`, which must lie within the symbol's bounds."""
+    """Define `symbol` as the i64 in the buffer `count`, which must be within the symbol's bounds."""
 
     name = "host.bind_size"
     effects = Effect.READ | Effect.WRITE
@@ -276,13 +297,15 @@ class BindSize(Operation):
         if self.count.type.dtype is not i64 or not prove_eq(self.count.type.size, 1):
             raise IRError(f"a size is one i64, not {self.count.type}", self)
 
-    def interpret(self, env: Any, count: Any) -> Any:
+    def interpret(self, env: Frame, count: Array) -> Any:
         return bind_size(self, env, count.item())
 
 
 @operation
 class Yield(Operation):
-    """Ends the body of a loop with the buffers of the next step (of a `while`: the condition's before them), or a branch with nothing."""
+    """End the body of a loop with the buffers of the next step (in a `While`, the condition's buffer first),
+    or end a branch without operands.
+    """
 
     name = "host.yield"
     effects = Effect.CONTROL
@@ -295,9 +318,10 @@ class Yield(Operation):
 
 @operation
 class Launch(Operation):
-    """Runs the `loop.kernel` called `kernel` on buffers in its order, inputs before its `num_outputs` outputs.
+    """Run the `loop.kernel` called `kernel` on buffers in the kernel's order, inputs before its `num_outputs`
+    outputs.
 
-    The sizes the kernel needs (its `dims`) are symbols of the function, found by name.
+    The sizes that the kernel needs (its `dims`) are symbols of the function, found by name.
     """
 
     name = "host.launch"
@@ -351,7 +375,7 @@ class Copy(Operation):
         if source.dtype is not target.dtype or not prove_eq(source.size, target.size):
             raise IRError(f"cannot copy {source} to {target}", self)
 
-    def interpret(self, env: Any, source: Any, target: Any) -> Any:
+    def interpret(self, env: Frame, source: Array, target: Array) -> Any:
         target[...] = source.reshape(target.shape)
         return ()
 
@@ -371,7 +395,9 @@ def check_launches(module: Any) -> None:
             raise IRError(f"the module has no kernel '{op.kernel}'", op)
         wanted = [a.type for a in kernel.body.args]
         if len(wanted) != len(op.buffers) or kernel.num_outputs != op.num_outputs:
-            raise IRError(f"'{op.kernel}' takes {len(wanted)} buffers, {kernel.num_outputs} of them outputs", op)
+            raise IRError(
+                f"'{op.kernel}' takes {len(wanted)} buffers, {kernel.num_outputs} of them outputs", op
+            )
         for index, (buffer, type_) in enumerate(zip(op.buffers, wanted, strict=True)):
             if buffer.type.dtype is not type_.dtype or not prove_eq(buffer.type.size, type_.size):
                 raise IRError(f"buffer {index} of '{op.kernel}' is {type_}, got {buffer.type}", op)

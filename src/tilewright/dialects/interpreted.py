@@ -1,7 +1,9 @@
-"""Operators that only the interpreter runs, in Python beside what is compiled: on strings, and on files of images.
+"""Operators that only the interpreter runs, in Python beside what is compiled: on strings, and on files of
+images.
 
-A tensor of strings is a NumPy array of Python's strings. Moving, comparing and choosing them is done by the graph's own operators; what a model computes
-from them is numbers as early as may be (`Lookup`), so that the rest can be compiled.
+A tensor of strings is a NumPy array of Python's strings. Moving, comparing and choosing them is done by the
+graph's own operators; what a model computes from them is numbers as early as may be (`Lookup`), so that the
+rest can be compiled.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, Value, operation
+from ..ir.interpreter import Array, Frame
 from ..ir.types import TensorType, Type, boolean, i64, string, u8
 from . import graph
 from .graph.base import GraphOp, broadcast_shapes, tensor_type
@@ -82,7 +85,7 @@ class Concat(Interpreted):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(string, broadcast_shapes(_shape(self, self.a), _shape(self, self.b), op=self)),)
 
-    def reference(self, a: Any, b: Any) -> Any:
+    def reference(self, a: Array, b: Array) -> Any:
         return np.asarray(np.add(a, b), object)
 
 
@@ -97,16 +100,18 @@ class Lookup(Interpreted):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(i64, _shape(self, self.x)),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         places = {key: k for k, key in enumerate(self.keys)}
         return _each(x, lambda s: places.get(s, -1), np.int64)
 
 
 @operation
 class Split(Interpreted):
-    """The pieces of each string between `delimiter`s (empty: runs of white space), cut at most `limit` times (-1: everywhere), and how many they are (i64).
+    """The pieces of each string between `delimiter`s (empty: runs of white space), cut at most `limit` times
+    (-1: everywhere), and how many they are (i64).
 
-    The pieces stand along a new last dimension of the size `count`, that of the string of most pieces; empty strings fill the others up. Defines `count`.
+    The pieces stand along a new last dimension of the size `count`, that of the string of most pieces; empty
+    strings fill the others up. Defines `count`.
     """
 
     name = "strings.split"
@@ -121,21 +126,23 @@ class Split(Interpreted):
         shape = _shape(self, self.x)
         return (TensorType(string, (*shape, self.count)), TensorType(i64, shape))
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         pieces = _each(x, lambda s: s.split(self.delimiter or None, self.limit))
         counts = _each(pieces, len, np.int64)
         most = env.dims[self.count.name] = int(counts.max(initial=0))
         rows = np.empty((x.size, most), object)
-        for row, found in zip(rows, pieces.reshape(-1), strict=True):
-            row[:] = [*found, *[""] * (most - len(found))]
+        for row, texts in zip(rows, pieces.reshape(-1), strict=True):
+            row[:] = [*texts, *[""] * (most - len(texts))]
         return rows.reshape(*x.shape, most), counts
 
 
 @operation
 class Normalize(Interpreted):
-    """The strings along the last dimension without those among `stop`, then in lower or upper `case` ("" keeps it); one empty string where none is left.
+    """The strings along the last dimension without those among `stop`, then in lower or upper `case` (""
+    keeps it); one empty string where none is left.
 
-    Dimensions before the last are 1. Without `sensitive`, case does not matter for `stop`. Defines `count`, how many strings are left.
+    Dimensions before the last are 1. Without `sensitive`, case does not matter for `stop`. Defines `count`,
+    how many strings are left.
     """
 
     name = "strings.normalize"
@@ -150,7 +157,7 @@ class Normalize(Interpreted):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(string, (*_shape(self, self.x)[:-1], self.count)),)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         same: Callable[[str], str] = (lambda s: s) if self.sensitive else str.lower
         stop = {same(s) for s in self.stop}
         change: Callable[[str], str] = {"": lambda s: s, "lower": str.lower, "upper": str.upper}[self.case]
@@ -161,7 +168,9 @@ class Normalize(Interpreted):
 
 @operation
 class FullMatch(Interpreted):
-    """Whether a regular expression, in Python's syntax, matches the whole of each string; its classes are of ASCII."""
+    """Whether a regular expression, in Python's syntax, matches the whole of each string; its classes are of
+    ASCII.
+    """
 
     name = "strings.full_match"
     x: Operand
@@ -171,17 +180,21 @@ class FullMatch(Interpreted):
         try:
             re.compile(self.pattern, re.ASCII)
         except (re.error, OverflowError, RecursionError) as error:
-            raise IRError(f"the pattern {self.pattern[:80]!r} is not in Python's syntax: {error}", self) from None
+            raise IRError(
+                f"the pattern {self.pattern[:80]!r} is not in Python's syntax: {error}", self
+            ) from None
         return (TensorType(boolean, _shape(self, self.x)),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         pattern = re.compile(self.pattern, re.ASCII)
         return _each(x, lambda s: pattern.fullmatch(s) is not None, np.bool_)
 
 
 @operation
 class Parse(Interpreted):
-    """The numbers that strings write out ("3.14", "1e-5", "NaN", "-INF"); to integers, what stands behind the point is dropped."""
+    """The numbers that strings write out ("3.14", "1e-5", "NaN", "-INF"); to integers, what stands behind the
+    point is dropped.
+    """
 
     name = "strings.parse"
     x: Operand
@@ -192,7 +205,7 @@ class Parse(Interpreted):
             raise IRError(f"no string is a {self.dtype.label}", self)
         return (TensorType(self.dtype, _shape(self, self.x)),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         if self.dtype.is_float:
             return _each(x, float, np.float64).astype(self.dtype.numpy)
         low, high = self.dtype.limits
@@ -216,13 +229,15 @@ class Format(Interpreted):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(string, tensor_type(self.x).shape),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         return _each(x, str)
 
 
 @operation
 class DecodeImage(Interpreted):
-    """The image in a file's bytes (u8), of shape (`height`, `width`, channels): `pixels` "RGB", "BGR" or "Grayscale". Defines `height` and `width`."""
+    """The image in a file's bytes (u8), of shape (`height`, `width`, channels): `pixels` "RGB", "BGR" or
+    "Grayscale". Defines `height` and `width`.
+    """
 
     name = "image.decode"
     effects = Effect.WRITE
@@ -238,13 +253,13 @@ class DecodeImage(Interpreted):
             raise IRError(f"needs a vector of u8, got {data}", self)
         return (TensorType(u8, (self.height, self.width, 1 if self.pixels == "Grayscale" else 3)),)
 
-    def interpret(self, env: Any, data: Any) -> Any:
+    def interpret(self, env: Frame, data: Array) -> Any:
         from PIL import Image
 
         with Image.open(io.BytesIO(data.tobytes())) as image:
-            found = np.asarray(image.convert("L" if self.pixels == "Grayscale" else "RGB"))
-        env.dims[self.height.name], env.dims[self.width.name] = found.shape[:2]
-        return {"RGB": found, "BGR": found[..., ::-1], "Grayscale": found[..., None]}[self.pixels]
+            pixels = np.asarray(image.convert("L" if self.pixels == "Grayscale" else "RGB"))
+        env.dims[self.height.name], env.dims[self.width.name] = pixels.shape[:2]
+        return {"RGB": pixels, "BGR": pixels[..., ::-1], "Grayscale": pixels[..., None]}[self.pixels]
 
 
 __all__ = [

@@ -1,48 +1,60 @@
 """The loop dialect: when and where elements are computed.
 
-A `loop.kernel` takes buffers and shape symbols. Inside it stand perfect or imperfect nests of `loop.for` whose induction
-variables are index symbols, so that extents, addresses and bindings are symbolic expressions rather than SSA chains. A
-`loop.block` is the unit of scheduling: its body is written over its own `axes`, which `bindings` express in the surrounding
-loop variables; schedule primitives rewrite loops and bindings, never bodies. `inline-blocks` removes blocks before code
-generation.
+A `loop.kernel` takes buffers and shape symbols. It contains perfect or imperfect nests of `loop.for`, whose
+induction variables are index symbols: extents, addresses and bindings are symbolic expressions rather than
+SSA chains. A `loop.block` is the unit of scheduling: its body is written over its own `axes`, and `bindings`
+express these in the surrounding loop variables. Schedule primitives rewrite loops and bindings, never bodies.
+`schedule.finalize` removes blocks before code generation.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..ir import notes
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, OptionalOperand, VariadicOperand, operation
+from ..ir.interpreter import Array, Frame
 from ..ir.symbolic import Dim
 from ..ir.types import BufferType, DType, Type
 from .scalar import BINARY, COMBINER_OP, combiner_identity
 from .tensor import extent
 
-GRAIN = "tw.grain"
-"""Attribute of a kernel: how many iterations of its parallel loop are worth a thread (a `Dim` over its dims)."""
 
-STEPS = "tw.steps"
-"""Attribute of a loop whose iterations hand values on in memory."""
+class LoopKind(enum.StrEnum):
+    """How the iterations of a `For` run. Every kind computes the same values."""
 
-FOR_KINDS = (
-    "serial",
-    "parallel",  # outermost only: the kernel's iterations are divided over worker threads
-    "vectorize",  # iterations run in vector lanes; any extent, the code generator strip-mines and masks the tail
-    "unroll",
-    "block.x",  # GPU workgroup indices
-    "block.y",
-    "block.z",
-    "thread.x",  # GPU invocation indices within the workgroup
-    "thread.y",
-    "thread.z",
-)
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    """Outermost loop only: the kernel's iterations are divided among worker threads."""
+    VECTORIZE = "vectorize"
+    """Iterations run in vector lanes. Any extent: the code generator strip-mines the loop and masks the
+    tail.
+    """
+    UNROLL = "unroll"
+    BLOCK_X = "block.x"
+    """Index of a GPU workgroup; so are the next two."""
+    BLOCK_Y = "block.y"
+    BLOCK_Z = "block.z"
+    THREAD_X = "thread.x"
+    """Index of a GPU invocation within its workgroup; so are the next two."""
+    THREAD_Y = "thread.y"
+    THREAD_Z = "thread.z"
+
+    __repr__ = str.__repr__  # Schedules and texts show a kind as the string that it is.
+
+
+LOOP_KINDS = tuple(LoopKind)
 
 
 @operation
 class Kernel(Operation):
-    """A function over buffers. Block arguments are the buffers, inputs before outputs (`num_outputs` of them); `dims` are the shape symbols it needs."""
+    """A function over buffers. Block arguments are the buffers, inputs before outputs (`num_outputs` of
+    them); `dims` are the shape symbols it needs.
+    """
 
     name = "loop.kernel"
     effects = Effect.CONTROL
@@ -59,20 +71,22 @@ class Kernel(Operation):
         if not all(isinstance(a.type, BufferType) for a in self.body.args):
             raise IRError("arguments must be buffers", self)
 
-    def interpret(self, env: Any) -> tuple[()]:
+    def interpret(self, env: Frame) -> tuple[()]:
         """A definition does nothing; `host.launch` (or ``Frame.run_block`` with arrays) runs the body."""
         return ()
 
 
 @operation
 class For(Operation):
-    """``for iv in 0 .. iv.upper``; `iv` is an index symbol, possibly bounded by outer ones. `kind` is one of `FOR_KINDS`.
+    """``for iv in 0 .. iv.upper``; `iv` is an index symbol, possibly bounded by outer ones. `kind` is a
+    `LoopKind`.
 
     `step` is the lane count of a vectorized loop or the factor of an unrolled one; 0 leaves it to the target.
 
-    Values in registers may be carried around the loop: `inits` are their first values, the body's block arguments the current
-    ones, `loop.yield` gives the next ones and the results are the last ones. `combiners` names how each is combined (``sum``, ``max``, ...),
-    so that a vectorized loop may keep one partial result per lane.
+    Values in registers may be carried around the loop: `inits` are their first values, the body's block
+    arguments the current ones, `loop.yield` gives the next ones and the results are the last ones.
+    `combiners` names how each is combined (``sum``, ``max``, ...), so that a vectorized loop may keep one
+    partial result per lane.
     """
 
     name = "loop.for"
@@ -82,7 +96,7 @@ class For(Operation):
     inits: VariadicOperand
     iv: Attr
     combiners: Attr = ()
-    kind: Attr = "serial"
+    kind: Attr = LoopKind.SERIAL
     step: Attr = 0
 
     @property
@@ -95,11 +109,11 @@ class For(Operation):
     def verify(self) -> None:
         if len(self.combiners) != len(self.inits):
             raise IRError(f"{len(self.combiners)} combiners for {len(self.inits)} carried values", self)
-        if self.kind not in FOR_KINDS:
-            raise IRError(f"unknown kind {self.kind!r}; known: {', '.join(FOR_KINDS)}", self)
+        if self.kind not in LOOP_KINDS:
+            raise IRError(f"unknown kind {self.kind!r}; known: {', '.join(LOOP_KINDS)}", self)
 
-    def interpret(self, env: Any, *inits: Any) -> tuple[Any, ...]:
-        """Every kind means the same: the iterations one after the other."""
+    def interpret(self, env: Frame, *inits: Array) -> tuple[Any, ...]:
+        """Run the iterations in order, whatever the kind."""
         values: Sequence[Any] = inits
         for i in range(int(env.evaluate(self.extent))):
             values = env.child({self.iv.name: i}).run_block(self.body, values)
@@ -131,7 +145,7 @@ class If(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any) -> tuple[()]:
+    def interpret(self, env: Frame) -> tuple[()]:
         if all(env.evaluate(e) >= 0 for e in self.conditions):
             env.run_block(self.body, ())
         return ()
@@ -139,10 +153,12 @@ class If(Operation):
 
 @operation
 class Runs(Operation):
-    """For each run of equal elements among those of the flat buffer `index` from ``range[0]`` on, ``range[1]`` in all: its body, in which `first` is the place of the
-    run's first element counted from there, `length` how many there are, and `value` what they are.
+    """Run the body for each run of equal elements in ``range[1]`` elements of the flat buffer `index`, from
+    ``range[0]`` on.
 
-    What data decide in a kernel: how many rows are multiplied with which matrix.
+    In the body, `first` is the position of the run's first element, counted from ``range[0]``, `length` the
+    number of its elements, and `value` their value. Grouped matrix products use it: the data determine how
+    many rows are multiplied with which matrix.
     """
 
     name = "loop.runs"
@@ -158,7 +174,7 @@ class Runs(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, index: Any) -> tuple[()]:
+    def interpret(self, env: Frame, index: Array) -> tuple[()]:
         start, count = (int(env.evaluate(e)) for e in self.range)
         elements = index.reshape(-1)[start : start + max(count, 0)]
         ends = [*np.flatnonzero(elements[1:] != elements[:-1]) + 1, len(elements)] if len(elements) else []
@@ -170,7 +186,9 @@ class Runs(Operation):
 
 @operation
 class Block(Operation):
-    """A schedulable statement: `axes` (parallel) and `reduce_axes` index symbols with `bindings` to the surrounding loops."""
+    """A schedulable statement: `axes` (parallel) and `reduce_axes` index symbols with `bindings` to the
+    surrounding loops.
+    """
 
     name = "loop.block"
     effects = Effect.READ | Effect.WRITE
@@ -186,9 +204,11 @@ class Block(Operation):
 
     def verify(self) -> None:
         if len(self.bindings) != len(self.axes) + len(self.reduce_axes):
-            raise IRError(f"{len(self.bindings)} bindings for {len(self.axes) + len(self.reduce_axes)} axes", self)
+            raise IRError(
+                f"{len(self.bindings)} bindings for {len(self.axes) + len(self.reduce_axes)} axes", self
+            )
 
-    def interpret(self, env: Any) -> tuple[()]:
+    def interpret(self, env: Frame) -> tuple[()]:
         axes = (*self.axes, *self.reduce_axes)
         point = {a.name: env.evaluate(e) for a, e in zip(axes, self.bindings, strict=True)}
         frame = env.child(point)
@@ -198,8 +218,8 @@ class Block(Operation):
         return ()
 
     def _initialize(self, frame: Any) -> None:
-        """A reduction that no schedule has given an initializing block starts from the neutral element at its first point."""
-        if self.attributes.get("tw.initialized") or self.attributes.get("tw.in_place"):
+        """Store the identity at the first point of a reduction that has no initializing block."""
+        if notes.INITIALIZED.get(self) or notes.KEEPS_CONTENTS.get(self):
             return
         for op in self.body.ops:
             if isinstance(op, Accumulate):
@@ -211,7 +231,7 @@ class Block(Operation):
 
 @operation
 class Alloc(Operation):
-    """A buffer living for one run of the enclosing region; its type's space says where."""
+    """A buffer that lives for one run of the enclosing region, in its type's memory space."""
 
     name = "loop.alloc"
     effects = Effect.ALLOCATE
@@ -220,23 +240,25 @@ class Alloc(Operation):
     def infer_types(self) -> Sequence[Type]:
         return (self.buffer,)
 
-    def interpret(self, env: Any) -> Any:
+    def interpret(self, env: Frame) -> Any:
         shape = tuple(int(env.evaluate(d)) for d in self.buffer.shape)
         fill: Any = np.nan if self.buffer.dtype.is_float else 0
         return np.full(shape, fill, self.buffer.dtype.numpy)
 
 
 class _Access(Operation):
-    """Shared by load, store and accumulate: `indices` per dimension; ``v0``... stand for the operands `dynamic`."""
+    """Base of load, store and accumulate: one index per dimension in `indices`; ``v0``, ``v1``, ... in them
+    stand for the operands `dynamic`.
+    """
 
     indices: Any
     guard: Any
 
     def element(self, env: Any, shape: tuple[int, ...], dynamic: Sequence[Any]) -> tuple[int, ...] | None:
-        """Where in an array of `shape` the access goes, None where the guard forbids it.
+        """The index of the access in an array of `shape`; None if the guard forbids the access.
 
         Raises:
-            IRError: outside the array.
+            IRError: the index is outside the array.
         """
         values = {f"v{k}": int(v) for k, v in enumerate(dynamic)}
         if any(env.evaluate(e, values) < 0 for e in self.guard):
@@ -262,14 +284,14 @@ class Load(_Access):
     def infer_types(self) -> Sequence[Type]:
         return (self.buffer.type.dtype,)
 
-    def interpret(self, env: Any, source: Any, *rest: Any) -> Any:
+    def interpret(self, env: Frame, source: Array, *rest: Array) -> Any:
         where = self.element(env, source.shape, rest[: len(self.dynamic)])
         return rest[-1] if where is None else source[where]
 
 
 @operation
 class Store(_Access):
-    """``buffer[indices] = value``; nothing where an expression of `guard` is negative."""
+    """``buffer[indices] = value``; no effect where an expression of `guard` is negative."""
 
     name = "loop.store"
     effects = Effect.WRITE
@@ -282,7 +304,7 @@ class Store(_Access):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, value: Any, target: Any, *dynamic: Any) -> tuple[()]:
+    def interpret(self, env: Frame, value: Array, target: Array, *dynamic: Array) -> tuple[()]:
         where = self.element(env, target.shape, dynamic)
         if where is not None:
             target[where] = value
@@ -315,7 +337,7 @@ class Accumulate(_Access):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, value: Any, target: Any, *dynamic: Any) -> tuple[()]:
+    def interpret(self, env: Frame, value: Array, target: Array, *dynamic: Array) -> tuple[()]:
         where = self.element(env, target.shape, dynamic)
         if where is not None:
             with np.errstate(all="ignore"):

@@ -1,14 +1,15 @@
-"""The scalar dialect: arithmetic on one element, the bodies of tensor- and loop-level computations.
+"""The scalar dialect: arithmetic on one element, in the bodies of tensor- and loop-level computations.
 
-One table tells every function: its NumPy meaning (elementwise, so that an interpreter may run a whole array at once) and
-its result dtype. Targets map the names to instructions; a name is the part after ``scalar.``.
+One table defines every function: its NumPy implementation (elementwise, so that the interpreter can process
+whole arrays) and its result dtype. Targets map the names to instructions; a name is the part after
+``scalar.``.
 
-Semantics are NumPy's. Integer ``div`` truncates, ``floordiv`` and ``mod`` follow the divisor's sign (Python), ``rem`` the dividend's
-(C): zeros, too. ``sign`` of either zero is +0, of NaN NaN. ``pow`` of integers wraps; negative exponents give the quotient 1 / a**-b,
-truncated, which is 0 for bases other than 1 and -1.
-``min`` and ``max`` propagate NaN. ``round`` is to nearest even. Float to integer casts truncate and saturate (NaN gives 0).
-Integer arithmetic wraps, and so do casts from integers to narrower ones. Integers of fewer than 8 bits are not calculated with.
-Casts to floats of 8 and 4 bits go by way of float32.
+Semantics follow NumPy. Integer ``div`` truncates; ``floordiv`` and ``mod`` follow the divisor's sign
+(Python), ``rem`` the dividend's (C), for zeros too. ``sign`` of either zero is +0, of NaN NaN. ``pow`` of
+integers wraps; negative exponents give the quotient 1 / a**-b, truncated, which is 0 for bases other than 1
+and -1. ``min`` and ``max`` propagate NaN. ``round`` is to nearest even. Casts from float to integer truncate
+and saturate (NaN gives 0). Integer arithmetic and casts to narrower integers wrap. Integers of fewer than 8
+bits have no arithmetic. Casts to floats of 8 and 4 bits go through float32.
 """
 
 from __future__ import annotations
@@ -19,12 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.core import Attr, Effect, IRError, Operand, Operation, operation
+from ..ir.interpreter import Array, Frame
 from ..ir.types import DType, Type, boolean, i64
-
-QUIET = "tw.quiet"
-"""Note on a maximum or minimum: who reads the result meets a NaN among the operands anyway, so that it may be passed over."""
-ROUGH = "tw.rough"
-"""Note on a function: its result is only used rounded to 16 bits, or summed beside such numbers; 12 bits of it need to be right."""
 
 
 class ScalarOp(Operation):
@@ -46,7 +43,7 @@ class Constant(ScalarOp):
             raise IRError(f"{self.value} is no literal of {self.dtype}")
         return (self.dtype,)
 
-    def interpret(self, env: Any) -> Any:
+    def interpret(self, env: Frame) -> Any:
         return np.asarray(self.value, dtype=self.dtype.numpy)
 
 
@@ -60,7 +57,7 @@ class Index(ScalarOp):
     def infer_types(self) -> Sequence[Type]:
         return (i64,)
 
-    def interpret(self, env: Any) -> Any:
+    def interpret(self, env: Frame) -> Any:
         return np.asarray(env.evaluate(self.expr), dtype=np.int64)
 
 
@@ -75,7 +72,7 @@ class Cast(ScalarOp):
     def infer_types(self) -> Sequence[Type]:
         return (self.dtype,)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         return cast_array(x, self.dtype)
 
 
@@ -92,7 +89,7 @@ class Bitcast(ScalarOp):
             raise IRError(f"cannot bitcast {self.x.type} to {self.dtype}: widths differ", self)
         return (self.dtype,)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         return np.asarray(x).view(self.dtype.numpy)
 
 
@@ -110,12 +107,16 @@ class Select(ScalarOp):
             raise IRError(f"needs (i1, T, T), got {tuple(v.type for v in self.operands)}", self)
         return (self.a.type,)
 
-    def interpret(self, env: Any, condition: Any, a: Any, b: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array, a: Array, b: Array) -> Any:
         return np.where(condition, a, b)
 
 
 def check_operand(op: Operation, function: type[Unary] | type[Binary], dtype: DType) -> None:
-    """Raise IRError, naming `op`, where a scalar function is not defined for `dtype`."""
+    """Check that a scalar function is defined for `dtype`.
+
+    Raises:
+        IRError: it is not; the message names `op`.
+    """
     if dtype.kind not in function.kinds:
         raise IRError(f"is not defined for {dtype.label}", op)
     if dtype.is_sub_byte and dtype.is_integer and not function.to_bool:
@@ -134,7 +135,7 @@ class Unary(ScalarOp):
         check_operand(self, type(self), self.x.type)
         return (boolean if self.to_bool else self.x.type,)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         with np.errstate(all="ignore"):
             return np.asarray(type(self).function(x)).astype(self.result.type.numpy, copy=False)
 
@@ -155,7 +156,7 @@ class Binary(ScalarOp):
         check_operand(self, type(self), self.a.type)
         return (boolean if self.to_bool else self.a.type,)
 
-    def interpret(self, env: Any, a: Any, b: Any) -> Any:
+    def interpret(self, env: Frame, a: Array, b: Array) -> Any:
         with np.errstate(all="ignore"):
             return np.asarray(type(self).function(a, b)).astype(self.result.type.numpy, copy=False)
 
@@ -168,7 +169,9 @@ _NUMBER = ("float", "int", "uint")
 _BITS = ("int", "uint", "bool")
 
 
-def _unary(name: str, function: Callable[..., Any], kinds: tuple[str, ...] = _FLOAT, to_bool: bool = False) -> None:
+def _unary(
+    name: str, function: Callable[..., Any], kinds: tuple[str, ...] = _FLOAT, to_bool: bool = False
+) -> None:
     body = {"name": f"scalar.{name}", "function": staticmethod(function), "kinds": kinds, "to_bool": to_bool}
     UNARY[name] = operation(
         type(name.title(), (Unary,), {**body, "__module__": __name__, "__doc__": f"Scalar {name}."})
@@ -199,7 +202,8 @@ def _in_f64(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def erf(x: Any) -> Any:
-    """The error function in float64, to about 1e-15: Taylor series near zero, a continued fraction for erfc beyond.
+    """The error function in float64, to about 1e-15: a Taylor series near zero, a continued fraction of erfc
+    elsewhere.
 
     Source: Abramowitz & Stegun 7.1.6 and 7.1.14.
     """
@@ -229,7 +233,7 @@ def _trunc_div(a: Any, b: Any) -> Any:
 
 
 def _safe_int(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Integer division by zero is undefined; keep the interpreter from warning or trapping."""
+    """A wrapper that keeps NumPy from warning or trapping on integer division by zero, which is undefined."""
 
     def run(a: Any, b: Any) -> Any:
         b = np.asarray(b)
@@ -279,7 +283,9 @@ _float_functions: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 for _name, _function in _float_functions.items():
-    _unary(_name, _in_f64(_function) if _name not in ("sqrt", "floor", "ceil", "trunc", "round") else _function)
+    _unary(
+        _name, _in_f64(_function) if _name not in ("sqrt", "floor", "ceil", "trunc", "round") else _function
+    )
 _unary("isnan", lambda x: np.isnan(np.asarray(x)), to_bool=True)
 _unary("isinf", lambda x: np.isinf(np.asarray(x)), to_bool=True)
 
@@ -309,7 +315,9 @@ _binary("ge", np.greater_equal, _ANY, to_bool=True)
 
 
 def cast_array(x: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    """`x` converted as `scalar.cast` does: truncating and saturating from float to integer, NaN to 0, nonzero to True."""
+    """`x` converted as `scalar.cast` does: truncating and saturating from float to integer, NaN to 0, nonzero
+    to True.
+    """
     x = np.asarray(x)
     if dtype.kind == "bool":
         return np.asarray(x != 0)
@@ -351,5 +359,13 @@ def combiner_identity(combiner: str, dtype: DType) -> Any:
     raise ValueError(f"unknown combiner {combiner!r}; known: sum, prod, max, min, and, or, xor")
 
 
-COMBINER_OP = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor"}
-"""The scalar operation that joins two partial results of a combiner."""
+COMBINER_OP = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "max",
+    "min": "min",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
+"""The scalar operation that combines two partial results of a reduction."""

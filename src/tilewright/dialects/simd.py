@@ -1,4 +1,6 @@
-"""The simd dialect: hardware-shaped statements that `tensorize` puts in place of loops."""
+"""The simd dialect: statements that a hardware micro-kernel computes. The primitive `tensorize` puts them in
+place of loops.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.core import Attr, Effect, Operand, Operation, OptionalOperand, operation
+from ..ir.interpreter import Array, Frame
 from ..ir.symbolic import Dim, ceildiv
 from ..ir.types import Type
 from .tensor import sorted_places
@@ -16,16 +19,23 @@ from .tensor import sorted_places
 
 @dataclass(frozen=True)
 class Panel:
-    """How a target wants right operands of contractions packed: panels of `nr` columns, `group` successive rows interleaved, and
-    zeros after the last row up to a multiple of `depth` rows, unless `depth_block` divides them evenly."""
+    """The layout in which a target takes packed right operands of contractions.
+
+    A panel has `nr` columns; every `group` successive rows are interleaved. Zeros follow the last row up to a
+    multiple of `depth` rows, unless `depth_block` divides the rows evenly.
+    """
 
     nr: int
     group: int = 1
     depth: int = 1
 
     def padded_rows(self, k: Dim) -> Dim:
-        """Rows of a packed operand of `k` rows."""
-        unit = self.group if k_divides(k, depth_block(k, self.depth, self.group)) else max(self.depth, self.group)
+        """Number of rows of a packed operand that has `k` rows."""
+        unit = (
+            self.group
+            if k_divides(k, depth_block(k, self.depth, self.group))
+            else max(self.depth, self.group)
+        )
         return ceildiv(k, unit) * unit
 
 
@@ -35,8 +45,11 @@ def k_divides(k: Dim, by: int) -> bool:
 
 
 def depth_block(k: Dim, most: int, multiple: int) -> int:
-    """Rows that one step of a tile instruction takes: at most `most`; fewer, a multiple of `multiple`, where that divides a known
-    `k` with one step more at most."""
+    """Number of rows that one step of a tile instruction multiplies.
+
+    It is `most`, or a smaller multiple of `multiple` that divides a known `k` where this costs at most one
+    step more.
+    """
     if not isinstance(k, int) or k <= 0:
         return most
     steps = -(-k // most)
@@ -48,21 +61,24 @@ def depth_block(k: Dim, most: int, multiple: int) -> int:
 
 @operation
 class BatchReduceGemm(Operation):
-    """``C[m, n] (+)= sum over r.., k of A[a(m, r, k)] * B[b(n, r, k)]``: one tile of a contraction (batch-reduce GEMM).
+    """One tile of a contraction (batch-reduce GEMM): ``C[m, n] (+)= sum over r.., k of A[a(m, r, k)] * B[b(n,
+    r, k)]``.
 
-    All addresses are in elements from the start of the flat, row-major buffers. `m`, `n`, `k` are extents; `reductions` lists
-    the extents of further outer reduce loops (a convolution's kernel rows and columns). Strides: A moves by ``a_m``, ``a_k`` and
-    ``a_r[i]``; B is a sequence of panels of `nr` columns: column n of row k is at ``b_panel * (n // nr) + b_k * k + n % nr``;
-    C moves by ``c_m`` per row, 1 per column. There are `lines` such blocks of m rows (the lines of an image), in A ``a_line`` apart and in C
-    ``c_line``. `accumulate` adds to C instead of overwriting it. All numbers are `Dim`s over the
-    surrounding loop variables.
+    All addresses are in elements from the start of flat, row-major buffers. `m`, `n` and `k` are extents;
+    `reductions` lists the extents of further outer reduction loops (a convolution's kernel rows and columns).
+    A has the strides ``a_m``, ``a_k`` and ``a_r[i]``. B is a sequence of panels of `nr` columns: column n of
+    row k is at ``b_panel * (n // nr) + b_k * k + n % nr``. C has the row stride ``c_m`` and the column stride
+    1. There are `lines` such blocks of m rows (the lines of an image), ``a_line`` apart in A and ``c_line``
+    apart in C. `accumulate` adds to C instead of overwriting it. All numbers are `Dim`s over the surrounding
+    loop variables.
 
-    With ``group > 1`` every `group` successive rows of a panel are interleaved, the layout that dot-product instructions on narrow
-    types want: element (k, n) lies at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) * group + k % group``. `padded` promises
-    that the last panel of B may be read in full, and that its rows are followed by zeros as `Panel.padded_rows` says. `near` says that B is
-    read so often that it stays in a cache: code need not bring it there.
+    With ``group > 1`` every `group` successive rows of a panel are interleaved, as dot-product instructions
+    on narrow types take them: element (k, n) is at ``b_panel * (n // nr) + b_k * (k // group) + (n % nr) *
+    group + k % group``. `padded` promises that the last panel of B may be read in full and that zeros follow
+    its rows as `Panel.padded_rows` says. `near` says that B stays in a cache because it is read often, so
+    that code need not prefetch it.
 
-    Source of the formulation: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
+    Source: Georganas et al., "High-Performance Deep Learning via a Single Building Block", 2019.
     """
 
     name = "simd.brgemm"
@@ -96,7 +112,7 @@ class BatchReduceGemm(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, a: Any, b: Any, c: Any) -> None:
+    def interpret(self, env: Frame, a: Array, b: Array, c: Array) -> None:
         def value(e: Any) -> int:
             return int(env.evaluate(e))
 
@@ -106,7 +122,9 @@ class BatchReduceGemm(Operation):
             return
         columns, depth = np.arange(n), np.arange(k)
         line, row = (x.reshape(-1) for x in np.indices((value(self.lines), m)))
-        a_row, c_row = (line * value(x) + row * value(y) for x, y in ((self.a_line, self.a_m), (self.c_line, self.c_m)))
+        a_row, c_row = (
+            line * value(x) + row * value(y) for x, y in ((self.a_line, self.a_m), (self.c_line, self.c_m))
+        )
         wide = np.int64 if np.issubdtype(c.dtype, np.integer) else np.float64
         total = np.zeros((line.size, n), wide)
         column = value(self.b_panel) * (columns // nr) + columns % nr * group
@@ -123,13 +141,57 @@ class BatchReduceGemm(Operation):
 
 
 @operation
-class QuantizedGemm(Operation):
-    """``C[m, n] = sum over g of a_scales[m, g] b_scales[n, g] (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``, the inner sums exact.
+class ExternalGemm(Operation):
+    """A tile of a matrix product that a C function of a registered library computes: ``C = A @ B``.
 
-    A holds 8-bit integers: row m begins at ``a_offset + a_m * m``, its `groups` of `size` elements follow one another; its scales are at ``a_scales_offset +
-    a_scales_m * m``. B are panels of `nr` columns and their scales panels as well, see `transforms.pack_quantized`; the tile begins with the panel at `b_offset` (bytes),
-    whose scales are at `b_scales_offset`. Results of n columns lie one beside another, rows ``c_m`` apart. `memory`, where given, is for the codes of a panel as bytes,
-    of which matrix registers want whole rows.
+    All addresses are in elements from the start of flat, row-major buffers: A has `m` rows of `k` elements
+    from `a_offset` on, `lda` apart; B has `k` rows of `n` elements, C has `m` rows of `n` elements. All
+    numbers are `Dim`s over the surrounding loop variables. `library` is the registered name, `symbol` the
+    function's.
+    """
+
+    name = "simd.external_gemm"
+    effects = Effect.READ | Effect.WRITE
+    a: Operand
+    b: Operand
+    c: Operand
+    library: Attr
+    symbol: Attr
+    m: Attr
+    n: Attr
+    k: Attr
+    a_offset: Attr = 0
+    b_offset: Attr = 0
+    c_offset: Attr = 0
+    lda: Attr
+    ldb: Attr
+    ldc: Attr
+
+    def infer_types(self) -> Sequence[Type]:
+        return ()
+
+    def interpret(self, env: Any, a: Any, b: Any, c: Any) -> None:
+        def places(offset: Any, rows: int, stride: Any, columns: int) -> Any:
+            start, step = int(env.evaluate(offset)), int(env.evaluate(stride))
+            return start + step * np.arange(rows)[:, None] + np.arange(columns)
+
+        m, n, k = (max(0, int(env.evaluate(e))) for e in (self.m, self.n, self.k))
+        wide = np.int64 if np.issubdtype(c.dtype, np.integer) else np.float64
+        left = a.reshape(-1)[places(self.a_offset, m, self.lda, k)].astype(wide)
+        right = b.reshape(-1)[places(self.b_offset, k, self.ldb, n)].astype(wide)
+        c.reshape(-1)[places(self.c_offset, m, self.ldc, n)] = (left @ right).astype(c.dtype)
+
+
+@operation
+class QuantizedGemm(Operation):
+    """A tile of a product with quantized weights: ``C[m, n] = sum over g of a_scales[m, g] b_scales[n, g]
+    (sum over k of A[m, g, k] (B[n, g, k] - 2**(bits - 1)))``. The inner sums are exact.
+
+    A holds 8-bit integers: row m begins at ``a_offset + a_m * m`` and has `groups` groups of `size` elements;
+    its scales begin at ``a_scales_offset + a_scales_m * m``. B and its scales are panels of `nr` columns, see
+    `passes.tensor.pack_quantized`. The tile begins with the panel at `b_offset` (bytes), whose scales begin
+    at `b_scales_offset`. The columns of C are contiguous, its rows ``c_m`` elements apart. `memory`, if
+    present, is a buffer for one panel's quantized values as bytes, for matrix registers that load whole rows.
     """
 
     name = "simd.quantized_gemm"
@@ -157,13 +219,15 @@ class QuantizedGemm(Operation):
 
     @property
     def panel_bytes(self) -> int:
-        """Bytes of a panel of B."""
+        """Size of a panel of B in bytes."""
         return int(self.groups * self.size * self.nr * self.bits // 8)
 
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any, memory: Any = None) -> None:
+    def interpret(
+        self, env: Any, a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any, memory: Any = None
+    ) -> None:
         def value(e: Any) -> int:
             return int(env.evaluate(e))
 
@@ -172,22 +236,31 @@ class QuantizedGemm(Operation):
             return
         panels, row = -(-n // nr), np.arange(m)[:, None]
         start = value(self.b_offset)
-        right = unpacked(b.reshape(-1)[start:], panels, groups, size, nr, self.bits).reshape(-1, groups, size)[:n]
+        right = unpacked(b.reshape(-1)[start:], panels, groups, size, nr, self.bits).reshape(
+            -1, groups, size
+        )[:n]
         start = value(self.b_scales_offset)
         scales = b_scales.reshape(-1)[start : start + panels * groups * nr].reshape(panels, groups, nr)
         scales = scales.transpose(0, 2, 1).reshape(panels * nr, groups)[:n].astype(np.float64)
         at = value(self.a_offset) + value(self.a_m) * row + np.arange(groups * size)
         left = a.reshape(-1)[at].reshape(m, groups, size).astype(np.int64)
         at = value(self.a_scales_offset) + value(self.a_scales_m) * row + np.arange(groups)
-        total = np.einsum("mgk,ngk->mng", left, right) * a_scales.reshape(-1)[at][:, None].astype(np.float64) * scales
+        total = (
+            np.einsum("mgk,ngk->mng", left, right)
+            * a_scales.reshape(-1)[at][:, None].astype(np.float64)
+            * scales
+        )
         at = value(self.c_offset) + value(self.c_m) * row + np.arange(n)
         c.reshape(-1)[at] = total.sum(-1).astype(c.dtype)
 
 
 @operation
 class Dequantize(Operation):
-    """One panel of packed codes (see `transforms.pack_quantized`) times their scales, rounded to bf16, as a panel of `simd.brgemm`: pairs of successive rows interleaved,
-    ``y[k // 2, n, k % 2]``. The panel begins at `b_offset` (bytes), its scales at `b_scales_offset`.
+    """Multiply one panel of packed quantized values by their scales and round to bf16.
+
+    The result is a panel of `simd.brgemm` with pairs of successive rows interleaved: ``y[k // 2, n, k % 2]``.
+    The panel begins at `b_offset` (bytes), its scales at `b_scales_offset`. See
+    `passes.tensor.pack_quantized` for the packed form.
     """
 
     name = "simd.dequantize"
@@ -205,7 +278,7 @@ class Dequantize(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, b: Any, b_scales: Any, y: Any) -> None:
+    def interpret(self, env: Frame, b: Array, b_scales: Array, y: Array) -> None:
         start, scales_start = (int(env.evaluate(e)) for e in (self.b_offset, self.b_scales_offset))
         groups, size, nr = self.groups, self.size, self.nr
         codes = unpacked(b.reshape(-1)[start:], 1, groups, size, nr, self.bits)[0].astype(
@@ -217,24 +290,28 @@ class Dequantize(Operation):
 
 
 def unpacked(b: Any, panels: int, groups: int, size: int, nr: int, bits: int) -> Any:
-    """The codes of so many panels at the beginning of `b`: [panels, nr, groups, size]."""
+    """The quantized values of the first `panels` panels of `b`, as an array [panels, nr, groups, size]."""
     codes = b[: panels * groups * size * nr * bits // 8]
     if bits == 4:
         codes = codes.reshape(panels, groups, size // 32, 4, nr, 4)
         codes = np.stack((codes & 15, codes >> 4), 3)
-    codes = np.moveaxis(codes.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(panels, nr, groups, size)
+    codes = np.moveaxis(codes.reshape(panels, groups, size // 4, nr, 4), 3, 1).reshape(
+        panels, nr, groups, size
+    )
     return codes.astype(np.int64) - (1 << (bits - 1))
 
 
 @operation
-class Order(Operation):
-    """``y[y_offset + j * y_step] = place of the j-th element, for j < k, when x[x_offset + i * x_step], i < n, is sorted``.
+class Argsort(Operation):
+    """Sort indirectly: ``y[y_offset + j * y_step]`` is the position of the j-th element, for j < k, of the
+    sorted ``x[x_offset + i * x_step]``, i < n.
 
-    Stable, ascending or (`largest`) descending; NaN counts as the largest number. `keys` and `places` are memory for ``2 * n`` keys, which are
-    as wide as x's elements but at least 32 bits, and for ``2 * n`` numbers (i32). Addresses and extents are `Dim`s over the surrounding loop variables.
+    The order is stable and ascending, or descending with `largest`; NaN counts as the largest number. `keys`
+    is scratch memory for ``2 * n`` keys as wide as x's elements, at least 32 bits; `places` is scratch memory
+    for ``2 * n`` i32 numbers. Addresses and extents are `Dim`s over the surrounding loop variables.
     """
 
-    name = "simd.order"
+    name = "simd.argsort"
     effects = Effect.READ | Effect.WRITE
     x: Operand
     y: Operand
@@ -251,9 +328,10 @@ class Order(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, x: Any, y: Any, keys: Any, places: Any) -> None:
+    def interpret(self, env: Frame, x: Array, y: Array, keys: Array, places: Array) -> None:
         n, k, x_offset, x_step, y_offset, y_step = (
-            int(env.evaluate(e)) for e in (self.n, self.k, self.x_offset, self.x_step, self.y_offset, self.y_step)
+            int(env.evaluate(e))
+            for e in (self.n, self.k, self.x_offset, self.x_step, self.y_offset, self.y_step)
         )
         row = x.reshape(-1)[x_offset + np.arange(n) * x_step]
         y.reshape(-1)[y_offset + np.arange(k) * y_step] = sorted_places(row, self.largest)[:k]

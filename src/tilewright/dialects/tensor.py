@@ -1,13 +1,15 @@
 """The tensor dialect: how each element of a result is computed.
 
-`tensor.compute` is a pull-style, index-mapped computation: for every point of its parallel `axes` (and, reducing, of its
-`reduce_axes`) the body yields one scalar from elements it reads. Bodies capture tensors of the enclosing function directly;
-`tensor.group` isolates what becomes one kernel. Fusion works by composing index maps, so slicing, padding, transposing,
-gathering and broadcasting are all the same operation.
+`tensor.compute` is a pull-style, index-mapped computation: for every point of its parallel `axes` and, in a
+reduction, of its `reduce_axes`, the body yields one scalar from the elements that it reads. Bodies capture
+tensors of the enclosing function directly. `tensor.group` isolates the computations of one kernel. Fusion
+composes index maps, so that slicing, padding, transposing, gathering and broadcasting are all the same
+operation.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,16 +30,14 @@ from ..ir.core import (
     VariadicOperand,
     operation,
 )
-from ..ir.symbolic import Dim, Expr, bounds, free_symbols, prove_eq, substitute
+from ..ir.interpreter import Array, Frame
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr, bounds, free_symbols, prove_eq
 from ..ir.types import DType, Shape, TensorType, Type, i64
 from ..ir.walk import reachable
 from . import scalar
 from .func import Func
 from .scalar import combiner_identity
-
-QUANTIZED = "tw.quantized"
-"""Note on a computation: it multiplies rows with codes of few bits, see `graph.scaled_matmul` and `graph.dequantized_matmul`, and stays as they
-write it; its reads are, beside that of which matrix a row meets, in this order of the left operand, the codes, the left operand's scales (of integers), and the scales."""
 
 
 def extent(axis: Expr) -> Dim:
@@ -49,9 +49,9 @@ def extent(axis: Expr) -> Dim:
 class Read(Operation):
     """One element of a tensor.
 
-    `indices` are expressions over the axes of the enclosing computation; ``v0``, ``v1``, ... in them stand for the operands
-    `dynamic` (i64 scalars: data-dependent indices). When any expression of `guard` is negative the element is not touched and
-    the result is `otherwise`.
+    `indices` are expressions over the axes of the enclosing computation; ``v0``, ``v1``, ... in them stand
+    for the operands `dynamic` (i64 scalars: data-dependent indices). When any expression of `guard` is
+    negative the element is not touched and the result is `otherwise`.
     """
 
     name = "tensor.read"
@@ -73,14 +73,14 @@ class Read(Operation):
         if self.guard and (self.otherwise is None or self.otherwise.type is not self.source.type.dtype):
             raise IRError("a guarded read needs 'otherwise' of the tensor's dtype", self)
 
-    def interpret(self, env: Any, source: Any, *rest: Any) -> Any:
+    def interpret(self, env: Frame, source: Array, *rest: Array) -> Any:
         values = {f"v{k}": np.asarray(v) for k, v in enumerate(rest[: len(self.dynamic)])}
         index = tuple(np.asarray(env.evaluate(e, values)) for e in self.indices)
         inside: Any = np.True_
         for e in self.guard:
             inside = inside & (np.asarray(env.evaluate(e, values)) >= 0)
         if not self.guard:
-            # Elements that a mask or a zero-length axis hides may still be addressed here; they are never used.
+            # A masked element or one of an empty axis may be addressed here; its value is never used.
             if all(source.shape):
                 index = tuple(np.clip(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True))
             return source[index] if index else source[()]
@@ -112,8 +112,9 @@ def reads_of(op: Operation) -> list[Read]:
 class Compute(Operation):
     """``result[axes] = combine over reduce_axes of body``.
 
-    `axes` and `reduce_axes` are index symbols whose inclusive upper bounds give the extents (a reduce axis may be bounded by
-    a parallel one: triangular domains). `combiner` is None without reduce axes, else ``sum prod max min and or``.
+    `axes` and `reduce_axes` are index symbols whose inclusive upper bounds give the extents (a reduce axis
+    may be bounded by a parallel one: triangular domains). `combiner` is None without reduce axes, else ``sum
+    prod max min and or``.
     """
 
     name = "tensor.compute"
@@ -153,11 +154,13 @@ class Compute(Operation):
             if not prove_eq(extent(axis), dim):
                 raise IRError(f"axis {axis} has extent {extent(axis)}, the result's dimension is {dim}", self)
         if self.is_reduction and self.dtype.is_sub_byte and self.dtype.is_integer:
-            raise IRError(f"does not calculate with {self.dtype.label}: convert it to a wider integer first", self)
+            raise IRError(
+                f"does not calculate with {self.dtype.label}: convert it to a wider integer first", self
+            )
         if (self.combiner is None) != (not self.reduce_axes):
             raise IRError("a combiner goes with reduce axes", self)
 
-    def interpret(self, env: Any) -> Any:
+    def interpret(self, env: Frame) -> Any:
         out_shape = tuple(int(env.evaluate(d)) for d in self.shape)
         result = np.empty(out_shape, self.dtype.numpy)
         identity = np.asarray(
@@ -174,7 +177,7 @@ class Compute(Operation):
         if self.is_reduction and 0 in extents[len(out_shape) :]:
             result[...] = identity
             return result
-        # Work in slabs of the first axis so that a contraction's full domain never stands in memory at once.
+        # Slabs of the first axis bound the memory: a contraction's full domain is never materialized.
         per_row = int(np.prod(extents[1:], dtype=np.int64)) if rank else 1
         step = max(1, (1 << 22) // max(per_row, 1)) if out_shape else 1
         for start in range(0, out_shape[0] if out_shape else 1, step):
@@ -203,7 +206,9 @@ class Compute(Operation):
 
 
 def is_dynamic_symbol(s: Expr) -> bool:
-    """Whether a symbol stands for a data-dependent index (``v0``, ``v1``, ... in the expressions of an access)."""
+    """Whether a symbol stands for a data-dependent index (``v0``, ``v1``, ... in the expressions of an
+    access).
+    """
     name = s.name
     return name[0] == "v" and name[1:].isdigit()
 
@@ -214,7 +219,9 @@ def free_symbols_of(e: Dim) -> frozenset[Expr]:
 
 
 def substitute_indices(op: Operation, mapping: Mapping[Expr, Dim]) -> None:
-    """Write the index expressions of an operation in a body (indices, guards, an index as a value) in other symbols."""
+    """Substitute symbols in the index expressions of an operation in a body: indices, guards, an index used
+    as a value.
+    """
     for key in ("indices", "guard"):
         if key in op.attributes:
             op.attributes[key] = tuple(substitute(e, mapping) for e in op.attributes[key])
@@ -251,7 +258,7 @@ def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
         "or": np.bitwise_or,
         "xor": np.bitwise_xor,
     }[combiner]
-    # NumPy's maximum and minimum know no neutral element, which nothing to combine needs.
+    # NumPy's maximum and minimum have no identity, which an empty reduction needs.
     empty = {} if x.size else {"initial": combiner_identity(combiner, DType.of(x))}
     # The result keeps the data type: NumPy's own product widens small integers.
     return function.reduce(x, axis=axis, dtype=x.dtype, **empty)
@@ -259,7 +266,9 @@ def reduce_array(combiner: str, x: Any, axis: tuple[int, ...]) -> Any:
 
 @operation
 class Reshape(Operation):
-    """The same elements in row-major order under another shape: a view, never a copy. Sizes must agree."""
+    """The same elements in row-major order under another shape: a view, never a copy. The numbers of elements
+    are equal.
+    """
 
     name = "tensor.reshape"
     effects = Effect.PURE
@@ -271,15 +280,19 @@ class Reshape(Operation):
 
     def verify(self) -> None:
         if not prove_eq(self.x.type.size, self.result.type.size):
-            raise IRError(f"cannot prove that {self.x.type} and {self.result.type} have as many elements", self)
+            raise IRError(
+                f"cannot prove that {self.x.type} and {self.result.type} have as many elements", self
+            )
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         return np.reshape(x, [int(env.evaluate(d)) for d in self.shape])
 
 
 @operation
 class Bitcast(Operation):
-    """The same bytes in row-major order as elements of another type, under another shape: a view, never a copy."""
+    """The same bytes in row-major order as elements of another type, under another shape: a view, never a
+    copy.
+    """
 
     name = "tensor.bitcast"
     effects = Effect.PURE
@@ -295,7 +308,7 @@ class Bitcast(Operation):
         if not prove_eq(before.size * before.dtype.itemsize, after.size * after.dtype.itemsize):
             raise IRError(f"cannot prove that {before} and {after} have as many bytes", self)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         return (
             np.ascontiguousarray(x)
             .reshape(-1)
@@ -306,7 +319,9 @@ class Bitcast(Operation):
 
 @operation
 class AssumeShape(Operation):
-    """The elements of `x` in row-major order under another shape: a view whose size a run compares, as no proof can be given."""
+    """The elements of `x` in row-major order under another shape: a view. The run compares the sizes, since
+    they are not provably equal.
+    """
 
     name = "tensor.assume_shape"
     effects = Effect.PURE
@@ -316,12 +331,16 @@ class AssumeShape(Operation):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(self.x.type.dtype, self.shape),)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         return assumed(self, env, x, self.shape)
 
 
 def assumed(op: Operation, env: Any, x: Any, shape: Shape) -> Any:
-    """`x` under a shape that it must have the size of."""
+    """`x` reshaped to `shape`.
+
+    Raises:
+        IRError: `x` has another number of elements.
+    """
     sizes = [int(env.evaluate(d)) for d in shape]
     if min(sizes, default=0) < 0 or int(np.prod(sizes, dtype=np.int64)) != x.size:
         raise IRError(f"{x.size} elements do not have the shape {tuple(sizes)}", op)
@@ -329,14 +348,16 @@ def assumed(op: Operation, env: Any, x: Any, shape: Shape) -> Any:
 
 
 View = Reshape | Bitcast | AssumeShape
-"""Operations whose result is the memory of their operand."""
+"""Operations whose result shares the memory of their operand."""
 
 
 @operation
-class Join(Operation):
-    """Tensors side by side along `axis`, in one memory: whatever computes a part writes it into its slice (`place_of`)."""
+class Concat(Operation):
+    """Concatenate tensors along `axis` in one memory: the operation that computes a part writes it directly
+    into its slice (`place_of`).
+    """
 
-    name = "tensor.join"
+    name = "tensor.concat"
     effects = Effect.PURE
     parts: VariadicOperand
     axis: Attr
@@ -352,30 +373,36 @@ class Join(Operation):
         first = self.parts[0].type
         for t in (part.type for part in self.parts):
             same = all(
-                prove_eq(a, b) for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if d != self.axis
+                prove_eq(a, b)
+                for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=True))
+                if d != self.axis
             )
             if t.dtype is not first.dtype or not same:
                 raise IRError(f"joins {t} with {first} along dimension {self.axis}", self)
 
-    def interpret(self, env: Any, *parts: Any) -> Any:
+    def interpret(self, env: Frame, *parts: Array) -> Any:
         return np.concatenate(parts, self.axis)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a part of a join lies: `run` elements side by side, then again `full` elements further on, from element `offset`."""
+class ConcatSlice:
+    """Memory of one part of a concatenation, in elements: runs of `run` contiguous elements, which begin
+    `full` elements apart; the first one begins at `offset`.
+    """
 
-    join: Join
+    join: Concat
     offset: Dim
     run: Dim
     full: Dim
 
     def shape(self, part: Shape) -> Shape:
-        """Of the whole join, its dimensions before the runs those of a part of the shape `part`."""
+        """Shape of the whole concatenation as seen by a part of shape `part`: the part's dimensions before
+        the runs, then `full`.
+        """
         return (*part[: self._leading(part)], self.full)
 
     def index(self, part: Shape, indices: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Into that shape, of an element of the part."""
+        """Index into that shape of the part's element at `indices`."""
         lead = self._leading(part)
         inside: Dim = 0
         for i, n in zip(indices[lead:], part[lead:], strict=True):
@@ -392,13 +419,15 @@ class Place:
 
 
 def readers(value: Value, views: Any = Reshape) -> Iterator[Operation]:
-    """Operations that use a tensor, directly or through `views`, each once."""
+    """The operations that use a tensor, directly or through `views`, each once."""
     users = reachable(value.users, lambda op: op.results[0].users if isinstance(op, views) else ())
     return (op for op in users if not isinstance(op, views))
 
 
-def place_of(value: Value) -> Place | None:
-    """Where a value lies that, directly or through views, is nothing but a part of a join; else None."""
+def place_of(value: Value) -> ConcatSlice | None:
+    """The memory of a value whose only use, directly or through views, is as a part of a concatenation; else
+    None.
+    """
     while True:
         uses = list(value.uses)
         if len(uses) != 1:
@@ -407,7 +436,7 @@ def place_of(value: Value) -> Place | None:
         if not isinstance(user, Reshape):
             break
         value = user.result
-    if not isinstance(user, Join):
+    if not isinstance(user, Concat):
         return None
     inner: Dim = 1
     for n in user.result.type.shape[user.axis + 1 :]:
@@ -416,16 +445,16 @@ def place_of(value: Value) -> Place | None:
     for part in user.parts[:number]:
         before = before + part.type.shape[user.axis]
     extents = (before, user.parts[number].type.shape[user.axis], user.result.type.shape[user.axis])
-    return Place(user, *(n * inner for n in extents))
+    return ConcatSlice(user, *(n * inner for n in extents))
 
 
 @operation
 class Scatter(Operation):
     """A copy of `dest` with elements replaced (or combined): push-style, for data-dependent output positions.
 
-    For every point of `axes` the body yields ``(value, index_0, ..., index_n)`` (i64, already non-negative); points whose
-    index lies outside are dropped. `combiner` is None (later points win, in row-major order of the axes), ``sum``, ``prod``,
-    ``max`` or ``min``.
+    For every point of `axes` the body yields ``(value, index_0, ..., index_n)``, the indices i64 and
+    non-negative; points with an index outside are dropped. `combiner` is None (later points win, in row-major
+    order of the axes), ``sum``, ``prod``, ``max`` or ``min``.
     """
 
     name = "tensor.scatter"
@@ -447,7 +476,7 @@ class Scatter(Operation):
         if len(self.body.terminator.operands) != 1 + self.dest.type.rank:
             raise IRError("body must yield a value and one index per dimension", self)
 
-    def interpret(self, env: Any, dest: Any) -> Any:
+    def interpret(self, env: Frame, dest: Array) -> Any:
         result = np.array(dest)
         extents = [int(env.evaluate(extent(a))) for a in self.axes]
         rank = len(extents)
@@ -457,7 +486,9 @@ class Scatter(Operation):
             a.name: np.arange(n).reshape([-1 if p == k else 1 for p in range(rank)])
             for k, (a, n) in enumerate(zip(self.axes, extents, strict=True))
         }
-        value, *index = (np.broadcast_to(v, extents).reshape(-1) for v in env.child(frame).run_block(self.body, ()))
+        value, *index = (
+            np.broadcast_to(v, extents).reshape(-1) for v in env.child(frame).run_block(self.body, ())
+        )
         inside = np.ones(value.shape, bool)
         for i, n in zip(index, result.shape, strict=True):
             inside &= (i >= 0) & (i < n)
@@ -472,10 +503,12 @@ class Scatter(Operation):
 
 
 @operation
-class Order(Operation):
-    """The places (i64) of the first `k` elements of `x` along `axis` when they are sorted: stable, NaN the largest number."""
+class Argsort(Operation):
+    """Positions (i64) of the first `k` elements of the sorted `x` along `axis`. The sort is stable; NaN
+    counts as the largest number.
+    """
 
-    name = "tensor.order"
+    name = "tensor.argsort"
     effects = Effect.PURE
     x: Operand
     k: Attr
@@ -490,13 +523,15 @@ class Order(Operation):
         if not 0 <= self.axis < self.x.type.rank:
             raise IRError(f"axis {self.axis} of a tensor of rank {self.x.type.rank}", self)
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         places = sorted_places(x, self.largest, self.axis)
         return np.take(places, np.arange(int(env.evaluate(self.k))), self.axis).astype(np.int64)
 
 
 def sorted_places(x: Any, largest: bool, axis: int = -1) -> Any:
-    """The places of an array's elements along an axis in stable order; NaN counts as the largest number."""
+    """Positions of an array's sorted elements along an axis, in stable order; NaN counts as the largest
+    number.
+    """
     if x.dtype.kind in "iub":
         key = x if x.dtype.kind == "u" else x.astype(np.int64)
         return np.argsort(~key if largest else key, axis=axis, kind="stable")
@@ -505,18 +540,47 @@ def sorted_places(x: Any, largest: bool, axis: int = -1) -> Any:
     return np.lexsort((sign * np.isnan(x).astype(np.int64), sign * number), axis=axis)
 
 
+class GroupKind(enum.StrEnum):
+    """The kinds of groups that the compiler forms itself. The kind selects the schedule rule of the kernel.
+
+    A `Group` accepts any string, so that a pass of another package can form groups for a schedule rule of its
+    own.
+    """
+
+    CONTRACTION = "contraction"
+    """A matrix product or convolution that `tensorize` can take, with its epilogue."""
+    CHAIN = "chain"
+    """Two contractions with a row-wise computation in between: attention."""
+    ROWS = "rows"
+    """Computations that share their leading axes (`ir.notes.ROW_AXES`), reductions along the others
+    included.
+    """
+    CUMULATIVE = "cumulative"
+    """A scan along an axis with an associative operation, such as a cumulative sum."""
+    RECURRENCE = "recurrence"
+    """A `Scan` whose steps depend on each other element by element."""
+    ARGSORT = "argsort"
+    SCATTER = "scatter"
+    PLAIN = "plain"
+    """Nothing is known about the members: a rule may at most vectorize the innermost loops. The fallback
+    where the rule of another kind refuses a kernel.
+    """
+
+    __repr__ = str.__repr__  # as the string that it is, in error texts
+
+
 @operation
 class Group(Operation):
-    """One kernel-to-be: an isolated region over its inputs; `kind` names the rule that schedules it.
+    """A set of computations that becomes one kernel: an isolated region over its inputs.
 
-    Kinds: ``contraction``, ``rows``, ``chain``, ``prefix``, ``recurrence``, ``order``, ``scatter``.
+    `kind`, a `GroupKind` or a string of an extension, names the rule that schedules the kernel.
     """
 
     name = "tensor.group"
     effects = Effect.PURE
     num_regions = 1
     inputs: VariadicOperand
-    kind: Attr = "elementwise"
+    kind: Attr = GroupKind.PLAIN
 
     def infer_types(self) -> Sequence[Type]:
         return tuple(v.type for v in self.body.terminator.operands)
@@ -525,7 +589,7 @@ class Group(Operation):
         if [a.type for a in self.body.args] != [v.type for v in self.inputs]:
             raise IRError("block arguments and inputs differ in type", self)
 
-    def interpret(self, env: Any, *inputs: Any) -> Any:
+    def interpret(self, env: Frame, *inputs: Array) -> Any:
         return tuple(env.child({}).run_block(self.body, inputs))
 
 
@@ -533,9 +597,9 @@ class Group(Operation):
 class Scan(Operation):
     """A loop: ``*carried, *slices = body(*carried)`` for every value of the symbol `step`.
 
-    The body captures the tensors around it directly and reads slices of them at indices over `step`. Results are the carried
-    values after the last step, then the slices stacked along a leading axis as long as the loop: `places` tells, over `step`, where
-    each step's slice lies in each of them.
+    The body captures the surrounding tensors directly and reads slices of them at indices over `step`.
+    Results are the carried values after the last step, then the slices stacked along a leading axis as long
+    as the loop. `places` gives, over `step`, the position of each step's slice in each of them.
     """
 
     name = "tensor.scan"
@@ -553,12 +617,15 @@ class Scan(Operation):
         stacked = [TensorType(t.dtype, (extent(self.step), *t.shape)) for t in ends[count:]]
         if [a.type for a in self.body.args] != carried or ends[:count] != carried:
             raise IRError(
-                f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}", self
+                f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}",
+                self,
             )
-        if len(self.places) != len(stacked) or not _equal_types([r.type for r in self.results], [*carried, *stacked]):
+        if len(self.places) != len(stacked) or not _equal_types(
+            [r.type for r in self.results], [*carried, *stacked]
+        ):
             raise IRError(f"yields slices for {stacked}, which are not its results", self)
 
-    def interpret(self, env: Any, *initial: Any) -> Any:
+    def interpret(self, env: Frame, *initial: Array) -> Any:
         carried = list(initial)
         types = [r.type for r in self.results[len(carried) :]]
         stacked = [np.empty([int(env.evaluate(d)) for d in t.shape], t.dtype.numpy) for t in types]
@@ -573,7 +640,7 @@ class Scan(Operation):
 
 @operation
 class BindSize(Operation):
-    """Defines `symbol` as the number `count` (an i64 scalar) for all that comes after."""
+    """Define `symbol` as the number `count` (an i64 scalar) for all operations that follow."""
 
     name = "tensor.bind_size"
     effects = Effect.WRITE
@@ -584,7 +651,7 @@ class BindSize(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, count: Any) -> Any:
+    def interpret(self, env: Frame, count: Array) -> Any:
         return bind_size(self, env, count)
 
 
@@ -599,12 +666,14 @@ def bind_size(op: Operation, env: Any, count: Any) -> Any:
 
 
 ERRORS = ("program", "index", "division")
-"""Errors that a check may report: the model's own condition, an index out of range, a division by zero."""
+"""Errors that a check reports: a condition of the model's own, an index out of range, a division by zero."""
 
 
 @operation
 class Check(Operation):
-    """Ends the run with `message`, reported as `error` (of `ERRORS`), unless `condition`, a bool scalar, holds."""
+    """End the run with `message`, reported as `error` (one of `ERRORS`), unless `condition`, a bool scalar,
+    holds.
+    """
 
     name = "tensor.check"
     effects = Effect.WRITE
@@ -615,7 +684,7 @@ class Check(Operation):
     def infer_types(self) -> Sequence[Type]:
         return ()
 
-    def interpret(self, env: Any, condition: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array) -> Any:
         return check(self, condition, self.error)
 
 
@@ -631,7 +700,9 @@ def check(op: Operation, condition: Any, error: str = ERRORS[0]) -> Any:
 
 @operation
 class If(Operation):
-    """The results of the first region where `condition` (a bool scalar) holds, else of the second. Regions capture tensors directly."""
+    """The results of the first region if `condition` (a bool scalar) holds, else those of the second. Regions
+    capture tensors directly.
+    """
 
     name = "tensor.if"
     effects = Effect.PURE
@@ -644,17 +715,17 @@ class If(Operation):
             if not _equal_types([r.type for r in self.results], ends):
                 raise IRError(f"a branch yields {ends}", self)
 
-    def interpret(self, env: Any, condition: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array) -> Any:
         return env.run_block(self.regions[0 if condition.all() else 1].block, ())
 
 
 @operation
 class While(Operation):
-    """``condition, *carried, *slices = body(*carried)`` with the symbol `step` counting from 0, as long as `condition` (a bool scalar) holds, but at most
-    `limit` (an i64 scalar) times.
+    """A loop with a condition: ``condition, *carried, *slices = body(*carried)``, while `condition` (a bool
+    scalar) holds, at most `limit` (an i64 scalar) times. The symbol `step` counts from 0.
 
-    Results are the carried values after the last step, then the slices stacked along a leading axis of `count` elements, a symbol that this
-    defines as the number of steps.
+    Results are the carried values after the last step, then the slices stacked along a leading axis of
+    `count` elements. The operation defines the symbol `count` as the number of steps.
     """
 
     name = "tensor.while"
@@ -674,22 +745,28 @@ class While(Operation):
         stacked = [TensorType(t.dtype, (self.count, *t.shape)) for t in ends[len(carried) :]]
         if [a.type for a in self.body.args] != carried or ends[: len(carried)] != carried:
             raise IRError(
-                f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}", self
+                f"carries {carried}, the body takes {[a.type for a in self.body.args]} and yields {ends}",
+                self,
             )
         if not _equal_types([r.type for r in self.results], [*carried, *stacked]):
             raise IRError(f"yields slices for {stacked}, which are not its results", self)
 
-    def interpret(self, env: Any, *operands: Any) -> Any:
+    def interpret(self, env: Frame, *operands: Array) -> Any:
         return run_while(
-            self, env, operands, lambda step, carried: env.child({self.step.name: step}).run_block(self.body, carried)
+            self,
+            env,
+            operands,
+            lambda step, carried: env.child({self.step.name: step}).run_block(self.body, carried),
         )
 
 
-def run_while(op: Any, env: Any, operands: Sequence[Any], body: Callable[[int, list[Any]], list[Any]]) -> list[Any]:
-    """The results of a `while` of any level in the interpreter, whose `count` gets its value.
+def run_while(
+    op: Any, env: Any, operands: Sequence[Any], body: Callable[[int, list[Any]], list[Any]]
+) -> list[Any]:
+    """Interpret a while loop of any level: return its results and bind its `count`.
 
-    `operands`: the condition, the limit if the operation has one, the initial values. ``body(step, carried)`` gives the condition, the next
-    carried values, the slices of the step.
+    `operands` are the condition, the limit if the operation has one, and the initial values. ``body(step,
+    carried)`` returns the condition, the next carried values and the slices of the step.
     """
     condition, *rest = operands
     limit = None if op.limit is None else int(rest.pop(0))
@@ -708,18 +785,18 @@ def run_while(op: Any, env: Any, operands: Sequence[Any], body: Callable[[int, l
 
 
 def _stacked(slices: Sequence[Any], type_: TensorType, env: Any) -> Any:
-    """An array of the slices, of which there may be none."""
+    """The slices stacked to an array of the given type; there may be none."""
     if slices:
         return np.stack(slices)
     return np.empty([0, *(int(env.evaluate(d)) for d in type_.shape[1:])], type_.dtype.numpy)
 
 
 Nested = Scan | While | If
-"""Operations between kernels that have computations inside them."""
+"""Operations between kernels whose regions contain computations."""
 
 
 def _equal_types(a: Sequence[TensorType], b: Sequence[TensorType]) -> bool:
-    """Equal up to the way symbolic dimensions are written."""
+    """Whether types are equal, symbolic dimensions compared by proof."""
     return len(a) == len(b) and all(
         x.dtype is y.dtype and x.rank == y.rank and all(map(prove_eq, x.shape, y.shape))
         for x, y in zip(a, b, strict=True)
@@ -727,11 +804,13 @@ def _equal_types(a: Sequence[TensorType], b: Sequence[TensorType]) -> bool:
 
 
 def blocks_of_computations(module: Module) -> list[Block]:
-    """Where computations and groups stand: the bodies of a module's functions, and after each the bodies of loops and branches in it."""
-    found: list[Block] = []
+    """The blocks that contain computations and groups: each function's body, followed by the bodies of its
+    loops and branches.
+    """
+    blocks: list[Block] = []
 
     def visit(block: Block) -> None:
-        found.append(block)
+        blocks.append(block)
         for op in block.ops:
             if isinstance(op, Nested):
                 for region in op.regions:
@@ -740,4 +819,4 @@ def blocks_of_computations(module: Module) -> list[Block]:
     for op in module.body.ops:
         if isinstance(op, Func):
             visit(op.body)
-    return found
+    return blocks

@@ -4,13 +4,14 @@
     y = t.compute(shape, lambda i, j: x[i, j] + bias[j])                    # elementwise
     s = t.reduce("sum", (m, n), (k,), lambda i, j, r: a[i, r] * b[r, j])    # contraction
 
-`Tensor` wraps an SSA tensor: indexing it reads an element. An index is a symbolic expression, an ``int``, or a `Scalar` (a
-data-dependent i64). `Scalar` wraps an SSA scalar: Python operators and the methods named in the scalar dialect build
-operations in the body.
+`TensorRef` wraps an SSA tensor: indexing it reads an element. An index is a symbolic expression, an ``int``,
+or a `Scalar` (a data-dependent i64). `Scalar` wraps an SSA scalar: Python operators and the methods named in
+the scalar dialect build operations in the body.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,12 @@ Number = int | float | bool
 
 
 class Scalar:
-    """An element while a body is being built; operators build scalar operations. Numbers take the other operand's dtype."""
+    """An element while a body is being built; operators build scalar operations. Numbers take the other
+    operand's dtype.
+
+    An element has no value while the body runs. Its truth value, ``==``, ``float(x)`` and ``int(x)`` raise a
+    TypeError that says what to write instead.
+    """
 
     __slots__ = ("body", "value")
 
@@ -34,6 +40,7 @@ class Scalar:
 
     @property
     def dtype(self) -> DType:
+        """The element's type."""
         dtype: DType = self.value.type
         return dtype
 
@@ -57,11 +64,13 @@ class Scalar:
         return Scalar(self.body, self.body(scalar.BINARY[name](self.value, self._lift(other).value)))
 
     def cast(self, dtype: DType) -> Scalar:
+        """The element converted to another type; itself where it has that type."""
         if dtype is self.dtype:
             return self
         return Scalar(self.body, self.body(scalar.Cast(self.value, dtype=dtype)))
 
     def bitcast(self, dtype: DType) -> Scalar:
+        """The same bits as another type of the same size."""
         return Scalar(self.body, self.body(scalar.Bitcast(self.value, dtype=dtype)))
 
     def select(self, a: Scalar | Number, b: Scalar | Number) -> Scalar:
@@ -69,13 +78,38 @@ class Scalar:
         like = a if isinstance(a, Scalar) else b
         if not isinstance(like, Scalar):
             raise TypeError("select needs a Scalar among its two values")
-        return Scalar(self.body, self.body(scalar.Select(self.value, like._lift(a).value, like._lift(b).value)))
+        return Scalar(
+            self.body, self.body(scalar.Select(self.value, like._lift(a).value, like._lift(b).value))
+        )
 
     def __getattr__(self, name: str) -> Callable[..., Scalar]:
         function = name.rstrip("_")  # and_, or_, not_
         if function in scalar.UNARY or function in scalar.BINARY:
             return lambda *others: self.apply(function, *others)
-        raise AttributeError(f"no scalar function {name!r}")
+        known = [*scalar.UNARY, *scalar.BINARY]
+        like = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {', '.join(like)}?" if like else f"the functions are {', '.join(known)}"
+        raise AttributeError(f"an element has no function {name!r}; {hint}")
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a symbolic element has no truth value: the body runs once, for all elements. Use "
+            "condition.select(a, b) instead of `if`; `&`, `|` and `~` instead of `and`, `or` and `not`; "
+            "a.max(b) and a.min(b) instead of max, min and NumPy's functions"
+        )
+
+    def __float__(self) -> float:
+        raise TypeError(
+            "a symbolic element is not a number: the body runs once, for all elements. Use the element's "
+            "functions, x[i].exp() instead of math.exp(x[i]), and cast(dtype) instead of float and int"
+        )
+
+    __int__ = __float__
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("elements are compared by a.equals(b) and a.differs(b), not by == and !=")
+
+    __hash__ = object.__hash__
 
     def __add__(self, o: Any) -> Scalar:
         return self.apply("add", o)
@@ -138,16 +172,18 @@ class Scalar:
         return self.apply("ge", o)
 
     def equals(self, o: Any) -> Scalar:
+        """Whether both are equal, as a bool element (``==`` is refused)."""
         return self.apply("eq", o)
 
     def differs(self, o: Any) -> Scalar:
+        """Whether both differ, as a bool element."""
         return self.apply("ne", o)
 
 
 Index = Dim | Scalar
 
 
-class Tensor:
+class TensorRef:
     """A tensor value that bodies index; ``x[i, j]`` reads inside the body being built."""
 
     __slots__ = ("builder", "value")
@@ -158,27 +194,45 @@ class Tensor:
 
     @property
     def type(self) -> TensorType:
-        found: TensorType = self.value.type
-        return found
+        """The tensor type of the value."""
+        tensor_type: TensorType = self.value.type
+        return tensor_type
 
     @property
     def shape(self) -> tuple[Dim, ...]:
+        """The sizes."""
         return self.type.shape
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self.type.dtype
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return self.type.rank
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Scalar:
         return self.at(*(index if isinstance(index, tuple) else (index,)))
 
     def at(self, *index: Index, guard: Sequence[Index] = (), otherwise: Number | Scalar = 0) -> Scalar:
-        """The element at `index`; where any `guard` expression is negative, `otherwise` instead (nothing is read)."""
+        """The element at `index`; where any `guard` expression is negative, `otherwise` instead (nothing is
+        read).
+
+        An index outside of its dimension is not detected: the element is then undefined. Guard such an index.
+
+        Raises:
+            IRError: not one index for each dimension, or not inside a body.
+        """
         body = self.builder.body
+        if len(index) != self.rank:
+            count = f"{self.rank} {'dimension' if self.rank == 1 else 'dimensions'}"
+            raise IRError(
+                f"the tensor has {count}, {self.type.shape}, but {len(index)} "
+                f"{'index is' if len(index) == 1 else 'indices are'} given; in a body that takes *i, x[i] "
+                "gives one index for each dimension"
+            )
         dynamic: list[Value] = []
 
         def expression(i: Index) -> Dim:
@@ -194,7 +248,9 @@ class Tensor:
         default = None
         if guards:
             default = (
-                otherwise.value if isinstance(otherwise, Scalar) else self.builder.constant(otherwise, self.dtype).value
+                otherwise.value
+                if isinstance(otherwise, Scalar)
+                else self.builder.constant(otherwise, self.dtype).value
             )
         return Scalar(body, body(tensor.Read(self.value, dynamic, default, indices=indices, guard=guards)))
 
@@ -217,8 +273,9 @@ class TensorBuilder:
             raise IRError("elements can only be read inside a computation's body")
         return self._bodies[-1]
 
-    def wrap(self, value: Value) -> Tensor:
-        return Tensor(self, value)
+    def wrap(self, value: Value) -> TensorRef:
+        """A value of the IR as a tensor that can be indexed."""
+        return TensorRef(self, value)
 
     def constant(self, value: Number, dtype: DType) -> Scalar:
         """A literal in the current body."""
@@ -228,8 +285,14 @@ class TensorBuilder:
         """The value of an index expression (or of a dimension) in the current body."""
         return Scalar(self.body, self.body(scalar.Index(expr=expr))).cast(dtype)
 
-    def compute(self, shape: Sequence[Dim], body: Callable[..., Scalar]) -> Tensor:
-        """An elementwise computation: ``body(*indices)`` gives each element of a tensor of `shape`."""
+    def compute(self, shape: Sequence[Dim], body: Callable[..., Scalar]) -> TensorRef:
+        """An elementwise computation: ``body(*indices)`` gives each element of a tensor of `shape`.
+
+        The body is called once, with symbolic indices. It returns a `Scalar`, whose dtype is the tensor's.
+
+        Raises:
+            IRError: the body does not return a `Scalar`.
+        """
         return self._build(None, tuple(shape), (), body)
 
     def reduce(
@@ -238,16 +301,24 @@ class TensorBuilder:
         shape: Sequence[Dim],
         reduce_shape: Sequence[Dim | Callable[..., Dim]],
         body: Callable[..., Scalar],
-    ) -> Tensor:
+    ) -> TensorRef:
         """A reduction: combines ``body(*indices, *reduce_indices)`` over `reduce_shape`.
 
-        An extent in `reduce_shape` may be a function of the parallel indices (``lambda i: i + 1`` is a prefix).
+        `combiner` is ``sum``, ``prod``, ``max``, ``min``, ``and``, ``or`` or ``xor``. An extent in
+        `reduce_shape` may be a function of the parallel indices (``lambda i: i + 1`` is a prefix).
+
+        Raises:
+            IRError: the body does not return a `Scalar`.
         """
         return self._build(combiner, tuple(shape), tuple(reduce_shape), body)
 
     def _build(
-        self, combiner: str | None, shape: tuple[Dim, ...], reduce_shape: tuple[Any, ...], body: Callable[..., Scalar]
-    ) -> Tensor:
+        self,
+        combiner: str | None,
+        shape: tuple[Dim, ...],
+        reduce_shape: tuple[Any, ...],
+        body: Callable[..., Scalar],
+    ) -> TensorRef:
         axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
         reduce_axes = tuple(
             symbol(f"r{k}", 0, (n(*axes) if callable(n) and not isinstance(n, Expr) else n) - 1)
@@ -263,7 +334,12 @@ class TensorBuilder:
         self._bodies.append(Builder(op.body, location=self.builder.location))
         try:
             result = body(*axes, *reduce_axes)
-            self.body(tensor.Yield([result.value]))
+            if not isinstance(result, Scalar):
+                raise IRError(
+                    f"the body returns {result!r}, not an element: return an element of a tensor, or "
+                    "t.constant(value, dtype), or t.index(expression, dtype)"
+                )
+            self.body.insert(tensor.Yield([result.value]))
         except BaseException:
             op.drop_all()
             raise
@@ -274,38 +350,45 @@ class TensorBuilder:
         ):  # nothing is combined, and an axis of no elements cannot be divided
             op.drop_all()
             return self.compute(
-                shape, lambda *_: self.constant(scalar.combiner_identity(combiner, result.dtype), result.dtype)
+                shape,
+                lambda *_: self.constant(scalar.combiner_identity(combiner, result.dtype), result.dtype),
             )
         op.result.type = TensorType(result.dtype, shape)
-        return Tensor(self, self.builder(op))
+        return TensorRef(self, self.builder(op))
 
-    def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
+    def reshape(self, x: TensorRef, shape: Sequence[Dim]) -> TensorRef:
         """A view of `x` under another shape of equal size."""
         if tuple(shape) == x.shape:
             return x
-        return Tensor(self, self.builder(tensor.Reshape(x.value, shape=tuple(shape))))
+        return TensorRef(self, self.builder(tensor.Reshape(x.value, shape=tuple(shape))))
 
-    def bitcast(self, x: Tensor, dtype: DType, shape: Sequence[Dim]) -> Tensor:
+    def bitcast(self, x: TensorRef, dtype: DType, shape: Sequence[Dim]) -> TensorRef:
         """The same bytes as elements of another type and shape."""
-        return Tensor(self, self.builder(tensor.Bitcast(x.value, shape=tuple(shape), dtype=dtype)))
+        return TensorRef(self, self.builder(tensor.Bitcast(x.value, shape=tuple(shape), dtype=dtype)))
 
-    def order(self, x: Tensor, k: Dim, axis: int, largest: bool) -> Tensor:
+    def order(self, x: TensorRef, k: Dim, axis: int, largest: bool) -> TensorRef:
         """The places of the first `k` elements of `x` along `axis` in stable order (i64)."""
-        op = tensor.Order(x.value, k=k, axis=axis, largest=largest, location=self.builder.location)
-        return Tensor(self, self.builder(op))
+        op = tensor.Argsort(x.value, k=k, axis=axis, largest=largest, location=self.builder.location)
+        return TensorRef(self, self.builder(op))
 
     def scatter(
-        self, dest: Tensor, shape: Sequence[Dim], body: Callable[..., tuple[Scalar, ...]], combiner: str | None = None
-    ) -> Tensor:
-        """A copy of `dest` with ``body(*indices) -> (value, index, ...)`` written for every point of `shape`."""
+        self,
+        dest: TensorRef,
+        shape: Sequence[Dim],
+        body: Callable[..., tuple[Scalar, ...]],
+        combiner: str | None = None,
+    ) -> TensorRef:
+        """A copy of `dest` with ``body(*indices) -> (value, index, ...)`` written for every point of
+        `shape`.
+        """
         axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
         op = tensor.Scatter(dest.value, axes=axes, combiner=combiner, location=self.builder.location)
         self._bodies.append(Builder(op.body, location=self.builder.location))
         try:
-            self.body(tensor.Yield([s.value for s in body(*axes)]))
+            self.body.insert(tensor.Yield([s.value for s in body(*axes)]))
         except BaseException:
             op.drop_all()
             raise
         finally:
             self._bodies.pop()
-        return Tensor(self, self.builder(op))
+        return TensorRef(self, self.builder(op))

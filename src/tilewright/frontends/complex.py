@@ -1,4 +1,6 @@
-"""Complex numbers in the graph, for all front ends: pairs of real tensors. The graph itself knows none; they exist at the border and in importers."""
+"""Complex numbers for all front ends, as pairs of real tensors. The graph has no complex numbers; only the
+module's inputs and outputs and the importers know them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Complex:
 
 
 def each(function: Callable[..., Any], *values: Any) -> Any:
-    """`function` of values, or of their real and then of their imaginary parts, which both take those that are real as they are."""
+    """Return `function` of values; if one is complex, of the real and then of the imaginary parts, with real
+    values passed unchanged to both.
+    """
     if not any(isinstance(v, Complex) for v in values):
         return function(*values)
     real = function(*(v.real if isinstance(v, Complex) else v for v in values))
@@ -37,32 +41,36 @@ def each(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def part_names(name: str, is_complex: bool) -> list[str]:
-    """Names of the tensors that a named value of a model consists of."""
+    """Return the names of the tensors that represent a named value of a model."""
     return [f"{name}_real", f"{name}_imaginary"] if is_complex else [name]
 
 
 def joined(parts: Sequence[Value]) -> Value | Complex:
-    """The value of one tensor, or of the two parts of complex numbers."""
+    """Return the value of one tensor, or the complex number of two parts."""
     return Complex(*parts) if len(parts) == 2 else parts[0]
 
 
 def flat(value: Value | Complex) -> tuple[Value, ...]:
-    """The reverse of `joined`."""
+    """Return the tensors of a value: the reverse of `joined`."""
     return (value.real, value.imaginary) if isinstance(value, Complex) else (value,)
 
 
 def describe_border(
     func: Func, inputs: Sequence[tuple[str, Value | Complex]], outputs: Sequence[tuple[str, Value | Complex]]
 ) -> None:
-    """Name the function's tensors, and note which of them a caller sees as complex numbers (`runtime.nested`)."""
-    (given, arg_names), (made, result_names) = _places(inputs), _places(outputs)
+    """Name the function's tensors, and record which of them callers see as complex numbers
+    (`runtime.nested`).
+    """
+    (input_places, arg_names), (output_places, result_names) = _places(inputs), _places(outputs)
     func.attributes.update(arg_names=arg_names, result_names=result_names)
-    if any(not isinstance(place, int) for _, place in (*given, *made)):
-        func.attributes["nested"] = (given, made)
+    if any(not isinstance(place, int) for _, place in (*input_places, *output_places)):
+        func.attributes["nested"] = (input_places, output_places)
 
 
-def _places(entries: Sequence[tuple[str, Value | Complex]]) -> tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]:
-    """Where named values lie among the function's tensors, and the tensors' names."""
+def _places(
+    entries: Sequence[tuple[str, Value | Complex]],
+) -> tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]:
+    """Return the places of named values among the function's tensors, and the tensors' names."""
     places: list[tuple[str, Any]] = []
     names: list[str] = []
     for name, value in entries:
@@ -73,35 +81,38 @@ def _places(entries: Sequence[tuple[str, Value | Complex]]) -> tuple[tuple[tuple
 
 
 class ComplexMath:
-    """Elementwise functions, built with `emit`, which inserts an operator and gives its result. A method has the name of the graph's operator."""
+    """Elementwise complex functions, built with `emit`, which inserts an operator and returns its result.
 
-    def __init__(self, emit: Callable[[Operation], Any]) -> None:
+    A method has the name of the real graph operator.
+    """
+
+    def __init__(self, emit: Callable[[Operation], Value]) -> None:
         self.emit = emit
 
-    # -- Of real tensors ---------------------------------------------------------------------------------------------------------
+    # -- Of real tensors -------------------------------------------------------------------------------------
 
     def _f(self, name: str, a: Value, b: Any = None) -> Value:
         if b is None:
-            return self.emit(g.elementwise.UNARY[name](a))  # type: ignore[no-any-return]
-        return self.emit(g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self._number(b, a)))  # type: ignore[no-any-return]
+            return self.emit(g.elementwise.UNARY[name](a))
+        return self.emit(g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self._number(b, a)))
 
     def _number(self, x: Any, like: Value) -> Value:
-        return self.emit(g.Constant(value=Constant(np.asarray(x, like.type.dtype.numpy))))  # type: ignore[no-any-return]
+        return self.emit(g.Constant(value=Constant(np.asarray(x, like.type.dtype.numpy))))
 
     def _select(self, condition: Value, a: Any, b: Any) -> Value:
         like = a if isinstance(a, Value) else b
         a, b = (x if isinstance(x, Value) else self._number(x, like) for x in (a, b))
-        return self.emit(g.Select(condition, a, b))  # type: ignore[no-any-return]
+        return self.emit(g.Select(condition, a, b))
 
     def complex(self, x: Value | Complex) -> Complex:
-        """A real tensor as a complex one."""
+        """Return a real tensor as a complex one."""
         return x if isinstance(x, Complex) else Complex(x, self._f("mul", x, 0.0))
 
     def number(self, value: Any, like: Complex) -> Complex:
-        """A constant of rank 0."""
+        """Return a constant of rank 0."""
         return Complex(self._number(np.real(value), like.real), self._number(np.imag(value), like.real))
 
-    # -- Arithmetic --------------------------------------------------------------------------------------------------------------
+    # -- Arithmetic ------------------------------------------------------------------------------------------
 
     def neg(self, z: Complex) -> Complex:
         return Complex(self._f("neg", z.real), self._f("neg", z.imaginary))
@@ -121,7 +132,9 @@ class ComplexMath:
         return Complex(real, f("add", f("mul", a.real, b.imaginary), f("mul", a.imaginary, b.real)))
 
     def div(self, a: Complex, b: Complex) -> Complex:
-        """Smith's algorithm, 1962: by the larger part of the divisor first, so that nothing overflows on the way."""
+        """Return the quotient by Smith's algorithm (1962): it divides by the larger part of the divisor
+        first, so that nothing overflows.
+        """
         f = self._f
         wide = f("ge", f("abs", b.real), f("abs", b.imaginary))
         large, small = self._select(wide, b.real, b.imaginary), self._select(wide, b.imaginary, b.real)
@@ -140,21 +153,21 @@ class ComplexMath:
         return self._f("or", self._f("ne", a.real, b.real), self._f("ne", a.imaginary, b.imaginary))
 
     def _later(self, a: Complex, b: Complex) -> Value:
-        """Whether `a` comes behind `b`: by real parts, equal ones by imaginary parts."""
+        """Return where `a` is ordered after `b`: by real parts, equal ones by imaginary parts."""
         f = self._f
         tie = f("and", f("eq", a.real, b.real), f("gt", a.imaginary, b.imaginary))
         return f("or", f("gt", a.real, b.real), tie)
 
     def max(self, a: Complex, b: Complex) -> Complex:
         later = self._later(a, b)
-        return each(lambda x, y: self._select(later, x, y), a, b)  # type: ignore[no-any-return]
+        return each(lambda x, y: self._select(later, x, y), a, b)
 
     def min(self, a: Complex, b: Complex) -> Complex:
         later = self._later(a, b)
-        return each(lambda x, y: self._select(later, y, x), a, b)  # type: ignore[no-any-return]
+        return each(lambda x, y: self._select(later, y, x), a, b)
 
     def abs(self, z: Complex) -> Value:
-        """Without overflow on the way; infinite where a part is."""
+        """Return the magnitude without intermediate overflow; infinite if a part is."""
         f = self._f
         x, y = f("abs", z.real), f("abs", z.imaginary)
         large, small = f("max", x, y), f("min", x, y)
@@ -165,7 +178,7 @@ class ComplexMath:
         return self._select(infinite, float("inf"), length)
 
     def atan2(self, a: Complex, b: Complex) -> Complex:
-        """``-i log((b + i a) / sqrt(a^2 + b^2))``."""
+        """Return ``-i log((b + i a) / sqrt(a^2 + b^2))``."""
         length = self.sqrt(self.add(self.mul(a, a), self.mul(b, b)))
         return self._turned(self.neg(self.log(self.div(self.add(b, self._turned(a)), length))))
 
@@ -175,15 +188,17 @@ class ComplexMath:
     def sign(self, z: Complex) -> Complex:
         length = self.abs(z)
         zero = self._f("eq", length, 0.0)
-        return each(lambda part: self._select(zero, part, self._f("div", part, length)), z)  # type: ignore[no-any-return]
+        return each(lambda part: self._select(zero, part, self._f("div", part, length)), z)
 
     def reciprocal(self, z: Complex) -> Complex:
         return self.div(self.number(1, z), z)
 
-    # -- Exponentials and logarithms ---------------------------------------------------------------------------------------------
+    # -- Exponentials and logarithms -------------------------------------------------------------------------
 
     def _polar(self, length: Value, angle: Value) -> Complex:
-        """An infinite or vanishing length on the real axis stays there."""
+        """Return a number of a length and an angle; an infinite or zero length on the real axis stays
+        there.
+        """
         f = self._f
         flat = f("eq", angle, 0.0)
         return Complex(
@@ -202,13 +217,17 @@ class ComplexMath:
         return Complex(real, f("mul", f("exp", z.real), f("sin", z.imaginary)))
 
     def log(self, z: Complex) -> Complex:
-        """Near the unit circle the logarithm of the length is that of ``1 + (length^2 - 1)``."""
+        """Return the logarithm. Near the unit circle, that of the length is computed as the one of ``1 +
+        (length^2 - 1)``.
+        """
         f = self._f
         x, y = f("abs", z.real), f("abs", z.imaginary)
         large, small = f("max", x, y), f("min", x, y)
         excess = f("add", f("mul", f("sub", large, 1.0), f("add", large, 1.0)), f("mul", small, small))
         near = f("and", f("gt", large, 0.5), f("lt", large, 2.0))
-        return Complex(self._select(near, f("mul", f("log1p", excess), 0.5), f("log", self.abs(z))), self.angle(z))
+        return Complex(
+            self._select(near, f("mul", f("log1p", excess), 0.5), f("log", self.abs(z))), self.angle(z)
+        )
 
     def log1p(self, z: Complex) -> Complex:
         f = self._f
@@ -219,14 +238,14 @@ class ComplexMath:
         return Complex(self._select(small, f("mul", f("log1p", excess), 0.5), other.real), other.imaginary)
 
     def pow(self, a: Complex, b: Complex) -> Complex:
-        """``exp(b log(a))``; 0 to any power but 0 is 0."""
+        """Return ``exp(b log(a))``; 0 to any power but 0 is 0."""
         power = self.exp(self.mul(b, self.log(a)))
         origin, nothing = self.eq(a, self.number(0, a)), self.eq(b, self.number(0, b))
         real = self._select(nothing, 1.0, self._select(origin, 0.0, power.real))
         return Complex(real, self._select(self._f("or", origin, nothing), 0.0, power.imaginary))
 
     def sqrt(self, z: Complex) -> Complex:
-        """The root with a real part that is not negative."""
+        """Return the root with a real part that is not negative."""
         f = self._f
         half = f("sqrt", f("mul", f("add", self.abs(z), f("abs", z.real)), 0.5))
         other = f("div", f("abs", z.imaginary), f("mul", half, 2.0))
@@ -243,7 +262,7 @@ class ComplexMath:
         grown = self.exp(self.neg(z))
         return self.reciprocal(Complex(self._f("add", grown.real, 1.0), grown.imaginary))
 
-    # -- Trigonometry ------------------------------------------------------------------------------------------------------------
+    # -- Trigonometry ----------------------------------------------------------------------------------------
 
     def sinh(self, z: Complex) -> Complex:
         f = self._f
@@ -256,7 +275,9 @@ class ComplexMath:
         return Complex(real, f("mul", f("sinh", z.real), f("sin", z.imaginary)))
 
     def tanh(self, z: Complex) -> Complex:
-        """Kahan, 1987, "Branch cuts for complex elementary functions"; far out it is 1 or -1."""
+        """Return the hyperbolic tangent (Kahan 1987, "Branch cuts for complex elementary functions"); 1 or -1
+        for large real parts.
+        """
         f = self._f
         tangent, grown = f("tan", z.imaginary), f("sinh", z.real)
         beta = f("add", f("mul", tangent, tangent), 1.0)
@@ -264,10 +285,12 @@ class ComplexMath:
         scale = f("add", f("mul", f("mul", beta, grown), grown), 1.0)
         real = f("div", f("mul", f("mul", beta, rho), grown), scale)
         far = f("gt", f("abs", z.real), 20.0)
-        return Complex(self._select(far, f("sign", z.real), real), self._select(far, 0.0, f("div", tangent, scale)))
+        return Complex(
+            self._select(far, f("sign", z.real), real), self._select(far, 0.0, f("div", tangent, scale))
+        )
 
     def _turned(self, z: Complex) -> Complex:
-        """``i z``."""
+        """Return ``i z``."""
         return Complex(self._f("neg", z.imaginary), z.real)
 
     def sin(self, z: Complex) -> Complex:

@@ -1,10 +1,12 @@
-"""What users say about dynamic dimensions: ``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, or ``4*n`` and whole numbers.
+"""The user's description of dynamic dimensions: ``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, or
+``4*n`` and integers.
 
-A text is ``[low <=] expression [<= high]`` over named symbols. One name is one symbol everywhere: bounds given in several places are
-intersected. A symbol that nobody bounds lies in ``[1, infinity)``: memory for it is planned at run time, and any place where
-the model needs a limit (a table of positions, say) asks for one.
+A text is ``[low <=] expression [<= high]`` of named symbols. A name stands for one symbol everywhere: bounds
+given in several places are intersected. A symbol without bounds lies in ``[1, infinity)``: memory for it is
+planned at run time, and if the model needs a limit (for a table of positions, for example) the error says so.
 
-Symbols are called as the dimensions are, in Unicode too. A word that means something else in formulas (``class``, ``min``, ``v0``) gets a ``_`` at its end.
+Symbols have the names of the dimensions, in Unicode too. A word with another meaning in formulas (``class``,
+``min``, ``v0``) gets a ``_`` at its end.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from typing import Any
 
 from ..errors import CompileError, DimsWarning
 from ..ir.shape_solver import ShapeSolver
-from ..ir.symbolic import RESERVED, Dim, Expr, evaluate, free_symbols, linear_in, symbol
+from ..ir.substitution import evaluate, linear_in
+from ..ir.symbolic import RESERVED, Dim, Expr, free_symbols, symbol
 from ..ir.symbolic_text import parse
 
 DimsArgument = Mapping[str, Any]
@@ -42,9 +45,11 @@ class DimText:
 
 
 def symbol_name(name: str) -> str:
-    """The name of the symbol for a dimension of this name, an identifier: itself, or with ``_`` behind a word that has another meaning.
+    """Return the name of the symbol, an identifier, for a dimension of this name: the same, or with ``_``
+    appended to a word with another meaning.
 
-    Such words are Python's (formulas are read as Python), those of the IR's text, and ``i0``, ``r0``, ``v0``, ..., the indices of computations. Different names have different symbols.
+    Such words are Python's keywords (formulas are parsed as Python), those of the IR's text, and ``i0``,
+    ``r0``, ``v0``, ..., the indices of computations. Different names have different symbols.
     """
     word = name.rstrip("_")
     taken = keyword.iskeyword(word) or word in RESERVED or re.fullmatch(r"[irv]\d+", word)
@@ -52,7 +57,7 @@ def symbol_name(name: str) -> str:
 
 
 def identifier(text: str, otherwise: str) -> str:
-    """An identifier similar to any text; `otherwise` where no letter or digit is left."""
+    """Return an identifier similar to any text; `otherwise` if no letter or digit remains."""
     plain = unicodedata.normalize("NFKC", text)
     word = "".join(c if f"a{c}".isidentifier() else "_" for c in plain)
     word = word if word == plain else word.strip("_")
@@ -60,10 +65,10 @@ def identifier(text: str, otherwise: str) -> str:
 
 
 def parse_dim(text: str | int, where: str) -> DimText:
-    """Read ``seq``, ``seq<=512``, ``16<=seq<=512``, ``4*n``, ``8`` or 8.
+    """Parse ``seq``, ``seq<=512``, ``16<=seq<=512``, ``4*n``, ``8`` or 8.
 
     Raises:
-        CompileError: the text is none of these; `where` tells whose dimension it is.
+        CompileError: The text is none of these; `where` names its place in the message.
     """
     if isinstance(text, bool) or not isinstance(text, (int, str)):
         raise CompileError(f"{where}: a dimension is a number or a text such as 'seq<=512', not {text!r}")
@@ -87,18 +92,25 @@ def parse_dim(text: str | int, where: str) -> DimText:
         expression = symbol_name(unicodedata.normalize("NFKC", expression))
     try:
         tree = ast.parse(expression, mode="eval")
-        renamed = {n.id: symbol_name(n.id) for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in RESERVED}
+        renamed = {
+            n.id: symbol_name(n.id)
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Name) and n.id not in RESERVED
+        }
         if any(new != old for old, new in renamed.items()):
             expression = re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), expression)
             tree = ast.parse(expression, mode="eval")
         names = tuple(
-            dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in ("min", "max"))
+            dict.fromkeys(
+                n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id not in ("min", "max")
+            )
         )
         parse(expression, {n: symbol(n) for n in names})
     except (SyntaxError, ValueError) as error:
         reason = "" if isinstance(error, SyntaxError) else f" ({error})"
         raise CompileError(
-            f"{where}: cannot read {source!r} as a dimension{reason}; write a name of letters, digits and _, a formula such as '4*n', or a number"
+            f"{where}: cannot read {source!r} as a dimension{reason}; write a name of letters, digits and "
+            "_, a formula such as '4*n', or a number"
         ) from None
     if low is not None and high is not None and low > high:
         raise CompileError(f"{where}: {source!r} leaves no value (lower bound {low} is above {high})")
@@ -106,34 +118,38 @@ def parse_dim(text: str | int, where: str) -> DimText:
 
 
 class DimTable:
-    """Collects every dimension that is spelled out, then makes the symbols, each with the bounds of all its places."""
+    """Collects all given dimensions, then creates the symbols, each with the bounds of all its places."""
 
     def __init__(self) -> None:
         self._bounds: dict[str, tuple[int | None, int | None]] = {}
-        self._given: list[tuple[DimText, str]] = []
+        self._entries: list[tuple[DimText, str]] = []
         self._symbols: dict[str, Expr] = {}
 
     def add(self, dim: DimText, where: str) -> None:
-        """Take note of a dimension's names and bounds.
+        """Add a dimension's names and bounds.
 
         Raises:
-            CompileError: bounds are given for an expression that is not linear in one symbol, or leave no value.
+            CompileError: Bounds are given for an expression that is not linear in one symbol, or they leave
+                no value.
         """
-        self._given.append((dim, where))
+        self._entries.append((dim, where))
         for name in dim.names:
             self._bounds.setdefault(name, (None, None))
         if dim.low is None and dim.high is None:
             return
         if len(dim.names) != 1:
             raise CompileError(
-                f"{where}: bounds need an expression of one symbol, not '{dim.expression}'; a name of several words is written with '_'"
+                f"{where}: bounds need an expression of one symbol, not '{dim.expression}'; a name of "
+                "several words is written with '_'"
             )
         name = dim.names[0]
         plain = symbol(name)
         parts = linear_in(parse(dim.expression, {name: plain}), plain)
         coefficient, offset = parts if parts is not None else (0, 0)
         if not isinstance(coefficient, int) or not isinstance(offset, int) or coefficient <= 0:
-            raise CompileError(f"{where}: bounds need an expression such as '4*{name}+1', not '{dim.expression}'")
+            raise CompileError(
+                f"{where}: bounds need an expression such as '4*{name}+1', not '{dim.expression}'"
+            )
         low, high = self._bounds[name]
         if dim.low is not None:
             limit = max(0, math.ceil((dim.low - offset) / coefficient))
@@ -143,27 +159,29 @@ class DimTable:
             high = limit if high is None else min(high, limit)
         if high is not None and (DEFAULT_LOWER if low is None else low) > high:
             raise CompileError(
-                f"{where}: the bounds given for '{name}' leave no value (lower {low or DEFAULT_LOWER}, upper {high})"
+                f"{where}: the bounds given for '{name}' leave no value (lower {low or DEFAULT_LOWER}, "
+                f"upper {high})"
             )
         self._bounds[name] = (low, high)
 
     def check(self) -> None:
-        """Every symbol can be told from the sizes of the dimensions.
+        """Check that the sizes of the dimensions determine every symbol.
 
         Raises:
-            CompileError: one cannot; names a place where it stands.
+            CompileError: One is undetermined; the message names a place of it.
         """
-        left = undetermined([dim for dim, _ in self._given])
-        for dim, where in self._given:
+        left = undetermined([dim for dim, _ in self._entries])
+        for dim, where in self._entries:
             if unknown := [name for name in dim.names if name in left]:
                 names = " and ".join(f"'{name}'" for name in unknown)
                 raise CompileError(
-                    f"{where} is '{dim.expression}', from which {names} cannot be told: name another dimension so, alone or times a "
+                    f"{where} is '{dim.expression}', which does not determine {names}: name another "
+                    "dimension so, alone or times a "
                     "number; a name of several words is written with '_'"
                 )
 
     def resolve(self, dim: DimText) -> Dim:
-        """The dimension as an expression over the symbols made from all bounds."""
+        """Return the dimension as an expression of symbols with their bounds."""
         for name in dim.names:
             if name not in self._symbols:
                 low, high = self._bounds.get(name, (None, None))
@@ -173,41 +191,46 @@ class DimTable:
         return parse(dim.expression, self._symbols)
 
     def smallest(self, e: Dim) -> int:
-        """The value of an expression with every symbol at its lower bound (for example inputs)."""
+        """Return the value of an expression with every symbol at its lower bound, for example inputs."""
         return int(evaluate(e, {n: s.lower for n, s in self._symbols.items()}))
 
 
 def undetermined(dims: Sequence[DimText]) -> set[str]:
-    """The names among dimensions whose values do not follow from these dimensions' sizes."""
+    """Return the names in dimensions whose values do not follow from these dimensions' sizes."""
     plain = {name: symbol(name) for dim in dims for name in dim.names}
     solver = ShapeSolver([("", [parse(dim.expression, plain) for dim in dims])], partial=True)
     return {name for name, s in plain.items() if s not in solver.symbols}
 
 
 def warn_of_fewer_sizes(
-    dims: DimsArgument | None, asked: Sequence[tuple[str, Sequence[Any]]], got: Sequence[tuple[str, Sequence[Dim]]]
+    dims: DimsArgument | None,
+    asked: Sequence[tuple[str, Sequence[Any]]],
+    got: Sequence[tuple[str, Sequence[Dim]]],
 ) -> None:
-    """Issue a `DimsWarning` for each dimension in `dims` of which a model accepts fewer sizes than they say: by multiples, from above, or from below (2 apart: a lower
-    bound that is not given is none).
+    """Issue a `DimsWarning` for each dimension of which the model accepts fewer sizes than `dims` say: only
+    multiples, or smaller bounds. A lower bound of 2 counts as none if `dims` give none, since torch traces
+    with sizes of at least 2.
 
     `asked` are the example inputs' names and shapes, `got` those of the imported model.
     """
     shapes = dict(got)
-    given = check_dims_argument(dims, asked)
+    entries_of = check_dims_argument(dims, asked)
     texts = {
-        (n, axis): parse_dim(t, f"dims[{n!r}][{axis}]") for n, entries in given.items() for axis, t in entries.items()
+        (n, axis): parse_dim(t, f"dims[{n!r}][{axis}]")
+        for n, entries in entries_of.items()
+        for axis, t in entries.items()
     }
     table = DimTable()
     for (name, axis), text in texts.items():
         table.add(text, f"dims[{name!r}][{axis}]")
-    told: set[tuple[str, ...]] = set()
+    warned: set[tuple[str, ...]] = set()
     for (name, axis), text in texts.items():
-        if name not in shapes or not text.names or text.names in told:
+        if name not in shapes or not text.names or text.names in warned:
             continue
-        wanted, found = _sizes(table.resolve(text)), _sizes(shapes[name][axis])
-        if wanted is None or found is None:
+        wanted, accepted = _sizes(table.resolve(text)), _sizes(shapes[name][axis])
+        if wanted is None or accepted is None:
             continue
-        low, high, step = found
+        low, high, step = accepted
         fewer = [f"from {low} on"] if low > max(wanted[0], 2 * wanted[2], step) else []
         fewer += [f"up to {high}"] if high is not None and (wanted[1] is None or high < wanted[1]) else []
         if step != wanted[2]:
@@ -218,7 +241,7 @@ def warn_of_fewer_sizes(
             )
         if not fewer:
             continue
-        told.add(text.names)
+        warned.add(text.names)
         bounded = f"{low}<={text.expression}" if low > wanted[0] else text.expression
         say = (
             f"{step}*{text.names[0]}"
@@ -226,8 +249,10 @@ def warn_of_fewer_sizes(
             else bounded + ("" if high is None else f"<={high}")
         )
         warnings.warn(
-            f"dims[{name!r}][{axis}] is {text.expression!r}, but the compiled model accepts only sizes {' and '.join(fewer)}: for others the model refuses "
-            f"or does something else than for the example's. Write {say!r} if these are all you need; else give an example of such a size, or change what "
+            f"dims[{name!r}][{axis}] is {text.expression!r}, but the compiled model accepts only sizes "
+            f"{' and '.join(fewer)}: for others the model refuses "
+            f"or does something else than for the example's. Write {say!r} if these are all you need; else "
+            "give an example of such a size, or change what "
             "depends on this size in the model",
             DimsWarning,
             stacklevel=_level_of_user(),
@@ -235,7 +260,9 @@ def warn_of_fewer_sizes(
 
 
 def _sizes(e: Dim) -> tuple[int, int | None, int] | None:
-    """The least and the largest value of an expression that is linear in one symbol, and their distance; None of any other."""
+    """Return the least and the largest value of an expression that is linear in one symbol, and the distance
+    of its values; None for any other expression.
+    """
     if not isinstance(e, Expr) or len(free_symbols(e)) != 1:
         return None
     (s,) = free_symbols(e)
@@ -249,45 +276,49 @@ def _sizes(e: Dim) -> tuple[int, int | None, int] | None:
 
 
 def _level_of_user() -> int:
-    """How many frames above its caller the first is that is not of this package."""
-    own, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+    """Return the distance in frames from the caller to the first frame outside of this package."""
+    package, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back
     return level
 
 
 def describe_inputs(inputs: Sequence[tuple[str, Sequence[Any]]]) -> str:
-    """``input_ids (batch, seq), mask (batch, seq)`` for messages."""
+    """Return ``input_ids (batch, seq), mask (batch, seq)`` for messages."""
     return ", ".join(f"{name} ({', '.join(map(str, shape))})" for name, shape in inputs)
 
 
 def check_dims_argument(
     dims: DimsArgument | None, inputs: Sequence[tuple[str, Sequence[Any]]]
 ) -> dict[str, dict[int, Any]]:
-    """`dims` with axes counted from the front; sequences stand for all dimensions of an input, None leaves one as it is.
+    """Return `dims` with axes counted from the front; a sequence stands for all dimensions of an input, None
+    leaves a dimension unchanged.
 
     Raises:
-        CompileError: an unknown input or axis; lists the inputs and their dimensions.
+        CompileError: An input or axis is unknown; the message lists the inputs and their dimensions.
     """
     result: dict[str, dict[int, Any]] = {}
     shapes = dict(inputs)
     known = f"inputs: {describe_inputs(inputs)}"
     if dims is not None and not isinstance(dims, Mapping):
         raise CompileError(
-            f"dims is a dictionary such as {{'input_ids': {{1: 'seq<=512'}}}}, not {type(dims).__name__}; {known}"
+            f"dims is a dictionary such as {{'input_ids': {{1: 'seq<=512'}}}}, not {type(dims).__name__}; "
+            f"{known}"
         )
-    for name, given in (dims or {}).items():
+    for name, axes in (dims or {}).items():
         if name not in shapes:
             raise CompileError(f"dims names {name!r}, which is no input of the model; {known}")
         entries = (
-            given.items()
-            if isinstance(given, Mapping)
-            else enumerate(given)
-            if isinstance(given, (list, tuple))
+            axes.items()
+            if isinstance(axes, Mapping)
+            else enumerate(axes)
+            if isinstance(axes, (list, tuple))
             else None
         )
         if entries is None:
-            raise CompileError(f"dims[{name!r}] is a dictionary such as {{1: 'seq<=512'}}, not {given!r}; {known}")
+            raise CompileError(
+                f"dims[{name!r}] is a dictionary such as {{1: 'seq<=512'}}, not {axes!r}; {known}"
+            )
         rank = len(shapes[name])
         for axis, text in entries:
             if not isinstance(axis, int) or not -rank <= axis < rank:

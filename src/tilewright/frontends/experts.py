@@ -1,4 +1,6 @@
-"""What mixtures of experts are made of elsewhere: a product for each group of rows, where groups end as the run computes."""
+"""The grouped matrix product of mixtures of experts, for all front ends: a product for each group of rows,
+whose ends the run computes.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,11 @@ from ..ir.types import i64
 
 
 def grouped_matmul(b: Builder, x: Value, w: Value, ends: Value) -> Value:
-    """Rows of `x` (S, I), sorted by group, times the matrix of their group in `w` (G, I, O): group k ends before row ``ends[k]``. What is behind all of
-    them becomes 0."""
+    """Return the rows of `x` (S, I), sorted by group, times the matrix of their group in `w` (G, I, O), of
+    shape (S, O).
+
+    Group k ends before row ``ends[k]``. Rows after the last group become 0.
+    """
     (rows, _), (groups, _, columns) = x.type.shape, w.type.shape
     row = b(g.Iota(shape=(rows, 1), dtype=ends.type.dtype))
     over = b(g.Cast(b(BINARY["le"](b(g.Reshape(ends, shape=(1, groups))), row)), dtype=i64))
@@ -19,7 +24,7 @@ def grouped_matmul(b: Builder, x: Value, w: Value, ends: Value) -> Value:
     inside = b(BINARY["lt"](index, b(g.Symbolic(values=(groups,)))))
     y = b(g.GroupedMatMul(x, w, index))
     shown = b(g.BroadcastTo(b(g.Reshape(inside, shape=(rows, 1))), shape=(rows, columns)))
-    return b(g.Select(shown, y, constant(b, 0, y)))  # type: ignore[no-any-return]
+    return b(g.Select(shown, y, constant(b, 0, y)))
 
 
 __all__ = ["grouped_matmul"]

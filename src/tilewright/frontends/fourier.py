@@ -1,6 +1,8 @@
-"""Fourier transforms in the graph, for all front ends: products with matrices of cosines and sines; long ones are split where their length has factors.
+"""Fourier transforms for all front ends: products with matrices of cosines and sines. Long transforms are
+split by the factors of their length.
 
-A signal is a pair of matrices, real and imaginary parts (None where the numbers are real); transforms go along the last axis.
+A signal is a pair of matrices, real and imaginary part (None for real numbers); transforms run along the last
+axis.
 """
 
 from __future__ import annotations
@@ -19,37 +21,41 @@ from ..ir.types import DType, i64
 Signal = tuple[Value, Value | None]
 
 DIRECT = 512
-"""Length up to which a transform is one product with a matrix; without small factors, 8 times that."""
+"""The length up to which a transform is one product with a matrix; 8 times that for a length without small
+factors. A larger value makes fewer operators and more multiplications.
+"""
 
 
 class Fourier:
-    """Builds transforms with `emit`, which inserts an operator and gives its result."""
+    """Builds transforms with `emit`, which inserts an operator and returns its result."""
 
-    def __init__(self, emit: Callable[[Operation], Any]) -> None:
+    def __init__(self, emit: Callable[[Operation], Value]) -> None:
         self.emit = emit
 
     def _f(self, name: str, a: Value, b: Any) -> Value:
-        return self.emit(g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self._constant(b, a.type.dtype)))  # type: ignore[no-any-return]
+        return self.emit(
+            g.elementwise.BINARY[name](a, b if isinstance(b, Value) else self._constant(b, a.type.dtype))
+        )
 
     def _constant(self, x: Any, dtype: DType) -> Value:
-        return self.emit(g.Constant(value=Constant(np.asarray(x, dtype.numpy))))  # type: ignore[no-any-return]
+        return self.emit(g.Constant(value=Constant(np.asarray(x, dtype.numpy))))
 
     def _reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        return self.emit(g.Reshape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+        return self.emit(g.Reshape(x, shape=tuple(shape)))
 
     def _cut(self, x: Value, count: Dim) -> Value:
         rows, size = x.type.shape
         return self.emit(g.Slice(x, starts=(0, 0), stops=(rows, count), steps=(1, 1))) if count != size else x
 
     def resized(self, x: Value, length: Dim) -> Value:
-        """A matrix with its rows cut, or continued with zeros."""
+        """Return a matrix with its rows cut, or extended by zeros, to `length`."""
         size = x.type.shape[-1]
         if not prove_le(size, length):
             x = self._cut(x, smin(size, length))
-        return self.emit(g.Pad(x, low=(0, 0), high=(0, length - x.type.shape[-1])))  # type: ignore[no-any-return]
+        return self.emit(g.Pad(x, low=(0, 0), high=(0, length - x.type.shape[-1])))
 
     def scaled(self, x: Value, size: Dim) -> Value:
-        """``x / size``."""
+        """Return ``x / size``."""
         if isinstance(size, int):
             return self._f("mul", x, 1 / size) if size & (size - 1) == 0 else self._f("div", x, size)
         return self._f("div", x, self.emit(g.Cast(self._dim(size), dtype=x.type.dtype)))
@@ -58,13 +64,17 @@ class Fourier:
         return self._constant(size, i64) if isinstance(size, int) else self.emit(g.Symbolic(values=(size,)))
 
     def waves(self, rows: Dim, columns: Dim, length: Dim, dtype: DType) -> tuple[Value, Value]:
-        """Cosine and sine of ``2 pi row column / length``; exact where they are 0 or 1, so that what cancels does."""
+        """Return cosine and sine of ``2 pi row column / length``, exact where they are 0 or 1, so that terms
+        cancel exactly.
+        """
         if isinstance(rows, int) and isinstance(columns, int) and isinstance(length, int):
             cosine, sine = _waves(rows, columns, length)
             return self._constant(cosine, dtype), self._constant(sine, dtype)
-        # In whole numbers the nearest quarter of a circle, and what is left.
+        # In integers: the nearest quarter of the circle, and the rest.
         f, size = self._f, self._dim(length)
-        step, row = (self.emit(g.Iota(shape=s, axis=a, dtype=i64)) for s, a in (((1, columns), 1), ((rows, 1), 0)))
+        step, row = (
+            self.emit(g.Iota(shape=s, axis=a, dtype=i64)) for s, a in (((1, columns), 1), ((rows, 1), 0))
+        )
         turns = f("mul", f("mod", f("mul", row, step), size), 4)
         quarter = f("floordiv", f("add", turns, self._dim(length // 2)), size)
         rest = f("sub", turns, f("mul", quarter, size))
@@ -76,16 +86,16 @@ class Fourier:
         def turned(near: Value, far: Value, shift: int) -> Value:
             wave = self.emit(g.Select(odd, far, near))
             other = f("ge", f("mod", f("add", quarter, shift), 4), 2)
-            return self.emit(g.Select(other, self.emit(g.Neg(wave)), wave))  # type: ignore[no-any-return]
+            return self.emit(g.Select(other, self.emit(g.Neg(wave)), wave))
 
         return turned(near, far, 1), turned(far, near, 0)
 
     def _times(self, x: Signal, waves: tuple[Value, Value], sign: int, operator: Any) -> tuple[Value, Value]:
-        """`x` times ``cosine + i sign sine``, elementwise or as matrices."""
+        """Return `x` times ``cosine + i sign sine``, elementwise or as matrices."""
         cosine, sine = waves
 
         def product(a: Value, b: Value) -> Value:
-            return self.emit(operator(a, b))  # type: ignore[no-any-return]
+            return self.emit(operator(a, b))
 
         real, imaginary = product(x[0], cosine), product(x[0], sine)
         if x[1] is None:
@@ -95,7 +105,7 @@ class Fourier:
         return real, self._f(along, product(x[1], cosine), imaginary)
 
     def transform(self, x: Signal, length: Dim, sign: int, count: Dim) -> tuple[Value, Value]:
-        """The first `count` frequencies of ``sum_j x[j] exp(sign 2 pi i j k / length)``."""
+        """Return the first `count` frequencies of ``sum_j x[j] exp(sign 2 pi i j k / length)``."""
         dtype = x[0].type.dtype
         if not isinstance(length, int) or length <= DIRECT:
             return self._times(x, self.waves(length, count, length, dtype), sign, g.Matmul)
@@ -110,11 +120,12 @@ class Fourier:
             return f(y[0]), None if y[1] is None else f(y[1])
 
         def columns_last(v: Value, first: int, second: int) -> Value:
-            """(rows * second, first) from rows of `first` groups of `second`."""
+            """Return (rows * second, first) from rows of `first` groups of `second`."""
             turned = self.emit(g.Transpose(self._reshape(v, (rows, first, second)), permutation=(0, 2, 1)))
             return self._reshape(turned, (rows * second, first))
 
-        # j = factor-major (j1, j2): transform over j1, turn by j2 k1, transform over j2; k = k2 factor + k1.
+        # j = (j1, j2), j1 major: transform over j1, multiply by the wave of j2 k1, transform over j2; k = k2
+        # factor + k1.
         inner: Signal = self.transform(each(lambda v: columns_last(v, factor, rest), x), factor, sign, factor)
         inner = each(lambda v: self._reshape(v, (rows, rest, factor)), inner)
         inner = self._times(inner, self.waves(rest, factor, length, dtype), sign, g.Mul)
@@ -128,7 +139,9 @@ class Fourier:
         return ordered(outer[0]), ordered(outer[1])
 
     def _chirped(self, x: Signal, length: int, sign: int, count: Dim) -> tuple[Value, Value]:
-        """A length without small factors (Bluestein, 1970): ``j k = (j^2 + k^2 - (k - j)^2) / 2`` makes it a convolution, of a length that has some."""
+        """Return a transform of a length without small factors (Bluestein 1970): ``j k = (j^2 + k^2 - (k -
+        j)^2) / 2`` turns it into a convolution, of a length that has some.
+        """
         dtype = x[0].type.dtype
         whole = 1 << (2 * length - 2).bit_length()
         square = np.arange(length, dtype=np.int64) ** 2 % (2 * length)
@@ -137,17 +150,17 @@ class Fourier:
         kernel[:length] = chirp.conj() if sign > 0 else chirp
         kernel[whole - length + 1 :] = kernel[1:length][::-1]
         spectrum = np.fft.fft(kernel)
-        waves = tuple(self._constant(part, dtype) for part in (chirp.real, chirp.imag))
-        a = self._times(x, waves, sign, g.Mul)  # type: ignore[arg-type]
+        waves = self._constant(chirp.real, dtype), self._constant(chirp.imag, dtype)
+        a = self._times(x, waves, sign, g.Mul)
         padded = self.resized(a[0], whole), self.resized(a[1], whole)
         b = self.transform(padded, whole, -1, whole)
-        factors = tuple(self._constant(part, dtype) for part in (spectrum.real / whole, spectrum.imag / whole))
-        c = self.transform(self._times(b, factors, 1, g.Mul), whole, 1, whole)  # type: ignore[arg-type]
-        y = self._times((self._cut(c[0], length), self._cut(c[1], length)), waves, sign, g.Mul)  # type: ignore[arg-type]
+        factors = self._constant(spectrum.real / whole, dtype), self._constant(spectrum.imag / whole, dtype)
+        c = self.transform(self._times(b, factors, 1, g.Mul), whole, 1, whole)
+        y = self._times((self._cut(c[0], length), self._cut(c[1], length)), waves, sign, g.Mul)
         return self._cut(y[0], count), self._cut(y[1], count)
 
     def along(self, x: Signal, axis: int, function: Callable[[Signal], Signal]) -> Signal:
-        """`function`, which works on the rows of matrices, along one axis of tensors of any rank."""
+        """Apply `function`, which works on the rows of matrices, along one axis of tensors of any rank."""
         rank = x[0].type.rank
         order = [*(d for d in range(rank) if d != axis), axis]
         back = tuple(order.index(d) for d in range(rank))
@@ -157,17 +170,21 @@ class Fourier:
             size = size * d
 
         def rows(v: Value) -> Value:
-            return self._reshape(self.emit(g.Transpose(v, permutation=tuple(order))), (size, v.type.shape[axis]))
+            return self._reshape(
+                self.emit(g.Transpose(v, permutation=tuple(order))), (size, v.type.shape[axis])
+            )
 
         def whole(v: Value) -> Value:
             v = self._reshape(v, (*outer, v.type.shape[-1]))
-            return self.emit(g.Transpose(v, permutation=back))  # type: ignore[no-any-return]
+            return self.emit(g.Transpose(v, permutation=back))
 
         real, imaginary = function((rows(x[0]), None if x[1] is None else rows(x[1])))
         return whole(real), None if imaginary is None else whole(imaginary)
 
     def real_inverse(self, x: Signal, length: Dim) -> Value:
-        """The real signal of `length` samples that has the frequencies ``0 ... length // 2``: each but the first and the middle one stands for two."""
+        """Return the real signal of `length` samples with the frequencies ``0 ... length // 2``; each but the
+        first and the middle one stands for two.
+        """
         dtype, count = x[0].type.dtype, length // 2 + 1
         if isinstance(length, int) and length > DIRECT:
             mirrored: list[Any] = []
@@ -187,7 +204,9 @@ class Fourier:
             weight = self._constant(np.where((k == 0) | (2 * k == length), 1, 2) / max(length, 1), dtype)
         else:
             row = self.emit(g.Iota(shape=(count, 1), axis=0, dtype=i64))
-            alone = self._f("or", self._f("eq", row, 0), self._f("eq", self._f("mul", row, 2), self._dim(length)))
+            alone = self._f(
+                "or", self._f("eq", row, 0), self._f("eq", self._f("mul", row, 2), self._dim(length))
+            )
             times = self.emit(g.Select(alone, self._constant(1, dtype), self._constant(2, dtype)))
             weight = self.scaled(times, length)
         cosine, sine = (self._f("mul", wave, weight) for wave in self.waves(count, length, length, dtype))

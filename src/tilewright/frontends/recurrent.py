@@ -1,7 +1,8 @@
-"""Recurrent layers as scans: what the front ends' LSTM, GRU and RNN operators have in common.
+"""Recurrent layers as scans: the common part of all front ends' LSTM, GRU and RNN operators.
 
-A *step* is a function ``(b, x, *states) -> next states`` that builds one time step for ``x`` of shape (batch, inputs) and states of shape (batch,
-hidden); the first state is also the layer's output. Each step multiplies `x` by its own weights: the compiler takes that product out of the loop.
+A *step* is a function ``(b, x, *states) -> next states`` that builds one time step for ``x`` of shape (batch,
+inputs) and states of shape (batch, hidden); the first state is also the layer's output. Each step multiplies
+`x` by weights of its own; the compiler moves that product out of the loop.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ Function = Callable[[Builder, Value], Value]
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
-    return b(g.Sigmoid(x))  # type: ignore[no-any-return]
+    return b(g.Sigmoid(x))
 
 
 def tanh(b: Builder, x: Value) -> Value:
-    return b(g.Tanh(x))  # type: ignore[no-any-return]
+    return b(g.Tanh(x))
 
 
 def relu(b: Builder, x: Value) -> Value:
-    return b(g.Relu(x))  # type: ignore[no-any-return]
+    return b(g.Relu(x))
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Of one layer in one direction: `inputs` (inputs, gates * hidden), `state` (state, gates * hidden), biases (gates * hidden)."""
+    """The weights of one layer in one direction: `inputs` (inputs, gates * hidden), `state` (state, gates *
+    hidden), biases (gates * hidden).
+    """
 
     inputs: Value
     state: Value
@@ -54,9 +57,11 @@ def run_layer(
     backward: bool = False,
     alive: Value | None = None,
 ) -> tuple[Value, list[Value]]:
-    """The outputs (time, batch, hidden) and the final states of a layer over `x` (time, batch, inputs).
+    """Return the outputs (time, batch, hidden) and the final states of a layer over `x` (time, batch,
+    inputs).
 
-    `backward` goes from the last time step to the first. Where `alive` (time, batch, 1; bool) is false, states stay and the output is 0.
+    If `backward`, it runs from the last time step to the first. Where `alive` (time, batch, 1; bool) is
+    false, states are kept and the output is 0.
     """
     scanned = [x] if alive is None else [x, alive]
     slices = [TensorType(v.type.dtype, v.type.shape[1:]) for v in scanned]
@@ -69,15 +74,17 @@ def run_layer(
         nothing = inner(g.Constant(value=Constant(np.zeros((), output.type.dtype.numpy))))
         output = inner(g.Select(inputs[1], output, nothing))
         following = [inner(g.Select(inputs[1], new, old)) for new, old in zip(following, states, strict=True)]
-    inner(Yield([*following, output]))
+    inner.insert(Yield([*following, output]))
     flags = (*[backward] * len(scanned), backward) if backward else ()
-    results = b(g.Scan(list(initial), scanned, length=x.type.shape[0], backward=flags, regions=[Region([body])]))
+    results = b.insert(
+        g.Scan(list(initial), scanned, length=x.type.shape[0], backward=flags, regions=[Region([body])])
+    ).results
     *final, outputs = results
     return outputs, final
 
 
 def rnn_step(w: Weights, f: Function = tanh) -> Step:
-    """``h' = f(x W + h R + b)``."""
+    """Return the step ``h' = f(x W + h R + b)``."""
 
     def step(b: Builder, x: Value, h: Value) -> Sequence[Value]:
         return (f(b, _gates(b, w, x, h)),)
@@ -95,11 +102,13 @@ def lstm_step(
     coupled: bool = False,
     clip: Function | None = None,
 ) -> Step:
-    """A step of an LSTM with states (h, c). `order` names the gates as the weights' columns hold them: input, forget, (cell) g, output.
+    """Return the step of an LSTM with states (h, c). `order` names the gates in the order of the weights'
+    columns: input, forget, (cell) g, output.
 
-    `functions` are those of the gates, of the cell's input and of its output. `peephole`: weights (hidden) by which the cell acts on gates ``i``,
-    ``f`` and ``o``; `projection` (hidden, state): what the output is multiplied by; `coupled`: the forget gate is ``1 - i``; `clip` is applied to what
-    goes into an activation function.
+    `functions` are those of the gates, of the cell's input and of its output. `peephole` has weights (hidden)
+    by which the cell contributes to gates ``i``, ``f`` and ``o``. `projection` (hidden, state) is multiplied
+    with the output. If `coupled`, the forget gate is ``1 - i``. `clip` is applied to the arguments of
+    activation functions.
     """
     gate, inward, outward = functions
 
@@ -130,9 +139,10 @@ def gru_step(
     linear_before_reset: bool = True,
     clip: Function | None = None,
 ) -> Step:
-    """A step of a GRU. `order` names the gates as the weights' columns hold them: reset, (update) z, and last the new value n.
+    """Return the step of a GRU. `order` names the gates in the order of the weights' columns: reset, (update)
+    z, and last the new value n.
 
-    `linear_before_reset`: the reset gate acts on the product of state and weights, not on the state.
+    If `linear_before_reset`, the reset gate is applied to the product of state and weights, not to the state.
     """
     gate, inward = functions
 
@@ -160,24 +170,24 @@ def gru_step(
 
 def _affine(b: Builder, x: Value, weight: Value, bias: Value | None) -> Value:
     y: Value = b(g.Matmul(x, weight))
-    return y if bias is None else b(g.Add(y, bias))  # type: ignore[no-any-return]
+    return y if bias is None else b(g.Add(y, bias))
 
 
 def _gates(b: Builder, w: Weights, x: Value, h: Value) -> Value:
-    """``(x W + b_w + b_r) + h R``, whose first part does not depend on the step before."""
+    """Return ``(x W + b_w + b_r) + h R``, whose first part does not depend on the previous step."""
     biases = [v for v in (w.input_bias, w.state_bias) if v is not None]
     bias = b(g.Add(*biases)) if len(biases) == 2 else biases[0] if biases else None
-    return b(g.Add(_affine(b, x, w.inputs, bias), b(g.Matmul(h, w.state))))  # type: ignore[no-any-return]
+    return b(g.Add(_affine(b, x, w.inputs, bias), b(g.Matmul(h, w.state))))
 
 
 def _parts(b: Builder, x: Value, count: int) -> list[Value]:
-    """`x` in equal parts along its last dimension."""
+    """Return `x` cut into equal parts along its last dimension."""
     size = x.type.shape[-1] // count
     return [_columns(b, x, k * size, (k + 1) * size) for k in range(count)]
 
 
 def _apart(b: Builder, x: Value) -> tuple[Value, Value]:
-    """The columns of the first two of three gates, and those of the last."""
+    """Return the columns of the first two of three gates, and those of the last."""
     size = x.type.shape[-1] // 3
     return _columns(b, x, 0, 2 * size), _columns(b, x, 2 * size, 3 * size)
 
@@ -185,13 +195,22 @@ def _apart(b: Builder, x: Value) -> tuple[Value, Value]:
 def _columns(b: Builder, x: Value, start: int, stop: int) -> Value:
     shape = x.type.shape
     lead = len(shape) - 1
-    return b(  # type: ignore[no-any-return]
-        g.Slice(x, starts=(*(0,) * lead, start), stops=(*shape[:-1], stop), steps=(1,) * (lead + 1))
-    )
+    return b(g.Slice(x, starts=(*(0,) * lead, start), stops=(*shape[:-1], stop), steps=(1,) * (lead + 1)))
 
 
 def _one(b: Builder, like: Value) -> Value:
-    return b(g.Constant(value=Constant(np.ones((), like.type.dtype.numpy))))  # type: ignore[no-any-return]
+    return b(g.Constant(value=Constant(np.ones((), like.type.dtype.numpy))))
 
 
-__all__ = ["Function", "Step", "Weights", "gru_step", "lstm_step", "relu", "rnn_step", "run_layer", "sigmoid", "tanh"]
+__all__ = [
+    "Function",
+    "Step",
+    "Weights",
+    "gru_step",
+    "lstm_step",
+    "relu",
+    "rnn_step",
+    "run_layer",
+    "sigmoid",
+    "tanh",
+]

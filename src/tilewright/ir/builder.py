@@ -1,25 +1,26 @@
-"""Inserting operations at a place in a block."""
+"""Insert operations at a place in a block."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from .core import Block, IRError, Operation, OperationT
+from .core import Block, IRError, Operation, OperationT, Value
 from .location import UNKNOWN, Location
 
 
 class Builder:
     """An insertion point: the end of `block`, or before the operation `anchor`.
 
-    Calling it with an operation inserts the operation and returns its only result (a tuple when there are several, the
-    operation itself when there are none). Operations without a location get the builder's.
+    Calling it with an operation inserts the operation and returns its only result; `insert` returns the
+    operation. Operations without a location get the builder's.
     """
 
     __slots__ = ("anchor", "block", "location")
 
-    def __init__(self, block: Block, before: Operation | None = None, location: Location | None = None) -> None:
+    def __init__(
+        self, block: Block, before: Operation | None = None, location: Location | None = None
+    ) -> None:
         self.block = block
         self.anchor = before
         self.location = location if location is not None else UNKNOWN
@@ -44,14 +45,17 @@ class Builder:
             op.location = self.location
         return self.block.insert_before(self.anchor, op)
 
-    def __call__(self, op: Operation) -> Any:
-        self.insert(op)
-        results = op.results
-        return results[0] if len(results) == 1 else tuple(results) if results else op
+    def __call__(self, op: Operation) -> Value:
+        """Insert `op` and return its only result.
+
+        Raises:
+            IRError: `op` has no result or several; use `insert`, whose operation has the `results`.
+        """
+        return self.insert(op).result
 
     @contextmanager
     def at(self, location: Location) -> Iterator[Builder]:
-        """Give `location` to what is built inside the ``with``."""
+        """Give `location` to the operations built inside the ``with``."""
         saved, self.location = self.location, location
         try:
             yield self

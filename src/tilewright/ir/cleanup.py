@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import notes
 from .core import Block, Effect, IRError, Operation, Value
 from .run_time_symbols import definers_of, definitions
 
@@ -50,7 +51,7 @@ def operation_key(op: Operation, numbering: dict[Value, int] | None = None) -> A
     """
     numbering = {} if numbering is None else numbering
     operands = tuple(numbering.get(v, v) for v in op.operands)
-    named = sorted(k for k in op.attributes if not k.startswith("tw."))
+    named = sorted(k for k in op.attributes if not notes.is_note(k))
     attributes = tuple((k, _key(op.attributes[k])) for k in named)
     regions: list[Any] = []
     for region in op.regions:
@@ -67,7 +68,9 @@ def operation_key(op: Operation, numbering: dict[Value, int] | None = None) -> A
 
 
 def cse(root: Operation) -> int:
-    """Merge equal pure operations of one block (inner blocks see outer ones); returns how many were removed."""
+    """Merge equal pure operations of one block (inner blocks see outer ones); returns how many were
+    removed.
+    """
     return sum(_cse_block(block, {}) for region in root.regions for block in region.blocks)
 
 
@@ -90,8 +93,10 @@ def _cse_block(block: Block, outer: dict[Any, Operation]) -> int:
 
 
 def sort_block(block: Block, earlier: Mapping[Operation, Iterable[Operation]] | None = None) -> None:
-    """Order a block's operations so that producers, of values and of symbols, stand before users, changing as little as possible; `earlier` tells
-    what else has to stand before an operation.
+    """Order a block's operations so that the producers of values and symbols precede their users, with as few
+    moves as possible.
+
+    `earlier` lists further operations that must precede an operation.
 
     Raises:
         IRError: the operations depend on each other in a cycle.

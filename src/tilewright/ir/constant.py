@@ -1,4 +1,6 @@
-"""Constant tensor data, kept by reference: weights of a model are never copied by the IR, and rearranged only where they are to lie."""
+"""Constant tensor data, kept by reference. The IR never copies a model's weights; their elements are
+rearranged only when they are written to their final memory.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ _counter = itertools.count()
 
 
 class Constant:
-    """An array standing in the IR as an attribute; compared by where the array lies in memory, or by content (its digest) when not large.
+    """An array as an attribute of the IR. Large arrays are equal if they are the same memory, small ones if
+    their contents (digests) are.
 
-    `array` is a NumPy array (possibly memory-mapped) and must not be written to. `name` is the parameter's name in the source
-    model and, with a number, the key of its resource in printed text. `Constant.made` is one whose data are made from others'
-    when they are asked for, and not kept.
+    `array` is a NumPy array (possibly memory-mapped) and must not be written to. `name` is the parameter's
+    name in the source model and, with a number, the key of its resource in printed text. `Constant.made` is a
+    constant whose data are computed from other constants on request and not kept.
     """
 
     __slots__ = (
@@ -39,9 +42,13 @@ class Constant:
     )
     SMALL = 32
     WRITTEN = 4096
-    """Bytes of an array from which on it is not written down, if it can be made again."""
+    """Size in bytes from which on an array is not pickled if it can be computed again. A larger value makes
+    cached models larger and loading faster.
+    """
     COMPARED = 65536
-    """Arrays of up to so many elements are compared by content."""
+    """Arrays of up to this many elements are compared by content. A larger value finds more equal constants
+    and reads more data.
+    """
 
     def __init__(self, array: Any, name: str = "") -> None:
         import numpy as np
@@ -54,14 +61,20 @@ class Constant:
         self.key = f"{name or 'constant'}_{next(_counter)}"
         self._digest: bytes | None = None
         self.again: Callable[[np.ndarray[Any, Any]], None] | None = None
-        """What makes data that are kept here once more, as `write` of `Constant.made` does: it is pickled instead of them."""
+        """Computes the data of an array that is kept here, as `write` of `Constant.made` does. It is pickled
+        instead of the data.
+        """
         self.origins: tuple[tuple[str, TensorType], ...] = ()
-        """Names and types of the parameters that this was made of, where it is none itself."""
+        """Names and types of the parameters that this constant was computed from, unless it is a parameter
+        itself.
+        """
         self.steps: tuple[str, ...] = ()
-        """What was done to them, in order."""
+        """The steps that computed it from them, in order."""
 
     def made_of(self, sources: Iterable[Constant], step: str) -> Constant:
-        """Note what became this by a step; returns itself. Texts only are kept: nothing of the sources' data."""
+        """Record that `step` computed this constant from `sources`; return the constant. Only texts are kept,
+        none of the sources' data.
+        """
         named = [s for s in sources if s.parameters]
         self.origins = tuple(dict.fromkeys(p for s in named for p in s.parameters))
         self.steps = (*dict.fromkeys(done for s in named for done in s.steps), step)
@@ -69,7 +82,7 @@ class Constant:
 
     @property
     def parameters(self) -> tuple[tuple[str, TensorType], ...]:
-        """Names and types of the parameters that this is, or was made of."""
+        """Names and types of the parameters that this constant is or was computed from."""
         return self.origins or (((self.name, self.type),) if self.name else ())
 
     @classmethod
@@ -82,10 +95,13 @@ class Constant:
         *,
         recipe: Hashable = None,
     ) -> Constant:
-        """A constant whose data `write` puts into an array of its shape and dtype, as often as they are needed; at once and for
-        all when there are few. `write` may run in any thread. `recipe` (by default `write` itself) says what it does to which constants: what is made twice by
-        one recipe, for two functions say, is equal. A compiled model is kept in the cache if `write` can be pickled: an object of a frozen class of its own,
-        that holds the constants it is made of."""
+        """A constant whose data `write` computes into an array of its shape and dtype, each time they are
+        needed; a small one is computed at once and kept.
+
+        `write` may run in any thread. `recipe` (by default `write` itself) identifies the computation and its
+        operands: two constants of one recipe are equal. A compiled model can be cached if `write` can be
+        pickled: an object of a frozen class that holds the constants it reads.
+        """
         import numpy as np
 
         if math.prod(shape) <= cls.COMPARED:
@@ -105,7 +121,7 @@ class Constant:
         return constant
 
     def __reduce__(self) -> Any:
-        """For pickling: the data, or what makes them; not where they came from."""
+        """Pickle the data, or the recipe that computes them; not their origin."""
         array, write = self._array, self._write
         if array is not None and array.size > 1 and not any(array.strides):  # one element, shown often
             array = array[(slice(0, 1),) * array.ndim]
@@ -115,6 +131,7 @@ class Constant:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
+        """The data as a NumPy array."""
         import numpy as np
 
         if self._array is not None:
@@ -132,7 +149,7 @@ class Constant:
 
     @property
     def is_made(self) -> bool:
-        """Whether `array` makes the data anew."""
+        """Whether `array` computes the data anew."""
         return self._write is not None
 
     @property
@@ -141,26 +158,31 @@ class Constant:
         return self._array if self._write is None else self._write
 
     def _origin(self) -> Hashable:
-        """What large constants of one dtype and shape are equal by: their recipe, or where their elements lie."""
+        """The key by which large constants of one dtype and shape are equal: their recipe, or the address of
+        their elements.
+        """
         if self._array is None:
             return self._recipe
         return self._array.__array_interface__["data"][0], self._array.strides
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """The size of the data in bytes."""
         return self.size * int(self.numpy_dtype.itemsize)
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return DType.of(self.numpy_dtype)
 
     @property
     def type(self) -> TensorType:
+        """The tensor type of the data."""
         return TensorType(self.dtype, self.shape)
 
     @property
@@ -197,7 +219,11 @@ class Constant:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Constant) or self.numpy_dtype != other.numpy_dtype or self.shape != other.shape:
+        if (
+            not isinstance(other, Constant)
+            or self.numpy_dtype != other.numpy_dtype
+            or self.shape != other.shape
+        ):
             return False
         if self.size <= self.COMPARED:
             return self.source is other.source or self.digest() == other.digest()

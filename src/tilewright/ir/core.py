@@ -1,8 +1,8 @@
 """The IR core: values, operations, blocks, regions, modules.
 
-Operations are mutable SSA with use lists; attributes are plain immutable Python values (`int`, `float`, `bool`, `str`, tuples,
-dicts, `Type`, symbolic `Expr`, `Constant`). An operation class declares its operands, attributes and regions as
-annotations, in order:
+Operations are mutable SSA with use lists; attributes are plain immutable Python values (`int`, `float`,
+`bool`, `str`, tuples, dicts, `Type`, symbolic `Expr`, `Constant`). An operation class declares its operands,
+attributes and regions as annotations, in order:
 
     @operation
     class Softmax(GraphOp):
@@ -16,7 +16,7 @@ and is built as ``Softmax(x, axis=1)``; ``op.x`` is the operand value, ``op.axis
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 from .constant import Constant
@@ -42,6 +42,7 @@ __all__ = [
     "VariadicOperand",
     "operation",
     "registered_operations",
+    "set_printer",
 ]
 
 
@@ -58,7 +59,7 @@ class IRError(Exception):
 
 
 class Effect(enum.Flag):
-    """What an operation does besides computing its results. Every operation declares it."""
+    """The side effects of an operation besides its results. Every operation declares them."""
 
     PURE = 0
     READ = enum.auto()
@@ -89,14 +90,17 @@ class Value:
 
     @property
     def has_uses(self) -> bool:
+        """Whether any operation reads the value."""
         return bool(self._uses)
 
     @property
     def has_one_use(self) -> bool:
+        """Whether exactly one operand reads the value."""
         return len(self._uses) == 1
 
     @property
     def defining_op(self) -> Operation | None:
+        """The operation that produces the value; None for a block argument."""
         return None
 
     def replace_by(self, other: Value) -> None:
@@ -110,6 +114,8 @@ class Value:
 
 
 class OpResult(Value):
+    """A value that an operation produces."""
+
     __slots__ = ("index", "op")
 
     def __init__(self, type: Type, op: Operation, index: int) -> None:
@@ -119,10 +125,13 @@ class OpResult(Value):
 
     @property
     def defining_op(self) -> Operation:
+        """The operation that produces the value."""
         return self.op
 
 
 class BlockArgument(Value):
+    """A value that a block receives when it is entered."""
+
     __slots__ = ("block", "index")
 
     def __init__(self, type: Type, block: Block, index: int, hint: str | None = None) -> None:
@@ -137,11 +146,18 @@ OptionalOperand = Value | None
 VariadicOperand = tuple[Value, ...]
 Attr = Any
 
-_ANNOTATIONS = {"Operand": "one", "OptionalOperand": "optional", "VariadicOperand": "variadic", "Attr": "attribute"}
+_ANNOTATIONS = {
+    "Operand": "one",
+    "OptionalOperand": "optional",
+    "VariadicOperand": "variadic",
+    "Attr": "attribute",
+}
 
 
 def _annotation_kind(annotation: Any) -> str | None:
-    """What an annotation declares: a name when the defining module postpones annotations, else the object itself."""
+    """The kind of part that an annotation declares. The annotation is a name if the defining module postpones
+    annotations, else the object itself.
+    """
     if isinstance(annotation, str):
         return _ANNOTATIONS.get(annotation.rpartition(".")[2])
     if annotation is Operand:
@@ -156,6 +172,7 @@ def _annotation_kind(annotation: Any) -> str | None:
 
 _MISSING = object()
 _registry: dict[str, type[Operation]] = {}
+_text_of: Callable[[Operation], str] = lambda op: f"<{op.name}>"  # noqa: E731 - replaced by `set_printer`
 OpT = TypeVar("OpT", bound="type[Operation]")
 OperationT = TypeVar("OperationT", bound="Operation")
 
@@ -164,15 +181,20 @@ def operation(cls: OpT) -> OpT:
     """Register an operation class. Its dialect is the part of the name before the first dot.
 
     Raises:
-        TypeError: no name, no declared effects, or the name is taken by another class.
+        TypeError: no name, or a name without a dialect, no declared effects, or the name is taken by another
+            class.
     """
     if not cls.name:
         raise TypeError(f"{cls.__name__} has no 'name'")
+    if "." not in cls.name.strip("."):
+        raise TypeError(f"{cls.__name__}: name = {cls.name!r} has no dialect; write 'dialect.operation'")
     if getattr(cls, "effects", None) is None:
         raise TypeError(f"{cls.name}: declare 'effects' (Effect.PURE if it only computes its results)")
     taken = _registry.get(cls.name)
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise TypeError(f"operation {cls.name!r} is already defined by {taken.__module__}.{taken.__qualname__}")
+        raise TypeError(
+            f"operation {cls.name!r} is already defined by {taken.__module__}.{taken.__qualname__}"
+        )
     _registry[cls.name] = cls
     return cls
 
@@ -182,8 +204,16 @@ def registered_operations() -> dict[str, type[Operation]]:
     return _registry
 
 
+def set_printer(printer: Callable[[Operation], str]) -> None:
+    """Let ``repr(op)`` be ``printer(op)``. `ir.printer` sets its own."""
+    global _text_of
+    _text_of = printer
+
+
 class Operation:
-    """One operation. Subclasses declare operands, attributes and the number of regions; see the module's docstring."""
+    """One operation. Subclasses declare operands, attributes and the number of regions; see the module's
+    docstring.
+    """
 
     __slots__ = ("_next", "_operands", "_prev", "attributes", "location", "parent", "regions", "results")
 
@@ -191,7 +221,9 @@ class Operation:
     effects: ClassVar[Effect] = None  # type: ignore[assignment]
     terminator: ClassVar[bool] = False
     num_regions: ClassVar[int] = 0
-    binds: ClassVar[tuple[str, ...]] = ()  # attributes that hold the symbols this operation defines for its regions
+    binds: ClassVar[
+        tuple[str, ...]
+    ] = ()  # attributes that hold the symbols this operation defines for its regions
     defines: ClassVar[tuple[str, ...]] = ()  # attributes that hold symbols it defines for operations after it
     _operand_fields: ClassVar[tuple[tuple[str, str], ...]] = ()  # (name, "one" | "optional" | "variadic")
     _attr_fields: ClassVar[dict[str, Any]] = {}
@@ -258,6 +290,9 @@ class Operation:
             except BaseException:
                 self.drop_operands()
                 raise
+            if isinstance(result_types, Type):
+                self.drop_operands()
+                raise IRError(f"infer_types returns a type; return a tuple of types: ({result_types},)", self)
         self.results: list[OpResult] = [OpResult(t, self, i) for i, t in enumerate(result_types)]
 
     def _check_attribute_names(self, attributes: dict[str, Any]) -> None:
@@ -271,7 +306,9 @@ class Operation:
     def _flatten(cls, operands: tuple[Any, ...]) -> tuple[tuple[Value, ...], tuple[int, ...]]:
         """Operands given one per declared field (None for an absent one, a sequence for a variadic one)."""
         if len(operands) > len(cls._operand_fields):
-            raise IRError(f"'{cls.name}' takes at most {len(cls._operand_fields)} operands, got {len(operands)}")
+            raise IRError(
+                f"'{cls.name}' takes at most {len(cls._operand_fields)} operands, got {len(operands)}"
+            )
         flat: list[Value] = []
         segments = []
         for position, (field, kind) in enumerate(cls._operand_fields):
@@ -288,7 +325,7 @@ class Operation:
             flat.extend(group)
         return tuple(flat), tuple(segments)
 
-    # -- Hooks of operation classes ------------------------------------------------------------------------------------
+    # -- Hooks of operation classes --------------------------------------------------------------------------
 
     def infer_types(self) -> Sequence[Type]:
         """Types of the results from operands and attributes."""
@@ -297,10 +334,11 @@ class Operation:
     def verify(self) -> None:
         """Check this operation alone; raise `IRError` naming the broken rule."""
 
-    # -- Operands and results ----------------------------------------------------------------------------------------------
+    # -- Operands and results --------------------------------------------------------------------------------
 
     @property
     def operands(self) -> Sequence[Value]:
+        """The values that the operation reads, in order."""
         return self._operands
 
     @property
@@ -315,18 +353,22 @@ class Operation:
         return self.results[0]
 
     def set_operand(self, index: int, value: Value) -> None:
+        """Replace the operand at a position, and update the uses of both values."""
         old = self._operands[index]
         old._uses.pop((self, index), None)
         self._operands[index] = value
         value._uses[(self, index)] = None
 
     def drop_operands(self) -> None:
+        """Remove all operands and their uses, before the operation is erased."""
         for index, value in enumerate(getattr(self, "_operands", ())):
             value._uses.pop((self, index), None)
         self._operands = []
 
     def set_operands(self, values: Iterable[Value], segments: tuple[int, ...] | None = None) -> None:
-        """Replace all operands; `segments` gives the group sizes where several groups are optional or variadic."""
+        """Replace all operands; `segments` gives the sizes of the groups if several groups are optional or
+        variadic.
+        """
         self.drop_operands()
         self._operands = list(values)
         for index, value in enumerate(self._operands):
@@ -356,14 +398,16 @@ class Operation:
             return tuple(group)
         return group[0] if group else None
 
-    # -- Structure -----------------------------------------------------------------------------------------------------------
+    # -- Structure -------------------------------------------------------------------------------------------
 
     def add_region(self, region: Region) -> None:
+        """Append a region to the operation."""
         region.parent = self
         self.regions.append(region)
 
     @property
     def region(self) -> Region:
+        """The only region of the operation."""
         return self.regions[0]
 
     @property
@@ -373,19 +417,24 @@ class Operation:
 
     @property
     def parent_op(self) -> Operation | None:
+        """The operation whose region contains this one, or None."""
         block = self.parent
         return block.parent.parent if block is not None and block.parent is not None else None
 
     @property
     def next(self) -> Operation | None:
+        """The following operation of the block, or None."""
         return self._next
 
     @property
     def previous(self) -> Operation | None:
+        """The preceding operation of the block, or None."""
         return self._prev
 
     def walk(self) -> Iterator[Operation]:
-        """This operation and all inside it, pre-order. The current operation may be removed or replaced while walking."""
+        """This operation and all inside it, pre-order. The current operation may be removed or replaced while
+        walking.
+        """
         yield self
         for region in self.regions:
             for block in region.blocks:
@@ -442,7 +491,9 @@ class Operation:
         regions: Sequence[Region] = (),
         location: Location = UNKNOWN,
     ) -> OperationT:
-        """An operation of exactly these parts: operands flat, nothing filled in, inferred or checked (see `verify`)."""
+        """An operation of exactly these parts: operands flat, nothing filled in, inferred or checked (see
+        `verify`).
+        """
         self = object.__new__(cls)
         self.parent = self._prev = self._next = None
         self.location = location
@@ -457,7 +508,9 @@ class Operation:
         return self
 
     def clone(self, mapping: dict[Value, Value] | None = None) -> Operation:
-        """A deep copy; operands found in `mapping` are replaced, and results and block arguments are added to it."""
+        """A deep copy; operands found in `mapping` are replaced, and results and block arguments are added to
+        it.
+        """
         mapping = {} if mapping is None else mapping
         copy = object.__new__(type(self))
         copy.parent = copy._prev = copy._next = None
@@ -484,10 +537,8 @@ class Operation:
         return self is other
 
     def __repr__(self) -> str:
-        from .printer import print_op
-
         try:
-            return print_op(self)
+            return _text_of(self)
         except Exception:  # a half-built operation must still be printable in a debugger
             return f"<{self.name}>"
 
@@ -532,6 +583,7 @@ class Block:
         return arg
 
     def erase_arg(self, arg: BlockArgument) -> None:
+        """Remove an argument, which must have no uses."""
         if arg._uses:
             raise IRError("a used block argument cannot be erased")
         self.args.remove(arg)
@@ -549,14 +601,17 @@ class Block:
 
     @property
     def first(self) -> Operation | None:
+        """The first operation, or None for an empty block."""
         return self._first
 
     @property
     def last(self) -> Operation | None:
+        """The last operation, or None for an empty block."""
         return self._last
 
     @property
     def terminator(self) -> Operation:
+        """The last operation if it ends the block, else None."""
         if self._last is None or not self._last.terminator:
             raise IRError("block has no terminator")
         return self._last
@@ -566,9 +621,11 @@ class Block:
 
     @property
     def parent_op(self) -> Operation | None:
+        """The operation whose region contains this block, or None."""
         return self.parent.parent if self.parent is not None else None
 
     def append(self, op: OperationT) -> OperationT:
+        """Insert an operation at the end."""
         return self.insert_before(None, op)
 
     def insert_before(self, anchor: Operation | None, op: OperationT) -> OperationT:
@@ -592,6 +649,7 @@ class Block:
         return op
 
     def insert_after(self, anchor: Operation, op: OperationT) -> OperationT:
+        """Insert an operation after another one of this block."""
         if op is anchor:
             return op
         return self.insert_before(anchor._next, op)
@@ -621,6 +679,7 @@ class Region:
             self.add_block(block)
 
     def add_block(self, block: Block) -> Block:
+        """Append a block to the region."""
         block.parent = self
         self.blocks.append(block)
         return block
@@ -633,6 +692,7 @@ class Region:
         return self.blocks[0]
 
     def clone(self, mapping: dict[Value, Value]) -> Region:
+        """A copy of the region, with values replaced as the mapping says."""
         copy = Region()
         for block in self.blocks:
             new = copy.add_block(Block())

@@ -1,4 +1,6 @@
-"""Structural equality of operations: same operations, attributes, types and data flow, whatever values are called."""
+"""Structural equality of operations: equal operations, attributes, types and data flow, regardless of value
+names.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,16 @@ from .core import Operation, Value
 
 
 def modules_equal(a: Operation, b: Operation, *, locations: bool = False) -> bool:
-    """Whether two modules (or single operations) are the same up to names of values, and locations unless asked for."""
+    """Whether two modules (or single operations) are equal up to names of values and, unless `locations`,
+    locations.
+    """
     return first_difference(a, b, locations=locations) is None
 
 
 def first_difference(a: Operation, b: Operation, *, locations: bool = False) -> str | None:
-    """Where two operations first differ, for people to read; None when they do not.
+    """A readable description of the first difference of two operations; None if there is none.
 
-    Constants are compared by content; operands from outside of both operations must be the same values.
+    Constants are compared by content; operands from outside both operations must be the same values.
     """
     return _compare(a, b, {}, locations, a.name)
 
@@ -48,13 +52,15 @@ def _compare(a: Operation, b: Operation, same: dict[Value, Value], locations: bo
             return f"{path}: {len(blocks_a)} blocks against {len(blocks_b)}"
         for ba, bb in zip(blocks_a, blocks_b, strict=True):
             if [x.type for x in ba.args] != [y.type for y in bb.args]:
-                return f"{path}: block arguments {[x.type for x in ba.args]} against {[y.type for y in bb.args]}"
+                return (
+                    f"{path}: block arguments {[x.type for x in ba.args]} against {[y.type for y in bb.args]}"
+                )
             same.update(zip(ba.args, bb.args, strict=True))
             ops_a, ops_b = list(ba.ops), list(bb.ops)
             for k, (p, q) in enumerate(zip(ops_a, ops_b, strict=False)):
-                found = _compare(p, q, same, locations, f"{path} > {k}:{p.name}")
-                if found is not None:
-                    return found
+                difference = _compare(p, q, same, locations, f"{path} > {k}:{p.name}")
+                if difference is not None:
+                    return difference
             if len(ops_a) != len(ops_b):
                 return f"{path}: {len(ops_a)} operations against {len(ops_b)}"
     same.update(zip(a.results, b.results, strict=True))
@@ -62,7 +68,7 @@ def _compare(a: Operation, b: Operation, same: dict[Value, Value], locations: bo
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equality of attribute values that tells 1, 1.0 and True apart and finds NaN equal to itself."""
+    """Equality of attribute values that distinguishes 1, 1.0 and True, and treats NaN as equal to itself."""
     if a is b:
         return True
     a, b = _plain(a), _plain(b)
@@ -80,7 +86,9 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as a Python number."""
+    """A NumPy number as a Python number, and a member of a string enumeration as its string."""
+    if isinstance(value, str):
+        return str(value)
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 

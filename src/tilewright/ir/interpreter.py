@@ -1,6 +1,8 @@
-"""The reference interpreter: runs a module of any level on NumPy arrays, one operation at a time, as plainly as possible.
+"""The reference interpreter: runs a module of any level on NumPy arrays, one operation at a time, in the
+simplest way.
 
-Every operation class gives its meaning as ``interpret(env, *operands)`` or, for graph operators, ``reference(*arrays)``.
+Every operation class defines its meaning as ``interpret(env, *operands)`` or, for graph operators,
+``reference(*arrays)``.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ import numpy as np
 
 from .core import Block, IRError, Module, Operation, Value
 from .shape_solver import ShapeSolver
-from .symbolic import Dim, evaluate
+from .substitution import evaluate
+from .symbolic import Dim
 from .types import TensorType, string
+
+Array = np.ndarray[Any, Any]
+"""The value of a tensor: an array of any element type and shape."""
 
 
 @cache
@@ -24,7 +30,7 @@ def _wants_env(function: Any) -> bool:
 
 
 class Frame:
-    """What an operation sees while it is interpreted: the values of symbols and of SSA names, and the module."""
+    """The environment of an interpreted operation: the values of symbols and of SSA names, and the module."""
 
     __slots__ = ("dims", "module", "values")
 
@@ -53,7 +59,7 @@ class Frame:
         return []
 
     def run(self, op: Operation) -> None:
-        """Interpret one operation and remember its results."""
+        """Interpret one operation and store its results."""
         operands = [self.values[v] for v in op.operands]
         interpret = getattr(op, "interpret", None)
         if interpret is not None:
@@ -67,7 +73,9 @@ class Frame:
         results = (result,) if len(op.results) == 1 and not isinstance(result, (tuple, list)) else result
         for r, value in zip(op.results, results or (), strict=True):
             if isinstance(r.type, TensorType):
-                value = np.asarray(value, object if r.type.dtype is string else None)  # a lone string stays Python's
+                value = np.asarray(
+                    value, object if r.type.dtype is string else None
+                )  # a lone string stays Python's
             self.values[r] = value
 
 
@@ -77,7 +85,9 @@ class Interpreter:
     def __init__(self, module: Module) -> None:
         self.module = module
 
-    def run(self, function: str, inputs: Sequence[Any], symbols: Mapping[str, int] | None = None) -> list[Any]:
+    def run(
+        self, function: str, inputs: Sequence[Any], symbols: Mapping[str, int] | None = None
+    ) -> list[Any]:
         """The results of a function for NumPy inputs; symbols are solved from the input shapes unless given.
 
         Raises:

@@ -1,4 +1,6 @@
-"""Source locations: where in the user's model an operation came from, carried from the front end to errors and profiles."""
+"""Source locations: where in the user's model an operation came from, carried from the front end to errors
+and profiles.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`name` is the node or module path (``encoder.layer.3/MatMul``); `file` and `line` are the stack line that made it.
+    """`name` is the node or module path (``encoder.layer.3/MatMul``); `file` and `line` are the source line
+    that created the operation.
 
-    `fused` lists further places that were merged into the operation.
+    `fused` lists the further locations of operations that were merged into this one.
     """
 
     name: str = ""
@@ -26,7 +29,9 @@ class Location:
 
     @property
     def portable(self) -> Location:
-        """The same place without the folders of this machine, as artifacts tell it: ``torch/nn/modules/linear.py``, or a file's name alone."""
+        """The location without this machine's folders, as artifacts store it: ``torch/nn/modules/linear.py``,
+        or the file's name alone.
+        """
         fused = tuple(part.portable for part in self.fused)
         return Location(self.name, _portable(self.file), self.line, fused)
 
@@ -35,7 +40,9 @@ _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 def _portable(file: str) -> str:
-    """A file's name from the folder on that Python finds it by; without any folder where it finds it by none."""
+    """A file's path relative to the folder on Python's search path that contains it; its name alone if none
+    does.
+    """
     if not os.path.isabs(file):
         return file
     inside = _PACKAGES.sub("", file)  # of whichever machine: exported programs tell where they were traced
@@ -49,7 +56,7 @@ UNKNOWN = Location()
 
 
 def fuse_locations(*locations: Location) -> Location:
-    """One location standing for all given: the first known one, with the others behind it."""
+    """One location for several: the first known one, with the others in `fused`."""
     known: dict[Location, None] = {}
     for location in locations:
         for part in (location, *location.fused):

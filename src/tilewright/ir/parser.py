@@ -1,8 +1,8 @@
-"""Reading the text that `printer.print_op` writes, in the generic and in the pretty form; both may be mixed.
+"""Parser of the text that `printer.print_op` writes, in the generic and the pretty form, which may be mixed.
 
-In: text, and the constants it refers to unless it carries their bytes. Out: a `Module` (or one operation) with the same
-operations, interned types and interned symbols as the printed one. Dialects are imported when their operations are met.
-Nothing is inferred or checked beyond syntax: run `verifier.verify` on text from elsewhere.
+The result is a `Module` (or one operation) with the same operations, interned types and interned symbols as
+the printed one. Dialects are imported when their operations occur. Only syntax is checked: run
+`verifier.verify` on untrusted text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SYMBOLS_OP = "tw.symbols"
 def parse(text: str, constants: Mapping[str, Constant] | None = None) -> Module:
     """The module written in `text`.
 
-    `constants` holds the large constants by key (see `printer.resources_of`) when the text does not carry their bytes.
+    `constants` holds the large constants by key (see `printer.resources_of`) when the text does not carry
+    their bytes.
 
     Raises:
         ParseError: naming the line, the column, and what was expected there.
@@ -45,7 +46,7 @@ def parse_op(text: str, constants: Mapping[str, Constant] | None = None) -> Oper
 
 
 class _Parser(Reader):
-    # -- Structure ---------------------------------------------------------------------------------------------------------------
+    # -- Structure -------------------------------------------------------------------------------------------
 
     def top(self) -> Operation:
         ops: list[Operation] = []
@@ -123,7 +124,10 @@ class _Parser(Reader):
                 hint = f"operations of dialect '{dialect}': {', '.join(known)}"
             else:
                 dialects = ", ".join(sorted({n.partition(".")[0] for n in registry}))
-                hint = f"no dialect '{dialect}' is known (loaded: {dialects}); import the module that defines it first"
+                hint = (
+                    f"no dialect '{dialect}' is known (loaded: {dialects}); "
+                    "import the module that defines it first"
+                )
             self.fail(f"unknown operation '{plain}'; {hint}", at)
         self.classes[name] = cls
         return cls
@@ -197,7 +201,10 @@ class _Parser(Reader):
         if cls._flexible > 1:
             missing = len(cls._operand_fields) - len(segments)
             if missing < 0:
-                self.fail(f"'{cls.name}' takes {len(cls._operand_fields)} operands, found {len(segments)}", operand_at)
+                self.fail(
+                    f"'{cls.name}' takes {len(cls._operand_fields)} operands, found {len(segments)}",
+                    operand_at,
+                )
             attributes["operand_segments"] = (*segments, *(0,) * missing)
         elif len(segments) != len(operands):
             self.fail(f"'{cls.name}' takes its operands without brackets or 'none'", operand_at)
@@ -242,7 +249,9 @@ class _Parser(Reader):
         if len(operands) != len(fields):
             wanted = ", ".join(n for n, _ in fields) or "none"
             if not cls._flexible:
-                self.fail(f"'{cls.name}' takes {len(fields)} operands ({wanted}), found {len(operands)}", operand_at)
+                self.fail(
+                    f"'{cls.name}' takes {len(fields)} operands ({wanted}), found {len(operands)}", operand_at
+                )
         if cls._flexible > 1:
             segments = attributes.get("operand_segments")
             if (
@@ -252,12 +261,14 @@ class _Parser(Reader):
                 or sum(segments) != len(operands)
             ):
                 self.fail(
-                    f"'{cls.name}' needs operand_segments, one per operand, that add up to {len(operands)}", start
+                    f"'{cls.name}' needs operand_segments, one per operand, that add up to {len(operands)}",
+                    start,
                 )
             for (field, kind), n in zip(fields, segments, strict=True):
                 if (kind == "one" and n != 1) or (kind == "optional" and n > 1):
                     self.fail(
-                        f"'{cls.name}' takes {'one' if kind == 'one' else 'at most one'} operand '{field}', found {n}",
+                        f"'{cls.name}' takes {'one' if kind == 'one' else 'at most one'} operand '{field}', "
+                        f"found {n}",
                         operand_at,
                     )
         elif cls._flexible == 1:
@@ -265,7 +276,8 @@ class _Parser(Reader):
             kind = next(k for _, k in fields if k != "one")
             if extra < 0 or (kind == "optional" and extra > 1):
                 self.fail(
-                    f"'{cls.name}' takes operands {', '.join(n for n, _ in fields)}, found {len(operands)}", operand_at
+                    f"'{cls.name}' takes operands {', '.join(n for n, _ in fields)}, found {len(operands)}",
+                    operand_at,
                 )
         known = cls._attr_fields
         for key, default in known.items():
@@ -276,7 +288,9 @@ class _Parser(Reader):
         if len(attributes) > len(known):
             for key in attributes:
                 if key not in known and key != "operand_segments" and "." not in key:
-                    self.fail(f"'{cls.name}' has no attribute '{key}'; known: {', '.join(known) or 'none'}", start)
+                    self.fail(
+                        f"'{cls.name}' has no attribute '{key}'; known: {', '.join(known) or 'none'}", start
+                    )
         if cls.num_regions != len(regions):
             if regions or cls.num_regions > 1:
                 self.fail(f"'{cls.name}' has {cls.num_regions} regions, found {len(regions)}", start)
@@ -289,7 +303,7 @@ class _Parser(Reader):
         return op
 
     def _starts_results(self) -> bool:
-        """Whether the next operation's results stand here (``%a, %b =``) rather than operands."""
+        """Whether the next tokens are the operation's results (``%a, %b =``) rather than operands."""
         at = self.at
         while self.tokens[at][:1] == "%":
             if self.tokens[at + 1] != ",":
@@ -305,7 +319,7 @@ class _Parser(Reader):
             del self.values[name]
 
     def _region(self, first: Block | None) -> Region:
-        """A region in braces; `first` is its entry block when its arguments were read already (with a mark set)."""
+        """A region in braces. `first` is its entry block if its arguments have been read already."""
         if first is None:
             self._mark()
             first = Block()
@@ -351,13 +365,13 @@ class _Parser(Reader):
 
     def value(self) -> Value:
         name = self.tokens[self.at]
-        found = self.values.get(name)
-        if found is None:
+        known = self.values.get(name)
+        if known is None:
             if name[:1] == "%" and len(name) > 1:
                 self.fail(f"unknown value {name}: it is not defined before this use")
-            self.fail(f"expected a value such as %x, found {self.found()}")
+            self.fail(f"expected a value such as %x, found {self.next_token()}")
         self.at += 1
-        return found
+        return known
 
     def _symbol_name(self) -> str:
         name = self.next()

@@ -1,8 +1,8 @@
-"""Pass pipelines: running passes in order, timing, dumping, leaving out and checking each.
+"""Pass pipelines: running passes in order, with timing, dumps, exclusion and checks.
 
-A pass is a plain function that changes a module in place; its name is the function's, with ``-`` for ``_``. A pipeline is a
-list of passes (and of named pipelines). In check mode the module is interpreted before and after each pass on random inputs,
-and the first pass that changes what it computes is named.
+A pass is a plain function that changes a module in place; its name is the function's name with ``-`` for
+``_``. A pipeline is a list of passes and of named pipelines. In check mode the module is interpreted before
+and after each pass on random inputs, and an error names the first pass that changes a result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ..errors import InternalError
-from .core import IRError, Module
+from .core import IRError, Module, Operation
+from .origin import place_outside
 from .printer import print_op
-from .symbolic import Dim, Expr, evaluate, free_symbols
+from .substitution import evaluate
+from .symbolic import Dim, Expr, free_symbols
 from .types import BufferType, TensorType
 from .verifier import verify
 
@@ -33,16 +35,17 @@ Names = Collection[str] | Literal["all"]
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """How passes are checked by running the module before and after them.
+    """Options of check mode, which runs the module before and after each pass.
 
-    Symbolic dimensions are drawn within their bounds, never above `max_dim` (unless the lower bound is); of the `draws` the
-    first takes every lower bound. Floats are standard normal; integers lie in `ranges` (inclusive, by input name; else in
-    `default_range`): give a range where integers are indices. Results are compared at `rtol` and `atol`, integers exactly.
-    When they differ both modules are written to `dump_to` (default: a new temporary folder).
+    Symbolic dimensions are drawn within their bounds and at most `max_dim` (unless the lower bound is
+    greater); the first of the `draws` uses every lower bound. Floats are standard normal. Integers lie in
+    `ranges` (inclusive, by input name) or in `default_range`; give a range for inputs that are indices.
+    Results are compared with `rtol` and `atol`, integers exactly. On a difference both modules are written to
+    `dump_to` (default: a new temporary folder).
     """
 
     function: str | None = "main"
-    """None: every function of the module."""
+    """The function to check; None for every function of the module."""
     draws: int = 3
     seed: int = 0
     max_dim: int = 9
@@ -54,7 +57,7 @@ class CheckOptions:
 
 
 def pass_name(step: Pass | Pipeline) -> str:
-    """The name by which a pass is timed, dumped and left out."""
+    """The name under which a pass is timed, dumped and disabled."""
     if isinstance(step, Pipeline):
         return step.name
     function: Any = step
@@ -64,7 +67,9 @@ def pass_name(step: Pass | Pipeline) -> str:
 
 
 class Pipeline:
-    """Passes in order; prints as a list. A pipeline among the passes runs like one pass, and its passes are timed under its name."""
+    """A list of passes. A pipeline inside a pipeline runs like one pass, and its passes are timed under its
+    name.
+    """
 
     def __init__(self, passes: Sequence[Pass | Pipeline], name: str = "pipeline") -> None:
         self.passes = list(passes)
@@ -83,11 +88,11 @@ class Pipeline:
 
     def names(self) -> list[str]:
         """Names of the passes, nested ones as ``pipeline/pass``."""
-        found = []
+        names = []
         for step in self.passes:
             name = pass_name(step)
-            found += [f"{name}/{inner}" for inner in step.names()] if isinstance(step, Pipeline) else [name]
-        return found
+            names += [f"{name}/{inner}" for inner in step.names()] if isinstance(step, Pipeline) else [name]
+        return names
 
     def run(
         self,
@@ -103,20 +108,26 @@ class Pipeline:
     ) -> Module:
         """Run the passes on `module` in place, and return it.
 
-        Seconds are added to `timing` under each pass's name (``pipeline/pass`` inside a nested pipeline; see `timing_report`).
-        The module's text is written before and after the named passes to a folder, one file each, or to a stream. Passes
-        named in `disabled` are left out. A `Checker` goes on with the results that another pipeline's last pass left.
+        Args:
+            timing: receives the seconds of each pass by name (``pipeline/pass`` in a nested pipeline; see
+                `timing_report`).
+            dump_before, dump_after: names of passes before or after which the module's text is written to
+                `dump_to`, a folder with one file each, or a stream.
+            disabled: names of passes to skip.
+            check: a `Checker` reuses the results after the last pass of an earlier pipeline.
 
         Raises:
-            InternalError: a pass left a module that breaks a rule (`verify_each`) or computes something else (`check`).
-            ValueError: something is to be dumped but nowhere to, or there is no pass of that name.
+            InternalError: a pass leaves an invalid module (`verify_each`), or changes a result (`check`).
+            ValueError: there is no place for the dumps, or no pass of a given name.
         """
         if (dump_before or dump_after) and dump_to is None:
             raise ValueError("dump_before and dump_after need dump_to, a folder or a stream")
         known = {part for name in self.names() for part in (name, name.rpartition("/")[2])}
         for wanted in (dump_before, dump_after):
             if wanted != "all" and (unknown := sorted(set(wanted) - known)):
-                raise ValueError(f"no pass is called {', '.join(unknown)}; the passes are {', '.join(self.names())}")
+                raise ValueError(
+                    f"no pass is called {', '.join(unknown)}; the passes are {', '.join(self.names())}"
+                )
         dump = _Dump(dump_before, dump_after, dump_to)
         checker = Checker(module, check) if isinstance(check, CheckOptions) else check
         self._run(module, "", timing, dump, frozenset(disabled), verify_each, checker)
@@ -154,13 +165,18 @@ class Pipeline:
                 try:
                     verify(module)
                 except IRError as error:
-                    raise InternalError(f"pass '{full}' left a broken module: {error}") from error
+                    raise InternalError(
+                        f"pass '{full}' left a broken module: {error}",
+                        _culprits(full, step, [type(error.op)]),
+                    ) from error
             if checker is not None:
-                checker.after(module, full)
+                checker.after(module, full, step)
 
 
 def timing_report(timing: Mapping[str, float]) -> str:
-    """Seconds and share of the total per pass as a table; passes of a nested pipeline stand indented under it."""
+    """A table of the seconds and the share of the total per pass; passes of a nested pipeline are
+    indented.
+    """
     total = sum(timing.values())
     sums: dict[str, float] = {}
     for name, seconds in timing.items():
@@ -171,7 +187,8 @@ def timing_report(timing: Mapping[str, float]) -> str:
     rows = [("  " * name.count("/") + name.rpartition("/")[2], seconds) for name, seconds in sums.items()]
     width = max([len(label) for label, _ in rows] + [len("total")])
     lines = [
-        f"{label:<{width}}  {s:9.4f} s  {s / total if total else 0:6.1%}" for label, s in [*rows, ("total", total)]
+        f"{label:<{width}}  {s:9.4f} s  {s / total if total else 0:6.1%}"
+        for label, s in [*rows, ("total", total)]
     ]
     return "\n".join(lines)
 
@@ -188,18 +205,20 @@ class _Dump:
         text = print_op(module)
         if isinstance(self.to, Path):
             self.to.mkdir(parents=True, exist_ok=True)
-            # Numbered across pipelines that write to the same folder.
-            number = sum(1 for _ in self.to.glob("*.mlir"))
-            (self.to / f"{number:03}_{when}_{name}.mlir").write_text(text + "\n")
+            # Files are numbered across the pipelines that write to a folder.
+            number = sum(1 for _ in self.to.glob("*.tw"))
+            (self.to / f"{number:03}_{when}_{name}.tw").write_text(text + "\n")
         else:
             self.to.write(f"// ---- {when} {name}\n{text}\n")
 
 
-# -- Checking ----------------------------------------------------------------------------------------------------------------------
+# -- Checking ------------------------------------------------------------------------------------------------
 
 
 class Checker:
-    """The inputs of a function, or of all, and the results before the next pass. `options` may change between passes."""
+    """The inputs of the checked functions, and the results before the next pass. `options` may change between
+    passes.
+    """
 
     def __init__(self, module: Module, options: CheckOptions) -> None:
         self.options = options
@@ -209,12 +228,23 @@ class Checker:
             if one is None
             else [one]
         )
-        self.cases = [(n, draw) for n in names for draw in random_inputs(module, replace(options, function=n))]
+        self.cases = [
+            (n, draw) for n in names for draw in random_inputs(module, replace(options, function=n))
+        ]
         self.results = [run_function(module, n, draw) for n, draw in self.cases]
         self.text = print_op(module)
+        self.operations = set(map(type, module.walk()))
+        self.culprits = ""
 
-    def after(self, module: Module, name: str) -> None:
+    def after(self, module: Module, name: str, step: Pass | None = None) -> None:
+        """Compare the results of `module` with those before the pass `step`, which is called `name`.
+
+        Raises:
+            InternalError: a result differs.
+        """
         import numpy as np
+
+        self.culprits = _culprits(name, step, self.operations)
 
         options = self.options
         text = print_op(module)
@@ -226,7 +256,10 @@ class Checker:
             for label, x, y in zip(labels, before, after, strict=True):
                 if x.shape != y.shape or x.dtype != y.dtype:
                     self._fail(
-                        name, f"changes output '{label}' from {x.dtype}{x.shape} to {y.dtype}{y.shape}", draw, text
+                        name,
+                        f"changes output '{label}' from {x.dtype}{x.shape} to {y.dtype}{y.shape}",
+                        draw,
+                        text,
                     )
                 wide = np.float64 if x.dtype.kind not in "biu" else x.dtype
                 x, y = x.astype(wide), y.astype(wide)
@@ -239,29 +272,53 @@ class Checker:
                     where = np.unravel_index(int(np.argmax(~same)), same.shape)
                     self._fail(
                         name,
-                        f"changes output '{label}': {int((~same).sum())} of {same.size} elements differ, by up to {worst:.3g} "
+                        f"changes output '{label}': {int((~same).sum())} of {same.size} elements differ, "
+                        f"by up to {worst:.3g} "
                         f"(first at {tuple(map(int, where))}: {x[where]} before, {y[where]} after)",
                         draw,
                         text,
                     )
             self.results[k] = after
         self.text = text
+        self.operations = set(map(type, module.walk()))
 
     def _fail(self, name: str, what: str, draw: Mapping[str, Any], text: str) -> None:
         folder = self.options.dump_to or Path(tempfile.mkdtemp(prefix="tilewright-check-"))
         folder.mkdir(parents=True, exist_ok=True)
         file = name.replace("/", "-")
         for when, content in (("before", self.text), ("after", text)):
-            (folder / f"{when}_{file}.mlir").write_text(content + "\n")
+            (folder / f"{when}_{file}.tw").write_text(content + "\n")
         shapes = ", ".join(f"{n}: {x.dtype}{x.shape}" for n, x in draw.items())
-        raise InternalError(f"pass '{name}' {what}\n  inputs: {shapes}\n  the module before and after: {folder}")
+        raise InternalError(
+            f"pass '{name}' {what}\n  inputs: {shapes}\n  the module before and after: {folder}",
+            self.culprits,
+        )
+
+
+def _culprits(name: str, step: Pass | None, operations: Collection[type]) -> str:
+    """The sentence that names what an error may come from: a pass that is defined outside of Tilewright, else
+    the operators defined outside; "" if there are none.
+    """
+    if place := place_outside(step):
+        return f"The pass '{name}' is defined in {place}, outside of Tilewright."
+    outside = sorted(
+        f"'{cls.name}' ({place})"
+        for cls in operations
+        if issubclass(cls, Operation) and (place := place_outside(cls))
+    )
+    if not outside:
+        return ""
+    return (
+        f"The module has operators that are defined outside of Tilewright: {', '.join(outside)}. "
+        "Compare their `lower` or `decompose` with their `reference` first."
+    )
 
 
 def random_inputs(module: Module, options: CheckOptions) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Inputs by name of a function, one set for each draw; see `CheckOptions`.
+    """Inputs by name of a function, one set per draw; see `CheckOptions`.
 
     Raises:
-        KeyError: no such function.
+        KeyError: there is no such function.
         ValueError: no sizes within the bounds make every dimension of every input non-negative.
     """
     import numpy as np
@@ -273,7 +330,7 @@ def random_inputs(module: Module, options: CheckOptions) -> list[dict[str, np.nd
             for s in sorted(free_symbols(d), key=lambda s: s.name) if not isinstance(d, int) else ():
                 _with_bounds(s, symbols)
     random = np.random.default_rng(options.seed)
-    found = []
+    draws = []
     for draw in range(max(options.draws, 1) if symbols else 1):
         shapes: dict[str, tuple[int, ...]] = {}
         for attempt in range(100):
@@ -283,8 +340,10 @@ def random_inputs(module: Module, options: CheckOptions) -> list[dict[str, np.nd
                 break
         else:
             raise ValueError(f"no sizes up to {options.max_dim} fit the inputs; raise CheckOptions.max_dim")
-        found.append({name: _random_array(name, t, shapes[name], random, options) for name, t in args.items()})
-    return found
+        draws.append(
+            {name: _random_array(name, t, shapes[name], random, options) for name, t in args.items()}
+        )
+    return draws
 
 
 def _with_bounds(s: Expr, symbols: dict[Expr, None]) -> None:
@@ -338,7 +397,9 @@ def _result_names(module: Module, function: str, count: int) -> list[str]:
 
 
 def run_function(module: Module, function: str, inputs: Mapping[str, Any]) -> Arrays:
-    """The results of a function in the interpreter, at any level: a host function gets its output buffers as parameters."""
+    """The results of a function in the interpreter, at any level; a host function gets its output buffers as
+    parameters.
+    """
     import numpy as np
 
     from .interpreter import Interpreter

@@ -1,20 +1,20 @@
 """Text of operations and modules: MLIR's generic syntax, or a shorter pretty form. `parser.parse` reads both.
 
-In: an operation. Out: text.
-
-**Generic form.** Standard MLIR that foreign tools (mlir-opt, xDSL) read when they allow unregistered dialects. What MLIR has no
-word for is written as attributes and types of the unregistered dialect ``tw``:
+**Generic form.** Standard MLIR, which other tools (mlir-opt, xDSL) read if they allow unregistered dialects.
+Attributes and types that MLIR lacks are written in the unregistered dialect ``tw``:
 
 - symbolic expressions ``#tw.expr<"batch*4 + 1">`` and the symbols that an operation binds,
-  ``#tw.symbol<"i0", 0, "n - 1">`` (name, lower, inclusive upper, and if needed the divisor and the name used in this text);
+  ``#tw.symbol<"i0", 0, "n - 1">`` (name, lower and inclusive upper bound, and if needed the divisor and the
+  name used in this text);
 - ``None`` is ``unit``; a named small constant is ``#tw.constant<"fc.bias", dense<...> : tensor<...>>``;
-- operations whose dialect MLIR knows as well get the prefix ``tw.``: ``"tw.func.func"``, ``"tw.tensor.compute"``;
+- operations whose dialect name also exists in MLIR get the prefix ``tw.``: ``"tw.func.func"``,
+  ``"tw.tensor.compute"``;
 - ``"tw.symbols"`` declares, before anything else, the symbols that no operation binds.
 
-Large constants are references, ``dense_resource<key>``, whose bytes follow the module when asked for.
+Large constants are references, ``dense_resource<key>``; their bytes follow the module on request.
 
-**Pretty form.** The same structure with less ink: plain names, no operand types, no attributes that have their default,
-expressions and ranges written out::
+**Pretty form.** The same structure in a shorter syntax: plain names, no operand types, no attributes with
+default values, expressions and ranges written out::
 
     tw.symbols batch in 1..8
     func.func @main {arg_names = ["x"], result_names = ["y"]} (%x: tensor<?x4xf32, "batch, 4">) {
@@ -34,20 +34,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .constant import Constant
-from .core import Block, IRError, Module, Operation, Value
+from .core import Block, IRError, Module, Operation, Value, set_printer
 from .location import UNKNOWN, Location
-from .symbolic import Dim, Expr, free_symbols, is_symbol, substitute, symbol
+from .substitution import substitute
+from .symbolic import Dim, Expr, free_symbols, is_symbol, symbol
 from .types import BufferType, DType, TensorType, Type, i2, i4, u2, u4
 
 if TYPE_CHECKING:
     import numpy as np
 
 MLIR_DIALECTS = frozenset(
-    "acc affine amdgpu amx arith arm_neon arm_sme arm_sve async bufferization builtin cf complex dlti emitc func gpu index irdl "
-    "linalg llvm math memref ml_program mpi nvgpu nvvm omp pdl pdl_interp ptr quant rocdl scf shape shard smt sparse_tensor spirv "
-    "tensor tosa transform ub vcix vector wasmssa x86 x86vector xegpu xevm".split()
+    "acc affine amdgpu amx arith arm_neon arm_sme arm_sve async bufferization builtin cf complex dlti emitc "
+    "func gpu index irdl linalg llvm math memref ml_program mpi nvgpu nvvm omp pdl pdl_interp ptr quant "
+    "rocdl scf shape shard smt sparse_tensor spirv tensor tosa transform ub vcix vector wasmssa x86 "
+    "x86vector xegpu xevm".split()
 )
-"""Dialects of MLIR itself: operations of ours in dialects of these names are printed with the prefix ``tw.``."""
+"""Dialects of MLIR itself. Operations in dialects of these names are printed with the prefix ``tw.``."""
 
 _BARE = re.compile(r"[A-Za-z_][\w$.]*\Z", re.ASCII)
 _VALUE_NAME = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
@@ -59,11 +61,11 @@ INDENT = "  "
 def print_op(op: Operation, generic: bool = False, locations: bool = False, resources: bool = False) -> str:
     """`op` and everything inside it as text, in the pretty or the `generic` form.
 
-    `locations` adds where in the user's model operations came from; `resources` adds the contents of large constants (without
-    them `parse` needs the `constants` of the module, see `resources_of`).
+    `locations` adds the source locations in the user's model; `resources` adds the contents of large
+    constants. Without them `parse` needs the module's `constants`, see `resources_of`.
 
     Raises:
-        IRError: an attribute is no value of the IR (see `core`).
+        IRError: an attribute is not a value of the IR (see `core`).
     """
     return _Printer(op, generic, locations).run(op, resources)
 
@@ -86,14 +88,15 @@ class _Printer:
         self.resources: dict[str, Constant] = {}
         self._keys: dict[int, str] = {}
         self.scope: dict[str, Expr] = {}
-        found = _Symbols(root)
-        self.free = found.free
-        self.text_names = found.text_names()
-        # Symbols whose name in the text is not their own, as stand-ins that print under that name.
+        symbols = _Symbols(root)
+        self.free = symbols.free
+        self.text_names = symbols.text_names()
+        # Placeholders for symbols that are printed under another name than their own.
         self.aliases: dict[Expr, Dim] = {
             s: symbol(n, s.lower, s.upper, s.multiple_of) for s, n in self.text_names.items() if n != s.name
         }
-        # A bare line for an operation alone (in a debugger); whatever can be parsed on its own comes with its symbols.
+        # A single operation is printed as a bare line (for debuggers); text that can be parsed on its own
+        # declares its symbols.
         self.declare = isinstance(root, Module) or (bool(root.regions) and not root.operands)
         if self.declare:
             self.scope = {n: s for s, n in self.text_names.items() if n == s.name}
@@ -106,7 +109,7 @@ class _Printer:
             self._resource_table()
         return "\n".join(self.lines)
 
-    # -- Operations --------------------------------------------------------------------------------------------------------------
+    # -- Operations ------------------------------------------------------------------------------------------
 
     def op(self, op: Operation, indent: str) -> None:
         outer = self.scope
@@ -194,7 +197,7 @@ class _Printer:
             if self.declare:
                 self._symbols(inner)
             for child in block.ops:
-                # Functions and kernels see no values of each other: each has its own names.
+                # Functions and kernels do not see each other's values, so each has its own names.
                 names, taken, counter = self.names, self.taken, self.counter
                 self.names, self.taken, self.counter = {}, set(), 0
                 self.op(child, inner)
@@ -226,7 +229,7 @@ class _Printer:
             groups.pop()
         return ", ".join(groups)
 
-    # -- Values ------------------------------------------------------------------------------------------------------------------
+    # -- Values ----------------------------------------------------------------------------------------------
 
     def define(self, value: Value, op: Operation | None = None) -> str:
         hint = value.hint
@@ -250,14 +253,16 @@ class _Printer:
         return text
 
     def value(self, value: Value) -> str:
-        found = self.names.get(value)
-        # Values from outside of what is printed are named where they are met.
-        return found if found is not None else self.define(value, value.defining_op)
+        known = self.names.get(value)
+        # Values from outside the printed operation are named at their first use.
+        return known if known is not None else self.define(value, value.defining_op)
 
-    # -- Attributes --------------------------------------------------------------------------------------------------------------
+    # -- Attributes ------------------------------------------------------------------------------------------
 
     def _attributes(self, op: Operation) -> tuple[list[str], list[str]]:
-        """The operation's own attributes and the discardable ones, as ``name = value``; enters the scope of what it binds."""
+        """The operation's own attributes and the discardable ones, as ``name = value``. Enters the scope of
+        the symbols that the operation binds.
+        """
         own: list[str] = []
         other: list[str] = []
         if op.attributes:
@@ -270,7 +275,11 @@ class _Printer:
         try:
             if key in op.binds:
                 if isinstance(value, tuple):
-                    return "[" + ", ".join([self._bind(v) if is_symbol(v) else self.data(v) for v in value]) + "]"
+                    return (
+                        "["
+                        + ", ".join([self._bind(v) if is_symbol(v) else self.data(v) for v in value])
+                        + "]"
+                    )
                 if is_symbol(value):
                     return self._bind(value)
             return self.data(value)
@@ -285,7 +294,9 @@ class _Printer:
     def _generic_symbol(self, s: Expr, name: str) -> str:
         parts = [_quote(s.name), "unit" if s.lower is None else str(s.lower)]
         upper = s.upper
-        parts.append("unit" if upper is None else str(upper) if isinstance(upper, int) else _quote(self.expr(upper)))
+        parts.append(
+            "unit" if upper is None else str(upper) if isinstance(upper, int) else _quote(self.expr(upper))
+        )
         if s.multiple_of != 1 or name != s.name:
             parts.append(str(s.multiple_of))
         if name != s.name:
@@ -303,7 +314,11 @@ class _Printer:
             return str(e)
         if self.aliases:
             scope = self.scope
-            mapping = {s: self.aliases[s] for s in free_symbols(e) if s in self.aliases and scope.get(s.name) is not s}
+            mapping = {
+                s: self.aliases[s]
+                for s in free_symbols(e)
+                if s in self.aliases and scope.get(s.name) is not s
+            }
             if mapping:
                 e = substitute(e, mapping)
         return str(e)
@@ -322,7 +337,7 @@ class _Printer:
     def data(self, value: Any) -> str:
         """Text of an attribute's value."""
         kind = type(value)
-        if kind is str:
+        if isinstance(value, str):
             return _quote(value)
         if kind is bool:
             return "true" if value else "false"
@@ -337,7 +352,7 @@ class _Printer:
         if kind is float:
             return _generic_float(value) + " : f64" if self.generic else repr(value)
         if isinstance(value, DType) and not self.generic and value.name in self.scope:
-            return f"!{value.name}"  # else it would read as the symbol
+            return f"!{value.name}"  # Otherwise it would be read as the symbol.
         if isinstance(value, Type):
             return self.type(value)
         if isinstance(value, Constant):
@@ -351,7 +366,11 @@ class _Printer:
         raise TypeError(f"{value!r} of type {kind.__name__} is no attribute value")
 
     def _constant(self, c: Constant) -> str:
-        if c.size <= Constant.SMALL or c.numpy_dtype.kind == "O" or (c.is_splat and c.numpy_dtype.kind != "V"):
+        if (
+            c.size <= Constant.SMALL
+            or c.numpy_dtype.kind == "O"
+            or (c.is_splat and c.numpy_dtype.kind != "V")
+        ):
             text = f"dense<{_dense(c.array, c.is_splat)}> : {c.type}"
             return f"#tw.constant<{_quote(c.name)}, {text}>" if c.name else text
         key = self._keys.get(id(c.source))
@@ -374,7 +393,9 @@ class _Printer:
             # MLIR's blobs begin with their alignment, a little-endian 32-bit number.
             data = struct.pack("<I", c.numpy_dtype.itemsize) + np.ascontiguousarray(c.array).tobytes()
             comma = "," if k < last else ""
-            self.lines.append(f'      {key if _BARE.match(key) else _quote(key)}: "0x{data.hex().upper()}"{comma}')
+            self.lines.append(
+                f'      {key if _BARE.match(key) else _quote(key)}: "0x{data.hex().upper()}"{comma}'
+            )
         self.lines += ["    }", "  }", "#-}"]
 
     def _location(self, op: Operation) -> str:
@@ -382,7 +403,9 @@ class _Printer:
 
 
 class _Symbols:
-    """The symbols that are used inside an operation where none around binds them, in an order in which bounds come first."""
+    """The symbols that are used inside an operation and bound outside of it, ordered so that the symbols of a
+    bound come first.
+    """
 
     def __init__(self, root: Operation) -> None:
         self.free: dict[Expr, None] = {}
@@ -391,7 +414,7 @@ class _Symbols:
         self._op(root, {})
 
     def text_names(self) -> dict[Expr, str]:
-        """Names of the free symbols in the text: their own, unless another symbol has it too."""
+        """Printed names of the free symbols: their own names, unless another symbol has the same one."""
         others: dict[str, set[Expr]] = {}
         for s in self.bound:
             others.setdefault(s.name, set()).add(s)
@@ -443,15 +466,15 @@ class _Symbols:
             self._type(value, scope)
 
     def _type(self, t: Type, scope: dict[str, Expr]) -> None:
-        found = self._types.get(t)
-        if found is None:
+        used = self._types.get(t)
+        if used is None:
             shape = t.shape if isinstance(t, (TensorType, BufferType)) else ()
             ordered = sorted(
                 {s for d in shape if not isinstance(d, int) for s in free_symbols(d)}, key=lambda s: s.name
             )
-            found = self._types[t] = frozenset(ordered)
-        if found:
-            self._use(found, scope)
+            used = self._types[t] = frozenset(ordered)
+        if used:
+            self._use(used, scope)
 
     def _expr(self, e: Dim, scope: dict[str, Expr]) -> None:
         if not isinstance(e, int):
@@ -488,7 +511,8 @@ def _same(a: Any, b: Any) -> bool:
     """Whether an attribute equals its default, also in type (1, 1.0 and True are equal in Python)."""
     return (
         a is b
-        or (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b and str(a) == str(b))
+        or (isinstance(a, str) and isinstance(b, str) and a == b)
+        or (type(a) is type(b) and isinstance(a, (int, float)) and a == b and str(a) == str(b))
         or (a == () and b == ())
     )
 
@@ -524,13 +548,17 @@ def _dense(array: np.ndarray[Any, Any], splat: bool) -> str:
         return _element(array[()])
 
     def nested(part: Any) -> str:
-        return "[" + ", ".join([_element(x) if isinstance(x, str) or not x.ndim else nested(x) for x in part]) + "]"
+        return (
+            "["
+            + ", ".join([_element(x) if isinstance(x, str) or not x.ndim else nested(x) for x in part])
+            + "]"
+        )
 
     return nested(array)
 
 
 _INTEGERS = frozenset(d.label for d in (i2, i4, u2, u4))
-"""Integers that are not NumPy's own."""
+"""Integer types that NumPy lacks."""
 
 
 def _element(x: Any) -> str:
@@ -559,5 +587,7 @@ def _location_text(location: Location) -> str:
         return f"{_quote(location.name)}({where})" if where else _quote(location.name)
     return where or "unknown"
 
+
+set_printer(print_op)
 
 __all__ = ["MLIR_DIALECTS", "print_op", "resources_of"]

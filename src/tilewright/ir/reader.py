@@ -1,6 +1,6 @@
-"""Reading the parts of the textual form below operations: tokens, symbols, attributes, expressions, types, constants.
+"""Reader of the textual form below operations: tokens, symbols, attributes, expressions, types, constants.
 
-In: text. Out: interned types and symbols, plain Python values. `parser` builds operations of them.
+The results are interned types and symbols, and plain Python values, from which `parser` builds operations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .types import BufferType, DType, TensorType, Type, token
 _TOKEN = re.compile(
     r"""
       "(?:[^"\\\n]|\\.)*"                                # string
-    | tensor<[^"<>]*(?:"[^"\n]*"\s*)?>                   # types are one token, so that equal ones are read once
+    | tensor<[^"<>]*(?:"[^"\n]*"\s*)?>                   # types are one token: equal ones are read once
     | !tw\.buffer<[^<>]*>
     | %[\w$.-]+ | @[\w$.-]+ | \^\w+ | [!#][A-Za-z_][\w$.]*
     | 0x[0-9A-Fa-f]+
@@ -40,7 +40,7 @@ _UNESCAPE = re.compile(rb'\\([0-9A-Fa-f]{2}|["\\nt])')
 
 
 class ParseError(IRError):
-    """Text that is no module; `line` and `column` count from 1."""
+    """The text is not a valid module; `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         self.line, self.column = line, column
@@ -48,7 +48,7 @@ class ParseError(IRError):
 
 
 class Reader:
-    """A position in the tokens of a text, with the symbols that are known there."""
+    """A position in the tokens of a text, with the symbols that are known at that position."""
 
     def __init__(self, text: str, constants: Mapping[str, Constant]) -> None:
         self.source = text
@@ -62,20 +62,20 @@ class Reader:
             self._read_resources(text[table.start() :], table.start())
             self.text = text = text[: table.start()]
         self.tokens: list[str] = _TOKEN.findall(text)
-        self.tokens += ["", "", ""]  # as far as anything looks ahead
+        self.tokens += ["", "", ""]  # Padding for the largest lookahead.
         self.at = 0
         self.generic = False
         self.values: dict[str, Value] = {}
         self.defined: list[str] = []
         self.scope: dict[str, Expr] = {}
         self.binding = False
-        # Texts of types and expressions that were read in the present scope.
+        # Caches of types and expressions by their text, valid in the current scope.
         self.types: dict[str, Type] = {}
         self.static_types: dict[str, Type] = {}
         self.exprs: dict[str, Dim] = {}
         self.classes: dict[str, type[Operation]] = {}
 
-    # -- Tokens and errors -----------------------------------------------------------------------------------------------------
+    # -- Tokens and errors -----------------------------------------------------------------------------------
 
     def fail(self, message: str, at: int | None = None) -> NoReturn:
         at = self.at if at is None else at
@@ -91,12 +91,12 @@ class Reader:
         column = position - (self.source.rfind("\n", 0, position) + 1) + 1
         raise ParseError(message, line, column)
 
-    def found(self) -> str:
+    def next_token(self) -> str:
         return f"'{self.tokens[self.at]}'" if self.tokens[self.at] else "the end of the text"
 
     def expect(self, wanted: str, what: str = "") -> None:
         if self.tokens[self.at] != wanted:
-            self.fail(f"expected '{wanted}'{' ' + what if what else ''}, found {self.found()}")
+            self.fail(f"expected '{wanted}'{' ' + what if what else ''}, found {self.next_token()}")
         self.at += 1
 
     def accept(self, wanted: str) -> bool:
@@ -110,15 +110,15 @@ class Reader:
         self.at += 1
         return t
 
-    # -- Scopes of symbols -------------------------------------------------------------------------------------------------------
+    # -- Scopes of symbols -----------------------------------------------------------------------------------
 
     def _enter(self, scope: dict[str, Expr]) -> None:
-        """Read in another scope: texts of types and expressions may now mean something else."""
+        """Enter another scope, in which texts of types and expressions may have another meaning."""
         self.scope = scope
         self.types, self.exprs = {}, {}
 
     def _symbols(self) -> None:
-        """``tw.symbols``: from here on, these names stand for these symbols."""
+        """Read ``tw.symbols``, which declares names of symbols for the rest of the text."""
         self.binding = True
         if self.generic:
             self.expect("(")
@@ -136,7 +136,9 @@ class Reader:
                 self._declaration()
         self.binding = False
 
-    def _declare(self, name: str, lower: int | None, upper: Dim | None, multiple: int, alias: str, at: int) -> Expr:
+    def _declare(
+        self, name: str, lower: int | None, upper: Dim | None, multiple: int, alias: str, at: int
+    ) -> Expr:
         try:
             s = symbol(name, lower, upper, multiple)
         except ValueError as error:
@@ -168,11 +170,11 @@ class Reader:
         sign = -1 if self.accept("-") else 1
         t = self.tokens[self.at]
         if not t.isdigit():
-            self.fail(f"expected an integer, found {self.found()}")
+            self.fail(f"expected an integer, found {self.next_token()}")
         self.at += 1
         return sign * int(t)
 
-    # -- Attributes --------------------------------------------------------------------------------------------------------------
+    # -- Attributes ------------------------------------------------------------------------------------------
 
     def _is_attribute(self) -> bool:
         """Whether the brace here opens attributes (``{name = value``) rather than a region."""
@@ -207,7 +209,7 @@ class Reader:
             self.at += 1
             return self.string(t)
         if not (t[:1].isalpha() or t[:1] == "_"):
-            self.fail(f"expected an attribute's name, found {self.found()}")
+            self.fail(f"expected an attribute's name, found {self.next_token()}")
         self.at += 1
         return t
 
@@ -245,7 +247,7 @@ class Reader:
             if self.generic or (t not in self.scope and t in DType._by_name):
                 return self.type()
             return self.expression()
-        return self.fail(f"expected an attribute's value, found {self.found()}")
+        return self.fail(f"expected an attribute's value, found {self.next_token()}")
 
     def _tuple(self) -> tuple[Any, ...]:
         self.at += 1
@@ -259,13 +261,13 @@ class Reader:
 
     def _dict(self) -> dict[str, Any]:
         self.at += 1
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         while not self.accept("}"):
             key = self._attribute_name()
-            found[key] = self.data() if self.accept("=") else None
+            entries[key] = self.data() if self.accept("=") else None
             if self.tokens[self.at] != "}":
                 self.expect(",", "or '}' in a dict")
-        return found
+        return entries
 
     def _number(self) -> Any:
         """A number with its type (generic), or a number or an expression that begins with one (pretty)."""
@@ -287,7 +289,11 @@ class Reader:
             value = self._plain_int()
         else:
             value = self.expression()
-        if tokens[self.at] == ":" and isinstance(value, (int, float)) and _NUMBER_TYPE.match(tokens[self.at + 1]):
+        if (
+            tokens[self.at] == ":"
+            and isinstance(value, (int, float))
+            and _NUMBER_TYPE.match(tokens[self.at + 1])
+        ):
             given = tokens[self.at + 1]
             self.at += 2
             if given == "i1":
@@ -339,7 +345,7 @@ class Reader:
         except ValueError as error:
             self.fail(str(error), at)
 
-    # -- Expressions of the pretty form ----------------------------------------------------------------------------------------
+    # -- Expressions of the pretty form ----------------------------------------------------------------------
 
     def expression(self) -> Dim:
         start = self.at
@@ -392,19 +398,19 @@ class Reader:
         known = ", ".join(sorted(self.scope)) or "none"
         if t[:1].isalpha() or t[:1] == "_":
             self.fail(f"unknown symbol '{t}' (known: {known})")
-        return self.fail(f"expected an expression, found {self.found()}")
+        return self.fail(f"expected an expression, found {self.next_token()}")
 
-    # -- Types -------------------------------------------------------------------------------------------------------------------
+    # -- Types -----------------------------------------------------------------------------------------------
 
     def type(self) -> Type:
         t = self.tokens[self.at]
-        found = self.static_types.get(t) or self.types.get(t)
-        if found is None:
-            found = self._read_type(t)
+        cached = self.static_types.get(t) or self.types.get(t)
+        if cached is None:
+            cached = self._read_type(t)
             # A type without expressions means the same in every scope.
-            (self.types if '"' in t else self.static_types)[t] = found
+            (self.types if '"' in t else self.static_types)[t] = cached
         self.at += 1
-        return found
+        return cached
 
     def _read_type(self, t: str) -> Type:
         if t.startswith("tensor<"):
@@ -419,12 +425,13 @@ class Reader:
         return self._dtype(t[1:] if t[:1] == "!" else t)
 
     def _dtype(self, name: str) -> DType:
-        found = DType._by_name.get(name)
-        if found is None:
+        dtype = DType._by_name.get(name)
+        if dtype is None:
             self.fail(
-                f"expected a type, found {name!r}" + (f" (element types: {', '.join(DType._by_name)})" if name else "")
+                f"expected a type, found {name!r}"
+                + (f" (element types: {', '.join(DType._by_name)})" if name else "")
             )
-        return found
+        return dtype
 
     def _tensor_type(self, t: str) -> TensorType:
         match = _TENSOR.match(t)
@@ -456,10 +463,10 @@ class Reader:
     def _dim(self, text: str) -> Dim:
         if text.isdigit():
             return int(text)
-        found = self.exprs.get(text)
-        if found is None:
-            found = self.exprs[text] = self._expression_of(text, self.at)
-        return found
+        cached = self.exprs.get(text)
+        if cached is None:
+            cached = self.exprs[text] = self._expression_of(text, self.at)
+        return cached
 
     def _type_list(self) -> list[Type]:
         self.expect("(", "before a list of types")
@@ -472,7 +479,7 @@ class Reader:
         self.expect(")", "after a list of types")
         return types
 
-    # -- Constants and locations -----------------------------------------------------------------------------------------------
+    # -- Constants and locations -----------------------------------------------------------------------------
 
     def _constant(self, name: str) -> Constant:
         at = self.at
@@ -514,7 +521,7 @@ class Reader:
         elif t[:1].isdigit():
             value = -float(t) if negative else float(t)
         else:
-            self.fail(f"expected an element of a constant, found {self.found()}")
+            self.fail(f"expected an element of a constant, found {self.next_token()}")
         self.at += 1
         return value
 
@@ -580,14 +587,15 @@ class Reader:
 
     def _read_resources(self, table: str, offset: int) -> None:
         entries = re.compile(r'("(?:[^"\\\n]|\\.)*"|[\w$.]+)\s*:\s*"0x([0-9A-Fa-f]*)"')
-        found = {}
+        blobs = {}
         for match in entries.finditer(table):
             if len(match[2]) < 8 or len(match[2]) % 2:
                 self.fail_at(
-                    f"the resource {match[1]} is no hexadecimal blob with an alignment", offset + match.start()
+                    f"the resource {match[1]} is no hexadecimal blob with an alignment",
+                    offset + match.start(),
                 )
-            found[self.string(match[1]) if match[1][:1] == '"' else match[1]] = match[2]
-        self.hexadecimal = found
+            blobs[self.string(match[1]) if match[1][:1] == '"' else match[1]] = match[2]
+        self.hexadecimal = blobs
 
     def location(self) -> Location:
         t = self.next()
@@ -616,7 +624,8 @@ class Reader:
     def string(self, t: str) -> str:
         if t[:1] != '"':
             self.fail(
-                f"expected a string, found {t!r}" if t else "expected a string, found the end of the text", self.at - 1
+                f"expected a string, found {t!r}" if t else "expected a string, found the end of the text",
+                self.at - 1,
             )
         text = t[1:-1]
         if "\\" not in text:

@@ -1,6 +1,8 @@
-"""Pattern rewriting: a worklist driver over patterns indexed by the operation they start at, with folding.
+"""Pattern rewriting: a worklist driver, with folding, over patterns indexed by the operation class at which
+they start.
 
-A pattern is a function ``(op, rewriter) -> bool`` that changes the IR through the rewriter and says whether it did.
+A pattern is a function ``(op, rewriter) -> bool``: it changes the IR through the rewriter and returns whether
+it did.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 
 from .builder import Builder
 from .core import Constant, Effect, IRError, Operation, OperationT, Value
+from .symbolic import prove_lt
+from .types import TensorType, Type
 
 PatternFunction = Callable[[Any, "Rewriter"], bool]
 
@@ -25,6 +29,7 @@ class Pattern:
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return self.function.__name__
 
 
@@ -34,7 +39,7 @@ def pattern(*roots: type[Operation]) -> Callable[[PatternFunction], Pattern]:
 
 
 class _Recorder(Builder):
-    """A builder that tells the driver of what it inserts."""
+    """A builder that adds the operations it inserts to the worklist."""
 
     __slots__ = ("enqueue",)
     enqueue: Callable[[Operation], None]
@@ -46,11 +51,12 @@ class _Recorder(Builder):
 
 
 class Rewriter:
-    """The means by which patterns change the IR; the driver hears of every change."""
+    """The interface by which patterns change the IR; it reports every change to the driver."""
 
     def __init__(self, enqueue: Callable[[Operation], None]) -> None:
         self._enqueue = enqueue
         self.op: Operation | None = None
+        self.pattern = ""
 
     @property
     def builder(self) -> Builder:
@@ -61,22 +67,54 @@ class Rewriter:
         return recorder
 
     def replace(self, op: Operation, values: Value | Sequence[Value]) -> None:
-        """Replace the results of `op` and erase it."""
+        """Replace the results of `op` by `values`, one for each, and erase it.
+
+        Raises:
+            IRError: a replacement is not a value, or its type is not that of the result; the message names
+                the pattern.
+        """
+        new = (values,) if isinstance(values, (Value, Operation)) else values
+        for result, value in zip(op.results, new, strict=False):
+            if isinstance(value, Operation):
+                raise IRError(
+                    f"{self._pattern()}replaces it by an operation, '{value.name}', not by a value: insert "
+                    "the operation with rewriter.builder(...), which returns its result",
+                    op,
+                )
+            if value.type is not result.type and not _may_be_equal(value.type, result.type):
+                raise IRError(
+                    f"{self._pattern()}replaces a result of type {result.type} by a value of type "
+                    f"{value.type}",
+                    op,
+                )
         for user in [u for r in op.results for u in r.users]:
             self._enqueue(user)
         producers = [v.defining_op for v in op.operands]
-        new = (values,) if isinstance(values, Value) else values
         op.replace_by(new)
         for producer in [*producers, *(v.defining_op for v in new)]:
             if producer is not None:
                 self._enqueue(producer)
 
+    def _pattern(self) -> str:
+        return f"pattern '{self.pattern}' " if self.pattern else ""
+
     def changed(self, op: Operation) -> None:
-        """Say that `op` was changed in place."""
+        """Report that `op` was changed in place."""
         self._enqueue(op)
         for r in op.results:
             for user in r.users:
                 self._enqueue(user)
+
+
+def _may_be_equal(a: Type, b: Type) -> bool:
+    """Whether two types are equal for some sizes. Equal symbolic sizes may be written in different ways, so
+    only sizes that differ provably count.
+    """
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return a == b
+    if a.dtype is not b.dtype or a.rank != b.rank:
+        return False
+    return not any(prove_lt(m, n) or prove_lt(n, m) for m, n in zip(a.shape, b.shape, strict=True))
 
 
 def apply_patterns(
@@ -87,15 +125,23 @@ def apply_patterns(
     materialize: Callable[[Builder, Constant], Value] | None = None,
     max_rewrites: int | None = None,
 ) -> int:
-    """Rewrite until nothing applies; returns the number of rewrites. Pure operations that lose their uses are erased.
+    """Rewrite until nothing applies; returns the number of rewrites. Pure operations that lose their uses are
+    erased.
 
     `materialize` builds the operation of a constant that folding found.
 
     Raises:
-        IRError: more than `max_rewrites` (default: 64 per operation) were needed; names the pattern that kept firing.
+        IRError: more than `max_rewrites` (default: 64 per operation) were needed; names the pattern that kept
+            firing.
+        TypeError: one of `patterns` is a function without the decorator `pattern`.
     """
     index: dict[type[Operation], list[Pattern]] = {}
     for p in patterns:
+        if not isinstance(p, Pattern):
+            name = getattr(p, "__name__", repr(p))
+            raise TypeError(
+                f"{name} is not a pattern; decorate it with @pattern(...), the classes it starts at"
+            )
         for cls in p.roots:
             index.setdefault(cls, []).append(p)
     cache: dict[type[Operation], list[Pattern]] = {}
@@ -124,15 +170,15 @@ def apply_patterns(
             continue
         if fold and (folder := getattr(op, "fold", None)) is not None:
             operands = tuple(op.operands)
-            found = folder()
-            if isinstance(found, Constant) and materialize is not None:
-                found = materialize(Builder.before(op), found)
-            if isinstance(found, Value) and found is not op.results[0]:
-                rewriter.op = op
-                rewriter.replace(op, found)
+            folded = folder()
+            if isinstance(folded, Constant) and materialize is not None:
+                folded = materialize(Builder.before(op), folded)
+            if isinstance(folded, Value) and folded is not op.results[0]:
+                rewriter.op, rewriter.pattern = op, ""
+                rewriter.replace(op, folded)
                 count += 1
                 continue
-            if tuple(op.operands) != operands:  # folded in place: what it used may be dead now
+            if tuple(op.operands) != operands:  # Folded in place: its former operands may be dead now.
                 for v in operands:
                     if v.defining_op is not None:
                         enqueue(v.defining_op)
@@ -144,11 +190,13 @@ def apply_patterns(
         if candidates is None:
             candidates = cache[cls] = [p for base in cls.__mro__ for p in index.get(base, ())]
         for p in candidates:
-            rewriter.op = op
+            rewriter.op, rewriter.pattern = op, p.name
             if p.function(op, rewriter):
                 count += 1
                 if count > limit:
-                    raise IRError(f"pattern '{p.name}' keeps rewriting after {limit} steps", op if op.parent else None)
+                    raise IRError(
+                        f"pattern '{p.name}' keeps rewriting after {limit} steps", op if op.parent else None
+                    )
                 if op.parent is not None:
                     enqueue(op)
                 break

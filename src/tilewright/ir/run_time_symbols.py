@@ -1,8 +1,8 @@
-"""Symbols that a program defines while it runs, such as the number of elements that are not zero.
+"""Symbols that a program defines while it runs, such as the number of nonzero elements.
 
-An operation class names the attributes that hold them (`Operation.defines`). Such an operation stands before everything that mentions its
-symbols, in the same block or in blocks inside later operations; nothing but this order ties the two together, so whoever moves
-operations asks here.
+An operation class names the attributes that hold them (`Operation.defines`). Such an operation precedes every
+operation that mentions its symbols, in the same block or in a block inside a later operation. Only this order
+connects the two, so code that moves operations calls the functions of this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def defined_inside(root: Operation) -> frozenset[Expr]:
 
 
 def definers_of(op: Operation, known: Mapping[Expr, Operation]) -> list[Operation]:
-    """Those of the operations that define the symbols `known` which have to stand before `op`."""
+    """The definers, among those in `known`, that must precede `op`."""
     if not known:
         return []
     own = frozenset(defined_by(op))
@@ -44,7 +44,9 @@ def definers_of(op: Operation, known: Mapping[Expr, Operation]) -> list[Operatio
 
 
 def symbols_of(op: Operation) -> Iterator[Expr]:
-    """The symbols that an operation, or one inside it, mentions in attributes and types; some of them repeatedly."""
+    """The symbols that an operation, or one inside it, mentions in attributes and types; some of them
+    repeatedly.
+    """
     for inner in op.walk():
         yield from symbols_in(inner.attributes.values())
         yield from symbols_in(r.type for r in inner.results)
@@ -64,4 +66,12 @@ def symbols_in(data: Iterable[Any]) -> Iterator[Expr]:
             yield from symbols_in(value)
 
 
-__all__ = ["defined_by", "defined_inside", "definers_of", "definitions", "mentions", "symbols_in", "symbols_of"]
+__all__ = [
+    "defined_by",
+    "defined_inside",
+    "definers_of",
+    "definitions",
+    "mentions",
+    "symbols_in",
+    "symbols_of",
+]

@@ -1,11 +1,12 @@
-"""Solving symbolic dimensions from the shapes of run-time inputs."""
+"""Solve symbolic dimensions from the shapes of run-time inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .symbolic import Dim, Expr, bounds, evaluate, free_symbols, linear_in
+from .substitution import evaluate, linear_in
+from .symbolic import Dim, Expr, bounds, free_symbols
 
 
 class ShapeMismatch(ValueError):
@@ -34,14 +35,13 @@ class Check:
 
 
 class ShapeSolver:
-    """A plan that finds every symbol of the declared input shapes and checks everything else.
+    """A plan that computes every symbol of the declared input shapes and checks all other dimensions.
 
-    `inputs` are pairs (name, shape). `steps` is the plan as data, so that native code can be generated from it.
-
-    `partial`: symbols that no input determines are left out of `symbols`.
+    `inputs` are pairs (name, shape). `steps` is the plan as data, from which native code can be generated.
+    With `partial`, symbols that no input determines are left out of `symbols`.
 
     Raises:
-        ValueError: some symbol is determined by no input.
+        ValueError: no input determines some symbol.
     """
 
     def __init__(self, inputs: Sequence[tuple[str, Sequence[Dim]]], partial: bool = False) -> None:
@@ -68,9 +68,12 @@ class ShapeSolver:
                 progress = True
             pending = left
         if pending and not partial:
-            names = sorted({s.name for _, _, e in pending if isinstance(e, Expr) for s in free_symbols(e) - known})
+            names = sorted(
+                {s.name for _, _, e in pending if isinstance(e, Expr) for s in free_symbols(e) - known}
+            )
             raise ValueError(
-                f"no input determines {', '.join(names)}: each symbolic dimension must appear alone (times a constant, plus a constant) in some input"
+                f"no input determines {', '.join(names)}: each symbolic dimension must appear alone "
+                "(times a constant, plus a constant) in some input"
             )
         self.symbols = known
 
@@ -81,18 +84,19 @@ class ShapeSolver:
         """Values of all symbols.
 
         Raises:
-            ShapeMismatch: naming the input, the dimension, what was found and what was expected.
+            ShapeMismatch: names the input, the dimension, its actual and its expected size.
         """
         actual = []
         for name, shape in self.inputs:
             if name not in shapes:
                 raise ShapeMismatch(f"input '{name}' is missing")
-            found = tuple(shapes[name])
-            if len(found) != len(shape):
+            sizes = tuple(shapes[name])
+            if len(sizes) != len(shape):
                 raise ShapeMismatch(
-                    f"input '{name}' has {len(found)} dimensions {found}, expected {len(shape)} ({', '.join(map(str, shape))})"
+                    f"input '{name}' has {len(sizes)} dimensions {sizes}, "
+                    f"expected {len(shape)} ({', '.join(map(str, shape))})"
                 )
-            actual.append(found)
+            actual.append(sizes)
         values: dict[str, int] = {}
         origin: dict[str, tuple[int, int]] = {}
         for step in self.steps:
@@ -125,5 +129,7 @@ class ShapeSolver:
                         raise ShapeMismatch(f"{what}, expected {wanted}")
                     text = str(step.expr)
                     source = next(iter(sorted(free_symbols(step.expr), key=lambda s: s.name))).name
-                    raise ShapeMismatch(f"{what}, but '{text}' is {wanted} from {self._where(*origin[source])}")
+                    raise ShapeMismatch(
+                        f"{what}, but '{text}' is {wanted} from {self._where(*origin[source])}"
+                    )
         return values

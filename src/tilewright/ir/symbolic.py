@@ -1,18 +1,17 @@
-"""Symbolic integers: the algebra of shapes and of index expressions.
+"""Symbolic integers: the algebra of shapes and index expressions.
 
-An `Expr` is an immutable, hash-consed polynomial with integer coefficients over *atoms*: symbols, floor divisions,
-remainders, minima and maxima. Structural equality is identity. Whatever is constant is a plain ``int``, so `Dim = int | Expr`
-and static shapes cost nothing. ``//`` and ``%`` floor, as Python's do.
+An `Expr` is an immutable, hash-consed polynomial with integer coefficients over *atoms*: symbols, floor
+divisions, remainders, minima and maxima. Structural equality is identity. Constants are plain ``int``, so
+`Dim = int | Expr` and static shapes cost nothing. ``//`` and ``%`` round down, as in Python.
 
-Symbols carry their bounds (inclusive; the upper one may itself be symbolic, such as ``seq - 1`` for an index into a
-dimension of ``seq`` elements), so that simplification needs no environment.
+Symbols carry their bounds, so that simplification needs no environment. Bounds are inclusive; the upper one
+may itself be symbolic, such as ``seq - 1`` for an index into a dimension of ``seq`` elements.
 """
 
 from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Union
 
@@ -21,15 +20,20 @@ from ..errors import SizeError
 Monomial = tuple["Atom", ...]
 
 MAX_DEPTH = 100
-"""Divisions, remainders, minima and maxima that may be nested in each other. Whatever follows an expression (bounds, proofs, the code for it) calls
-itself so deep, and Python's stack ends at a few hundred."""
+"""Largest nesting depth of divisions, remainders, minima and maxima.
+
+Functions over expressions (bounds, proofs, code generation) recurse to this depth; Python's stack allows a
+few hundred levels.
+"""
 
 RESERVED = frozenset({"dense", "dense_resource", "false", "inf", "max", "min", "nan", "none", "true", "unit"})
-"""Words of the textual form, which no symbol can be called."""
+"""Words of the textual form, which are not allowed as names of symbols."""
 
 
 class Atom:
-    """A factor of a term. `key` orders atoms structurally; `expr` is the atom as an expression; `depth` is as of `Expr`."""
+    """A factor of a term. `key` orders atoms structurally; `expr` is the atom as an expression; `depth` as
+    for `Expr`.
+    """
 
     __slots__ = ("depth", "expr", "key")
     depth: int
@@ -61,24 +65,33 @@ class Binary(Atom):
 
 
 class FloorDiv(Binary):
+    """The atom ``a // b``, rounded toward minus infinity."""
+
     __slots__ = ()
 
 
 class Mod(Binary):
+    """The atom ``a % b``, with the sign of the divisor."""
+
     __slots__ = ()
 
 
 class Min(Binary):
+    """The atom ``min(a, b)``."""
+
     __slots__ = ()
 
 
 class Max(Binary):
+    """The atom ``max(a, b)``."""
+
     __slots__ = ()
 
 
 class Expr:
-    """A non-constant polynomial: `terms` are (coefficient, atoms) pairs in a canonical order; the constant has no atoms. `depth` says how many
-    two-operand atoms are nested in each other."""
+    """A non-constant polynomial. `terms` are (coefficient, atoms) pairs in canonical order; the constant term
+    has no atoms. `depth` is the nesting depth of two-operand atoms.
+    """
 
     __slots__ = ("_bounds", "_free", "_key", "_text", "_tried", "depth", "terms")
     _interned: ClassVar[dict[tuple[tuple[int, Monomial], ...], Expr]] = {}
@@ -97,11 +110,14 @@ class Expr:
         return self is other
 
     def __bool__(self) -> bool:
-        raise TypeError(f"the truth of '{self}' is not known at compile time; use prove_eq, prove_le or prove_lt")
+        raise TypeError(
+            f"the truth of '{self}' is not known at compile time; use prove_eq, prove_le or prove_lt"
+        )
 
     def _no_order(self, other: object) -> bool:
         raise TypeError(
-            f"the order of '{self}' and '{other}' is not known at compile time; fix these sizes (in a pass: use prove_le or prove_lt)"
+            f"the order of '{self}' and '{other}' is not known at compile time; "
+            "fix these sizes (in a pass: use prove_le or prove_lt)"
         )
 
     __lt__ = __le__ = __gt__ = __ge__ = _no_order
@@ -139,7 +155,7 @@ class Expr:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom that this expression is, if it is one alone."""
+        """The atom, if this expression consists of a single one."""
         if len(self.terms) == 1:
             coefficient, atoms = self.terms[0]
             if coefficient == 1 and len(atoms) == 1:
@@ -147,32 +163,34 @@ class Expr:
         return None
 
     def _symbol(self) -> Symbol:
-        found = self.atom
-        if not isinstance(found, Symbol):
+        atom = self.atom
+        if not isinstance(atom, Symbol):
             raise AttributeError(f"'{self}' is not a symbol")
-        return found
+        return atom
 
     @property
     def name(self) -> str:
+        """The name of a symbol."""
         return self._symbol().name
 
     @property
     def lower(self) -> int | None:
+        """The least value of a symbol, inclusive."""
         return self._symbol().lower
 
     @property
     def upper(self) -> Any:
+        """The largest value of a symbol, inclusive; None if it is not bounded."""
         return self._symbol().upper
 
     @property
     def multiple_of(self) -> int:
+        """A number that divides every value of a symbol."""
         return self._symbol().multiple_of
 
     def __str__(self) -> str:
         if self._text is None:
-            from .symbolic_text import written
-
-            self._text = written(self)
+            self._text = _expr_text(self)
         return self._text
 
     __repr__ = __str__
@@ -209,7 +227,7 @@ def _rebuild_atom(kind: str, a: Dim, b: Dim) -> Dim:
     return {"FloorDiv": _floordiv, "Mod": _mod, "Min": smin, "Max": smax}[kind](a, b)
 
 
-# -- Construction ------------------------------------------------------------------------------------------------------------
+# -- Construction --------------------------------------------------------------------------------------------
 
 
 def _monomial_key(atoms: Monomial) -> tuple[Any, ...]:
@@ -228,26 +246,28 @@ def _make(terms: dict[Monomial, int]) -> Dim:
         if joined is not None:
             return joined
     key = tuple((c, m) for m, c in items)
-    found = Expr._interned.get(key)
-    if found is None:
-        found = object.__new__(Expr)
-        found.terms = key
-        found.depth = max([a.depth for m, _ in items for a in m])
-        found._bounds = found._free = found._text = found._key = None
-        found._tried = -1
-        found = Expr._interned.setdefault(key, found)  # one for all threads, whoever comes first
-    return found
+    expr = Expr._interned.get(key)
+    if expr is None:
+        expr = object.__new__(Expr)
+        expr.terms = key
+        expr.depth = max([a.depth for m, _ in items for a in m])
+        expr._bounds = expr._free = expr._text = expr._key = None
+        expr._tried = -1
+        expr = Expr._interned.setdefault(key, expr)  # one object for all threads
+    return expr
 
 
 def _join_division(items: list[tuple[Monomial, int]]) -> Dim | None:
-    """Rewrite ``c*n*(x//n) + c*(x % n)`` to ``c*x``, and with ``x % (k*n)`` divided by n to ``c*(x % (k*n))``; None when no such pair occurs."""
+    """Rewrite ``c*n*(x//n) + c*(x % n)`` to ``c*x``, and with ``x % (k*n)`` divided by n to ``c*(x %
+    (k*n))``; None when no such pair occurs.
+    """
     for position, (monomial, c) in enumerate(items):
         for k, atom in enumerate(monomial):
             if not isinstance(atom, Mod):
                 continue
             rest = monomial[:k] + monomial[k + 1 :]
             quotient = _floordiv(atom.a, atom.b)
-            # c * rest * b * (a // b) must be among the terms, wholly.
+            # c * rest * b * (a // b) must occur completely among the terms.
             wanted = _mul(_mul(_from_monomial(rest, c), atom.b), quotient)
             have = {m: n for m, n in items}
             needed = _terms(wanted)
@@ -266,12 +286,16 @@ def _join_part(items: list[tuple[Monomial, int]], position: int, rest: Monomial,
     _, c = items[position]
     for p, (monomial, factor) in enumerate(items):
         for k, other in enumerate(monomial):
-            if not isinstance(other, FloorDiv) or other.b != atom.b or monomial[:k] + monomial[k + 1 :] != rest:
+            if (
+                not isinstance(other, FloorDiv)
+                or other.b != atom.b
+                or monomial[:k] + monomial[k + 1 :] != rest
+            ):
                 continue
             whole = other.a.atom if isinstance(other.a, Expr) else None
             if not isinstance(whole, Mod) or not isinstance(whole.b, int) or factor != c * atom.b:
                 continue
-            # Of `whole.a` a remainder may be simpler: (i + 48*j) % 24 is i % 24.
+            # The remainder of `whole.a` may be simpler: (i + 48*j) % 24 is i % 24.
             if whole.b % atom.b == 0 and (whole.a is atom.a or _mod(whole.a, atom.b) is atom.expr):
                 left = {m: n for q, (m, n) in enumerate(items) if q not in (p, position)}
                 return _add(_make(left), _mul(_from_monomial(rest, c), other.a))
@@ -335,20 +359,20 @@ def symbol(name: str, lower: int | None = 0, upper: Dim | None = None, multiple_
         ValueError: the name is no identifier or the bounds are empty numbers.
     """
     key = (name, lower, upper, multiple_of)
-    found = Symbol._interned.get(key)
-    if found is None:
+    interned = Symbol._interned.get(key)
+    if interned is None:
         if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
             raise ValueError(
                 f"{name!r} is not a name for a symbolic dimension (letters, digits and _; no word of Python, "
                 f"none of {', '.join(sorted(RESERVED))})"
             )
-        found = object.__new__(Symbol)
-        found.name, found.lower, found.upper, found.multiple_of = name, lower, upper, multiple_of
-        found.key = (0, name, str(lower), str(upper), multiple_of)
-        found.depth = 0
-        found.expr = _atom_expr(found)  # before any other thread sees it
-        found = Symbol._interned.setdefault(key, found)
-    return found.expr
+        interned = object.__new__(Symbol)
+        interned.name, interned.lower, interned.upper, interned.multiple_of = name, lower, upper, multiple_of
+        interned.key = (0, name, str(lower), str(upper), multiple_of)
+        interned.depth = 0
+        interned.expr = _atom_expr(interned)  # before any other thread sees it
+        interned = Symbol._interned.setdefault(key, interned)
+    return interned.expr
 
 
 def is_symbol(e: object) -> bool:
@@ -357,7 +381,7 @@ def is_symbol(e: object) -> bool:
 
 
 def depth_of(e: Dim) -> int:
-    """How many two-operand atoms are nested in each other in an expression."""
+    """The nesting depth of two-operand atoms in an expression."""
     return 0 if isinstance(e, int) else e.depth
 
 
@@ -371,21 +395,25 @@ def _order(e: Dim) -> tuple[Any, ...]:
 
 def _binary(kind: type[Binary], a: Dim, b: Dim) -> Expr:
     key = (kind, a, b)
-    found = Binary._interned.get(key)
-    if found is None:
+    interned = Binary._interned.get(key)
+    if interned is None:
         depth = 1 + max(depth_of(a), depth_of(b))
         if depth > MAX_DEPTH:
-            raise SizeError(f"a size is computed by more than {MAX_DEPTH} divisions or limits in a row; use fewer")
-        found = object.__new__(kind)
-        found.a, found.b, found.depth = a, b, depth
-        found.key = (1 + (FloorDiv, Mod, Min, Max).index(kind), str(a), str(b), _order(a), _order(b))
-        found.expr = _atom_expr(found)
-        found = Binary._interned.setdefault(key, found)
-    return found.expr
+            raise SizeError(
+                f"a size is computed by more than {MAX_DEPTH} divisions or limits in a row; use fewer"
+            )
+        interned = object.__new__(kind)
+        interned.a, interned.b, interned.depth = a, b, depth
+        interned.key = (1 + (FloorDiv, Mod, Min, Max).index(kind), str(a), str(b), _order(a), _order(b))
+        interned.expr = _atom_expr(interned)
+        interned = Binary._interned.setdefault(key, interned)
+    return interned.expr
 
 
 def _split_multiples(a: Dim, n: Dim) -> tuple[Dim, Dim]:
-    """``(q, r)`` with ``a == q*n + r``: the terms of `a` that are multiples of `n`, divided by it, and the rest."""
+    """``(q, r)`` with ``a == q*n + r``: `q` collects the terms of `a` that are multiples of `n`, `r` the
+    others.
+    """
     if isinstance(n, int):
         quotient: dict[Monomial, int] = {}
         rest: dict[Monomial, int] = {}
@@ -394,7 +422,7 @@ def _split_multiples(a: Dim, n: Dim) -> tuple[Dim, Dim]:
                 if c % n == 0:
                     quotient[m] = c // n
                 else:
-                    # Only whole multiples are split off a term, so that 3*i // 2 keeps its one term.
+                    # A term is split only by whole multiples, so that 3*i // 2 keeps its single term.
                     rest[m] = c
             else:
                 q, r = divmod(c, n)
@@ -404,7 +432,8 @@ def _split_multiples(a: Dim, n: Dim) -> tuple[Dim, Dim]:
                     rest[m] = r
         return _make(quotient), _make(rest)
     if len(n.terms) != 1:
-        # A polynomial divisor such as seq+1: divide the whole when it is an integer multiple of it, or one term at a time.
+        # A polynomial divisor such as seq+1: divide the whole when it is an integer multiple of it, or one
+        # term at a time.
         for c, m in _leading(a):
             nc, nm = n.terms[0]
             ratio = _monomial_ratio(c, m, nc, nm)
@@ -519,7 +548,9 @@ def _mod(a: Dim, b: Dim) -> Dim:
 
 
 def _coarse(a: Expr, b: int) -> tuple[int, Dim, Dim] | None:
-    """``(g, q, r)`` with ``a == g*q + r``, `g` > 1 a divisor of `b` and ``0 <= r < g``: `r` does not reach what `b` divides."""
+    """``(g, q, r)`` with ``a == g*q + r``, `g` > 1 a divisor of `b` and ``0 <= r < g``. `r` then does not
+    affect ``a // b``.
+    """
     for g in sorted({math.gcd(c, b) for c, m in a.terms if m} - {1}, reverse=True):
         q, r = _split_multiples(a, g)
         if not isinstance(q, int) and _in_range(r, g):
@@ -559,7 +590,9 @@ def smax(a: Dim, b: Dim) -> Dim:
 
 
 def _without_limit(a: Dim, b: Dim, kind: type[Binary]) -> Dim:
-    """What `a` may be in ``kind(a, b)``: ``max(x, 3) - 2`` is as good as ``x - 2`` against 1, so that limits in a row do not nest."""
+    """Simplify `a` in ``kind(a, b)`` so that successive limits do not nest: ``max(max(x, 3) - 2, 1)`` becomes
+    ``max(x - 2, 1)``.
+    """
     if isinstance(a, int) or not isinstance(b, int):
         return a
     constant = _terms(a).get((), 0)
@@ -572,7 +605,10 @@ def _without_limit(a: Dim, b: Dim, kind: type[Binary]) -> Dim:
 
 
 def unordered_max(a: Dim, b: Dim) -> Dim:
-    """The larger of two expressions of which neither always exceeds the other: no proof is tried, which may be long for large ones."""
+    """The larger of two expressions, without a proof that one always exceeds the other.
+
+    The proof may take long for large expressions.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return a if a is b else _binary(Max, *sorted((a, b), key=_order))
@@ -583,19 +619,52 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
     return (a + (b - 1)) // b
 
 
-# -- Facts ---------------------------------------------------------------------------------------------------------------------
+# -- Text ----------------------------------------------------------------------------------------------------
+
+
+def _atom_text(atom: Atom, tight: bool) -> str:
+    if isinstance(atom, Symbol):
+        return atom.name
+    assert isinstance(atom, Binary)
+    if isinstance(atom, (Min, Max)):
+        return f"{'min' if isinstance(atom, Min) else 'max'}({atom.a}, {atom.b})"
+    left, right = (
+        str(x) if isinstance(x, int) and x >= 0 or is_symbol(x) else f"({x})" for x in (atom.a, atom.b)
+    )
+    text = f"{left} {'//' if isinstance(atom, FloorDiv) else '%'} {right}"
+    return f"({text})" if tight else text
+
+
+def _expr_text(e: Expr) -> str:
+    """An expression in Python's syntax."""
+    parts: list[str] = []
+    for c, atoms in e.terms:
+        magnitude = abs(c)
+        tight = len(atoms) > 1 or c != 1 or len(e.terms) > 1
+        factors = [_atom_text(a, tight) for a in atoms]
+        if magnitude != 1 or not atoms:
+            factors.insert(0, str(magnitude))
+        text = "*".join(factors)
+        if not parts:
+            parts.append(f"-{text}" if c < 0 else text)
+        else:
+            parts.append(f" - {text}" if c < 0 else f" + {text}")
+    return "".join(parts)
+
+
+# -- Facts ---------------------------------------------------------------------------------------------------
 
 Interval = tuple[int | None, int | None]
 
 
 def bounds(e: Dim) -> Interval:
-    """The least and greatest value that interval arithmetic finds; None where unbounded."""
+    """The least and the greatest value by interval arithmetic; None where unbounded."""
     if isinstance(e, int):
         return e, e
-    found = e._bounds
-    if found is None:
-        found = e._bounds = _compute_bounds(e)
-    return found
+    interval = e._bounds
+    if interval is None:
+        interval = e._bounds = _compute_bounds(e)
+    return interval
 
 
 def _compute_bounds(e: Expr) -> Interval:
@@ -642,12 +711,10 @@ def _atom_bounds(atom: Atom) -> Interval:
         high = None if ah is None else (ah // bl if ah >= 0 else -1 if bh is None else ah // bh)
         return low, high
     if isinstance(atom, Min):
-        lows = [x for x in (al, bl)]
         highs = [x for x in (ah, bh) if x is not None]
-        return (None if None in lows else min(lows)), (min(highs) if highs else None)  # type: ignore[type-var]
-    highs = [x for x in (ah, bh)]  # type: ignore[misc]
-    known = [x for x in (al, bl) if x is not None]
-    return (max(known) if known else None), (None if None in highs else max(highs))  # type: ignore[type-var]
+        return (None if al is None or bl is None else min(al, bl)), (min(highs) if highs else None)
+    lows = [x for x in (al, bl) if x is not None]
+    return (max(lows) if lows else None), (None if ah is None or bh is None else max(ah, bh))
 
 
 def prove_eq(a: Dim, b: Dim) -> bool:
@@ -659,7 +726,7 @@ def prove_eq(a: Dim, b: Dim) -> bool:
 
 
 def prove_le(a: Dim, b: Dim) -> bool:
-    """Whether ``a <= b`` is provable; False says nothing."""
+    """Whether ``a <= b`` is provable; False means unknown."""
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
     if isinstance(a, int) and a == 0:
@@ -699,15 +766,24 @@ def _weaker_is_non_negative(e: Expr, depth: int) -> bool:
     for c, atoms in e.terms:
         for position, atom in enumerate(atoms):
             others = atoms[:position] + atoms[position + 1 :]
-            if atom in others or any((_atom_bounds(o)[0] or -1) < 0 and _atom_bounds(o)[0] != 0 for o in others):
+            if atom in others or any(
+                (_atom_bounds(o)[0] or -1) < 0 and _atom_bounds(o)[0] != 0 for o in others
+            ):
                 continue
-            if isinstance(atom, FloorDiv) and isinstance(atom.b, int) and atom.b > 0 and c % atom.b == 0 and not others:
+            if (
+                isinstance(atom, FloorDiv)
+                and isinstance(atom.b, int)
+                and atom.b > 0
+                and c % atom.b == 0
+                and not others
+            ):
                 # c*(a//b) lies between (c/b)*(a - b + 1) and (c/b)*a: closer than any bound of a//b alone.
                 least = atom.a if c < 0 else _add(atom.a, 1 - atom.b)
                 if _non_negative(_add(e, _add(_scale(atom.expr, -c), _scale(least, c // atom.b))), depth - 1):
                     return True
             for bound in _symbolic_bounds(atom, upper=c < 0):
-                # A number in place of a term that is the atom alone tells nothing that the interval did not: every order of such steps would be tried.
+                # Replacing a term that is the atom alone by a number gives no more than interval arithmetic,
+                # and every order of such steps would be tried.
                 if (not others) if isinstance(bound, int) else atom in _all_atoms(bound):
                     continue
                 # Only this term is replaced: sound since each occurrence may be bounded on its own.
@@ -730,10 +806,10 @@ def _symbolic_bounds(atom: Atom, upper: bool) -> list[Dim]:
     if isinstance(atom, Mod):
         low = bounds(atom.b)[0]
         if upper and low is not None and low > 0:
-            found: list[Dim] = [_add(atom.b, -1)]
+            limits: list[Dim] = [_add(atom.b, -1)]
             if prove_le(0, atom.a):
-                found.append(atom.a)
-            return found
+                limits.append(atom.a)
+            return limits
         return []
     if isinstance(atom, FloorDiv) and upper:
         low = bounds(atom.b)[0]
@@ -757,93 +833,12 @@ def free_symbols(e: Dim) -> frozenset[Expr]:
     if isinstance(e, int):
         return frozenset()
     if e._free is None:
-        found: set[Expr] = set()
+        symbols: set[Expr] = set()
         for _, atoms in e.terms:
             for atom in atoms:
                 if isinstance(atom, Binary):
-                    found |= free_symbols(atom.a) | free_symbols(atom.b)
+                    symbols |= free_symbols(atom.a) | free_symbols(atom.b)
                 else:
-                    found.add(atom.expr)
-        e._free = frozenset(found)
+                    symbols.add(atom.expr)
+        e._free = frozenset(symbols)
     return e._free
-
-
-def substitute(e: Dim, mapping: Mapping[Expr, Dim]) -> Dim:
-    """`e` with symbols replaced, simplified anew."""
-    if isinstance(e, int) or not mapping or free_symbols(e).isdisjoint(mapping):
-        return e
-    return _substitute(e, mapping, {})
-
-
-def _substitute(e: Dim, mapping: Mapping[Expr, Dim], memo: dict[Expr, Dim]) -> Dim:
-    if isinstance(e, int) or free_symbols(e).isdisjoint(mapping):
-        return e
-    if e in memo:
-        return memo[e]
-    total: Dim = 0
-    for c, atoms in e.terms:
-        term: Dim = c
-        for atom in atoms:
-            if isinstance(atom, Binary):
-                a, b = _substitute(atom.a, mapping, memo), _substitute(atom.b, mapping, memo)
-                term = _mul(term, _rebuild_atom(type(atom).__name__, a, b))
-            else:
-                term = _mul(term, mapping.get(atom.expr, atom.expr))
-        total = _add(total, term)
-    memo[e] = total
-    return total
-
-
-def evaluate(e: Dim, values: Mapping[str, Any]) -> Any:
-    """The value of `e`; `values` may also hold NumPy integer arrays, which broadcast.
-
-    Raises:
-        KeyError: a symbol has no value.
-    """
-    if isinstance(e, int):
-        return e
-    total: Any = 0
-    for c, atoms in e.terms:
-        term: Any = c
-        for atom in atoms:
-            if isinstance(atom, Symbol):
-                value = values[atom.name]
-            else:
-                assert isinstance(atom, Binary)
-                a, b = evaluate(atom.a, values), evaluate(atom.b, values)
-                if isinstance(atom, FloorDiv):
-                    value = a // b
-                elif isinstance(atom, Mod):
-                    value = a % b
-                elif isinstance(a, int) and isinstance(b, int):
-                    value = min(a, b) if isinstance(atom, Min) else max(a, b)
-                else:
-                    import numpy as np
-
-                    value = np.minimum(a, b) if isinstance(atom, Min) else np.maximum(a, b)
-            term = term * value
-        total = total + term
-    return total
-
-
-def linear_in(e: Dim, sym: Expr) -> tuple[Dim, Dim] | None:
-    """``(coefficient, rest)`` with ``e == coefficient*sym + rest``, neither containing `sym`; None when not affine in it."""
-    if isinstance(e, int) or sym not in free_symbols(e):
-        return 0, e
-    target = sym.atom
-    coefficient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for c, atoms in e.terms:
-        if target in atoms:
-            k = atoms.index(target)
-            others = atoms[:k] + atoms[k + 1 :]
-            if target in others:
-                return None
-            if any(isinstance(o, Binary) and sym in free_symbols(o.expr) for o in others):
-                return None
-            coefficient[others] = coefficient.get(others, 0) + c
-        else:
-            if any(isinstance(o, Binary) and sym in free_symbols(o.expr) for o in atoms):
-                return None
-            rest[atoms] = c
-    return _make(coefficient), _make(rest)

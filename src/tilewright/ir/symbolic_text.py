@@ -1,11 +1,11 @@
-"""Symbolic integers as text: Python's syntax in, an `Expr` (or an int) out, and back."""
+"""Parse symbolic integers written in Python's syntax; `Expr.__str__` writes them."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
 
-from .symbolic import Atom, Binary, Dim, Expr, FloorDiv, Max, Min, Symbol, is_symbol, smax, smin
+from .symbolic import Dim, Expr, smax, smin
 
 
 def parse(text: str, symbols: Mapping[str, Expr]) -> Dim:
@@ -54,34 +54,8 @@ def parse(text: str, symbols: Mapping[str, Expr]) -> Dim:
             for v in values[1:]:
                 total = smin(total, v) if node.func.id == "min" else smax(total, v)
             return total
-        raise ValueError(f"column {getattr(node, 'col_offset', 0) + 1}: cannot read '{text}' as an index expression")
+        raise ValueError(
+            f"column {getattr(node, 'col_offset', 0) + 1}: cannot read '{text}' as an index expression"
+        )
 
     return build(tree)
-
-
-def _atom_text(atom: Atom, tight: bool) -> str:
-    if isinstance(atom, Symbol):
-        return atom.name
-    assert isinstance(atom, Binary)
-    if isinstance(atom, (Min, Max)):
-        return f"{'min' if isinstance(atom, Min) else 'max'}({atom.a}, {atom.b})"
-    left, right = (str(x) if isinstance(x, int) and x >= 0 or is_symbol(x) else f"({x})" for x in (atom.a, atom.b))
-    text = f"{left} {'//' if isinstance(atom, FloorDiv) else '%'} {right}"
-    return f"({text})" if tight else text
-
-
-def written(e: Expr) -> str:
-    """An expression in Python's syntax; `Expr` keeps it."""
-    parts: list[str] = []
-    for c, atoms in e.terms:
-        magnitude = abs(c)
-        tight = len(atoms) > 1 or c != 1 or len(e.terms) > 1
-        factors = [_atom_text(a, tight) for a in atoms]
-        if magnitude != 1 or not atoms:
-            factors.insert(0, str(magnitude))
-        text = "*".join(factors)
-        if not parts:
-            parts.append(f"-{text}" if c < 0 else text)
-        else:
-            parts.append(f" - {text}" if c < 0 else f" + {text}")
-    return "".join(parts)

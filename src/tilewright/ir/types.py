@@ -1,7 +1,7 @@
 """Types of the IR: element types, tensors, buffers, tokens. All are interned: equality is identity.
 
-An element type (`DType`) doubles as the type of a scalar value. Shapes are tuples of `Dim` (a plain ``int``, or a symbolic
-`Expr`), so a type knows the names and bounds of its dynamic dimensions.
+An element type (`DType`) doubles as the type of a scalar value. Shapes are tuples of `Dim` (a plain ``int``,
+or a symbolic `Expr`), so a type knows the names and bounds of its dynamic dimensions.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Type:
 class DType(Type):
     """Element type of tensors and type of scalar values.
 
-    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``, ``f8E4M3FN``); ``kind`` is one of ``float``, ``int``, ``uint``, ``bool`` (or ``string``,
-    which only the interpreter knows, as Python's strings in arrays of objects);
-    ``bits`` is the width of the value and ``itemsize`` the bytes of its storage (booleans and what has 4 or 2 bits take one byte).
+    ``name`` is MLIR's (``f32``, ``i64``, ``ui8``, ``i1``, ``f8E4M3FN``). ``kind`` is one of ``float``,
+    ``int``, ``uint``, ``bool`` or ``string``; only the interpreter supports strings, as Python strings in
+    object arrays. ``bits`` is the width of the value and ``itemsize`` its storage in bytes; booleans and
+    types of 4 or 2 bits take one byte.
     """
 
     __slots__ = ("bits", "kind", "name")
@@ -41,28 +42,34 @@ class DType(Type):
 
     @property
     def itemsize(self) -> int:
+        """The bytes of an element in memory."""
         return max(1, self.bits // 8)
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating-point type."""
         return self.kind == "float"
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is an integer type; bool is none."""
         return self.kind in ("int", "uint")
 
     @property
     def is_sub_byte(self) -> bool:
-        """Whether it is a number of fewer than 8 bits. Such integers are stored, moved, compared and converted, not calculated with."""
+        """Whether it is a type of fewer than 8 bits. Such integers are stored, moved, compared and converted;
+        arithmetic is not supported.
+        """
         return self.bits < 8 and self.kind != "bool"
 
     @property
     def is_signed(self) -> bool:
+        """Whether it is a signed integer type."""
         return self.kind in ("int", "float")
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of the same storage (``ml_dtypes`` supplies bfloat16 and what has fewer bits than NumPy's own)."""
+        """The NumPy dtype of the same storage; ``ml_dtypes`` supplies the types that NumPy lacks."""
         import numpy as np
 
         if self is bf16 or self.is_sub_byte or (self.is_float and self.bits == 8):
@@ -102,12 +109,12 @@ class DType(Type):
         Raises:
             ValueError: no such dtype.
         """
-        found = DType._by_name.get(name)
-        if found is None:
-            found = next((d for d in DType._by_name.values() if d.label == name), None)
-        if found is None:
+        dtype = DType._by_name.get(name)
+        if dtype is None:
+            dtype = next((d for d in DType._by_name.values() if d.label == name), None)
+        if dtype is None:
             raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DType._by_name)}")
-        return found
+        return dtype
 
     @staticmethod
     def of(array_or_dtype: Any) -> DType:
@@ -118,9 +125,11 @@ class DType(Type):
         """
         import numpy as np
 
-        # NumPy's scalar classes have a `dtype` too, which is a descriptor.
+        # NumPy's scalar classes also have an attribute `dtype`, which is a descriptor.
         described = (
-            array_or_dtype if isinstance(array_or_dtype, type) else getattr(array_or_dtype, "dtype", array_or_dtype)
+            array_or_dtype
+            if isinstance(array_or_dtype, type)
+            else getattr(array_or_dtype, "dtype", array_or_dtype)
         )
         dtype = np.dtype(described)
         if dtype.kind == "O":
@@ -159,13 +168,13 @@ class _Interned(Type):
     @classmethod
     def _intern(cls, *key: Any) -> Any:
         full = (cls, *key)
-        found = _Interned._instances.get(full)
-        if found is None:
+        instance = _Interned._instances.get(full)
+        if instance is None:
             self = object.__new__(cls)
             self._key, self._text = key, None
             self._set(*key)  # type: ignore[attr-defined]
-            found = _Interned._instances.setdefault(full, self)  # one for all threads, whoever comes first
-        return found
+            instance = _Interned._instances.setdefault(full, self)  # one object for all threads
+        return instance
 
     def __reduce__(self) -> Any:
         return type(self), self._key
@@ -188,10 +197,11 @@ def _is_static(shape: Shape) -> bool:
 
 
 class TensorType(_Interned):
-    """An immutable tensor value: element type, symbolic shape and, if not row-major, the physical order of dimensions.
+    """An immutable tensor value: element type, symbolic shape and, if not row-major, the physical order of
+    dimensions.
 
-    ``layout`` lists the dimensions from outermost to innermost in memory (``(0, 2, 3, 1)`` stores NCHW as NHWC);
-    ``None`` is row-major.
+    ``layout`` lists the dimensions from outermost to innermost in memory (``(0, 2, 3, 1)`` stores NCHW as
+    NHWC); ``None`` is row-major.
     """
 
     __slots__ = ("dtype", "layout", "shape")
@@ -216,10 +226,12 @@ class TensorType(_Interned):
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def is_static(self) -> bool:
+        """Whether all sizes are constant."""
         return _is_static(self.shape)
 
     @property
@@ -235,10 +247,8 @@ class TensorType(_Interned):
         """Number of elements at the upper bounds of the symbols; None when unbounded."""
         return bounds(self.size)[1]
 
-    def with_shape(self, shape: Any) -> TensorType:
-        return TensorType(self.dtype, shape)
-
     def with_dtype(self, dtype: DType) -> TensorType:
+        """The same type with another element type."""
         return TensorType(dtype, self.shape, self.layout)
 
     def _format(self) -> str:
@@ -252,8 +262,8 @@ class TensorType(_Interned):
 class BufferType(_Interned):
     """A mutable, row-major block of memory in a memory space.
 
-    ``space`` is ``global`` (arguments, arena), ``local`` (private to a worker or thread), ``register`` or ``shared``
-    (a GPU workgroup's).
+    ``space`` is ``global`` (arguments, arena), ``local`` (private to a worker or thread), ``register`` or
+    ``shared`` (a GPU workgroup's).
     """
 
     __slots__ = ("dtype", "shape", "space")
@@ -269,6 +279,7 @@ class BufferType(_Interned):
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -295,7 +306,7 @@ class BufferType(_Interned):
 
 
 class TokenType(_Interned):
-    """Orders effects that no data orders."""
+    """The type of tokens, which order side effects that no data dependence orders."""
 
     __slots__ = ()
 

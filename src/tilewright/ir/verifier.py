@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .core import Block, IRError, Operation, Value
+from .notes import notes_of, verify_note
 from .run_time_symbols import defined_by, definitions, symbols_in, symbols_of
 
 
@@ -32,6 +33,8 @@ def _verify_op(op: Operation, visible: set[Value]) -> None:
         if inferred != actual:
             raise IRError(f"results have types {actual}, inference gives {inferred}", op)
     op.verify()
+    for key, value in notes_of(op):
+        verify_note(op, key, value)
     for region in op.regions:
         if region.parent is not op:
             raise IRError("a region does not know its operation", op)

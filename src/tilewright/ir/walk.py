@@ -1,6 +1,7 @@
-"""Walks over graphs of anything - operations, values, expressions - that may be as deep as a model is long.
+"""Iterative walks over graphs of operations, values or expressions.
 
-A function that calls itself for what an operation reads is as deep as the model, and Python's stack is not. Whoever follows data uses these.
+A recursive walk along operands is as deep as the model is long and overflows Python's stack. Code that
+follows data uses these functions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ T = TypeVar("T")
 
 
 def reachable(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """The roots and what is reached from them, each once and before what is below it; a caller that has seen enough stops asking."""
+    """Yield the roots and all nodes reachable from them through `below`, each once, in pre-order. The walk is
+    lazy: a caller may stop early.
+    """
     stack = list(roots)
     stack.reverse()
     seen: set[T] = set()
@@ -28,8 +31,12 @@ def reachable(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator
 
 
 def post_order(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """The roots and what is reached from them, each once and after all that is below it, which has no cycles. `below` is asked when a node is
-    reached, so that it may tell what the caller has found out about others by then."""
+    """Yield the roots and all nodes reachable from them through `below`, each once and after the nodes below
+    it.
+
+    The graph has no cycles. `below` is called when a node is reached, so that it may use what the caller
+    computed for nodes yielded before.
+    """
     entered: set[T] = set()
     for root in roots:
         if root in entered:
@@ -49,7 +56,7 @@ def post_order(roots: Iterable[T], below: Callable[[T], Iterable[T]]) -> Iterato
 
 
 def operands_of(value: Value) -> tuple[Value, ...]:
-    """What the operation that computes a value reads; nothing for arguments of blocks."""
+    """The operands of the operation that computes a value; empty for a block argument."""
     op = value.defining_op
     return () if op is None else tuple(op.operands)
 

@@ -1,23 +1,24 @@
-"""What a model definition asks of its surroundings about the tokens before: `Cache`, and two that need no compiled library."""
+"""The interface between a model definition and its KV cache: `Cache`, and two implementations without a
+compiled library.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import ShapeError
 from ..frontends.nn import functional as F
 from ..frontends.trace import Tensor
-from ..frontends.trace import numpy as _tnp
-
-tnp: Any = _tnp
+from ..frontends.trace import numpy as tnp
+from ..frontends.trace.tensor import TensorLike
 
 
 class Cache(Protocol):
-    """The keys and values of earlier tokens, or other state, of a batch of sequences."""
+    """The keys and values, or other state, of the earlier tokens of a batch of sequences."""
 
     @property
     def positions(self) -> Tensor:
-        """i64 [batch, n]: where in their sequences the tokens of this call stand."""
+        """The positions of this call's tokens in their sequences: i64 [batch, n]."""
         ...
 
     def attend(
@@ -32,26 +33,35 @@ class Cache(Protocol):
         sinks: Tensor | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """Append `k` and `v` [batch, n, kv_heads, d] to a layer's cache and attend causally over all that it holds: [batch, n, heads, d].
+        """Append `k` and `v` to a layer's cache and attend causally over its whole content.
 
-        Of `window` only so many last tokens, the own one included, are seen. `sinks` [heads] are logits that take part in the softmax and have no
-        value. With `softcap` c logits are ``c tanh(logits / c)``.
+        Args:
+            q: queries [batch, n, heads, d].
+            k, v: keys and values [batch, n, kv_heads, d].
+            window: number of most recent tokens that are visible, the current one included; None for all.
+            sinks: logits [heads] that take part in the softmax and have no value.
+            softcap: a bound c; logits become ``c tanh(logits / c)``.
+
+        Returns:
+            [batch, n, heads, d].
         """
         ...
 
     def state(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
-        """What `set_state` was given last for these sequences, at first zeros: float32 [batch, *shape]."""
+        """The value last given to `set_state` for these sequences, initially zeros: float32 [batch,
+        *shape].
+        """
         ...
 
     def set_state(self, layer: int, name: str, value: Tensor) -> None:
-        """Keep `value`, float32 [batch, ...], for the tokens after those of this call."""
+        """Store `value`, float32 [batch, ...], for the tokens that follow this call."""
         ...
 
 
 class NoCache:
-    """Whole sequences at once: `tokens` [batch, n] are all there are, and nothing is kept."""
+    """Processes whole sequences at once: `tokens` [batch, n] are complete, and nothing is stored."""
 
-    def __init__(self, tokens: Any) -> None:
+    def __init__(self, tokens: TensorLike) -> None:
         self.batch, self.length = tnp.asarray(tokens).shape
 
     @property
@@ -72,7 +82,8 @@ class NoCache:
 
 
 class DenseCache:
-    """Everything that came, in arrays that grow: for calls of any length, run at once. The reference for caches of compiled libraries.
+    """Keeps everything in arrays that grow, for calls of any length. It is the reference for the caches of
+    compiled libraries.
 
     ``model(tokens, cache.before(tokens))`` continues the sequences by `tokens` [batch, n].
     """
@@ -81,11 +92,11 @@ class DenseCache:
         self.length, self._new, self._batch = 0, 0, 0
         self._kept: dict[tuple[int, str], Tensor] = {}
 
-    def before(self, tokens: Any) -> DenseCache:
-        """This cache, for a call with `tokens` [batch, n].
+    def before(self, tokens: TensorLike) -> DenseCache:
+        """This cache, prepared for a call with `tokens` [batch, n].
 
         Raises:
-            ShapeError: earlier calls had another batch.
+            ShapeError: earlier calls had another batch size.
         """
         batch, new = tnp.asarray(tokens).shape
         if self._new and batch != self._batch:
@@ -95,7 +106,9 @@ class DenseCache:
 
     @property
     def positions(self) -> Tensor:
-        return tnp.broadcast_to(tnp.arange(self.length, self.length + self._new)[None], (self._batch, self._new))
+        return tnp.broadcast_to(
+            tnp.arange(self.length, self.length + self._new)[None], (self._batch, self._new)
+        )
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
@@ -119,12 +132,17 @@ class DenseCache:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None, sinks: Tensor | None = None, softcap: float | None = None
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None, sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """Causal attention of the last n of m tokens: q [batch, n, heads, d], k and v [batch, m, kv_heads, d]; see `Cache.attend`."""
+    """Causal attention of the last n of m tokens; see `Cache.attend`.
+
+    `q` is [batch, n, heads, d], `k` and `v` are [batch, m, kv_heads, d].
+    """
     n, keys = q.shape[1], k.shape[1]
     row, column = tnp.arange(n)[:, None] + (keys - n), tnp.arange(keys)[None]
-    # The operator's own causal mask lets row i see column j <= i, which are the right ones where no tokens came before.
+    # The operator's causal mask lets row i see columns j <= i, which is correct if there are no earlier
+    # tokens.
     return attend_where(
         q, k, v, row, column, scale=scale, window=window, sinks=sinks, softcap=softcap, causal=n == keys
     )
@@ -132,19 +150,26 @@ def attention(
 
 def attend_where(
     q: Tensor, k: Tensor, v: Tensor, row: Tensor, column: Tensor, *, scale: float, window: int | None = None,
-    sinks: Tensor | None = None, softcap: float | None = None, causal: bool = False, k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
+    sinks: Tensor | None = None, softcap: float | None = None, causal: bool = False,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of q [batch, n, heads, d] over k and v [batch, m, kv_heads, d], of which the tokens at positions `row` see those at positions `column`
-    up to their own (both broadcast to [batch, 1, n, m]). `causal`: positions are places. `k_scale` and `v_scale` [batch, m, kv_heads] multiply codes."""
+    """Attention over the tokens whose position `column` is at most the query's position `row`.
+
+    `q` is [batch, n, heads, d], `k` and `v` are [batch, m, kv_heads, d]; both positions broadcast to [batch,
+    1, n, m]. `causal` states that positions equal indices. `k_scale` and `v_scale` [batch, m, kv_heads]
+    multiply quantized keys and values.
+    """
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     k_scale, v_scale = (None if x is None else x.transpose(0, 2, 1) for x in (k_scale, v_scale))
     mask = None if causal else column <= row
     if window is not None:
         near = column > row - window
         mask = near if mask is None else mask & near
-    y = F.attention(q, k, v, mask, causal, scale, softcap or 0.0, k_scale=k_scale, v_scale=v_scale, sinks=sinks)
-    return y.transpose(0, 2, 1, 3)  # type: ignore[no-any-return]
+    y = F.attention(
+        q, k, v, mask, causal, scale, softcap or 0.0, k_scale=k_scale, v_scale=v_scale, sinks=sinks
+    )
+    result: Tensor = y.transpose(0, 2, 1, 3)
+    return result
 
 
 __all__ = ["Cache", "DenseCache", "NoCache", "attend_where", "attention"]

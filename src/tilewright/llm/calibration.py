@@ -1,17 +1,16 @@
-"""`calibrate`: what the matrices of a model see of a text, for activation-aware scaling."""
+"""`calibrate`: statistics of the inputs of a model's matrices on a text, for activation-aware scaling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from ..compiler import compile
+from ..driver.compile import compile
 from ..errors import CompileError, RequestError
 from ..frontends.nn import Linear, Module
 from ..frontends.trace import Tensor
-from ..frontends.trace import numpy as _tnp
+from ..frontends.trace import numpy as tnp
 from .cache import NoCache
 from .library import model_of
 from .models.base import CausalLM
@@ -20,11 +19,9 @@ from .quantized_linear import replace_linears
 from .runner import Ints
 from .weights import Checkpoint
 
-tnp: Any = _tnp
-
 
 class _Observed(Module):
-    """A linear layer that notes its input."""
+    """A linear layer that records its input."""
 
     def __init__(self, linear: Linear, path: str, inputs: dict[str, Tensor]) -> None:
         super().__init__()
@@ -32,7 +29,8 @@ class _Observed(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._inputs[self._path] = x
-        return self.linear(x)  # type: ignore[no-any-return]
+        result: Tensor = self.linear(x)
+        return result
 
 
 def calibrate(
@@ -44,15 +42,17 @@ def calibrate(
     target: str = "cpu",
     progress: Callable[..., None] | None = None,
 ) -> dict[str, ActivationStatistics]:
-    """Statistics of the inputs of a causal model's matrices over `tokens` [n], read in windows of so many, by the matrices' names without ``.weight``.
+    """Statistics of the inputs of a causal model's matrices over `tokens` [n].
 
-    Routed experts, of which each sees a part of the tokens only, have none.
+    The tokens are processed in windows of `window` tokens. The result is keyed by the matrices' names without
+    ``.weight``. Routed experts, which see only a part of the tokens, have no statistics.
 
     Raises:
-        CompileError: the model predicts no tokens, or there is no definition for it; RequestError: there are no tokens.
+        CompileError: the model does not predict tokens, or has no definition.
+        RequestError: there are no tokens.
     """
     if not len(tokens):
-        raise RequestError("a text without tokens tells nothing about a model's activations")
+        raise RequestError("a text without tokens gives no activations to calibrate with")
     model = model_of(checkpoint, window)
     if not isinstance(model, CausalLM):
         raise CompileError(
@@ -63,10 +63,10 @@ def calibrate(
     replace_linears(model, lambda path, linear: _Observed(linear, path, inputs))
 
     def sums(tokens: Tensor) -> list[Tensor]:
-        """Over the tokens, of the absolute values and of the squares of each input."""
+        """The sums over the tokens of the absolute values and of the squares of each input."""
         inputs.clear()
         model(tokens[None], NoCache(tokens[None]))
-        distinct = {id(x): x for x in inputs.values()}.values()  # layers may share theirs
+        distinct = {id(x): x for x in inputs.values()}.values()  # Layers may share an input.
         wide = [tnp.astype(x, "float32").reshape(-1, x.shape[-1]) for x in distinct]
         return [total for x in wide for total in (tnp.sum(tnp.abs(x), 0), tnp.sum(tnp.square(x), 0))]
 
@@ -82,13 +82,13 @@ def calibrate(
             totals = library.functions["sums"](part)
             for of, absolute, square in zip(by_input.values(), totals[::2], totals[1::2], strict=True):
                 of.add(absolute, square, len(part))
-    found: dict[str, ActivationStatistics] = {}
+    by_matrix: dict[str, ActivationStatistics] = {}
     for name in checkpoint:
-        place = model.target(name)
-        path = "" if place is None else place.name.removesuffix(".weight")
+        destination = model.destination(name)
+        path = "" if destination is None else destination.name.removesuffix(".weight")
         if path in inputs and name.endswith(".weight"):
-            found[name.removesuffix(".weight")] = by_input[id(inputs[path])]
-    return found
+            by_matrix[name.removesuffix(".weight")] = by_input[id(inputs[path])]
+    return by_matrix
 
 
 __all__ = ["calibrate"]

@@ -1,7 +1,7 @@
-"""Chat templates: Jinja as the templates of Hugging Face models expect it.
+"""Chat templates: Jinja with the extensions that templates of Hugging Face models use.
 
-A template comes with a model from somewhere. It sees no Python, and what it computes is bounded in time and size: loops and macros look at the clock, operators
-at how long their result becomes.
+A template comes with a model and is untrusted. It has no access to Python, and its time and memory are
+bounded: loops and macros check the clock, operators check the size of their result.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 from ..errors import RequestError
 
 SECONDS = 5.0
-"""How long a template may take."""
+"""Time limit of a template in seconds."""
 CHARACTERS = 1 << 26
-"""How long its text may be, and any text or list on the way."""
+"""Largest number of characters of the result, and of every intermediate text or list."""
 
 _end: ContextVar[float] = ContextVar("end")
 
 
 def render(source: str, values: dict[str, Any]) -> str:
-    """What a template makes of `values`.
+    """The text of a template rendered with `values`.
 
     Raises:
-        RequestError: it is no Jinja, refuses the values, or takes more than it may.
+        RequestError: the source is not valid Jinja, rejects the values, or exceeds a limit.
     """
     import jinja2
 
@@ -40,7 +40,9 @@ def render(source: str, values: dict[str, Any]) -> str:
         raise RequestError(f"the chat template refuses the messages: {error}") from error
     except (OverflowError, MemoryError, RecursionError, _TooMuch) as error:
         what = str(error) or type(error).__name__
-        raise RequestError(f"the chat template takes too much time or memory, and was stopped: {what}") from error
+        raise RequestError(
+            f"the chat template takes too much time or memory, and was stopped: {what}"
+        ) from error
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise RequestError(f"the chat template cannot read the messages: {error}") from error
     finally:
@@ -49,19 +51,25 @@ def render(source: str, values: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=16)
 def compiled(source: str) -> Any:
-    """A template, ready. Raises RequestError: it is no Jinja."""
+    """A compiled template.
+
+    Raises:
+        RequestError: the source is not valid Jinja.
+    """
     import jinja2
 
     try:
         return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise RequestError(f"the chat template is no Jinja, in line {error.lineno}: {error.message}") from error
+        raise RequestError(
+            f"the chat template is not valid Jinja, in line {error.lineno}: {error.message}"
+        ) from error
     except RecursionError as error:
         raise RequestError("the chat template is nested too deeply") from error
 
 
 class _TooMuch(Exception):
-    """A bound is reached."""
+    """A limit is exceeded."""
 
 
 def _bounded(pieces: Iterator[str], most: int) -> Iterator[str]:
@@ -82,7 +90,9 @@ def _environment() -> Any:
     from jinja2.visitor import NodeTransformer
 
     class Bounds(NodeTransformer):
-        """Puts a look at the clock where a template may go round, and joins texts by an operator that is watched."""
+        """Inserts clock checks where a template may iterate, and replaces text concatenation by a checked
+        operator.
+        """
 
         def __init__(self, environment: jinja2.Environment) -> None:
             self._environment = environment
@@ -99,11 +109,11 @@ def _environment() -> Any:
                 nodes.EnvironmentAttribute("joined"), node.nodes, [], None, None, lineno=node.lineno
             ).set_environment(self._environment)
 
-        def _watched(self, node: Any) -> nodes.Node:
+        def _watched(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
             self.generic_visit(node)
             call = nodes.Call(nodes.EnvironmentAttribute("look"), [], [], None, None, lineno=node.lineno)
             node.body.insert(0, nodes.ExprStmt(call, lineno=node.lineno).set_environment(self._environment))
-            return node  # type: ignore[no-any-return]
+            return node
 
     class Environment(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(["+", "*", "**", "%"])
@@ -133,9 +143,9 @@ def _environment() -> Any:
                 _formats(left)
             return super().call_binop(context, operator, left, right)
 
-        def call(self, context: Any, function: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        def call(self, context: Any, function: Any, *arguments: Any, **options: Any) -> Any:
             self.look()
-            method = getattr(function, "__wrapped__", function)  # Jinja wraps str.format
+            method = getattr(function, "__wrapped__", function)  # Jinja wraps str.format.
             if isinstance(text := getattr(method, "__self__", None), str):
                 name = method.__name__
                 if name == "format":
@@ -149,7 +159,9 @@ def _environment() -> Any:
             return super().call(context, function, *arguments, **options)
 
     class Generation(Extension):
-        """``{% generation %} ... {% endgeneration %}`` marks what the model writes, for training: its body is rendered as it is."""
+        """``{% generation %} ... {% endgeneration %}`` marks the model's output for training; its body is
+        rendered unchanged.
+        """
 
         tags = {"generation"}
 
@@ -162,15 +174,17 @@ def _environment() -> Any:
         raise jinja2.TemplateError(message)
 
     def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # Jinja's own escapes HTML
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, **options
+        )  # Jinja's own filter escapes HTML.
 
-    found = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
-    found.filters["tojson"] = tojson
+    sandbox = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation])
+    sandbox.filters["tojson"] = tojson
     for name, check in _FILTERS.items():
-        found.filters[name] = _checked(found.filters[name], check)
-    found.globals["raise_exception"] = raise_exception
-    found.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return found
+        sandbox.filters[name] = _checked(sandbox.filters[name], check)
+    sandbox.globals["raise_exception"] = raise_exception
+    sandbox.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return sandbox
 
 
 def _size(size: int) -> None:
@@ -179,7 +193,7 @@ def _size(size: int) -> None:
 
 
 def _grows(whole: Any, part: Any) -> None:
-    """`part` may come into a text or list as often as that has elements."""
+    """Check the size of a text or list in which `part` may occur once per element."""
     if isinstance(whole, str | list | tuple | range) and isinstance(part, str):
         _size(len(whole) * len(part) // 4)
 
@@ -193,7 +207,7 @@ def _widens(text: Any, width: Any = 0, *others: Any, **more: Any) -> None:
     _size(max((x * len(str(text)) for x in (width, *more.values()) if isinstance(x, int)), default=0))
 
 
-_WIDE = re.compile(r"\d{6}|\*")  # digits, or a width that is an argument
+_WIDE = re.compile(r"\d{6}|\*")  # six digits, or a width that is an argument
 _FILTERS: dict[str, Callable[..., None]] = {
     "center": lambda text, width=0, **more: _size(max(int(width), *map(int, more.values()), 0)),
     "format": lambda text, *values, **more: _formats(str(text)),
@@ -201,16 +215,19 @@ _FILTERS: dict[str, Callable[..., None]] = {
     "join": lambda items, d="", *others, **more: _grows(items, d),
     "replace": lambda text, old, new, *others, **more: _grows(str(text), new),
 }
-"""What the arguments of filters must keep to that make long texts."""
+"""Checks of the arguments of filters that can produce long texts."""
 
 
 def _checked(filter: Any, check: Callable[..., None]) -> Any:
-    """A filter whose arguments are looked at first. Some filters get the environment before their own arguments, which they are marked by."""
-    own = hasattr(filter, "jinja_pass_arg")
+    """A filter that checks its arguments first.
+
+    Some filters take the environment before their own arguments; Jinja marks them.
+    """
+    takes_environment = hasattr(filter, "jinja_pass_arg")
 
     @wraps(filter)
     def checked(*arguments: Any, **options: Any) -> Any:
-        check(*arguments[1 if own else 0 :], **options)
+        check(*arguments[1 if takes_environment else 0 :], **options)
         return filter(*arguments, **options)
 
     return checked

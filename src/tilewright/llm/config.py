@@ -1,4 +1,6 @@
-"""`Config`: what a Hugging Face config.json says, whatever a family or a version calls it; and `Rope`, its rotary embedding."""
+"""`Config`: the content of a Hugging Face config.json under uniform names; and `Rope`, its rotary
+embedding.
+"""
 
 from __future__ import annotations
 
@@ -26,66 +28,85 @@ ALIASES = {
     "partial_rotary_factor": ("rotary_pct",),
     "num_experts": ("num_local_experts",),
 }
-"""Other names of keys."""
+"""Alternative names of keys."""
 
 SIZES = {
-    "conv_kernel", "decoder_sparse_step", "head_dim", "hidden_size", "intermediate_size", "mamba_d_conv", "mamba_d_ssm",
-    "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings", "moe_intermediate_size", "n_groups",
-    "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads", "num_hidden_layers", "num_key_value_heads",
-    "original_max_position_embeddings", "shared_expert_intermediate_size", "sliding_window", "sliding_window_pattern",
+    "conv_kernel", "decoder_sparse_step", "head_dim", "hidden_size", "intermediate_size", "mamba_d_conv",
+    "mamba_d_ssm",
+    "mamba_d_state", "mamba_n_groups", "mamba_n_heads", "max_position_embeddings", "moe_intermediate_size",
+    "n_groups",
+    "num_attention_heads", "num_experts", "num_experts_per_tok", "num_heads", "num_hidden_layers",
+    "num_key_value_heads",
+    "original_max_position_embeddings", "shared_expert_intermediate_size", "sliding_window",
+    "sliding_window_pattern",
     "state_size", "type_vocab_size", "vocab_size",
 }  # fmt: skip
-"""Keys of whole numbers."""
+"""Keys of integers."""
 MAY_BE_0 = {
     "decoder_sparse_step", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
     "shared_expert_intermediate_size", "sliding_window",
 }  # fmt: skip
 NUMBERS = {
-    "attn_logit_softcapping", "expand", "final_logit_softcapping", "key_multiplier", "mamba_expand", "max_window_layers",
-    "pad_token_id", "partial_rotary_factor", "query_pre_attn_scalar", "rms_norm_eps", "rope_local_base_freq", "rope_theta",
+    "attn_logit_softcapping", "expand", "final_logit_softcapping", "key_multiplier", "mamba_expand",
+    "max_window_layers",
+    "pad_token_id", "partial_rotary_factor", "query_pre_attn_scalar", "rms_norm_eps", "rope_local_base_freq",
+    "rope_theta",
 }  # fmt: skip
-LISTS = {"architectures", "layer_types", "mlp_multipliers", "mlp_only_layers", "ssm_multipliers", "time_step_limit"}
+LISTS = {
+    "architectures",
+    "layer_types",
+    "mlp_multipliers",
+    "mlp_only_layers",
+    "ssm_multipliers",
+    "time_step_limit",
+}
 OBJECTS = {"rope_parameters", "rope_scaling"}
 MOST = {"num_hidden_layers": 4096, "num_experts": 65536, "head_dim": 65536, "hidden_size": 1 << 20}
-"""The greatest sizes, of which the time and memory of building depend, if not 2 ** 31 - 1."""
+"""Upper limits of sizes that determine the time and memory of building a model, if not 2 ** 31 - 1."""
 
 
-def shortened(value: Any) -> str:
-    """A value of a file as messages show it."""
+def shortened(value: object) -> str:
+    """A value of a file, shortened for messages."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def _numbers(value: Any) -> Any:
-    """What JSON has no number for, and newer files write as ``{"__float__": "Infinity"}``, as floats."""
+def _numbers(value: object) -> Any:
+    """Values with floats in place of ``{"__float__": "Infinity"}``, which newer files write for numbers that
+    JSON lacks.
+    """
     if isinstance(value, Mapping):
-        return float(value["__float__"]) if "__float__" in value else {k: _numbers(v) for k, v in value.items()}
+        return (
+            float(value["__float__"]) if "__float__" in value else {k: _numbers(v) for k, v in value.items()}
+        )
     return [_numbers(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 class Config:
-    """The keys of a config.json. Those that all families share are attributes in the family's own numbers.
+    """The keys of a config.json. Keys that all families share are attributes.
 
-    `context` is how many tokens a sequence may have in use, at most and unless given `max_position_embeddings`: rotary embeddings for long
-    contexts (longrope) are of one kind for short ones and of another for long ones.
+    `context` is the largest number of tokens of a sequence in use; by default `max_position_embeddings`.
+    Rotary embeddings for long contexts (longrope) differ between short and long contexts.
     """
 
     def __init__(self, values: Mapping[str, Any], context: int | None = None) -> None:
         inner = values.get("text_config")
-        # What is both seen and read has the numbers of its language model apart.
+        # Multimodal models keep the parameters of their language model in a nested object.
         self.outer = str(values.get("model_type", "")) if isinstance(inner, Mapping) else None
-        """Of such a model the whole's model_type."""
-        self.values: dict[str, Any] = _numbers({**values, **inner} if isinstance(inner, Mapping) else dict(values))
+        """The model_type of the enclosing multimodal model."""
+        self.values: dict[str, Any] = _numbers(
+            {**values, **inner} if isinstance(inner, Mapping) else dict(values)
+        )
         self._context = context
         self._defaults: frozenset[str] = frozenset()
-        """Keys whose values are the family's, not the file's: they need no check, and may say that there is no such thing."""
+        """Keys whose values come from the family, not from the file. They need no check, and may be None."""
 
     @staticmethod
     def read(path: str | Path, context: int | None = None) -> Config:
-        """The config.json at `path`, or in the folder of that name.
+        """The config.json at `path`, or in the folder `path`.
 
         Raises:
-            CompileError: there is none, or it is no JSON object.
+            CompileError: the file is missing or is not a JSON object.
         """
         file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
         try:
@@ -97,17 +118,17 @@ class Config:
         return Config(values, context)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
-        """With values for keys that are not there."""
+        """A copy with values for missing keys."""
         missing = {k: v for k, v in defaults.items() if k not in self.values and self.get(k) is None}
-        found = Config({**missing, **self.values, "text_config": None}, self._context)
-        found._defaults = self._defaults | missing.keys()
-        return found
+        completed = Config({**missing, **self.values, "text_config": None}, self._context)
+        completed._defaults = self._defaults | missing.keys()
+        return completed
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key or of its aliases; `default` where there is none, or null.
+        """The value of a key or of its aliases; `default` if it is missing or null.
 
         Raises:
-            CompileError: it is no such thing as the key means.
+            CompileError: the value does not have the key's type or range.
         """
         for name in (key, *ALIASES.get(key, ())):
             if (value := self.values.get(name)) is not None:
@@ -138,7 +159,7 @@ class Config:
             raise CompileError(f"config.json of a {self.model_type or 'model'} has no {key!r}")
         return value
 
-    # -- What all families have --------------------------------------------------------------------------------------------------------
+    # Values that all families have.
 
     @property
     def model_type(self) -> str:
@@ -179,12 +200,12 @@ class Config:
 
     @property
     def eps(self) -> float:
-        """Added to variances and mean squares."""
+        """The constant added to variances and mean squares."""
         return float(self["rms_norm_eps"])
 
     @property
     def tied(self) -> bool:
-        """Whether the head's weight is the embedding's."""
+        """Whether the head shares its weight with the embedding."""
         return bool(self.get("tie_word_embeddings", True))
 
     def layer_type(self, layer: int) -> str:
@@ -193,7 +214,8 @@ class Config:
         if types:
             if types[layer] not in ("full_attention", "sliding_attention"):
                 raise CompileError(
-                    f"layer_types of config.json has {types[layer]!r}; known: full_attention, sliding_attention"
+                    f"layer_types of config.json has {types[layer]!r}; known: full_attention, "
+                    "sliding_attention"
                 )
             return str(types[layer])
         return (
@@ -203,41 +225,56 @@ class Config:
         )
 
     def window(self, layer: int) -> int | None:
-        """How many last tokens, the own one included, a layer sees; None: all."""
+        """The number of most recent tokens that a layer sees, the current one included; None for all."""
         return int(self["sliding_window"]) if self.layer_type(layer) == "sliding_attention" else None
 
     def rope(self, layer_type: str | None = None) -> Rope:
-        """The rotary embedding, of layers of one type where types differ in it.
+        """The rotary embedding of the layers of one type, if types differ in it.
 
         Raises:
-            CompileError: its kind is not known.
+            CompileError: its kind is unknown.
         """
         settings = self.get("rope_parameters") or self.get("rope_scaling") or {}
         settings = settings.get(layer_type, settings)
         if not isinstance(settings, Mapping):
-            raise CompileError(f"config.json: the rope of {layer_type!r} is {shortened(settings)}, not an object")
+            raise CompileError(
+                f"config.json: the rope of {layer_type!r} is {shortened(settings)}, not an object"
+            )
         inner = Config({"model_type": self.model_type, **settings})
-        # Phi 3's first files gave longrope other names.
-        kind = "longrope" if "long_factor" in settings else settings.get("rope_type", settings.get("type", "default"))
+        # The first files of Phi 3 used other names for longrope.
+        kind = (
+            "longrope"
+            if "long_factor" in settings
+            else settings.get("rope_type", settings.get("type", "default"))
+        )
         share = inner.get("partial_rotary_factor", self.get("partial_rotary_factor", 1.0))
         theta = inner.get("rope_theta", self.get("rope_theta", 10000.0))
         original = self.get("original_max_position_embeddings", inner.get("original_max_position_embeddings"))
         limit = int(self["max_position_embeddings"])
         if not 0 <= share <= 1 or theta <= 0:
             raise CompileError(
-                f"config.json: no rotary embedding has theta {theta} and turns the part {share} of a head"
+                f"config.json: a rotary embedding cannot have theta {theta} and rotate the share {share} of "
+                "a head"
             )
-        own = {k: v for k, v in settings.items() if v is not None}
+        present = {k: v for k, v in settings.items() if v is not None}
         return Rope(
-            str(kind), float(theta), int(self.head_dim * share), own, int(original or limit), limit, self.context
+            str(kind),
+            float(theta),
+            int(self.head_dim * share),
+            present,
+            int(original or limit),
+            limit,
+            self.context,
         )
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding (Su et al., 2021) of the first `size` elements of heads, scaled for long contexts in the way `kind`.
+    """Rotary position embedding (Su et al., 2021) of the first `size` elements of heads, with scaling `kind`
+    for long contexts.
 
-    `settings` are config.json's, `original` is the context the model was first trained for, `limit` the one it is made for, `context` the one in use.
+    `settings` come from config.json. `original` is the context of the first training, `limit` the context
+    that the model supports, `context` the one in use; all in tokens.
     """
 
     kind: str
@@ -250,16 +287,17 @@ class Rope:
 
     @cached_property
     def scaled(self) -> tuple[np.ndarray[Any, Any], float]:
-        """Radians per position for each pair of elements, float32 [size / 2], and what cosines and sines are multiplied with.
+        """Radians per position for each pair of elements, float32 [size / 2], and the factor of cosines and
+        sines.
 
         Raises:
-            CompileError: `kind` is not known, or one of its settings is missing.
+            CompileError: `kind` is unknown, or one of its settings is missing.
         """
         plain = self.theta ** (-np.arange(0, self.size, 2, dtype=np.float64) / self.size)
         make = {
             "default": lambda f: (f, 1.0),
             "linear": lambda f: (f / self._number("factor"), 1.0),
-            # Up to the context that the model is made for, which is the longest, this scales nothing.
+            # Up to the supported context, the longest one here, this kind scales nothing.
             "dynamic": lambda f: (f, 1.0),
             "llama3": self._llama3,
             "yarn": self._yarn,
@@ -267,16 +305,17 @@ class Rope:
         }.get(self.kind)
         if make is None:
             raise CompileError(
-                f"rope_type {self.kind!r} in config.json is not supported; known: default, linear, dynamic, llama3, yarn, longrope"
+                f"rope_type {self.kind!r} in config.json is not supported; known: default, linear, dynamic, "
+                "llama3, yarn, longrope"
             )
         try:
             with np.errstate(all="ignore"):
                 frequencies, factor = make(plain)
                 scaled = np.asarray(frequencies, np.float32)
             if not np.isfinite(scaled).all() or not math.isfinite(factor):
-                raise ValueError("angles without bounds")
+                raise ValueError("angles are not finite")
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise CompileError(f"config.json: its rope of type {self.kind!r} is none: {error}") from error
+            raise CompileError(f"config.json: its rope of type {self.kind!r} is invalid: {error}") from error
         return scaled, factor
 
     def _number(self, name: str) -> float:
@@ -284,20 +323,24 @@ class Rope:
             raise CompileError(f"rope_parameters of type {self.kind!r} in config.json have no {name!r}")
         return float(self.settings[name])
 
-    def _llama3(self, f: Any) -> tuple[Any, float]:
-        """Llama 3.1: slow turns are interpolated, fast ones kept, those between mixed. Dubey et al., 2024."""
+    def _llama3(self, f: np.ndarray[Any, Any]) -> tuple[Any, float]:
+        """Llama 3.1: low frequencies are interpolated, high ones kept, those between mixed. Dubey et al.,
+        2024.
+        """
         low, high = self._number("low_freq_factor"), self._number("high_freq_factor")
-        turns = self.original * f / (2 * math.pi)
-        kept = np.clip((turns - low) / (high - low), 0, 1)
+        rotations = self.original * f / (2 * math.pi)
+        kept = np.clip((rotations - low) / (high - low), 0, 1)
         return f * (kept + (1 - kept) / self._number("factor")), 1.0
 
-    def _yarn(self, f: Any) -> tuple[Any, float]:
-        """Peng et al., 2023."""
+    def _yarn(self, f: np.ndarray[Any, Any]) -> tuple[Any, float]:
+        """YaRN. Peng et al., 2023."""
         factor = self.settings.get("factor") or self.limit / self.original
 
-        def pair(turns: float) -> float:
-            """Which pair, counted in elements, makes so many turns in the original context."""
-            return self.size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+        def pair(rotations: float) -> float:
+            """The index of the pair, in elements, with `rotations` rotations over the original context."""
+            return (
+                self.size * math.log(self.original / (rotations * 2 * math.pi)) / (2 * math.log(self.theta))
+            )
 
         low, high = pair(self.settings.get("beta_fast") or 32), pair(self.settings.get("beta_slow") or 1)
         if self.settings.get("truncate", True):
@@ -312,8 +355,12 @@ class Rope:
         magnitude = gain(over) / gain(under) if over and under else gain(1.0)
         return f * (slow / factor + 1 - slow), float(self.settings.get("attention_factor", magnitude))
 
-    def _longrope(self, f: Any) -> tuple[Any, float]:
-        """Ding et al., 2024. Which factors apply follows from the context in use, not from each sequence, whose cached keys keep theirs."""
+    def _longrope(self, f: np.ndarray[Any, Any]) -> tuple[Any, float]:
+        """LongRoPE. Ding et al., 2024.
+
+        The context in use selects the factors, not the length of each sequence, whose cached keys keep
+        theirs.
+        """
         name = "long_factor" if self.context > self.original else "short_factor"
         divisors = np.asarray(self.settings.get(name, ()), np.float64)
         if divisors.shape != f.shape:

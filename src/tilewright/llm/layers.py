@@ -1,7 +1,7 @@
-"""What model definitions share: attention with rotary embedding, feed-forward blocks, routed experts.
+"""Layers that model definitions share: attention with rotary embedding, feed-forward blocks, routed experts.
 
-Parameters are named and laid out as Hugging Face's. Projections of one input stay apart as they are there: the compiler joins them (pass
-``merge-matmuls``). Activations are [batch, n, hidden].
+Parameters have the names and layouts of Hugging Face. Projections of one input stay separate, as in the
+checkpoint; the pass ``merge-matmuls`` joins them. Activations are [batch, n, hidden].
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..frontends.nn import Linear, Module
 from ..frontends.nn import functional as F
 from ..frontends.nn.layers import uniform
 from ..frontends.trace import Tensor
-from ..frontends.trace import numpy as _tnp
+from ..frontends.trace import numpy as tnp
+from ..frontends.trace.tensor import TensorLike
 from .cache import Cache
 from .config import Config, Rope
 
-tnp: Any = _tnp
-Turns = tuple[Tensor, Tensor]
-"""Cosines and sines [batch, n, 1, size] of the angles that the first `size` elements of heads are turned by."""
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines [batch, n, 1, size] of the rotation angles of the first `size` elements of heads."""
 
 _TANH = {"approximate": "tanh"}
 ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
@@ -34,54 +34,64 @@ ACTIVATIONS: dict[str, Callable[[Any], Tensor]] = {
     "swish": F.silu,
     "tanh": F.tanh,
 }
-"""By their names in config.json."""
+"""Activation functions by their names in config.json."""
 
 
 def activation(config: Config, default: str | None = None) -> Callable[[Any], Tensor]:
-    """The feed-forward blocks' activation.
+    """The activation of the feed-forward blocks.
 
     Raises:
-        CompileError: it is not known.
+        CompileError: it is unknown.
     """
     name = config.get("hidden_act", default) or config["hidden_act"]
     if name not in ACTIVATIONS:
-        raise CompileError(f"activation {name!r} in config.json is not supported; known: {', '.join(ACTIVATIONS)}")
+        raise CompileError(
+            f"activation {name!r} in config.json is not supported; known: {', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[name]
 
 
-class Rotary(Module):
-    """The turns of tokens at `positions` [batch, n]. Angles are computed in the run, in float32."""
+class RotaryEmbedding(Module):
+    """The rotations of tokens at `positions` [batch, n]. Angles are computed at run time, in float32."""
 
     def __init__(self, rope: Rope) -> None:
         super().__init__()
         self.frequencies, self.magnitude = rope.scaled
 
-    def forward(self, positions: Any) -> Turns:
+    def forward(self, positions: Tensor) -> Rotation:
         angles = tnp.astype(positions, "float32")[:, :, None] * self.frequencies
         angles = tnp.concatenate([angles, angles], -1)[:, :, None]
         return self.magnitude * tnp.cos(angles), self.magnitude * tnp.sin(angles)
 
 
-def turned(x: Tensor, turns: Turns) -> Tensor:
-    """Heads [batch, n, heads, d] with their first elements turned, in the turns' precision."""
-    size = turns[0].shape[-1]
-    first = tnp.astype(F.rotary(x[..., :size], *turns), x.dtype)
-    return first if size == x.shape[-1] else tnp.concatenate([first, x[..., size:]], -1)  # type: ignore[no-any-return]
+def rotated(x: Tensor, rotation: Rotation) -> Tensor:
+    """Heads [batch, n, heads, d] with their first elements rotated, in the precision of the cosines and
+    sines.
+    """
+    size = rotation[0].shape[-1]
+    first = tnp.astype(F.rotary(x[..., :size], *rotation), x.dtype)
+    result: Tensor = first if size == x.shape[-1] else tnp.concatenate([first, x[..., size:]], -1)
+    return result
 
 
 class Attention(Module):
-    """Grouped-query self-attention, causal by way of the cache.
+    """Grouped-query self-attention; the cache makes it causal.
 
-    `norm` makes normalizations of each head of queries and keys; `scale` None is ``1 / sqrt(head_dim)``. A subclass may have other
-    projections (`project`).
+    `norm` creates normalizations of each head of queries and keys; `scale` None is ``1 / sqrt(head_dim)``. A
+    subclass may override `project`.
     """
 
     def __init__(
-        self, config: Config, layer: int, *, bias: bool = False, out_bias: bool | None = None, norm: Callable[[int], Module] | None = None,
-        scale: float | None = None, softcap: float | None = None,
+        self, config: Config, layer: int, *, bias: bool = False, out_bias: bool | None = None,
+        norm: Callable[[int], Module] | None = None, scale: float | None = None, softcap: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.layer, self.heads, self.kv_heads, self.head_dim = layer, config.heads, config.kv_heads, config.head_dim
+        self.layer, self.heads, self.kv_heads, self.head_dim = (
+            layer,
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+        )
         self.window, self.softcap = config.window(layer), softcap
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.make_projections(config, bias, bias if out_bias is None else out_bias)
@@ -90,6 +100,7 @@ class Attention(Module):
             self.q_norm, self.k_norm = norm(self.head_dim), norm(self.head_dim)
 
     def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
+        """Create the linear layers for queries, keys, values and output."""
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         self.q_proj = Linear(config.hidden, width, bias)
         self.k_proj = Linear(config.hidden, kv_width, bias)
@@ -102,17 +113,18 @@ class Attention(Module):
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [batch, n, heads, head_dim]."""
-        q, k, v = self.project(x)
-        return tuple(t.reshape(*x.shape[:2], -1, self.head_dim) for t in (q, k, v))  # type: ignore[return-value]
+        q, k, v = (t.reshape(*x.shape[:2], -1, self.head_dim) for t in self.project(x))
+        return q, k, v
 
-    def forward(self, x: Tensor, cache: Cache, turns: Turns | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None = None) -> Tensor:
         q, k, v = self.split(x)
         if self.normalized:
             q, k = self.q_norm(q), self.k_norm(k)
-        if turns is not None:
-            q, k = turned(q, turns), turned(k, turns)
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         y = cache.attend(self.layer, q, k, v, scale=self.scale, window=self.window, softcap=self.softcap)
-        return self.o_proj(y.reshape(*x.shape[:2], self.heads * self.head_dim))  # type: ignore[no-any-return]
+        result: Tensor = self.o_proj(y.reshape(*x.shape[:2], self.heads * self.head_dim))
+        return result
 
 
 class GatedMLP(Module):
@@ -127,7 +139,8 @@ class GatedMLP(Module):
         self.activation = activation(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        result: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        return result
 
 
 class MLP(Module):
@@ -140,11 +153,15 @@ class MLP(Module):
         self.activation = activation(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.up_proj(x)))  # type: ignore[no-any-return]
+        result: Tensor = self.down_proj(self.activation(self.up_proj(x)))
+        return result
 
 
 class GroupedLinear(Module):
-    """A linear layer of `count` matrices, `weight` [count, outputs, inputs], of which each row of x [rows, inputs] meets the one that `index` [rows] names."""
+    """A linear layer of `count` matrices, `weight` [count, outputs, inputs].
+
+    Each row of x [rows, inputs] is multiplied by the matrix that `index` [rows] selects.
+    """
 
     def __init__(self, count: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -156,7 +173,9 @@ class GroupedLinear(Module):
 
 
 class Experts(Module):
-    """Gated feed-forward blocks, each for the tokens routed to it. Only what is chosen is computed, and weights of nothing else are read."""
+    """Gated feed-forward blocks, each for the tokens routed to it. Only selected experts are computed and
+    read.
+    """
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
@@ -166,21 +185,26 @@ class Experts(Module):
         self.down_proj = GroupedLinear(count, width, config.hidden)
 
     def forward(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """The sum of the results of each token's experts times their shares: x [tokens, hidden], `chosen` (i64) and `shares` [tokens, top]."""
+        """The sum of the results of each token's experts, weighted by their shares.
+
+        `x` is [tokens, hidden]; `chosen` (i64) and `shares` are [tokens, top].
+        """
         tokens, top = chosen.shape
-        # Pairs of token and expert, sorted by expert, so that an expert's tokens are a range of rows, which are multiplied together.
+        # Pairs of token and expert are sorted by expert, so that an expert's tokens are a contiguous range of
+        # rows that is multiplied at once.
         experts = chosen.reshape(tokens * top)
         order = tnp.argsort(experts)
         rows, index = x[order // top], experts[order]
         y = self.down_proj(self.activation(self.gate_proj(rows, index)) * self.up_proj(rows, index), index)
         y = y[tnp.argsort(order)].reshape(tokens, top, x.shape[1])
-        return (y * shares[:, :, None]).sum(1)  # type: ignore[no-any-return]
+        result: Tensor = (y * shares[:, :, None]).sum(1)
+        return result
 
 
 class RoutedMLP(Module):
-    """A mixture of `Experts`: each token passes the few that a linear router (`gate`) scores highest. Shazeer et al., 2017.
+    """A mixture of `Experts`: each token passes the few experts that a linear router (`gate`) scores highest.
 
-    `normalized`: the shares of a token's experts sum to 1.
+    Shazeer et al., 2017. `normalized` scales the shares of a token's experts to the sum 1.
     """
 
     def __init__(self, config: Config, width: int, normalized: bool = True) -> None:
@@ -194,27 +218,33 @@ class RoutedMLP(Module):
         shares, chosen = tnp.topk(F.softmax(tnp.astype(self.gate(rows), "float32")), self.top)
         if self.normalized:
             shares = shares / shares.sum(-1, keepdims=True)
-        return self.experts(rows, chosen, tnp.astype(shares, x.dtype)).reshape(x.shape)  # type: ignore[no-any-return]
+        result: Tensor = self.experts(rows, chosen, tnp.astype(shares, x.dtype)).reshape(x.shape)
+        return result
 
 
 class Block(Module):
-    """A layer of a decoder that normalizes before attention and before the feed-forward block, and adds each to its input."""
+    """A decoder layer that normalizes before attention and before the feed-forward block, and adds each
+    result to its input.
+    """
 
     def __init__(self, attention: Module, mlp: Module, norm: Callable[[], Module]) -> None:
         super().__init__()
         self.self_attn, self.mlp = attention, mlp
         self.input_layernorm, self.post_attention_layernorm = norm(), norm()
 
-    def forward(self, x: Tensor, cache: Cache, turns: Turns | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cache, turns)
-        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cache, rotation)
+        result: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return result
 
 
-def pooled(hidden: Tensor, mask: Any = None, kind: str = "mean") -> Tensor:
-    """One vector [batch, hidden] of length 1 for each sequence: the first token's (``cls``), the last one's (``last``) or the ``mean``.
+def pooled(hidden: Tensor, mask: TensorLike | None = None, kind: str = "mean") -> Tensor:
+    """One vector [batch, hidden] of length 1 for each sequence.
+
+    `kind` selects the first token's vector (``cls``), the last one's (``last``) or the ``mean``.
 
     Raises:
-        ValueError: another `kind`.
+        ValueError: `kind` is unknown.
     """
     if kind not in ("cls", "last", "mean"):
         raise ValueError(f"unknown pooling {kind!r}; known: cls, last, mean")
@@ -222,12 +252,13 @@ def pooled(hidden: Tensor, mask: Any = None, kind: str = "mean") -> Tensor:
     if kind == "cls":
         x = hidden[:, 0]
     elif kind == "last":
-        # The place of the last token that is there.
+        # The index of the last token that the mask selects.
         place = tnp.argmax(there * tnp.arange(1, hidden.shape[1] + 1), 1)
         x = tnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
     else:
         x = (hidden * there[:, :, None]).sum(1) / there.sum(1)[:, None]
-    return x / tnp.maximum(tnp.vector_norm(x, axis=-1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
+    result: Tensor = x / tnp.maximum(tnp.vector_norm(x, axis=-1, keepdims=True), 1e-12)
+    return result
 
 
 __all__ = [
@@ -238,10 +269,10 @@ __all__ = [
     "Experts",
     "GatedMLP",
     "GroupedLinear",
-    "Rotary",
+    "RotaryEmbedding",
     "RoutedMLP",
-    "Turns",
+    "Rotation",
     "activation",
     "pooled",
-    "turned",
+    "rotated",
 ]

@@ -1,4 +1,7 @@
-"""`compile_library`: a checkpoint becomes a model library, functions on tokens that share weights and a paged KV cache; `LibraryRunner` calls them."""
+"""`compile_library`: compiles a checkpoint into a model library; `LibraryRunner` calls its functions.
+
+A model library contains functions on tokens that share weights and a paged KV cache.
+"""
 
 from __future__ import annotations
 
@@ -13,70 +16,87 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..compiler import compile, import_model, load
+from ..driver.compile import compile
+from ..driver.frontend_registry import import_model
+from ..driver.load import load
+from ..driver.opt_levels import DEFAULT
 from ..errors import ArtifactError, CompileError
 from ..frontends.nn import Deferred, Embedding, Linear
 from ..frontends.trace import Tensor
+from ..frontends.trace.dtypes import DTypeLike
 from ..frontends.trace.tensor import concrete
 from ..ir.constant import Constant
 from ..ir.types import bf16
-from ..opt_levels import DEFAULT
-from ..transforms.pack_quantized import fits_panels
+from ..passes.tensor.pack_quantized import fits_panels
 from .cache import NoCache
 from .config import Config
+from .cost import decode_work
 from .layers import GroupedLinear, pooled
 from .load_weights import load_weights
 from .memory import MemoryEstimate, estimated, must_fit
-from .models.base import CausalLM, LanguageModel, build, family_of, lost
+from .models.base import CausalLM, LanguageModel, build, family_of, missing_abilities
 from .paged_cache import PagedCache, Pages, token_bytes
 from .quantization import Quantized
 from .quantization.packing import unpack_bits
-from .quantized_linear import QuantizedEmbedding, QuantizedGroupedLinear, QuantizedLinear, factors, replace_linears
+from .quantized_linear import (
+    QuantizedEmbedding,
+    QuantizedGroupedLinear,
+    QuantizedLinear,
+    factors,
+    replace_linears,
+)
 from .runner import PAGE, Floats, Ints
-from .sample import sample
 from .slot_states import Rows, SlotStates
+from .token_sampling import sample
 from .tokenizer import Tokenizer
 from .weights import Checkpoint, LazyTensor, open_checkpoint
-from .work import decode_work
 
 PREFILL = bf16
-"""What ``prefill`` multiplies codes in, but for the head."""
+"""The type of operands in which ``prefill`` multiplies quantized weights, except in the head."""
 TOKENIZER = ".tokenizer"
-"""Suffix of the folder beside a library."""
+"""Suffix of the tokenizer's folder beside a library."""
 
 
 @dataclass(frozen=True)
 class LibraryOptions:
-    """Bounds, for which all memory is planned, and data types."""
+    """Upper bounds, for which all memory is planned, and data types."""
 
     context: int = 4096
-    """Most tokens of a sequence; less where the model's own limit is less."""
+    """Largest number of tokens of a sequence; limited by the model's own context."""
     chunk: int = 256
-    """Most tokens of one call of ``prefill``."""
+    """Largest number of tokens of one call of ``prefill``."""
     max_batch: int = 8
-    """Most sequences at a time."""
+    """Largest number of concurrent sequences."""
     pages: int | None = None
-    """Pages of `PAGE` tokens that the cache has; None: as many as `max_batch` sequences of the whole context need."""
+    """Number of pages of `PAGE` tokens in the cache; None: as many as `max_batch` sequences of full context
+    need.
+    """
     speculated: int = 8
-    """``decode`` takes so many times `max_batch` tokens, so that several of a sequence can be verified at once."""
+    """``decode`` accepts up to `speculated` times `max_batch` tokens, so that several guesses per sequence
+    can be verified.
+    """
     cache_dtype: str = "bfloat16"
-    """Of cached keys and values: a float type, or "int8" or "int4", codes with a scale for each token and head."""
+    """Data type of cached keys and values: a float type, or "int8" or "int4" with a scale for each token and
+    head.
+    """
     precision: str | None = "bf16"
-    """Of products that are not quantized: None is float32."""
+    """Data type of the operands of products that are not quantized; None is float32."""
     pooling: str = "mean"
-    """What ``embed`` makes of a text's tokens: see `layers.pooled`."""
+    """The pooling of ``embed``: see `layers.pooled`."""
 
     @property
     def pages_of_sequence(self) -> int:
+        """The most pages that one sequence needs, rounded up."""
         return -(-self.context // PAGE)
 
     @property
     def page_count(self) -> int:
+        """The number of pages of the KV cache."""
         return self.max_batch * self.pages_of_sequence if self.pages is None else self.pages
 
     @property
     def rows(self) -> int:
-        """Most tokens of one call of ``decode``."""
+        """Largest number of tokens of one call of ``decode``."""
         return self.max_batch * self.speculated
 
 
@@ -90,30 +110,37 @@ def compile_library(
     progress: Callable[[str], None] | None = None,
     estimate: Callable[[MemoryEstimate], None] = must_fit,
 ) -> Any:
-    """The library of a checkpoint: functions ``prefill``, ``decode``, ``copy_page``, ``sample``, and ``embed``, the only one of an encoder; see `LibraryRunner`.
+    """Compile a checkpoint into a model library with the functions that `LibraryRunner` calls.
 
-    A model that keeps state beside its pages has ``reset`` instead of ``copy_page``: what came cannot be taken back, nor be another's beginning.
+    These are ``prefill``, ``decode``, ``copy_page``, ``sample`` and ``embed``, which is the only one of an
+    encoder. A model with state besides its pages has ``reset`` instead of ``copy_page``: its state can
+    neither be rolled back nor shared as another sequence's prefix.
 
-    `estimate` is called with what is known of its memory before it is compiled; `opt` as in `tilewright.compile`.
+    Args:
+        estimate: is called with the estimated memory before compilation.
+        opt: the optimization level, as in `tilewright.compile`.
 
     Raises:
-        CompileError: there is no definition for the model, its weights do not fit, or this machine has less memory than the library needs; WeightsError: files are missing or damaged.
+        CompileError: the model has no definition, its weights do not fit it, or the library needs more memory
+            than this machine has.
+        WeightsError: files are missing or damaged.
     """
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     options = options or LibraryOptions()
     model = model_of(checkpoint, options.context)
-    for what in lost(model, checkpoint):
+    for what in missing_abilities(model, checkpoint):
         warnings.warn(
-            f"the model in {checkpoint.path} also takes {what}; its library does not: that part of its weights is left out",
+            f"the model in {checkpoint.path} also takes {what}; its library does not: that part of its "
+            "weights is left out",
             stacklevel=2,
         )
     options = replace(options, context=min(options.context, model.config.context))
     has_state = isinstance(model, CausalLM) and model.has_state
-    if has_state:  # guesses cannot be taken back
+    if has_state:  # Speculated tokens cannot be rolled back.
         options = replace(options, speculated=1)
     module = import_model(functions_of(model, options), None, {}, None)
     estimate(estimated(module, options.page_count, options.precision))
-    about = {
+    description = {
         **described(model.config),
         **decode_work(module, model.config, options.precision),
         "config": checkpoint.config,
@@ -132,14 +159,14 @@ def compile_library(
         opt=opt,
         threads=threads,
         progress=progress,
-        checks=False,  # the engine gives tokens and places that there are
-        about={"llm": about},
-        cache=False,  # which keeps whole artifacts
+        checks=False,  # The engine passes only valid tokens and positions.
+        extra_metadata={"llm": description},
+        cache=False,  # The cache would keep whole artifacts.
     )
 
 
 def described(config: Config) -> dict[str, Any]:
-    """What a library's metadata say of its model."""
+    """The description of the model in a library's metadata."""
     windows = [config.window(k) for k in range(config.layers)]
     return {
         "model_type": config.model_type,
@@ -151,7 +178,8 @@ def described(config: Config) -> dict[str, Any]:
 
 
 def save_library(library: Any, checkpoint: Checkpoint, path: str | Path) -> Path:
-    """Write a library, its weights beside it (``model.weights``), and the files of the tokenizer (folder ``model.tokenizer``).
+    """Write a library, its weights (``model.weights``) and its tokenizer (folder ``model.tokenizer``) side by
+    side.
 
     Raises:
         ArtifactError: a file cannot be written.
@@ -173,45 +201,57 @@ def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
-    """A checkpoint's tokenizer. Raises ArtifactError: it has none."""
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        ArtifactError: it has none.
+    """
     with TemporaryDirectory() as folder:
         _write_files(checkpoint, Path(folder))
         return Tokenizer.from_folder(folder)
 
 
 def missing_files(checkpoint: Checkpoint) -> list[str]:
-    """What a library of a checkpoint cannot be used for, since its files lack something; told in sentences."""
+    """Sentences that describe the uses of a library that missing files of its checkpoint prevent."""
     if "tokenizer.json" not in checkpoint.files:
         return [
-            f"{checkpoint.path} has no tokenizer.json: neither chat nor serve open its library without a tokenizer. With transformers, "
+            f"{checkpoint.path} has no tokenizer.json: neither chat nor serve open its library without a "
+            "tokenizer. With transformers, "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
         ]
     if not tokenizer_of(checkpoint).chat_templates:
         return [
-            f"{checkpoint.path} has no chat template: its library continues texts, but chats only with --chat-template FILE of chat and serve"
+            f"{checkpoint.path} has no chat template: its library continues texts, but chats only with "
+            "--chat-template FILE of chat and serve"
         ]
     return []
 
 
-def open_library(path: str | Path, *, threads: int | None = None) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
-    """What serves the library at `path`: its runner, its tokenizer, and the model's config.json.
+def open_library(
+    path: str | Path, *, threads: int | None = None
+) -> tuple[LibraryRunner, Tokenizer, dict[str, Any]]:
+    """The runner, the tokenizer and the config.json of the library at `path`.
 
     Raises:
-        ArtifactError: it is damaged or of another machine, or its weights or tokenizer are not beside it; CompileError: it is of no language model.
+        ArtifactError: it is damaged or built for another machine, or its weights or tokenizer are missing.
+        CompileError: it is not a language model.
     """
     runner = LibraryRunner(load(path, threads=threads))
-    return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.about["config"]
+    return runner, Tokenizer.from_folder(Path(path).with_suffix(TOKENIZER)), runner.description["config"]
 
 
 def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageModel:
-    """A checkpoint's model with its weights; linear layers, those of experts too, whose weights are codes in groups that products take stay such."""
+    """The model of a checkpoint, with its weights.
+
+    Linear layers, including those of experts, stay quantized if products can use their groups.
+    """
     model = build(checkpoint.config, context=context)
     quantized: dict[str, dict[int | None, LazyTensor]] = {}
     for name, tensor in checkpoint.items():
-        place = model.target(name)
-        keeps = place is not None and place.transposed == tensor.transposed and _stays(tensor)
-        if place is not None and keeps and place.name.endswith(".weight"):
-            quantized.setdefault(place.name.removesuffix(".weight"), {})[place.part] = tensor
+        destination = model.destination(name)
+        keeps = destination is not None and destination.transposed == tensor.transposed and _stays(tensor)
+        if destination is not None and keeps and destination.name.endswith(".weight"):
+            quantized.setdefault(destination.name.removesuffix(".weight"), {})[destination.part] = tensor
     kept: set[str] = set()
 
     def replacement(path: str, layer: Linear | Embedding) -> QuantizedLinear | QuantizedEmbedding | None:
@@ -219,18 +259,18 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
         if tensor is None:
             return None
         weights = tensor.read_quantized()
-        codes, scales, offsets = codes_of(weights)
+        qvalues, scales, offsets = qvalues_of(weights)
         order = None if weights.permutation is None else concrete(weights.permutation)
         if isinstance(layer, Linear):
             kept.add(tensor.name)
-            return QuantizedLinear(codes, scales, layer.bias, offsets=offsets, permutation=order)
+            return QuantizedLinear(qvalues, scales, layer.bias, offsets=offsets, permutation=order)
         if order is not None:
             return None
         kept.add(tensor.name)
-        return QuantizedEmbedding(codes, scales, offsets)
+        return QuantizedEmbedding(qvalues, scales, offsets)
 
     def grouped(path: str, layer: GroupedLinear) -> QuantizedGroupedLinear | None:
-        """Of matrices that all are stored in one way."""
+        """The quantized layer of matrices that are all stored in the same way."""
         tensors = quantized.get(path, {})
         if tensors.keys() != {*range(layer.count)} or len({t.scheme for t in tensors.values()}) > 1:
             return None
@@ -238,9 +278,9 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
         if any(w.permutation is not None for w in weights):
             return None
         kept.update(t.name for t in tensors.values())
-        codes, scales, offsets = zip(*map(codes_of, weights), strict=True)
+        qvalues, scales, offsets = zip(*map(qvalues_of, weights), strict=True)
         return QuantizedGroupedLinear(
-            _stacked(codes), _stacked(scales), None if offsets[0] is None else _stacked(offsets)
+            _stacked(qvalues), _stacked(scales), None if offsets[0] is None else _stacked(offsets)
         )
 
     replace_linears(model, replacement)
@@ -251,7 +291,7 @@ def model_of(checkpoint: Checkpoint, context: int | None = None) -> LanguageMode
 
 
 def _stays(tensor: LazyTensor) -> bool:
-    """Whether products take a tensor's codes as they are."""
+    """Whether products can use a tensor's quantized values directly."""
     scheme = tensor.scheme
     if (
         scheme is None
@@ -265,33 +305,44 @@ def _stays(tensor: LazyTensor) -> bool:
     return columns % size == 0 and fits_panels(max(4, scheme.bits), size)
 
 
-def codes_of(quantized: Quantized) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Codes (int8, or int4 of 4 bits and fewer, [out, in]), scales and, where zeros are not in the middle, offsets [out, groups], see `QuantizedMatrix`; what
-    is not stored so is made whenever it is needed."""
+def qvalues_of(quantized: Quantized) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Quantized values, scales and offsets of a matrix.
+
+    The values are int8, or int4 for 4 bits and fewer, [out, in]. Offsets [out, groups] exist if the zero
+    point is not in the middle of the range; see `QuantizedMatrix`. Anything stored in another form is
+    converted when it is needed.
+    """
     bits, packed, scales, zeros = quantized.scheme.bits, quantized.qweight, quantized.scales, quantized.zeros
     if bits == 8:
         return concrete(packed), concrete(scales), None
     middle = 1 << (bits - 1)
 
-    def write_codes(out: np.ndarray[Any, Any]) -> None:
+    def write_qvalues(out: np.ndarray[Any, Any]) -> None:
         out[...] = (unpack_bits(packed, bits, quantized.shape[1]).view(np.int8) - middle).astype(out.dtype)
 
-    def write_offsets(out: np.ndarray[Any, Any]) -> None:
-        out[...] = scales * (zeros.astype(np.float32) - middle)  # type: ignore[union-attr]
-
-    codes = _deferred(quantized.shape, ml_dtypes.int4, write_codes, ("unpacked", id(packed)))
+    qvalues = _deferred(quantized.shape, ml_dtypes.int4, write_qvalues, ("unpacked", id(packed)))
     if zeros is None:
-        return codes, concrete(scales), None
-    return codes, concrete(scales), _deferred(scales.shape, np.float32, write_offsets, ("offsets", id(zeros)))
+        return qvalues, concrete(scales), None
+
+    def write_offsets(out: np.ndarray[Any, Any]) -> None:
+        out[...] = scales * (zeros.astype(np.float32) - middle)
+
+    return (
+        qvalues,
+        concrete(scales),
+        _deferred(scales.shape, np.float32, write_offsets, ("offsets", id(zeros))),
+    )
 
 
-def _deferred(shape: tuple[int, ...], dtype: Any, write: Callable[[Any], None], recipe: Hashable) -> Tensor:
+def _deferred(
+    shape: tuple[int, ...], dtype: DTypeLike, write: Callable[[Any], None], recipe: Hashable
+) -> Tensor:
     made = Constant.made(shape, dtype, write, recipe=recipe)
     return Deferred(made) if made.is_made else concrete(made.array)
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape behind one another; the widest type of theirs."""
+    """Tensors of equal shape, stacked, in the widest of their types."""
     dtype = np.result_type(*{p.dtype for p in parts})
 
     def write(out: np.ndarray[Any, Any]) -> None:
@@ -302,27 +353,36 @@ def _stacked(parts: Sequence[Tensor]) -> Tensor:
 
 
 def page_bytes(config: Mapping[str, Any], dtype: str) -> int:
-    """Bytes of a page of the KV cache, of all layers; 0 where no layer attends."""
-    about = complete(config)
-    return about.layers * PAGE * token_bytes(about.kv_heads, about.head_dim, dtype) if about.kv_heads else 0
+    """Bytes of a page of the KV cache over all layers; 0 if no layer attends."""
+    settings = complete(config)
+    return (
+        settings.layers * PAGE * token_bytes(settings.kv_heads, settings.head_dim, dtype)
+        if settings.kv_heads
+        else 0
+    )
 
 
 def cache_bytes(config: Mapping[str, Any], dtype: str, tokens: int) -> int:
-    """Bytes of keys and values that a step reads of a sequence of so many tokens: of layers with a window, as far as that goes."""
-    about = complete(config)
-    windows = [about.window(k) for k in range(about.layers)]
+    """Bytes of keys and values that a step reads for a sequence of `tokens` tokens, limited by the layers'
+    windows.
+    """
+    settings = complete(config)
+    windows = [settings.window(k) for k in range(settings.layers)]
     held = sum(tokens if window is None else min(tokens, window) for window in windows)
-    return held * page_bytes(config, dtype) // (about.layers * PAGE)
+    return held * page_bytes(config, dtype) // (settings.layers * PAGE)
 
 
 def complete(config: Mapping[str, Any]) -> Config:
-    """What config.json says, with what its family leaves out."""
-    found = Config(config)
-    return found.with_defaults(family_of(found).defaults(found))
+    """The config.json with its family's defaults."""
+    parsed = Config(config)
+    return parsed.with_defaults(family_of(parsed).defaults(parsed))
 
 
 def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any]:
-    """What `compile` takes: each function with example arguments and the bounds of its sizes. Of a model with state, `options.speculated` is to be 1."""
+    """The functions to compile, each with example arguments and the bounds of its sizes.
+
+    `options.speculated` must be 1 for a model with state.
+    """
 
     def embed(tokens: Tensor) -> Tensor:
         whole = tokens[None]
@@ -348,10 +408,11 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         )
         with factors(PREFILL):
             hidden = model.hidden(tokens[None], cache)
-        return model.head(hidden[0, -1:])[0]  # for one row, as a step of decoding reads it
+        return model.head(hidden[0, -1:])[0]  # Only one row, as in a decoding step.
 
     def decode(tokens: Tensor, lengths: Tensor, table: Tensor, slots: Tensor | None = None) -> Tensor:
-        return model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]  # type: ignore[no-any-return]
+        result: Tensor = model(tokens[:, None], PagedCache(pages, 1, lengths, table, beside(slots)))[:, 0]
+        return result
 
     def copy_page(source: Tensor, target: Tensor) -> None:
         pages.copy(source, target)
@@ -361,7 +422,7 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         states.reset(slot[None])
 
     slot, slots = ((np.zeros((), i32),), (np.zeros(2, i32),)) if states is not None else ((), ())
-    own = {"slots": {0: batch}} if states is not None else {}
+    slot_dims = {"slots": {0: batch}} if states is not None else {}
     functions = {
         "prefill": (
             prefill,
@@ -371,11 +432,14 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
         "decode": (
             decode,
             (np.zeros(2, i32), np.zeros(2, i32), np.zeros((2, 2), i32), *slots),
-            {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **own},
+            {"tokens": {0: batch}, "lengths": {0: batch}, "table": {0: batch, 1: table}, **slot_dims},
         ),
         "sample": (
             sample,
-            (np.zeros((2, model.config.vocabulary), f32), *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.float64))),
+            (
+                np.zeros((2, model.config.vocabulary), f32),
+                *(np.zeros(2, t) for t in (f32, i32, f32, f32, np.float64)),
+            ),
             {name: {0: batch} for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")},
         ),
         **embedding,
@@ -386,45 +450,58 @@ def functions_of(model: LanguageModel, options: LibraryOptions) -> dict[str, Any
 
 
 class LibraryRunner:
-    """The `Runner` of a library that `compile_library` made."""
+    """The `Runner` of a library that `compile_library` has built."""
 
     uniform = False
-    """`prefill` multiplies other factors than `decode`, or by other kernels."""
+    """`prefill` and `decode` use other operand types or other kernels."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        self.about = about = library.metadata.get("llm")
-        if about is None:
-            raise CompileError("this library was not made of a language model: see `tilewright llm compile`")
-        self.vocabulary, self.pages, self.context = about["vocabulary"], about["pages"], about["context"]
-        self.chunk, self.max_batch, self.rows = about["chunk"], about["max_batch"], about["rows"]
-        self.has_state = about["has_state"]
-        self.weight_bytes, self.flops = about.get("weight_bytes", 0), about.get("flops", 0)
+        self.description = description = library.metadata.get("llm")
+        if description is None:
+            raise CompileError(
+                "this library was not compiled from a language model: see `tilewright llm compile`"
+            )
+        self.vocabulary, self.pages, self.context = (
+            description["vocabulary"],
+            description["pages"],
+            description["context"],
+        )
+        self.chunk, self.max_batch, self.rows = (
+            description["chunk"],
+            description["max_batch"],
+            description["rows"],
+        )
+        self.has_state = description["has_state"]
+        self.weight_bytes, self.flops = description.get("weight_bytes", 0), description.get("flops", 0)
         self._functions = library.functions
 
     def _call(self, name: str, *arguments: Any) -> Any:
         if name not in self._functions:
-            about = (
-                "keeps state that cannot be taken back"
+            reason = (
+                "keeps state that cannot be rolled back"
                 if self.has_state
                 else "is an encoder, which has embeddings only"
             )
             raise CompileError(
-                f"this library has no function {name!r}: {self.about['config'].get('model_type')} {about}"
+                f"this library has no function {name!r}: {self.description['config'].get('model_type')} "
+                f"{reason}"
             )
         return self._functions[name](*arguments)
 
     def cache_bytes(self, tokens: int) -> int:
-        """What a step of decoding reads of a sequence of so many tokens."""
-        return cache_bytes(self.about["config"], self.about["cache_dtype"], tokens)
+        """Bytes that a decoding step reads for a sequence of `tokens` tokens."""
+        return cache_bytes(self.description["config"], self.description["cache_dtype"], tokens)
 
     def prefill(self, tokens: Ints, start: int, pages: Ints, slot: int) -> Floats:
-        own = (np.asarray(slot, np.int32),) if self.has_state else ()
-        return self._call("prefill", tokens, np.asarray(start, np.int32), pages, *own)  # type: ignore[no-any-return]
+        slots_argument = (np.asarray(slot, np.int32),) if self.has_state else ()
+        result: Floats = self._call("prefill", tokens, np.asarray(start, np.int32), pages, *slots_argument)
+        return result
 
     def decode(self, tokens: Ints, lengths: Ints, pages: Ints, slots: Ints) -> Floats:
-        own = (slots,) if self.has_state else ()
-        return self._call("decode", tokens, lengths, pages, *own)  # type: ignore[no-any-return]
+        slots_argument = (slots,) if self.has_state else ()
+        result: Floats = self._call("decode", tokens, lengths, pages, *slots_argument)
+        return result
 
     def copy_page(self, source: int, target: int) -> None:
         self._call("copy_page", np.array([source], np.int32), np.array([target], np.int32))
@@ -436,17 +513,21 @@ class LibraryRunner:
     def sample(
         self, logits: Floats, temperature: Floats, top_k: Ints, top_p: Floats, min_p: Floats, uniform: Floats
     ) -> tuple[Ints, Floats]:
-        """The tokens of logits [batch, vocabulary] and their log-probabilities, see `sample.sample`."""
-        return self._call("sample", logits, temperature, top_k, top_p, min_p, uniform)  # type: ignore[no-any-return]
+        """The tokens drawn from logits [batch, vocabulary], and their log-probabilities; see
+        `token_sampling.sample`.
+        """
+        result: tuple[Ints, Floats] = self._call("sample", logits, temperature, top_k, top_p, min_p, uniform)
+        return result
 
     def embed(self, tokens: Ints) -> Floats:
-        return self._call("embed", tokens)  # type: ignore[no-any-return]
+        result: Floats = self._call("embed", tokens)
+        return result
 
 
 __all__ = [
     "LibraryOptions",
     "LibraryRunner",
-    "codes_of",
+    "qvalues_of",
     "compile_library",
     "functions_of",
     "missing_files",

@@ -1,4 +1,4 @@
-"""`load_weights`: a checkpoint's arrays become a model's parameters."""
+"""`load_weights`: makes the arrays of a checkpoint the parameters of a model."""
 
 from __future__ import annotations
 
@@ -9,62 +9,70 @@ import numpy as np
 
 from ..errors import CompileError
 from ..frontends.nn import Deferred, Parameter
+from ..frontends.trace.dtypes import DTypeLike
 from ..frontends.trace.tensor import array_of, concrete
 from ..ir.constant import Constant
-from .models.base import LanguageModel, Target
+from .models.base import Destination, LanguageModel
 from .weights.checkpoint import LazyTensor
 
 
 def load_weights(model: LanguageModel, weights: Mapping[str, Any]) -> None:
-    """Make the arrays of a checkpoint, by their names there, the model's parameters, converted to the data types those have.
+    """Assign a checkpoint's arrays, given by their names there, to a model's parameters, converted to the
+    parameters' types.
 
-    An array of the right type is taken over, not copied: nobody may write to it afterwards. Large tensors of a `Checkpoint` are read again whenever their
-    elements are needed, and not kept.
+    An array of the right type is used without a copy and must not be modified afterwards. Large tensors of a
+    `Checkpoint` are read again whenever their elements are needed, and are not kept.
 
     Raises:
-        CompileError: arrays are missing, unknown, given twice or of another shape; the message lists them.
+        CompileError: arrays are missing, unknown, duplicated or of another shape; the message lists them.
     """
-    own = dict(model.named_parameters())
-    places: dict[Target, str] = {}
+    parameters = dict(model.named_parameters())
+    sources: dict[Destination, str] = {}
     unknown, twice = [], []
     for name in weights:
-        target = model.target(name)
-        if target is None:
+        destination = model.destination(name)
+        if destination is None:
             continue
-        if target.name not in own or not (target.part is None or target.part < own[target.name].shape[0]):
+        if destination.name not in parameters or not (
+            destination.part is None or destination.part < parameters[destination.name].shape[0]
+        ):
             unknown.append(name)
-        elif target in places:
-            twice.append(f"{name} and {places[target]}")
-        places[target] = name
-    parts = {name: {t.part for t in places if t.name == name} for name in {t.name for t in places}}
-    missing = [n for n, p in own.items() if parts.get(n) not in ({None}, set(range(p.shape[0])))]
+        elif destination in sources:
+            twice.append(f"{name} and {sources[destination]}")
+        sources[destination] = name
+    parts = {name: {t.part for t in sources if t.name == name} for name in {t.name for t in sources}}
+    missing = [n for n, p in parameters.items() if parts.get(n) not in ({None}, set(range(p.shape[0])))]
     _refuse(model, missing=missing, unknown=unknown, twice=twice)
     modules, misshapen = dict(model.named_modules()), []
     joined: dict[str, np.ndarray[Any, Any]] = {}
-    for target, name in places.items():
-        parameter = own[target.name]
-        path, _, attribute = target.name.rpartition(".")
-        if isinstance(weights[name], LazyTensor) and target.part is None and parameter.size > Constant.COMPARED:
-            lazy = _lazy(weights[name], target.transposed, parameter.dtype)
+    for destination, name in sources.items():
+        parameter = parameters[destination.name]
+        path, _, attribute = destination.name.rpartition(".")
+        if (
+            isinstance(weights[name], LazyTensor)
+            and destination.part is None
+            and parameter.size > Constant.COMPARED
+        ):
+            lazy = _lazy(weights[name], destination.transposed, parameter.dtype)
             if lazy.shape == parameter.shape:
                 setattr(modules[path], attribute, Deferred(lazy))
                 continue
         array = array_of(weights[name])
-        array = array.T if target.transposed else array
-        shape = parameter.shape if target.part is None else parameter.shape[1:]
+        array = array.T if destination.transposed else array
+        shape = parameter.shape if destination.part is None else parameter.shape[1:]
         if array.shape != shape:
             misshapen.append(f"{name} {list(array.shape)}, here {list(shape)}")
             continue
         array = array_of(array, parameter.dtype)
-        if target.part is not None:
-            whole = joined.setdefault(target.name, np.empty(parameter.shape, parameter.dtype))
-            whole[target.part] = array
+        if destination.part is not None:
+            whole = joined.setdefault(destination.name, np.empty(parameter.shape, parameter.dtype))
+            whole[destination.part] = array
             array = whole
         setattr(modules[path], attribute, concrete(array, Parameter))
     _refuse(model, misshapen=misshapen)
 
 
-def _lazy(tensor: LazyTensor, transposed: bool, dtype: Any) -> Constant:
+def _lazy(tensor: LazyTensor, transposed: bool, dtype: DTypeLike) -> Constant:
     """A tensor of a checkpoint that is read whenever it is needed."""
 
     def write(out: np.ndarray[Any, Any]) -> None:
@@ -76,13 +84,13 @@ def _lazy(tensor: LazyTensor, transposed: bool, dtype: Any) -> Constant:
 
 
 def _refuse(model: LanguageModel, **wrong: list[str]) -> None:
-    found = [
+    problems = [
         f"{len(names)} {kind}: {', '.join(names[:8])}{', ...' * (len(names) > 8)}"
         for kind, names in wrong.items()
         if names
     ]
-    if found:
-        raise CompileError(f"the weights do not fit {type(model).__name__}: {'; '.join(found)}")
+    if problems:
+        raise CompileError(f"the weights do not fit {type(model).__name__}: {'; '.join(problems)}")
 
 
 __all__ = ["load_weights"]

@@ -1,4 +1,6 @@
-"""What a library needs of memory: weights, the KV cache and other states, and the arena of whichever function runs."""
+"""The memory that a library needs: weights, the KV cache and other states, and the arena of the running
+function.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ from .runner import PAGE
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes, at the upper bounds of all sizes."""
+    """Sizes in bytes, at the upper bounds of all dimensions."""
 
     weights: int
     cache: int
     """All states."""
     per_token: int
-    """Bytes of states in pages for each token."""
+    """Bytes of paged states per token."""
     arenas: Mapping[str, int] = field(default_factory=dict)
-    """Of each function; none before lowering. They share memory, so that the largest counts."""
+    """The arena of each function; empty before lowering. Arenas share memory, so only the largest counts."""
 
     @property
     def total(self) -> int:
@@ -56,7 +58,10 @@ def _mebibytes(n: int) -> str:
 
 
 def estimated(module: Module, pages: int, precision: str | None) -> MemoryEstimate:
-    """Of an imported module with a cache of so many pages, before it is compiled: each of its constants once, in its own type, or `precision` where that is narrower than float32."""
+    """The estimate for an imported module with a cache of `pages` pages, before compilation.
+
+    Each constant counts once, in its own type, or in `precision` if that is narrower than float32.
+    """
     constants = {op.value for op in module.walk() if isinstance(op, graph.Constant)}
     narrow = 32 if precision is None else DType.named(precision).bits
     bits = sum(c.size * (min(narrow, 32) if c.dtype.name == "f32" else c.dtype.bits) for c in constants)
@@ -66,39 +71,44 @@ def estimated(module: Module, pages: int, precision: str | None) -> MemoryEstima
 
 
 def planned(metadata: Mapping[str, Any]) -> MemoryEstimate:
-    """Of a compiled library, by its metadata."""
+    """The memory of a compiled library, from its metadata."""
     functions = metadata.get("functions") or {"main": metadata}
     arenas = {name: entry["memory"]["arena_bytes"] for name, entry in functions.items()}
     states = [(s["shape"], DType.named(s["dtype"]).itemsize) for s in metadata.get("states", ())]
-    return MemoryEstimate(metadata["memory"]["weights_bytes"], *_of_states(states, metadata["llm"]["pages"]), arenas)
+    return MemoryEstimate(
+        metadata["memory"]["weights_bytes"], *_of_states(states, metadata["llm"]["pages"]), arenas
+    )
 
 
 def _of_states(states: list[tuple[list[Any], int]], pages: int) -> tuple[int, int]:
-    """Bytes of states of given shapes and bytes an element, and bytes of a token in those that are pages."""
+    """Bytes of all states and bytes per token of the paged ones, given their shapes and element sizes."""
     whole = sum(math.prod(shape) * size for shape, size in states)
     paged = sum(math.prod(shape) * size for shape, size in states if shape[0] == pages and PAGE in shape[1:])
     return whole, paged // (pages * PAGE)
 
 
 def machine_memory() -> int:
-    """Bytes that this process may use at most: the machine's, or what its control group allows."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The memory that this process may use, in bytes: the machine's, or the limit of its control group."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
-        return found
-    return min(found, int(limit)) if limit.isdigit() else found
+        return installed
+    return min(installed, int(limit)) if limit.isdigit() else installed
 
 
 def must_fit(estimate: MemoryEstimate) -> None:
-    """
+    """Check that the machine has enough memory.
+
     Raises:
-        CompileError: the machine has less memory than that.
+        CompileError: the machine has less memory.
     """
     if estimate.total > (limit := machine_memory()):
         raise CompileError(
-            f"the library needs {estimate}; this machine has {_mebibytes(limit)}. Less would do with fewer sequences (--max-batch-size), shorter ones "
-            "(--context-window-size), a smaller cache (--kv-cache) or a narrower one (--kv-dtype); --no-memory-check compiles it all the same, for another machine"
+            f"the library needs {estimate}; this machine has {_mebibytes(limit)}. Less would do with fewer "
+            "sequences (--max-batch-size), shorter ones "
+            "(--context-window-size), a smaller cache (--kv-cache) or a narrower one (--kv-dtype); "
+            "--no-memory-check compiles it all the same, for another machine"
         )
 
 

@@ -1,4 +1,6 @@
-"""`PagedCache`: keys and values in pages, as compiled libraries keep them (Kwon et al., "PagedAttention", 2023), as floats or as codes of 8 or 4 bits."""
+"""`PagedCache`: keys and values in pages, as floats or quantized to 8 or 4 bits (Kwon et al.,
+"PagedAttention", 2023).
+"""
 
 from __future__ import annotations
 
@@ -6,38 +8,44 @@ from typing import Any
 
 from ..errors import CompileError
 from ..frontends.trace import State, Tensor
-from ..frontends.trace import numpy as _tnp
-from ..frontends.trace.dtypes import dtype_of
+from ..frontends.trace import numpy as tnp
+from ..frontends.trace.dtypes import DTypeLike, dtype_of
 from ..ir.symbolic import bounds, smin
 from .cache import attend_where
-from .cache_codes import CODES, packed, quantized, turn, unpacked
+from .quantized_cache import CACHE_BITS, hadamard_rotation, packed, quantized, unpacked
 from .runner import PAGE
 from .slot_states import Rows
 
-tnp: Any = _tnp
-
-
 LONG, BLOCK = 1024, 512
-"""Windows of so many tokens may be attended in blocks of so many keys."""
+"""Windows of at least LONG tokens may be attended in blocks of BLOCK keys."""
 
 
 class Pages:
-    """The states of a library, made when a layer first writes them: keys [pages, kv_heads, head_dim, `PAGE`] and values [pages, kv_heads, `PAGE`, head_dim] of a
-    float `dtype`, "int8" or "int4". What attention reads of a head lies together, and side by side what its vectors hold: scores of many keys, elements of one value.
+    """The paged states of a library, created when a layer first writes them.
 
-    Codes have a state of scales beside them, [pages, kv_heads, `PAGE`]; of 4 bits, two are in a byte: element j and, in the high bits, element ``j + head_dim / 2``.
+    Keys are [pages, kv_heads, head_dim, `PAGE`] and values [pages, kv_heads, `PAGE`, head_dim] of a float
+    `dtype`, "int8" or "int4". The data of a head is contiguous. The innermost axis is the one that attention
+    vectorizes: scores of many keys, elements of one value.
+
+    Quantized states have a state of scales [pages, kv_heads, `PAGE`]. A byte holds two values of 4 bits:
+    element j and, in the high bits, element ``j + head_dim / 2``.
     """
 
-    def __init__(self, count: int, dtype: Any = "float32") -> None:
-        """Raises CompileError: `dtype` is another one."""
-        if dtype not in CODES and not (dtype_of(dtype).is_float and dtype_of(dtype).bits >= 16):
+    def __init__(self, count: int, dtype: str = "float32") -> None:
+        """Prepare states of `count` pages for keys and values of type `dtype`.
+
+        Raises:
+            CompileError: `dtype` is not supported.
+        """
+        if dtype not in CACHE_BITS and not (dtype_of(dtype).is_float and dtype_of(dtype).bits >= 16):
             raise CompileError(
-                f"a cache of {dtype} is not supported: float32, bfloat16, float16, {', '.join(CODES)} are"
+                f"a cache of {dtype} is not supported: float32, bfloat16, float16, "
+                f"{', '.join(CACHE_BITS)} are"
             )
-        self.count, self.dtype, self.bits = count, dtype, CODES.get(dtype)
+        self.count, self.dtype, self.bits = count, dtype, CACHE_BITS.get(dtype)
         self._states: dict[str, State] = {}
 
-    def state(self, name: str, shape: tuple[int, ...], dtype: Any) -> State:
+    def state(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> State:
         if name not in self._states:
             self._states[name] = State(name, (self.count, *shape), dtype)
         return self._states[name]
@@ -46,23 +54,28 @@ class Pages:
         return self._states[name]
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy a page of every state: numbers of pages [1]."""
+        """Copy a page of every state; `source` and `target` are page numbers [1]."""
         for state in self._states.values():
             state[target] = state[source]
 
 
 def token_bytes(kv_heads: int, head_dim: int, dtype: str) -> int:
-    """What the cache takes for a token in a layer."""
-    bits = CODES.get(dtype)
+    """Bytes of the cache per token and layer."""
+    bits = CACHE_BITS.get(dtype)
     of_head = head_dim * dtype_of(dtype).numpy.itemsize if bits is None else head_dim * bits // 8 + 2
     return 2 * kv_heads * of_head
 
 
 class PagedCache:
-    """The cache of one call: `n` tokens of each of a batch of sequences, of which `lengths` [batch] came before; `table` [batch, p] are the
-    numbers of their pages, in order, and any number where a sequence has no more. `beside` is what they keep beside the pages."""
+    """The cache of one call with `n` tokens for each sequence of a batch.
 
-    def __init__(self, pages: Pages, n: Any, lengths: Tensor, table: Tensor, beside: Rows | None = None) -> None:
+    `lengths` [batch] tokens precede this call. `table` [batch, p] has the sequences' page numbers in order,
+    padded with any number. `beside` holds the states that are not paged.
+    """
+
+    def __init__(
+        self, pages: Pages, n: Any, lengths: Tensor, table: Tensor, beside: Rows | None = None
+    ) -> None:
         self._beside = beside
         self._pages, self._table = pages, tnp.maximum(tnp.astype(table, "int64"), 0)
         self._positions = tnp.astype(lengths, "int64")[:, None] + tnp.arange(n)[None]
@@ -71,7 +84,8 @@ class PagedCache:
 
     @property
     def positions(self) -> Tensor:
-        return self._positions  # type: ignore[no-any-return]
+        result: Tensor = self._positions
+        return result
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None,
@@ -79,7 +93,7 @@ class PagedCache:
     ) -> Tensor:  # fmt: skip
         names = f"layer{layer}.key", f"layer{layer}.value"
         if self._pages.bits is not None:
-            q, k = (x @ turn(q.shape[-1]) for x in (q, k))
+            q, k = (x @ hadamard_rotation(q.shape[-1]) for x in (q, k))
         for name, x in zip(names, (k, v), strict=True):
             self._append(name, x)
         limit = bounds(self._table.shape[1])[1]
@@ -103,16 +117,16 @@ class PagedCache:
         )
 
     def _append(self, name: str, x: Tensor) -> None:
-        """Write what `x` [batch, n, heads, d] brings to where its tokens belong."""
+        """Write `x` [batch, n, heads, d] to the places of its tokens."""
         if self._pages.bits is None:
             self._write(name, tnp.astype(x, self._pages.dtype))
             return
         if x.shape[-1] % 2 and self._pages.bits == 4:
             raise CompileError(
-                f"heads of {x.shape[-1]} elements are not pairs of 4-bit codes: choose another cache_dtype"
+                f"heads of {x.shape[-1]} elements are not pairs of 4-bit values: choose another cache_dtype"
             )
-        codes, scales = quantized(tnp.astype(x, "float32"), self._pages.bits)
-        self._write(name, packed(codes) if self._pages.bits == 4 else codes)
+        qvalues, scales = quantized(tnp.astype(x, "float32"), self._pages.bits)
+        self._write(name, packed(qvalues) if self._pages.bits == 4 else qvalues)
         self._write(f"{name}.scale", scales)
 
     def _write(self, name: str, x: Tensor) -> None:
@@ -125,24 +139,31 @@ class PagedCache:
             page, slot = self._page[..., None], self._slot[..., None]
             self._pages.state(name, (heads, PAGE, *width), x.dtype)[page, tnp.arange(heads), slot] = x
 
-    def _held(self, name: str, table: Tensor, dtype: Any) -> tuple[Tensor, Tensor | None]:
-        """What the pages in `table` [batch, p] hold, [batch, p * PAGE, heads, d]: floats, or codes and their scales [batch, p * PAGE, heads]."""
+    def _held(self, name: str, table: Tensor, dtype: DTypeLike) -> tuple[Tensor, Tensor | None]:
+        """The content of the pages in `table` [batch, p]: [batch, p * PAGE, heads, d].
+
+        Either floats, or quantized values and their scales [batch, p * PAGE, heads].
+        """
         batch, pages = table.shape
 
         def held(name: str) -> Tensor:
-            found = tnp.moveaxis(self._pages[name][table], 4 if name.endswith("key") else 3, 2)
-            return found.reshape(batch, pages * PAGE, *found.shape[3:])  # type: ignore[no-any-return]
+            pages_read = tnp.moveaxis(self._pages[name][table], 4 if name.endswith("key") else 3, 2)
+            result: Tensor = pages_read.reshape(batch, pages * PAGE, *pages_read.shape[3:])
+            return result
 
         if self._pages.bits is None:
             return tnp.astype(held(name), dtype), None
-        codes = held(name)
-        return unpacked(codes) if self._pages.bits == 4 else codes, held(f"{name}.scale")
+        qvalues = held(name)
+        return unpacked(qvalues) if self._pages.bits == 4 else qvalues, held(f"{name}.scale")
 
     def _seen(self, window: int, n: Any) -> tuple[Tensor, Tensor]:
-        """The pages [batch, p] that the windows of `n` tokens touch, as many as they can be, and the position [batch, 1, 1, 1] at which they begin. Where the
-        table has no more, its last one stands for pages that are not there yet."""
+        """The pages [batch, p] that the windows of `n` tokens touch at most, and the position [batch, 1, 1,
+        1] of their first token.
+
+        The last page of the table replaces pages that do not exist yet.
+        """
         width = self._table.shape[1]
-        # Blocks of keys begin at the same ones whatever the chunk, so that sums are of the same parts.
+        # Blocks of keys begin at the same keys for any chunk, so that partial sums have equal terms.
         step = 1 if window < LONG else BLOCK // PAGE
         first = tnp.maximum(self._positions[:, :1] - (window - 1), 0) // (step * PAGE) * step
         number = first + tnp.arange(smin(width, (window + n - 3) // PAGE + 1 + step))
@@ -158,7 +179,9 @@ class PagedCache:
     @property
     def _rows(self) -> Rows:
         if self._beside is None:
-            raise CompileError("the model keeps state beside its pages: its class must say `has_state = True`")
+            raise CompileError(
+                "the model keeps state beside its pages: its class must set `has_state = True`"
+            )
         return self._beside
 
 

@@ -1,4 +1,8 @@
-"""Perplexity of a language model on a text: the exponential of the mean negative log-likelihood of its tokens (Jelinek et al., 1977)."""
+"""Perplexity of a language model on a text: the exponential of the mean negative log-likelihood of its
+tokens.
+
+Source: Jelinek et al., 1977.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..compiler import compile
+from ..driver.compile import compile
 from ..errors import CompileError, RequestError
 from ..frontends.trace import Tensor
-from ..frontends.trace import numpy as _tnp
+from ..frontends.trace import numpy as tnp
 from ..ir.types import DType, i8
 from .library import PREFILL, LibraryOptions, model_of
 from .models.base import CausalLM
@@ -21,15 +25,18 @@ from .quantized_linear import factors
 from .runner import PAGE, Floats, Ints, Runner
 from .weights import Checkpoint
 
-tnp: Any = _tnp
-
 NUMERICS: dict[str, DType] = {"prefill": PREFILL, "decode": i8}
-"""What a library's functions multiply quantized weights in: prompts meet other roundings than generated tokens."""
+"""The operand type of products with quantized weights in each library function; prompts and generated tokens
+are rounded differently.
+"""
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """`tokens` that were predicted, and the sum of their negative log-likelihoods, in nats; by windows of `window` tokens, `stride` after each other."""
+    """The number of predicted `tokens` and the sum of their negative log-likelihoods in nats.
+
+    The text was scored in windows of `window` tokens that begin `stride` tokens apart.
+    """
 
     tokens: int
     nats: float
@@ -45,13 +52,17 @@ class Perplexity:
 
 
 class Scorer(Protocol):
-    """Tells how likely a text's tokens are."""
+    """Computes the likelihood of a text's tokens."""
 
     context: int
-    """Most tokens of a window."""
+    """Largest number of tokens of a window."""
 
     def __call__(self, window: Ints) -> Floats:
-        """The negative log-likelihoods [n - 1], in nats, of the tokens of `window` [n] after those before them; of the first there is none."""
+        """The negative log-likelihoods [n - 1], in nats, of the tokens of `window` [n] given the tokens
+        before them.
+
+        The first token has none.
+        """
         ...
 
 
@@ -63,25 +74,31 @@ def perplexity(
     stride: int | None = None,
     progress: Callable[..., None] | None = None,
 ) -> Perplexity:
-    """The perplexity of `tokens` [n] in windows that begin `stride` tokens after each other, each counting what none before it has counted.
+    """The perplexity of `tokens` [n].
+
+    Windows begin `stride` tokens apart; each scores the tokens that no earlier window has scored.
 
     Args:
         window: tokens of a window; None: the scorer's context.
-        stride: None: half a window, so that every token but those of the first window has at least half a window before it.
-        progress: called with ("perplexity", tokens done, tokens in all).
+        stride: None: half a window, so that every token after the first window has at least half a window
+            before it.
+        progress: is called with ("perplexity", tokens done, all tokens).
 
     Raises:
-        RequestError: there are less than two tokens, or the window is longer than the context, or the stride than the window.
+        RequestError: there are fewer than two tokens, or the window exceeds the context, or the stride the
+            window.
     """
     window = score.context if window is None else window
     stride = max(1, window // 2) if stride is None else stride
     if not 2 <= window <= score.context:
-        raise RequestError(f"a window of {window} tokens: from 2 to the model's context, {score.context}, are possible")
+        raise RequestError(
+            f"a window of {window} tokens: from 2 to the model's context, {score.context}, are possible"
+        )
     if not 1 <= stride < window:
-        raise RequestError(f"windows of {window} tokens cannot begin {stride} tokens after each other")
+        raise RequestError(f"a stride of {stride} tokens does not fit windows of {window} tokens")
     if len(tokens) < 2:
-        raise RequestError(f"a text of {len(tokens)} tokens has none to predict from another")
-    nats, counted = 0.0, 1  # tokens that were counted, and the first, which nothing predicts
+        raise RequestError(f"a text of {len(tokens)} tokens is too short: it must have at least 2")
+    nats, counted = 0.0, 1  # the number of scored tokens, including the first, which is not predicted
     for start in range(0, len(tokens), stride):
         part = tokens[start : start + window]
         if progress:
@@ -95,13 +112,20 @@ def perplexity(
 
 
 class CompiledScorer:
-    """Scores by functions compiled for it, in the numerics of ``prefill`` and of ``decode``: `scorer` for one of `NUMERICS`."""
+    """Scores with functions compiled for this purpose, in the numerics of ``prefill`` and of ``decode``.
+
+    `scorer` gives the scorer for one of `NUMERICS`.
+    """
 
     def __init__(
         self, checkpoint: Checkpoint, options: LibraryOptions, numerics: Collection[str] = NUMERICS, *,
         target: str = "cpu", progress: Any = None,
     ) -> None:  # fmt: skip
-        """`options.context` is the longest window, `options.chunk` how many of its tokens one call takes. Raises CompileError: the model predicts no tokens."""
+        """`options.context` is the longest window, `options.chunk` the number of its tokens per call.
+
+        Raises:
+            CompileError: the model does not predict tokens.
+        """
         model = model_of(checkpoint, options.context)
         if not isinstance(model, CausalLM):
             raise CompileError(
@@ -109,9 +133,12 @@ class CompiledScorer:
             )
         if model.has_state:
             raise CompileError(
-                f"{checkpoint.path}: {model.config.model_type} keeps state beside its pages: compile a library, whose perplexity can be measured"
+                f"{checkpoint.path}: {model.config.model_type} keeps state beside its pages: compile a "
+                "library, whose perplexity can be measured"
             )
-        self.options = replace(options, context=min(options.context, model.config.context), max_batch=1, pages=None)
+        self.options = replace(
+            options, context=min(options.context, model.config.context), max_batch=1, pages=None
+        )
         pages = Pages(self.options.page_count, self.options.cache_dtype)
         self.library = compile(
             {name: self._function(model, pages, NUMERICS[name]) for name in numerics},
@@ -123,10 +150,13 @@ class CompiledScorer:
 
         def score(tokens: Tensor, following: Tensor, start: Tensor, table: Tensor) -> Tensor:
             with factors(dtype):
-                hidden = model.hidden(tokens[None], PagedCache(pages, tokens.shape[0], start[None], table[None]))[0]
+                hidden = model.hidden(
+                    tokens[None], PagedCache(pages, tokens.shape[0], start[None], table[None])
+                )[0]
             logits = tnp.astype(model.head(hidden), "float32")
-            found = tnp.take_along_axis(logits, tnp.astype(following, "int64")[:, None], 1)[:, 0]
-            return tnp.logsumexp(logits, 1) - found  # type: ignore[no-any-return]
+            chosen = tnp.take_along_axis(logits, tnp.astype(following, "int64")[:, None], 1)[:, 0]
+            result: Tensor = tnp.logsumexp(logits, 1) - chosen
+            return result
 
         ints = np.zeros(2, np.int32)
         bounds = {0: f"tokens<={options.chunk}"}
@@ -162,7 +192,10 @@ class _Compiled:
 
 
 class LibraryScorer:
-    """Scores by the functions of a model library, ``prefill`` or ``decode`` as `numerics` says, one token a call: they give the logits of a sequence's last token only."""
+    """Scores with the functions of a model library, ``prefill`` or ``decode`` as `numerics` selects.
+
+    It needs one call per token, since the functions return the logits of a sequence's last token only.
+    """
 
     def __init__(self, runner: Runner, numerics: str) -> None:
         self.runner, self.numerics = runner, numerics
@@ -172,7 +205,10 @@ class LibraryScorer:
         window = np.asarray(window, np.int32)
         self.runner.reset(0)
         return np.concatenate(
-            [_losses(self._logits(window[i : i + 1], i), window[i + 1 : i + 2]) for i in range(len(window) - 1)]
+            [
+                _losses(self._logits(window[i : i + 1], i), window[i + 1 : i + 2])
+                for i in range(len(window) - 1)
+            ]
         )
 
     def _logits(self, token: Ints, place: int) -> Floats:
@@ -187,10 +223,11 @@ def _chunks(count: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _losses(logits: Floats, following: Ints) -> Floats:
-    """Negative log-likelihoods [n] of tokens [n] by logits [n, vocabulary]."""
+    """Negative log-likelihoods [n] of tokens [n], given logits [n, vocabulary]."""
     most = logits.max(1)
     sums = np.log(np.exp(logits - most[:, None]).sum(1))
-    return most + sums - logits[np.arange(len(following)), following]  # type: ignore[no-any-return]
+    result: Floats = most + sums - logits[np.arange(len(following)), following]
+    return result
 
 
 __all__ = ["NUMERICS", "CompiledScorer", "LibraryScorer", "Perplexity", "Scorer", "perplexity"]

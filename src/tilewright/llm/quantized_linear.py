@@ -1,4 +1,4 @@
-"""Layers whose weights are codes of few bits with a scale for each group."""
+"""Layers with quantized weights and one scale per group of columns."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ..dialects import graph as g
 from ..frontends.nn import Linear, Module
 from ..frontends.nn.functional import embedding, grouped_matmul
 from ..frontends.trace import Tensor
-from ..frontends.trace import numpy as _tnp
-from ..frontends.trace.tensor import apply
+from ..frontends.trace import numpy as tnp
+from ..frontends.trace.operands import apply
 from ..ir.types import DType, i8
-
-tnp: Any = _tnp
 
 _factors: ContextVar[DType] = ContextVar("factors", default=i8)
 
 
 @contextmanager
 def factors(dtype: DType) -> Iterator[None]:
-    """Layers called inside multiply numbers of `dtype`, see `graph.quantized_matmul`: i8 reads the least memory, bf16 has more digits."""
+    """Make layers called in the ``with`` block multiply operands of `dtype`; see `graph.quantized_matmul`.
+
+    i8 reads the least memory, bf16 is more precise.
+    """
     token = _factors.set(dtype)
     try:
         yield
@@ -31,24 +32,35 @@ def factors(dtype: DType) -> Iterator[None]:
 
 
 class QuantizedMatrix(Module):
-    """A matrix ``codes * scales - offsets``: `codes` int4 or int8 [out, in]; `scales` and `offsets` (None: zero) [out, groups], one for each group of columns."""
+    """A matrix ``qvalues * scales - offsets``.
+
+    `codes` are the qvalues, named after the operand of `graph.quantized_matmul`: int4 or int8 [out, in];
+    `scales` and `offsets` (None: zero) are [out, groups], one per group of columns.
+    """
 
     def __init__(self, codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> None:
         super().__init__()
         self.codes, self.scales, self.offsets = codes, scales, offsets
 
-    def product(self, x: Any, index: Any = None) -> Tensor:
-        """``x @ matrix.T``, with the matrix that `index` names for each row where it is given; what offsets add needs the sums of groups of x alone."""
+    def product(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """``x @ matrix.T``; with `index`, each row is multiplied by the matrix that it selects.
+
+        Offsets contribute through the sums of groups of x only.
+        """
         y: Tensor = apply(g.QuantizedMatMul, x, self.codes, self.scales, index, factors=_factors.get())
         if self.offsets is None:
             return y
         sums = x.reshape(*x.shape[:-1], self.scales.shape[-1], -1).sum(-1)
         more = sums @ self.offsets.T if index is None else grouped_matmul(sums, self.offsets.mT, index)
-        return y - more  # type: ignore[no-any-return]
+        result: Tensor = y - more
+        return result
 
 
 class QuantizedLinear(QuantizedMatrix):
-    """``x @ matrix.T + bias``, `bias` [out] or None. `permutation` (int [in]): column i of the codes is for ``x[..., permutation[i]]``."""
+    """``x @ matrix.T + bias``, with `bias` [out] or None.
+
+    `permutation` (int [in]): column i of the quantized values belongs to ``x[..., permutation[i]]``.
+    """
 
     def __init__(
         self, codes: Tensor, scales: Tensor, bias: Tensor | None = None, *, offsets: Tensor | None = None,
@@ -57,35 +69,38 @@ class QuantizedLinear(QuantizedMatrix):
         super().__init__(codes, scales, offsets)
         self.bias, self.permutation = bias, permutation
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         y = self.product(x if self.permutation is None else x[..., self.permutation])
         return y if self.bias is None else y + self.bias
 
 
 class QuantizedGroupedLinear(QuantizedMatrix):
-    """What `layers.GroupedLinear` is, of matrices that are codes: all parts have a dimension of them in front."""
+    """`layers.GroupedLinear` with quantized matrices: all parts have a leading dimension of matrices."""
 
-    def forward(self, x: Any, index: Any) -> Tensor:
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
         return self.product(x, index)
 
 
 class QuantizedEmbedding(QuantizedMatrix):
-    """Rows of a matrix, float32."""
+    """An embedding table with quantized rows; results are float32."""
 
-    def forward(self, ids: Any) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         codes, scales = (tnp.astype(embedding(ids, part), "float32") for part in (self.codes, self.scales))
         grouped = codes.reshape(*scales.shape, codes.shape[-1] // scales.shape[-1]) * scales[..., None]
         if self.offsets is not None:
             grouped = grouped - embedding(ids, self.offsets)[..., None]
-        return grouped.reshape(*codes.shape)  # type: ignore[no-any-return]
+        result: Tensor = grouped.reshape(*codes.shape)
+        return result
 
-    def attend(self, x: Any) -> Tensor:
+    def attend(self, x: Tensor) -> Tensor:
         """See `Embedding.attend`."""
         return self.product(x)
 
 
 def replace_linears(model: Module, quantized: Any, kind: type[Module] = Linear) -> None:
-    """Put what ``quantized(path, layer)`` returns, unless None, in the place of each linear layer of a model, or of another `kind`."""
+    """Replace each layer of type `kind` in a model by the result of ``quantized(path, layer)``, unless that
+    is None.
+    """
     for path, module in list(model.named_modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, kind):

@@ -1,19 +1,18 @@
-"""`SlotStates`: what compiled libraries keep of running sequences beside pages, an array of fixed size for each name and slot (see `Runner`)."""
+"""`SlotStates`: the unpaged states of running sequences, an array of fixed size for each name and slot (see
+`Runner`).
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..frontends.trace import State, Tensor
-from ..frontends.trace import numpy as _tnp
-
-tnp: Any = _tnp
+from ..frontends.trace import numpy as tnp
 
 
 class SlotStates:
-    """The states of a library: float32 [slots + 1, ...] by name, made when a layer first asks for them.
+    """The states of a library: float32 [slots + 1, ...] by name, created when a layer first asks for them.
 
-    The last row is of slot -1: of rows of a batch that stand for no sequence, so that they change nothing of others.
+    The last row belongs to slot -1, the rows of a batch without a sequence, so that they change no other
+    state.
     """
 
     def __init__(self, slots: int) -> None:
@@ -25,7 +24,7 @@ class SlotStates:
         return Rows(self, tnp.where(slots < 0, self.slots, slots))
 
     def reset(self, slots: Tensor) -> None:
-        """Make the rows of `slots` [batch] zeros in every state."""
+        """Set the rows of `slots` [batch] to zero in every state."""
         rows = self.of(slots)
         for name, state in self._states.items():
             rows.write(name, tnp.zeros((slots.shape[0], *state.shape[1:])))
@@ -37,7 +36,7 @@ class SlotStates:
 
 
 class Rows:
-    """The states' rows of one batch of sequences: read by name and shape [batch, *shape], replaced by name."""
+    """The states of one batch of sequences: read by name and shape [batch, *shape], replaced by name."""
 
     def __init__(self, states: SlotStates, rows: Tensor) -> None:
         self._states, self._rows = states, rows

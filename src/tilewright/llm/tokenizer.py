@@ -15,12 +15,12 @@ from typing import Any
 from ..errors import ArtifactError, RequestError
 from . import chat_template
 
-_LARGE = 1 << 18  # characters of a text, of which much memory is left when it is encoded
+_LARGE = 1 << 18  # Characters of a text from which on the memory of its encoding is returned to the system.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer:
-    """A `tokenizers.Tokenizer` with what the model's folder says about it."""
+    """A `tokenizers.Tokenizer` with the settings of the model's folder."""
 
     def __init__(
         self,
@@ -30,12 +30,13 @@ class Tokenizer:
         chat_templates: Mapping[str, str] | None = None,
         special: Mapping[str, Any] | None = None,
     ) -> None:
-        """
+        """Wrap a tokenizer; its truncation and padding are switched off.
+
         Args:
             tokenizer: a `tokenizers.Tokenizer`.
             eos: tokens that end a text.
             chat_templates: Jinja templates by name; "default" is the usual one.
-            special: what templates call special tokens: ``{"bos_token": "<s>", ...}``.
+            special: the special tokens by their names in templates: ``{"bos_token": "<s>", ...}``.
         """
         self.backend = tokenizer
         self.backend.no_truncation()
@@ -45,15 +46,18 @@ class Tokenizer:
             id for id, token in self.backend.get_added_tokens_decoder().items() if token.special
         )
         named = self.special.get("eos_token")
-        found = [*eos, *([self.backend.token_to_id(named)] if named is not None else [])]
-        self.eos = tuple(dict.fromkeys(int(token) for token in found if token is not None))
+        tokens = [*eos, *([self.backend.token_to_id(named)] if named is not None else [])]
+        self.eos = tuple(dict.fromkeys(int(token) for token in tokens if token is not None))
         self.chat_templates = dict(chat_templates or {})
         self.vocabulary: int = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
-        """One more than the greatest token. A model's logits may be more, for the sake of alignment."""
+        """One more than the greatest token. A model may have more logits, for alignment."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
-        """Of ``tokenizer.json`` in `folder`, and what ``tokenizer_config.json``, ``generation_config.json``, ``config.json`` and ``chat_template.jinja`` add.
+        """The tokenizer of ``tokenizer.json`` in `folder`.
+
+        ``tokenizer_config.json``, ``generation_config.json``, ``config.json`` and ``chat_template.jinja`` add
+        settings.
 
         Raises:
             ArtifactError: there is no tokenizer.json, or one of the files cannot be read.
@@ -64,21 +68,24 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if not path.exists():
             raise ArtifactError(
-                f"{folder} has no tokenizer.json; with transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
+                f"{folder} has no tokenizer.json; with transformers, "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
             )
         try:
             backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises nothing more specific
-            raise ArtifactError(f"{path} is no tokenizer that can be read: {error}") from error
+        except Exception as error:  # The library raises nothing more specific.
+            raise ArtifactError(f"{path} is not a readable tokenizer: {error}") from error
         about = _json(folder / "tokenizer_config.json")
         eos: list[int] = []
         for name in ("generation_config.json", "config.json"):
             value = _json(folder / name).get("eos_token_id")
             eos += value if isinstance(value, list) else [] if value is None else [value]
-        given = about.get("chat_template")
-        templates = {t["name"]: t["template"] for t in given} if isinstance(given, list) else {}
-        if isinstance(given, str):
-            templates["default"] = given
+        stored_template = about.get("chat_template")
+        templates = (
+            {t["name"]: t["template"] for t in stored_template} if isinstance(stored_template, list) else {}
+        )
+        if isinstance(stored_template, str):
+            templates["default"] = stored_template
         if (file := folder / "chat_template.jinja").exists():
             templates["default"] = file.read_text(encoding="utf-8")
         special = {name: about[name] for name in about if name.endswith("_token") and about[name]}
@@ -86,8 +93,11 @@ class Tokenizer:
         return cls(backend, eos=eos, chat_templates=templates, special=special)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The tokens of a text; with `special` also those that the tokenizer puts around texts (begin of text, ...)."""
-        # The batch of one, for other threads run meanwhile; without offsets, which take three times the memory.
+        """The tokens of a text; with `special` also the tokens that the tokenizer adds (begin of text,
+        ...).
+        """
+        # A batch of one lets other threads run meanwhile; offsets, which take three times the memory, are not
+        # computed.
         (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=special)
         tokens: list[int] = encoding.ids
         if len(text) > _LARGE:
@@ -96,17 +106,23 @@ class Tokenizer:
         return tokens
 
     def least_tokens(self, text: str) -> int:
-        """How many tokens a text has at least, told by its size alone; 0 where one token may stand for any number of bytes."""
+        """A lower bound of the number of a text's tokens, from its size alone; 0 if a token may stand for any
+        number of bytes.
+        """
         most, blanks = self._bytes_of_a_token
         return 0 if most is None else -(-len((text if blanks else "".join(text.split())).encode()) // most)
 
     def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
-        """The text of tokens; of special ones only if `special`. Bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; special tokens are included only with `special`. Invalid UTF-8 becomes
+        U+FFFD.
+        """
         decoder = Detokenizer(self, special=special)
         return decoder.add(tokens) + decoder.finish()
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token stands for in UTF-8, perhaps part of a character only; nothing for a number that is no token."""
+        """The UTF-8 bytes of a token, which may be a part of a character; empty for a number that is not a
+        token.
+        """
         return self._bytes[token] if 0 <= token < len(self._bytes) else b""
 
     def render(
@@ -119,24 +135,29 @@ class Tokenizer:
         template: str | None = None,
         **variables: Any,
     ) -> str:
-        """A chat as the text that the model was trained on; encode it with ``special=False``, since templates write special tokens themselves.
+        """A chat as the text format that the model was trained on.
+
+        Encode the result with ``special=False``, since templates write special tokens themselves.
 
         Args:
-            messages: ``{"role": ..., "content": ...}`` and what else the template reads.
+            messages: ``{"role": ..., "content": ...}`` and other keys that the template reads.
             tools: JSON schemas of functions that the model may call.
-            documents: texts that the answer shall rest on.
+            documents: texts that the answer should use.
             add_generation_prompt: whether to begin the model's answer.
-            template: Jinja source, or the name of one of `chat_templates`. Without, "tool_use" if there is one and `tools` are given, else "default".
-            variables: whatever else the template reads, e.g. ``enable_thinking=False``.
+            template: Jinja source, or the name of one of `chat_templates`; by default "tool_use" if it exists
+                and `tools` are given, else "default".
+            variables: other variables that the template reads, e.g. ``enable_thinking=False``.
 
         Raises:
-            RequestError: there is no such template, it is no Jinja, it refuses the messages, or takes too much time or memory.
+            RequestError: the template does not exist, is not valid Jinja, rejects the messages, or exceeds a
+                limit.
         """
         if template is None:
             template = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
             if template not in self.chat_templates:
                 raise RequestError(
-                    "the model has no chat template: name one by --chat-template FILE, or send a prompt in place of messages"
+                    "the model has no chat template: name one by --chat-template FILE, or send a prompt in "
+                    "place of messages"
                 )
         values = {**self.special, **variables, "messages": messages, "tools": tools, "documents": documents}
         values["add_generation_prompt"] = add_generation_prompt
@@ -144,7 +165,9 @@ class Tokenizer:
 
     @cached_property
     def _bytes_of_a_token(self) -> tuple[int | None, bool]:
-        """Most bytes of a text that a token stands for, if that has a bound, and whether blanks count as others do."""
+        """The largest number of bytes that a token stands for, None without a bound, and whether blanks count
+        like other characters.
+        """
         try:
             longest = max(map(len, self._bytes), default=0)
         except ArtifactError:
@@ -155,17 +178,19 @@ class Tokenizer:
 
     @cached_property
     def _bytes(self) -> list[bytes]:
-        names: dict[int, str] = {id: name for name, id in self.backend.get_vocab(with_added_tokens=True).items()}
+        names: dict[int, str] = {
+            id: name for name, id in self.backend.get_vocab(with_added_tokens=True).items()
+        }
         added = self.backend.get_added_tokens_decoder()
         as_bytes = _reader(json.loads(self.backend.to_str()).get("decoder"))
-        found = [b""] * self.vocabulary
+        table = [b""] * self.vocabulary
         for token, name in names.items():
-            found[token] = name.encode() if token in added else as_bytes(name)
-        return found
+            table[token] = name.encode() if token in added else as_bytes(name)
+        return table
 
 
 class Detokenizer:
-    """Text of tokens that come one after the other: never a part of a character, which waits for its rest."""
+    """Decodes tokens that arrive one after the other; it never returns an incomplete character."""
 
     __slots__ = ("_decoder", "_special", "_tokenizer")
 
@@ -180,7 +205,7 @@ class Detokenizer:
         return self._decoder.decode(b"".join([bytes_of(token) for token in tokens if token not in special]))
 
     def finish(self) -> str:
-        """What remains: U+FFFD for a character that was begun only."""
+        """The remaining text: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", True)
 
 
@@ -188,10 +213,12 @@ _KNOWN = {"BPEDecoder", "ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Repla
 
 
 def _reader(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
-    """How the vocabulary writes bytes, by what the tokenizer's decoder undoes; what it does at a text's border (strip a space) is left out.
+    """The function that maps a vocabulary entry to bytes, derived from the tokenizer's decoder.
+
+    Changes at the borders of a text (stripping a space) are left out.
 
     Raises:
-        ArtifactError: the decoder does what cannot be told of one token alone.
+        ArtifactError: the decoder's result for a token depends on other tokens.
     """
     if decoder is None:  # words, which the library joins by spaces
         return lambda name: b" " + name.encode()
@@ -205,7 +232,7 @@ def _reader(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
         letters = _byte_letters()
         return lambda name: (
             bytes(letters[c] for c in name) if all(c in letters for c in name) else name.encode()
-        )  # what byte-level BPE cannot have made stands for itself
+        )  # Characters that byte-level BPE cannot have produced stay unchanged.
     replaced = [(step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"]
     replaced += [(step.get("replacement", "▁"), " ") for step in steps if step["type"] == "Metaspace"]
     fallback = "ByteFallback" in kinds
@@ -228,7 +255,9 @@ def _reader(decoder: dict[str, Any] | None) -> Callable[[str], bytes]:
 
 
 def _shrinking(tokenizer: dict[str, Any]) -> int | None:
-    """By which factor a text is at most longer, in bytes, than what its tokens stand for together, by a tokenizer.json; None: what is left out has no bound."""
+    """The largest ratio of a text's bytes to the bytes of its tokens, from a tokenizer.json; None without a
+    bound.
+    """
 
     def steps(kind: str) -> list[dict[str, Any]]:
         step = tokenizer[kind]
@@ -236,16 +265,19 @@ def _shrinking(tokenizer: dict[str, Any]) -> int | None:
 
     normalizers, before, model = steps("normalizer"), steps("pre_tokenizer"), tokenizer["model"]
     for step in normalizers:
-        found = step.get("pattern", {}).get("String")
+        pattern = step.get("pattern", {}).get("String")
         keeps = step["type"] in ("NFC", "Prepend", "ByteLevel")
         if not keeps and not (
-            step["type"] == "Replace" and found and len(step["content"].encode()) >= len(found.encode())
+            step["type"] == "Replace" and pattern and len(step["content"].encode()) >= len(pattern.encode())
         ):
             return None
     for step in before:
-        if step["type"] not in ("ByteLevel", "Metaspace", "Digits", "Split") or step.get("behavior") == "Removed":
+        if (
+            step["type"] not in ("ByteLevel", "Metaspace", "Digits", "Split")
+            or step.get("behavior") == "Removed"
+        ):
             return None
-    # Without tokens for all bytes, letters that the vocabulary lacks become one unknown token together, or nothing.
+    # Without tokens for all bytes, a run of unknown characters becomes one unknown token, or nothing.
     if any(step["type"] == "ByteLevel" for step in normalizers + before):
         needed = set(_byte_letters())
     elif model.get("byte_fallback"):
@@ -254,19 +286,21 @@ def _shrinking(tokenizer: dict[str, Any]) -> int | None:
         return None
     if model["type"] != "BPE" or not needed <= model["vocab"].keys():
         return None
-    # Canonical composition makes one letter of nine bytes, no more, one of three.
+    # Canonical composition shortens at most nine bytes to three.
     return 3 if any(step["type"] == "NFC" for step in normalizers) else 1
 
 
 def give_back() -> None:
-    """Return to the system what the C library keeps of freed memory, where it has a function for that."""
+    """Return freed memory of the C library to the system, if it has a function for that."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letters by which byte-level BPE (GPT-2) writes bytes: printable ones as they are, the others from U+0100 on."""
+    """The characters that represent bytes in byte-level BPE (GPT-2): printable ones unchanged, the others
+    from U+0100 on.
+    """
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -280,7 +314,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ArtifactError(f"{path} is no JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+        raise ArtifactError(f"{path} is not JSON: {error}") from error
+    return content if isinstance(content, dict) else {}

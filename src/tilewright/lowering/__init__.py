@@ -1,1 +1,1 @@
-"""From one level to the next: graph to tensor, tensor to loop, and the host program with its memory plan."""
+"""Lowering from the tensor level: kernels of the loop level, the host program and its memory plan."""

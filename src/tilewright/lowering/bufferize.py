@@ -1,8 +1,9 @@
-"""From tensors to memory: a function of tensor groups becomes a host program that launches kernels on buffers.
+"""Bufferizes: turns a function of tensor groups into a host program that launches kernels on buffers.
 
-Comes in: functions over tensors, of constants, groups, reshapes, joins and scans of such only, and for each group the kernels that
-compute it. Goes out: the same functions, whose arguments are the model's inputs followed by its outputs as buffers. Whatever
-computes a result writes it where the caller wants it (destination passing); a scan's body writes its slices into the stacked results.
+The input are functions over tensors that consist of constants, groups, views, concatenations and loops, and
+for each group the kernels that compute it. The arguments of a host function are the model's inputs followed
+by its outputs, as buffers. Each result is computed in the buffer where the caller wants it (destination
+passing); the body of a scan writes its slices into the stacked results.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..dialects import func, graph, host, loop, tensor
+from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Block, IRError, Module, Operation, Region, Value
 from ..ir.run_time_symbols import defined_inside, mentions
 from ..ir.types import BufferType, TensorType
-from .in_place import OVERWRITES, computed, updates_in_place
+from ..passes.tensor.write_in_place import computed, updates_in_place
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One kernel of a group that takes several.
+    """One kernel of a group that has several.
 
-    `arguments` tells the kernel's buffers in its own order: the group's inputs count from 0, its results follow, and numbers
-    after those are buffers that only the group's kernels share, typed as the kernels declare them.
+    `arguments` are the kernel's buffers in its own order: the group's inputs count from 0, its results
+    follow, and higher numbers are buffers that only the group's kernels share, of the types that the kernels
+    declare.
     """
 
     kernel: str
@@ -31,14 +34,17 @@ class KernelCall:
 
 
 KernelsOf = Callable[[tensor.Group], Sequence[str | KernelCall]]
-"""The kernels that compute a group, in order; a name alone takes the group's inputs, then its results."""
+"""The kernels that compute a group, in order; a name alone means a kernel of the group's inputs, then its
+results.
+"""
 
 
 def bufferize(module: Module, kernels_of: KernelsOf) -> None:
     """Replace the tensor functions by their host programs.
 
     Raises:
-        IRError: a function holds an operation that is neither constant, group, view nor scan, or a kernel is missing.
+        IRError: a function contains an operation that is neither constant, group, view nor loop, or a kernel
+            is missing.
     """
     for function in module.functions(func.Func):
         _bufferize(module, function, kernels_of)
@@ -69,31 +75,35 @@ def _bufferize(module: Module, old: func.Func, kernels_of: KernelsOf) -> None:
         memory = [buffers[argument]] if argument in updates_in_place(old) else []
         if not memory or _place_results(builder, old.body, [value], memory, buffers):
             moved.append((value, buffers[argument]))
-    # Where an output goes whose size is computed in the run is known at its end only.
+    # The place of an output whose size is computed in the run is known at its end only.
     late = [k for k, v in enumerate(results) if mentions(v.type.shape, symbols)]
     early = [k for k in range(len(results)) if k not in late]
-    copied = _place_results(builder, old.body, [results[k] for k in early], [targets[k] for k in early], buffers)
+    copied = _place_results(
+        builder, old.body, [results[k] for k in early], [targets[k] for k in early], buffers
+    )
     _Bufferizer(module, kernels_of, buffers).block(builder, old.body)
     for index in (*(early[k] for k in copied), *late):
-        builder(host.Copy(buffers[results[index]], targets[index]))
+        builder.insert(host.Copy(buffers[results[index]], targets[index]))
     _move(builder, [(buffers[value], memory) for value, memory in moved])
-    builder(func.Return(()))
+    builder.insert(func.Return(()))
     module.body.insert_before(old, new)
     old.drop_all()
     old.detach()
 
 
 def _move(builder: Builder, pairs: Sequence[tuple[Value, Value]]) -> None:
-    """Copy from the first to the second of each pair, all at once: what is overwritten before it is read is put aside."""
+    """Copy the first to the second of each pair as if at once: a buffer that is overwritten before it is read
+    is saved.
+    """
     pairs = [(source, target) for source, target in pairs if source is not target]
     targets = {target for _, target in pairs}
     aside: dict[Value, Value] = {}
     for source, target in pairs:
         if (memory := _memory(source)) in targets and memory is not target and source not in aside:
             aside[source] = builder(host.Alloc(buffer=source.type))
-            builder(host.Copy(source, aside[source]))
+            builder.insert(host.Copy(source, aside[source]))
     for source, target in pairs:
-        builder(host.Copy(aside.get(source, source), target))
+        builder.insert(host.Copy(aside.get(source, source), target))
 
 
 def _memory(value: Value) -> Value:
@@ -109,7 +119,7 @@ def _buffer(type_: TensorType) -> BufferType:
 
 
 def _view(builder: Builder, buffer: Value, type_: TensorType, checked: bool = False) -> Value:
-    """`buffer` with the shape and element type of `type_`; views of views reach back to the memory itself."""
+    """`buffer` with the shape and element type of `type_`; a view of a view is a view of the buffer."""
     while buffer.type.shape != type_.shape or buffer.type.dtype is not type_.dtype:
         op = buffer.defining_op
         if not isinstance(op, host.View) or not op.is_whole or op.checked or checked:
@@ -123,9 +133,15 @@ def _view(builder: Builder, buffer: Value, type_: TensorType, checked: bool = Fa
 
 
 def _place_results(
-    builder: Builder, block: Block, results: list[Value], targets: Sequence[Value], buffers: dict[Value, Value]
+    builder: Builder,
+    block: Block,
+    results: list[Value],
+    targets: Sequence[Value],
+    buffers: dict[Value, Value],
 ) -> list[int]:
-    """Give values that `block` computes, and ends with, the memory they are wanted in; returns the numbers of those left to copy."""
+    """Let `block` compute its results in the buffers `targets`; return the numbers of the results that must
+    be copied.
+    """
     copied = []
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         chain = computed(value, block)
@@ -138,7 +154,7 @@ def _place_results(
 
 
 class _Bufferizer:
-    """Writes blocks of the host program; `buffers` tells where each tensor lies."""
+    """Writes blocks of the host program; `buffers` has the buffer of each tensor."""
 
     def __init__(self, module: Module, kernels_of: KernelsOf, buffers: dict[Value, Value]) -> None:
         self.module, self.kernels_of, self.buffers = module, kernels_of, buffers
@@ -152,8 +168,8 @@ class _Bufferizer:
                     break
                 if isinstance(op, graph.Constant):
                     buffers[op.result] = builder(host.Constant(value=op.value))
-                elif isinstance(op, tensor.Join):
-                    pass  # those who computed the parts have written them there
+                elif isinstance(op, tensor.Concat):
+                    pass  # the producers of the parts have written them there
                 elif isinstance(op, tensor.View):
                     if op.result not in buffers and op.result.has_uses and tensor.place_of(op.result) is None:
                         checked = isinstance(op, tensor.AssumeShape)
@@ -167,16 +183,19 @@ class _Bufferizer:
                 elif isinstance(op, tensor.If):
                     self._branches(builder, op)
                 elif isinstance(op, tensor.BindSize):
-                    builder(host.BindSize(self.buffers[op.count], symbol=op.symbol))
+                    builder.insert(host.BindSize(self.buffers[op.count], symbol=op.symbol))
                 elif isinstance(op, tensor.Check):
-                    builder(host.Check(self.buffers[op.condition], message=op.message, error=op.error))
+                    builder.insert(host.Check(self.buffers[op.condition], message=op.message, error=op.error))
                 else:
                     raise IRError(
-                        "stands between kernels, where only constants, groups, views, loops and branches may", op
+                        "stands between kernels, where only constants, groups, views, loops and branches may",
+                        op,
                     )
 
     def _allocate(self, builder: Builder, op: Operation) -> None:
-        """Memory for results that have no place yet; a part of a join lies in the memory of the whole."""
+        """Allocate buffers for results without one; a part of a concatenation has its place in the buffer of
+        the whole.
+        """
         for result in op.results:
             place = tensor.place_of(result)
             whole = result if place is None else place.join.result
@@ -184,10 +203,12 @@ class _Bufferizer:
                 self.buffers[whole] = builder(host.Alloc(buffer=_buffer(whole.type)))
             if place is not None:
                 shape = place.shape(result.type.shape)
-                self.buffers[result] = _view(builder, self.buffers[whole], TensorType(result.type.dtype, shape))
+                self.buffers[result] = _view(
+                    builder, self.buffers[whole], TensorType(result.type.dtype, shape)
+                )
 
     def _launch(self, builder: Builder, group: tensor.Group, calls: Sequence[str | KernelCall]) -> None:
-        if (number := group.attributes.get(OVERWRITES)) is not None:
+        if (number := notes.OVERWRITES.get(group)) is not None:
             (result,) = group.results
             if result not in self.buffers:
                 self.buffers[result] = _view(builder, self.buffers[group.operands[number]], result.type)
@@ -196,7 +217,7 @@ class _Bufferizer:
         shared: dict[int, Value] = {}
         for call in calls:
             if isinstance(call, str):
-                builder(host.Launch(known, kernel=call, num_outputs=len(group.results)))
+                builder.insert(host.Launch(known, kernel=call, num_outputs=len(group.results)))
                 continue
             kernel = self.module.symbol(call.kernel)
             assert isinstance(kernel, loop.Kernel)
@@ -209,11 +230,15 @@ class _Bufferizer:
                     type_ = BufferType(parameter.type.dtype, parameter.type.shape)
                     shared[number] = builder(host.Alloc(buffer=type_))
                 arguments.append(shared[number])
-            builder(host.Launch(arguments, kernel=call.kernel, num_outputs=kernel.num_outputs))
+            builder.insert(host.Launch(arguments, kernel=call.kernel, num_outputs=kernel.num_outputs))
 
     def _loop(self, builder: Builder, scan: tensor.Scan) -> None:
-        """A carried value that is also a slice of a stacked result is handed on where that slice lies. Any other is written to one of two
-        buffers in turn, while the step reads the one that the step before wrote (at first, the initial value where it lies)."""
+        """Write the loop of a scan.
+
+        A carried value that is also a slice of a stacked result is passed on as that slice. Any other is
+        written to one of two buffers in turn, while the step reads the one that the previous step wrote (at
+        first, the initial value).
+        """
         buffers = self.buffers
         count = len(scan.initial)
         ends = list(scan.body.terminator.operands)
@@ -231,7 +256,7 @@ class _Bufferizer:
         builder.insert(op)
         args = op.body.args
         buffers.update(zip(scan.body.args, args[:count], strict=True))
-        turns = {k: (args[count + 2 * n], args[count + 2 * n + 1]) for n, k in enumerate(alternating)}
+        buffers_of = {k: (args[count + 2 * n], args[count + 2 * n + 1]) for n, k in enumerate(alternating)}
 
         inside = Builder(op.body, location=scan.location)
         places: list[Value] = []
@@ -240,20 +265,24 @@ class _Bufferizer:
             size = value.type.size
             places.append(inside(host.View(memory, shape=value.type.shape, offset=place * size)))
         wanted = [*slices, *(carried[k] for k in alternating)]
-        targets = [*places, *(turns[k][0] for k in alternating)]
+        targets = [*places, *(buffers_of[k][0] for k in alternating)]
         copied = _place_results(inside, scan.body, wanted, targets, buffers)
         self.block(inside, scan.body)
         for index in copied:
-            inside(host.Copy(buffers[wanted[index]], targets[index]))
+            inside.insert(host.Copy(buffers[wanted[index]], targets[index]))
         handed = [
-            turns[k][0] if k in turns else _view(inside, buffers[v], scan.initial[k].type)
+            buffers_of[k][0] if k in buffers_of else _view(inside, buffers[v], scan.initial[k].type)
             for k, v in enumerate(carried)
         ]
-        inside(host.Yield([*handed, *(b for written, other in turns.values() for b in (other, written))]))
+        inside.insert(
+            host.Yield([*handed, *(b for written, other in buffers_of.values() for b in (other, written))])
+        )
         buffers.update(zip(scan.results[:count], op.results[:count], strict=True))
 
     def _while(self, builder: Builder, op: tensor.While) -> None:
-        """Carried values are written to one of two buffers in turn; slices behind each other, in a block that grows with the steps."""
+        """Write the loop of a while: carried values alternate between two buffers, slices are appended to a
+        growing block.
+        """
         buffers = self.buffers
         count = len(op.initial)
         condition, *ends = op.body.terminator.operands
@@ -275,7 +304,7 @@ class _Bufferizer:
         builder.insert(loop_)
         args = loop_.body.args
         buffers.update(zip(op.body.args, args[:count], strict=True))
-        turns = [(args[count + 2 * k], args[count + 2 * k + 1]) for k in range(count)]
+        buffer_pairs = [(args[count + 2 * k], args[count + 2 * k + 1]) for k in range(count)]
 
         inside = Builder(loop_.body, location=op.location)
         slots = [self._new_slot() for _ in slices]
@@ -285,13 +314,15 @@ class _Bufferizer:
             block = inside(host.Alloc(buffer=type_, slot=slot, keep=True))
             places.append(inside(host.View(block, shape=value.type.shape, offset=op.step * value.type.size)))
         wanted = [*slices, *carried]
-        targets = [*places, *(written for written, _ in turns)]
+        targets = [*places, *(written for written, _ in buffer_pairs)]
         copied = _place_results(inside, op.body, wanted, targets, buffers)
         self.block(inside, op.body)
         for index in copied:
-            inside(host.Copy(buffers[wanted[index]], targets[index]))
-        written = [w for w, _ in turns]
-        inside(host.Yield([buffers[condition], *written, *(b for w, other in turns for b in (other, w))]))
+            inside.insert(host.Copy(buffers[wanted[index]], targets[index]))
+        written = [w for w, _ in buffer_pairs]
+        inside.insert(
+            host.Yield([buffers[condition], *written, *(b for w, other in buffer_pairs for b in (other, w))])
+        )
         buffers.update(zip(op.results[:count], loop_.results[:count], strict=True))
         for result, slot in zip(op.results[count:], slots, strict=True):
             buffers[result] = builder(host.Alloc(buffer=_buffer(result.type), slot=slot, keep=True))
@@ -301,7 +332,7 @@ class _Bufferizer:
         return self.slots - 1
 
     def _branches(self, builder: Builder, op: tensor.If) -> None:
-        """Both branches write the results into the same buffers."""
+        """Write both branches of an if, which write the results into the same buffers."""
         self._allocate(builder, op)
         targets = [self.buffers[r] for r in op.results]
         branch = host.If(self.buffers[op.condition], location=op.location)
@@ -312,4 +343,4 @@ class _Bufferizer:
             copied = _place_results(inside, source.block, wanted, targets, self.buffers)
             self.block(inside, source.block)
             for index in copied:
-                inside(host.Copy(self.buffers[wanted[index]], targets[index]))
+                inside.insert(host.Copy(self.buffers[wanted[index]], targets[index]))

@@ -1,49 +1,44 @@
-"""From groups to scheduled kernels: equal groups share one kernel, so the twelfth layer of a network costs nothing.
+"""Turns groups into scheduled kernels. Equal groups share one kernel, so equal layers of a network add none.
 
-A schedule rule may find that its form does not fit a kernel. The next slower one is taken then (`_scheduled`): the last of them leaves the loops as they are,
-which is right for any kernel.
+If a schedule rule finds that its form does not fit a kernel, the next slower form is taken (`_scheduled`).
+The last of them keeps the naive loops, which are right for any kernel.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..analysis.axis_roles import Roles
+from ..analysis.index_maps import product
 from ..dialects import loop, scalar, tensor
 from ..dialects.tensor import extent
+from ..ir import notes
 from ..ir.cleanup import operation_key
 from ..ir.core import Block, BlockArgument, Module, Operation, Value
+from ..ir.debug import debug_settings
 from ..ir.location import Location, fuse_locations
-from ..ir.symbolic import Dim, smax, smin, substitute
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, smax, smin
+from ..ir.target_info import TargetInfo
 from ..ir.types import TensorType
+from ..passes.tensor.write_in_place import in_place_pairs
 from ..schedule import Schedule, ScheduleError, finalize
-from ..transforms.index_maps import product
-from ..transforms.roles import CONTRACTION, Roles
-from .in_place import OVERWRITES, in_place_pairs
-from .memory_plan import IN_PLACE
+from ..schedule.rules import ScheduleRule, rules_for
 from .tensor_to_loop import kernel_of_group
-
-ScheduleRule = Callable[[loop.Kernel, str, int], Schedule]
-"""(kernel, kind of group, shared leading axes) -> the kernel's schedule, not yet finalized.
-
-Raises `ScheduleError` where the form for that kind does not fit the kernel.
-"""
-PLAIN = "plain"
-"""The kind of kernels of which nothing is known: a rule may vectorize their innermost loops, at most."""
-STRICT = "TILEWRIGHT_STRICT_SCHEDULES"
-"""Environment variable that makes it an error when a kernel takes a slower form than its kind's."""
 
 
 @dataclass
 class KernelInfo:
-    """What is known of a kernel beside its code. `flops` and `bytes` are those of one launch; `origins` the operators it came from; `slower` says why
-    the kernel has a slower form than its kind's, if it has."""
+    """Properties of a kernel besides its code.
+
+    `flops` and `bytes` are those of one launch, `origins` the names of the operators that it computes.
+    `slower` is the reason for a slower form than the kind's, "" for the kind's own form.
+    """
 
     name: str
     kind: str
-    trace: str
     flops: Dim
     bytes: Dim
     origins: tuple[str, ...]
@@ -52,8 +47,14 @@ class KernelInfo:
     location: Location = field(default_factory=Location)
 
 
-def groups_to_kernels(module: Module, rule: ScheduleRule) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
-    """Add a finalized kernel to the module for every group; returns the kernel of each group and what is known of them."""
+def groups_to_kernels(
+    module: Module, rules: Mapping[str, ScheduleRule], info: TargetInfo
+) -> tuple[dict[tensor.Group, str], dict[str, KernelInfo]]:
+    """Add a finalized kernel to the module for every group; return the kernel's name of each group, and all
+    kernels' infos.
+
+    `rules` are the target's schedule rules by kind of group, `info` is its description.
+    """
     kernels: dict[Any, KernelInfo] = {}
     names: dict[tensor.Group, str] = {}
     taken: set[str] = set()
@@ -62,75 +63,81 @@ def groups_to_kernels(module: Module, rule: ScheduleRule) -> tuple[dict[tensor.G
             if not isinstance(op, tensor.Group):
                 continue
             key = group_key(op)
-            info = kernels.get(key)
-            if info is None:
+            kernel_info = kernels.get(key)
+            if kernel_info is None:
                 name = _name(op, taken)
-                kernel, trace, slower = _scheduled(op, name, rule)
+                kernel, slower = _scheduled(op, name, rules, info)
                 module.body.append(kernel)
-                info = kernels[key] = KernelInfo(
-                    name, op.kind, trace, group_flops(op), group_bytes(op), _origins(op), slower
+                kernel_info = kernels[key] = KernelInfo(
+                    name, op.kind, group_flops(op), group_bytes(op), _origins(op), slower
                 )
-            info.launches += 1
-            info.location = fuse_locations(info.location, *(m.location for m in op.body.ops))
-            names[op] = info.name
-    return names, {info.name: info for info in kernels.values()}
+            kernel_info.launches += 1
+            kernel_info.location = fuse_locations(kernel_info.location, *(m.location for m in op.body.ops))
+            names[op] = kernel_info.name
+    return names, {kernel_info.name: kernel_info for kernel_info in kernels.values()}
 
 
-def _scheduled(group: tensor.Group, name: str, rule: ScheduleRule) -> tuple[loop.Kernel, str, str]:
-    """The finalized kernel of a group in the fastest form that fits, its trace, and why the fastest of all does not ("" if it does)."""
+def _scheduled(
+    group: tensor.Group, name: str, rules: Mapping[str, ScheduleRule], info: TargetInfo
+) -> tuple[loop.Kernel, str]:
+    """The finalized kernel of a group in the fastest form that fits, and why the fastest form does not fit.
+
+    The reason is "" if it does.
+    """
     slower = ""
     for kind, rows in _kinds(group):
-        try:
-            return *_finalized(rule(_unscheduled(group, name), kind, rows)), slower
-        except ScheduleError as error:
-            if os.environ.get(STRICT):
-                raise
-            slower = slower or str(error)
-    return *_finalized(Schedule(_unscheduled(group, name))), slower
+        for rule in rules_for(kind, info, rules):
+            schedule = Schedule(_unscheduled(group, name), info)
+            try:
+                rule(schedule, rows)
+                return finalize(schedule), slower
+            except ScheduleError as error:
+                if debug_settings().strict_schedules:
+                    raise
+                slower = slower or str(error)
+    return finalize(Schedule(_unscheduled(group, name), info)), slower
 
 
 def _unscheduled(group: tensor.Group, name: str) -> loop.Kernel:
     kernel = kernel_of_group(group, name)
     if pairs := in_place_pairs(group):
-        kernel.attributes[IN_PLACE] = pairs
+        notes.BUFFER_ALIASES.set(kernel, pairs)
     return kernel
 
 
-def _finalized(schedule: Schedule) -> tuple[loop.Kernel, str]:
-    trace = schedule.show()
-    return finalize(schedule), trace
-
-
 def _kinds(group: tensor.Group) -> list[tuple[str, int]]:
-    """Kinds under which a group can be scheduled, with the axes its members share then, the fastest first."""
-    kinds = [(group.kind, int(group.attributes.get("tw.rows", 0)))]
-    if group.kind == "contraction":  # an epilogue reads what the sum wrote at the same point
-        kinds.append(("rows", min(len(r.type.shape) for r in group.body.terminator.operands)))
-    return [*kinds, (PLAIN, 0)]
+    """The kinds under which a group can be scheduled, fastest first, each with the number of axes that
+    members share.
+    """
+    kinds = [(group.kind, int(notes.ROW_AXES.get(group, 0)))]
+    # an epilogue reads the sum at the point where it was written
+    if group.kind == tensor.GroupKind.CONTRACTION:
+        kinds.append((tensor.GroupKind.ROWS, min(len(r.type.shape) for r in group.body.terminator.operands)))
+    return [*kinds, (tensor.GroupKind.PLAIN, 0)]
 
 
 def group_key(group: tensor.Group) -> Any:
-    """A key under which two groups are the same computation on inputs of the same types."""
+    """A key that is equal for groups that are the same computation on inputs of equal types."""
     numbering: dict[Value, int] = {}
     for arg in group.body.args:
         numbering[arg] = len(numbering)
     body = []
     for op in group.body.ops:
-        body.append((operation_key(op, numbering), op.attributes.get(CONTRACTION)))
+        body.append((operation_key(op, numbering), notes.CONTRACTION.get(op)))
         for result in op.results:
             numbering[result] = len(numbering)
     places = [tensor.place_of(r) for r in group.results]
     slices = tuple(p and (p.offset, p.run, p.full) for p in places)
-    notes = group.attributes.get("tw.rows"), group.attributes.get(OVERWRITES)
-    return group.kind, *notes, tuple(a.type for a in group.body.args), tuple(body), slices
+    rows, overwritten = notes.ROW_AXES.get(group), notes.OVERWRITES.get(group)
+    return group.kind, rows, overwritten, tuple(a.type for a in group.body.args), tuple(body), slices
 
 
 def _origins(group: tensor.Group) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(m.attributes["tw.origin"]) for m in group.walk() if "tw.origin" in m.attributes))
+    return tuple(dict.fromkeys(str(notes.ORIGIN.of(m)) for m in group.walk() if notes.ORIGIN.present(m)))
 
 
 def _name(group: tensor.Group, taken: set[str]) -> str:
-    """``matmul_gelu``: the operators a kernel stands for, made unique."""
+    """A unique name for a kernel that lists its operators: ``matmul_gelu``."""
     parts = _origins(group) or ("map",)
     base = "_".join(dict.fromkeys("".join(c if c.isalnum() else "_" for c in p) for p in parts[:4]))
     name, n = base, 1
@@ -142,19 +149,20 @@ def _name(group: tensor.Group, taken: set[str]) -> str:
 
 
 def group_flops(group: tensor.Group) -> Dim:
-    """Arithmetic operations of a group; a function such as ``exp`` counts as one."""
+    """The number of arithmetic operations of a group; a function such as ``exp`` counts as one."""
     total: Dim = 0
     for m in _computations(group):
         reduce_axes = getattr(m, "reduce_axes", ())
         around = m.parent_op
         points = (extent(around.step) if isinstance(around, tensor.Scan) else 1) * product(
-            extent(a) for a in (*m.axes, *(() if group.kind == "prefix" else reduce_axes))
+            extent(a) for a in (*m.axes, *(() if group.kind == tensor.GroupKind.CUMULATIVE else reduce_axes))
         )
-        if not isinstance(points, int):  # a reduce axis may be bounded by a parallel one: count the longest
+        # the extent of a reduction axis may depend on a parallel one: count the longest
+        if not isinstance(points, int):
             points = substitute(points, {a: a.upper for a in m.axes})
         per_point = sum(
             isinstance(x, (scalar.Unary, scalar.Binary, scalar.Select))
-            and (x.result.type.is_float or CONTRACTION in m.attributes)
+            and (x.result.type.is_float or notes.CONTRACTION.present(m))
             for x in m.body.ops
         )
         total = total + points * (per_point + (1 if reduce_axes else 0))
@@ -170,13 +178,17 @@ def _bytes(values: list[Value]) -> Dim:
 
 
 def group_bytes(group: tensor.Group) -> Dim:
-    """Bytes a group moves to and from memory: each input read and each output written once; of a table that is looked up in,
-    only as many elements as there are lookups; of what a loop around it reads from outside, one step's share."""
+    """The number of bytes that a group moves to and from memory: each input read once, each output written
+    once.
+
+    A table that is indexed counts with as many elements as there are lookups. A tensor from outside of a loop
+    counts with the share of one step.
+    """
     computations = _computations(group)
-    overwritten = group.attributes.get(OVERWRITES)
+    overwritten = notes.OVERWRITES.get(group)
     if overwritten is None:
         total = _bytes(list(group.results))
-    else:  # all of it stays but what is scattered
+    else:  # only the scattered elements change
         points = product(extent(a) for m in computations for a in m.axes)
         total = points * group.operands[overwritten].type.dtype.itemsize
     reads = _reads_by_source(computations)
@@ -187,12 +199,19 @@ def group_bytes(group: tensor.Group) -> Dim:
 
 
 def _steps(op: Operation, value: Value) -> Dim:
-    """Over how many steps of the loops around `op` what it reads of `value` is spread.
+    """The number of steps of the loops around `op` over which its reads of `value` are distributed.
 
-    A tensor from outside a loop is read in slices, or the same in every step and then kept in a cache: either way it comes from memory once.
+    A tensor from outside of a loop is read in slices, or is the same in every step and stays in a cache:
+    either way it is loaded from memory once.
     """
     steps: Dim = 1
-    home = value.block if isinstance(value, BlockArgument) else value.defining_op.parent if value.defining_op else None
+    home = (
+        value.block
+        if isinstance(value, BlockArgument)
+        else value.defining_op.parent
+        if value.defining_op
+        else None
+    )
     place: Operation | None = op
     while place is not None and place.parent is not home:
         place = place.parent_op
@@ -209,11 +228,11 @@ Reads = list[tuple[tensor.Compute | tensor.Scatter, tensor.Read]]
 
 
 def _reads_by_source(computations: Iterable[tensor.Compute | tensor.Scatter]) -> dict[Value, Reads]:
-    found: dict[Value, Reads] = {}
+    sources: dict[Value, Reads] = {}
     for m in computations:
         for read in m.reads:
-            found.setdefault(read.source, []).append((m, read))
-    return found
+            sources.setdefault(read.source, []).append((m, read))
+    return sources
 
 
 def _touched(value: Value, reads: Reads) -> Dim:
@@ -222,7 +241,7 @@ def _touched(value: Value, reads: Reads) -> Dim:
         lookups: Dim = 0
         for m, _ in reads:
             roles = Roles.of(m)
-            if roles is not None and roles.grouped:  # each row looks up a matrix
+            if roles is not None and roles.grouped:  # each row selects a matrix
                 lookups = lookups + product((*(extent(m.axes[p]) for p in roles.m), *value.type.shape[1:]))
             else:
                 lookups = lookups + product(extent(a) for a in m.axes)
@@ -231,12 +250,16 @@ def _touched(value: Value, reads: Reads) -> Dim:
 
 
 def moved_bytes(block: Block) -> tuple[int, Dim]:
-    """(kernels, bytes) of a block's computations or groups, each as a kernel of its own; those in a loop count once as kernels."""
+    """The number of kernels and of bytes of a block's computations or groups, each as a kernel of its own.
+
+    Kernels in a loop count once.
+    """
     count = 0
     total: Dim = 0
     for op in block.ops:
         if isinstance(op, tensor.Nested):
-            # How often a `while` runs, and which branch an `if` takes, is not known: once, and both.
+            # The number of steps of a `while` and the branch that an `if` takes are unknown: count one step
+            # and both branches.
             for region in op.regions:
                 inside, moved = moved_bytes(region.block)
                 steps = extent(op.step) if isinstance(op, tensor.Scan) else 1

@@ -1,13 +1,15 @@
-"""Where every buffer of a host program lies: intermediates in one arena, weights in one block.
+"""Plans the memory of a host program: intermediates in one arena, weights in one block.
 
-Liveness is exact, since a host program is straight-line code with loops: what a loop's body uses from before or behind it is alive
-in all of its steps. A buffer that an elementwise launch writes may take the place of an input that dies there (the kernel's `tw.in_place` tells which). Offsets of static sizes are numbers, found by placing
-the largest buffers first, each in the lowest gap among those alive at the same time ("greedy by size", Pisarchyk and Lee,
-"Efficient Memory Management for Deep Neural Net Inference", 2020).
+Live ranges are exact, because a host program is straight-line code with loops. A buffer from outside a loop
+that its body uses is alive in all of its steps. A buffer that a launch writes may take the place of an input
+whose live range ends there (the kernel's note `BUFFER_ALIASES` lists such pairs). Offsets of static sizes are
+numbers: the largest buffers are placed first, each in the smallest gap that fits among those alive at the
+same time ("greedy by size", Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
+2020).
 
-Symbolic sizes are placed the same way at the symbols' bounds; what is kept of that is only which of two buffers alive at the
-same time lies lower. Offsets are then formulas, ``max(offset + size of those below)``: no two can overlap at any size, and
-the arena is only as large as a run's own sizes ask.
+Symbolic sizes are placed the same way at the symbols' upper bounds. Only the order of offsets of buffers that
+are alive at the same time is kept. Offsets are then formulas, ``max(offset + size of those below)``: no two
+can overlap at any size, and the arena is only as large as the sizes of a run require.
 """
 
 from __future__ import annotations
@@ -20,39 +22,41 @@ from typing import Any
 import numpy as np
 
 from ..dialects import func, host, loop
+from ..ir import notes
 from ..ir.constant import Constant
 from ..ir.core import BlockArgument, IRError, Module, Operation, OpResult, Value
 from ..ir.run_time_symbols import defined_inside, mentions
-from ..ir.symbolic import Dim, bounds, evaluate, free_symbols, prove_le, unordered_max
+from ..ir.substitution import evaluate
+from ..ir.symbolic import Dim, bounds, free_symbols, prove_le, unordered_max
 
 ALIGNMENT = 64
 NOMINAL = 1024
-"""Stands for a symbol without an upper bound when buffers are ordered and memory is reported."""
+"""The value of a symbol without an upper bound when buffers are ordered and memory is reported."""
 LARGEST_FORMULA = 8
-"""Terms in an offset's maximum, above which simpler placements are tried."""
+"""Most terms of an offset's maximum. With more, simpler placements are tried; a larger value makes `main`
+longer.
+"""
 Loop = host.For | host.While
 Step = host.Launch | host.Copy | host.Yield | host.BindSize | host.Check | host.If | host.While
-"""What reads or writes buffers."""
-IN_PLACE = "tw.in_place"
-"""Attribute of a kernel: pairs (output index, input index) that may be the same memory."""
+"""Operations that read or write buffers."""
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """What planning decided for one function. Bytes are at the symbols' upper bounds (`NOMINAL` for those without)."""
+    """The plan for one function. Bytes are at the symbols' upper bounds (`NOMINAL` for those without)."""
 
     arena: Dim  # bytes, over the function's symbols
     arena_bytes: int
-    unplanned_bytes: int  # all intermediate buffers side by side
-    live_bytes: int  # the most that is alive at one time: no plan needs less
+    unplanned_bytes: int  # all intermediate buffers without sharing
+    live_bytes: int  # the most that is alive at one time, a lower bound for any plan
     buffers: int
-    in_place: int  # buffers that took over the memory of a dying one
+    in_place: int  # buffers in the memory of an input of the launch that writes them
     copied: tuple[
         str, ...
-    ] = ()  # states and inputs that a run replaces by a copy of the whole, because it could not write them where they lie
+    ] = ()  # updated states and inputs that a run copies, because they could not be written in place
 
     def to_metadata(self) -> dict[str, int | str | list[str]]:
-        """The report, for an artifact's metadata."""
+        """The plan as an artifact's metadata have it."""
         return {
             "arena": self.arena if isinstance(self.arena, int) else str(self.arena),
             "arena_bytes": self.arena_bytes,
@@ -66,17 +70,26 @@ class ArenaPlan:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The arena of each function, of which a context needs the largest, and the weights that they share."""
+    """The arenas of the functions, of which a context needs the largest, and the weights that the functions
+    share.
+    """
 
     functions: Mapping[str, ArenaPlan]
     weights: tuple[tuple[int, Constant], ...]  # (offset, data), each once
     weights_size: int
 
     def parameters(self) -> list[dict[str, Any]]:
-        """Where the model's parameters lie among the weights, and what was done to them, for an artifact's metadata. Equal ones are one, under the first one's name."""
+        """The offsets of the model's parameters among the weights, and their preprocessing, as metadata have
+        them.
+
+        Parameters with equal data are one entry, under the first one's name.
+        """
         return [
             {
-                "of": [{"name": name, "dtype": t.dtype.label, "shape": list(t.shape)} for name, t in data.parameters],
+                "of": [
+                    {"name": name, "dtype": t.dtype.label, "shape": list(t.shape)}
+                    for name, t in data.parameters
+                ],
                 "steps": list(data.steps),
                 "offset": offset,
                 "dtype": data.dtype.label,
@@ -92,13 +105,15 @@ class MemoryPlan:
         return max(self.functions.values(), key=lambda plan: plan.arena_bytes)
 
     def to_metadata(self) -> dict[str, int | str | list[str]]:
-        """The report, for an artifact's metadata: the largest arena, and the weights."""
+        """The plan as an artifact's metadata have it: the largest arena, and the weights."""
         return {**self.largest.to_metadata(), "weights_bytes": self.weights_size}
 
 
 @dataclass(eq=False)
 class _Storage:
-    """Memory of one or, in place, several buffers; alive from launch `first` through launch `last`."""
+    """Memory of one buffer, or of several that share it in place; alive from step `first` through step
+    `last`.
+    """
 
     allocs: list[host.Alloc]
     size: Dim
@@ -113,11 +128,11 @@ class _Storage:
 
 
 def plan_memory(module: Module) -> MemoryPlan:
-    """Give every `host.alloc` and `host.constant` of the host functions its offset.
+    """Set the offset of every `host.alloc` and `host.constant` of the host functions.
 
     Raises:
-        CompileError: functions disagree about a state.
-        IRError: a function is no host program, or a size cannot be told from its symbols.
+        CompileError: functions declare a state differently.
+        IRError: a function is not a host program, or a size does not follow from its symbols.
     """
     functions = func.entries(module)
     func.shared_states(functions)
@@ -137,8 +152,8 @@ def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel]) -> ArenaPlan:
     for s in storages:
         for alloc in s.allocs:
             alloc.offset = s.offset
-    main.attributes[host.ARENA_SIZE] = arena
-    main.attributes[host.SLOTS] = slots
+    notes.ARENA_SIZE.set(main, arena)
+    notes.BUFFER_SLOTS.set(main, slots)
     return ArenaPlan(
         arena=arena,
         arena_bytes=int(evaluate(arena, values)),
@@ -152,7 +167,9 @@ def _plan_arena(main: func.Func, kernels: dict[str, loop.Kernel]) -> ArenaPlan:
 
 def _copied(main: func.Func) -> tuple[str, ...]:
     targets = {op.target for op in main.body.ops if isinstance(op, host.Copy)}
-    return tuple(n for n, a in zip(main.arg_names, main.body.args, strict=True) if n in main.updates and a in targets)
+    return tuple(
+        n for n, a in zip(main.arg_names, main.body.args, strict=True) if n in main.updates and a in targets
+    )
 
 
 def root(value: Value) -> Value:
@@ -162,9 +179,12 @@ def root(value: Value) -> Value:
     return value
 
 
-def roots(value: Value) -> set[Value]:
-    """The buffers that a value may be: several where loops hand buffers from step to step."""
-    found: set[Value] = set()
+def roots(value: Value) -> list[Value]:
+    """The buffers that a value may be, each once: several if loops pass buffers from step to step.
+
+    The order follows from the program alone, because the offsets of buffers of equal sizes depend on it.
+    """
+    buffers: list[Value] = []
     pending, seen = [value], set()
     while pending:
         value = root(pending.pop())
@@ -176,12 +196,16 @@ def roots(value: Value) -> set[Value]:
         elif isinstance(value, BlockArgument) and isinstance(loop_ := value.block.parent_op, Loop):
             pending += [loop_.initial[value.index], loop_.handed_on[value.index]]
         else:
-            found.add(value)
-    return found
+            buffers.append(value)
+    return buffers
 
 
 def _number_slots(main: func.Func) -> int:
-    """Give each buffer whose size is computed in the run a block of its own, which the runtime keeps between runs; returns how many there are."""
+    """Give each buffer whose size is computed in the run a block of its own, which the runtime keeps between
+    runs.
+
+    Returns the number of blocks.
+    """
     symbols = defined_inside(main)
     if not symbols:
         return 0
@@ -200,7 +224,7 @@ def _aligned_bytes(alloc: host.Alloc) -> Dim:
 
 
 def _place_weights(functions: Sequence[func.Func]) -> tuple[tuple[tuple[int, Constant], ...], int]:
-    """Offsets of all constants, equal ones sharing theirs; returns them and the size of the whole."""
+    """The offsets of all constants, one for equal ones, and the size of the block."""
     same = _equal_contents(functions)
     seen: dict[Constant, int] = {}
     end = 0
@@ -217,15 +241,18 @@ def _place_weights(functions: Sequence[func.Func]) -> tuple[tuple[tuple[int, Con
         for op in function.walk():
             if isinstance(op, host.Constant):
                 op.offset = place(op.value)
-        function.attributes[host.STATES] = tuple(
-            -1 if _is_zero(first) else place(first) for _, first in function.states
+        notes.STATE_OFFSETS.set(
+            function, tuple(-1 if _is_zero(first) else place(first) for _, first in function.states)
         )
     return tuple((offset, value) for value, offset in seen.items()), end
 
 
 def _equal_contents(functions: Sequence[func.Func]) -> dict[Constant, Constant]:
-    """Large constants of one function that have the contents of another's without being known to be equal: they were computed for each. Only
-    what looks alike and is not shared is read."""
+    """Large constants of several functions that have equal contents but are not known to be equal.
+
+    They were computed for each function. Only constants of equal type and shape that no two functions share
+    are read.
+    """
     users: dict[Constant, set[str]] = {}
     for function in functions:
         for op in function.walk():
@@ -247,11 +274,11 @@ def _is_zero(value: Constant) -> bool:
     return value.is_splat and not value.array.reshape(-1)[:1].view(np.uint8).any()
 
 
-# -- Liveness ----------------------------------------------------------------------------------------------------------------
+# -- Liveness --
 
 
 def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_Storage], int]:
-    """The memory blocks that the program needs, and how many buffers were put in place of others."""
+    """The storages that the program needs, and the number of buffers that share another's in place."""
     steps = [op for op in main.walk() if isinstance(op, Step)]
     first, last = _lifetimes(steps)
     home: dict[Value, _Storage] = {}
@@ -274,7 +301,9 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
                     storage.last = last[buffer]
                     in_place += 1
                 home[buffer] = storage
-    unused = [op for op in main.walk() if isinstance(op, host.Alloc) and op.slot is None and op.result not in home]
+    unused = [
+        op for op in main.walk() if isinstance(op, host.Alloc) and op.slot is None and op.result not in home
+    ]
     for alloc in unused:
         alloc.offset = 0
         if alloc.result.has_uses:
@@ -284,7 +313,7 @@ def _storages(main: func.Func, kernels: dict[str, loop.Kernel]) -> tuple[list[_S
 
 
 def _lifetimes(steps: Sequence[Operation]) -> tuple[dict[Value, int], dict[Value, int]]:
-    """The first and the last of the steps in which each buffer is alive."""
+    """The first and the last step in which each buffer is alive."""
     span: dict[Operation, tuple[int, int]] = {}
     for index, op in enumerate(steps):
         for around in _loops_around(op):
@@ -296,9 +325,9 @@ def _lifetimes(steps: Sequence[Operation]) -> tuple[dict[Value, int], dict[Value
             for buffer in roots(operand):
                 begin = end = index
                 alloc = buffer.defining_op
-                own = _loops_around(alloc) if alloc is not None else []
+                alloc_loops = _loops_around(alloc) if alloc is not None else []
                 for around in _loops_around(op):
-                    if around not in own:
+                    if around not in alloc_loops:
                         begin, end = min(begin, span[around][0]), max(end, span[around][1])
                 first[buffer] = min(begin, first.get(buffer, begin))
                 last[buffer] = max(end, last.get(buffer, end))
@@ -306,24 +335,28 @@ def _lifetimes(steps: Sequence[Operation]) -> tuple[dict[Value, int], dict[Value
 
 
 def _loops_around(op: Operation) -> list[Operation]:
-    found: list[Operation] = []
+    loops: list[Operation] = []
     around = op.parent_op
     while isinstance(around, Loop | host.If):
         if isinstance(around, Loop):
-            found.append(around)
+            loops.append(around)
         around = around.parent_op
-    return found
+    return loops
 
 
 def _taken_over(
-    op: Operation, kernels: dict[str, loop.Kernel], index: int, home: dict[Value, _Storage], first: dict[Value, int]
+    op: Operation,
+    kernels: dict[str, loop.Kernel],
+    index: int,
+    home: dict[Value, _Storage],
+    first: dict[Value, int],
 ) -> dict[Value, _Storage]:
-    """For outputs of a launch that may be written in place: the storage of the input that dies there."""
+    """For the outputs of a launch that may be written in place: the storage of the input whose live range
+    ends there.
+    """
     if not isinstance(op, host.Launch) or op.kernel not in kernels:
         return {}
-    pairs = kernels[op.kernel].attributes.get(IN_PLACE, ())
-    if pairs and isinstance(pairs[0], int):
-        pairs = (pairs,)
+    pairs = notes.BUFFER_ALIASES.get(kernels[op.kernel], ())
     behind = [roots(v) for v in op.buffers]
     taken: dict[Value, _Storage] = {}
     for output, source in pairs:
@@ -332,13 +365,14 @@ def _taken_over(
         if old is None or old in taken.values() or target in taken or target in home:
             continue
         alloc = target.defining_op
-        # The input must die here, where the output's buffer, written from its beginning on, must come to life (one that a loop fills slice by
-        # slice is alive in all steps); and this launch must not read the same memory through another argument.
+        # The input's live range must end here. The output's must begin here, at its first element (a buffer
+        # that a loop fills slice by slice is alive in all steps). This launch must not read the same memory
+        # through another argument.
         if (
             old.last != index
             or first.get(target) != index
             or not _from_beginning(op.outputs[output])
-            or sum(home.get(r) is old for found in behind for r in found) > 1
+            or sum(home.get(r) is old for buffers in behind for r in buffers) > 1
             or not isinstance(alloc, host.Alloc)
         ):
             continue
@@ -348,7 +382,7 @@ def _taken_over(
 
 
 def _from_beginning(value: Value) -> bool:
-    """Whether views show a buffer from its first element on."""
+    """Whether views begin at the first element of a buffer."""
     while isinstance(op := value.defining_op, host.View):
         if not (isinstance(op.offset, int) and op.offset == 0):
             return False
@@ -357,10 +391,12 @@ def _from_beginning(value: Value) -> bool:
 
 
 def _most_alive(storages: Sequence[_Storage]) -> int:
-    return max((sum(t.nominal for t in storages if t.first <= s.first <= t.last) for s in storages), default=0)
+    return max(
+        (sum(t.nominal for t in storages if t.first <= s.first <= t.last) for s in storages), default=0
+    )
 
 
-# -- Placement ---------------------------------------------------------------------------------------------------------------
+# -- Placement --
 
 
 def _nominal_values(storages: Sequence[_Storage]) -> dict[str, int]:
@@ -374,7 +410,7 @@ def _nominal_values(storages: Sequence[_Storage]) -> dict[str, int]:
 
 
 def _place(storages: Sequence[_Storage]) -> Dim:
-    """Give every storage its offset; returns the arena's size."""
+    """Set the offset of every storage; return the arena's size in bytes."""
     offsets = _greedy_by_size(storages, [s.nominal for s in storages])
     if all(isinstance(s.size, int) for s in storages):
         return _fix(storages, offsets, [s.nominal for s in storages])
@@ -414,9 +450,11 @@ def _greedy_by_size(storages: Sequence[_Storage], sizes: Sequence[int]) -> list[
 
 
 def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> Dim | None:
-    """Offsets as formulas that keep the vertical order of `offsets`; returns the arena's size, None when one grows too large.
+    """Set offsets to formulas that keep the order of `offsets`; return the arena's size, None if a formula is
+    too long.
 
-    An offset is kept as the set of sums whose maximum it is, without those that others exceed whatever the symbols' values.
+    An offset is the maximum of a set of sums; sums that others exceed for all values of the symbols are left
+    out.
     """
     order = sorted(
         zip(offsets, range(len(storages)), strict=True), key=lambda item: (item[0], storages[item[1]].nominal)
@@ -426,7 +464,7 @@ def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> Dim
     for _, k in order:
         s = storages[k]
         s.below = [t for t in ends if t.meets(s)]
-        # Whoever lies below one of those directly below is passed by it already.
+        # A storage below one of those directly below needs no term of its own.
         covered = {u for t in s.below for u in t.below}
         sums = _largest([e for t in s.below if t not in covered for e in ends[t]], points)
         if len(sums) > LARGEST_FORMULA:
@@ -439,7 +477,7 @@ def _place_in_order(storages: Sequence[_Storage], offsets: Sequence[int]) -> Dim
 
 
 def _sample_points(storages: Sequence[_Storage]) -> list[dict[str, int]]:
-    """Values of the symbols at which a formula that always exceeds another must exceed it, too."""
+    """Values of the symbols at which `_at_most` compares formulas before it tries a proof."""
     symbols = {x for s in storages for x in free_symbols(s.size)}
     top = _nominal_values(storages)
     points = [top]
@@ -451,7 +489,7 @@ def _sample_points(storages: Sequence[_Storage]) -> list[dict[str, int]]:
 
 
 def _largest(sums: Sequence[Dim], points: Sequence[dict[str, int]]) -> list[Dim]:
-    """The sums of which none is provably at most another; at least one, 0."""
+    """The sums of which none is provably at most another; (0,) for none."""
     kept: list[tuple[Dim, list[int]]] = []
     for e in dict.fromkeys(sums or (0,)):
         values = [int(evaluate(e, point)) for point in points]
@@ -463,7 +501,7 @@ def _largest(sums: Sequence[Dim], points: Sequence[dict[str, int]]) -> list[Dim]
 
 
 def _at_most(a: Dim, a_values: list[int], b: Dim, b_values: list[int]) -> bool:
-    """Whether ``a <= b`` is provable; the values at some points say cheaply where it is not."""
+    """Whether ``a <= b`` is provable; the values at some points refute it cheaply."""
     return all(x <= y for x, y in zip(a_values, b_values, strict=True)) and prove_le(a, b)
 
 
@@ -475,7 +513,11 @@ def _maximum(sums: Sequence[Dim]) -> Dim:
 
 
 def _place_by_class(storages: Sequence[_Storage]) -> Dim:
-    """Sizes that are multiples of the same formula share a region, in which that formula is the unit of a static plan."""
+    """Place storages whose sizes are multiples of one formula in a region of their own; return the arena's
+    size.
+
+    The formula is the unit of a static plan for the region.
+    """
     classes: dict[Dim, list[tuple[_Storage, int]]] = {}
     for s in storages:
         factor = abs(s.size) if isinstance(s.size, int) else math.gcd(*(c for c, _ in s.size.terms))

@@ -1,154 +1,119 @@
-"""The way down from the graph level: a table of contents.
+"""Lowers an optimized graph to a host program and scheduled kernels.
 
-graph (after `transforms.pipeline`) -> tensor: `TENSOR_PASSES` -> loop: one scheduled kernel per distinct group -> host program.
+The passes of the tensor level (`passes.pipelines`) turn graph operators into computations and fuse these to
+groups. Each distinct group becomes a scheduled kernel of the loop level, and the rest a host program that
+launches kernels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..dialects import func, tensor
-from ..ir.cleanup import cse, dce
+from ..ir import notes
 from ..ir.core import Module
-from ..ir.passes import pass_name
+from ..ir.passes import Pass, pass_name
 from ..ir.symbolic import Dim
-from ..ir.types import DType, bf16, f32, i8, u8
-from ..transforms.collapse_axes import collapse_axes
-from ..transforms.compose import absorb_permutations, compose
-from ..transforms.defer_row_scales import defer_row_scales
-from ..transforms.expand_orders import expand_orders
-from ..transforms.form_groups import form_groups
-from ..transforms.hoist import hoist_invariants
-from ..transforms.join_pieces import join_pieces
-from ..transforms.lower_precision import CONVERSION, lower_precision
-from ..transforms.pack_operands import PanelRule, pack_operands
-from ..transforms.roles import CONTRACTION
-from ..transforms.split_reductions import split_reductions
-from ..transforms.transpose_weights import transpose_weights
-from ..transforms.widen_depth import widen_depth
+from ..ir.target_info import TargetInfo
+from ..ir.types import DType
+from ..passes.info import PassContext
+from ..passes.registry import bound_passes
+from ..passes.tensor.lower_precision import CONVERSION
+from ..passes.tensor.lower_to_tensor import lower_to_tensor
+from ..passes.tensor.pack_operands import PanelRule, RowMajorRule
+from ..passes.tensor.write_in_place import write_in_place
+from ..schedule.rules import ScheduleRule
 from .bufferize import bufferize
-from .graph_to_tensor import lower_to_tensor
-from .groups_to_kernels import KernelInfo, ScheduleRule, groups_to_kernels, moved_bytes
-from .in_place import write_in_place
+from .groups_to_kernels import KernelInfo, groups_to_kernels, moved_bytes
 
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a target asks of lowering: its layout of packed operands (None: they are not packed), its schedule rule, whether one
-    worker can compute whole rows, so that reductions share a kernel with their neighbours and rows are sorted by one, and whether a kernel's
-    inputs and outputs may be the same memory."""
+    """Properties of a target that lowering depends on."""
 
     panel: PanelRule | None
-    rule: ScheduleRule
+    """The layout of packed right operands of contractions; None: operands are not packed."""
+
+    rules: Mapping[str, ScheduleRule]
+    """The target's schedule rules by kind of group. The rule for `GroupKind.PLAIN` serves kinds without
+    one.
+    """
+
+    info: TargetInfo = field(default_factory=TargetInfo)
+    """The description of the device, for passes and schedules."""
+
     row_groups: bool = True
+    """Whether one worker can compute whole rows.
+
+    Reductions may then share a kernel with their neighbours, and one worker sorts a row.
+    """
+
     in_place: bool = True
+    """Whether a kernel's input and output may be the same memory."""
+
+    row_major: RowMajorRule | None = None
+    """Which right operands of contractions are row-major matrices instead of panels; None: none is."""
+
+    def context(self, precision: DType | None = None) -> PassContext:
+        """The properties that passes may read, with the precision that was asked for."""
+        return PassContext(self.info, precision, self.panel, self.row_groups, self.in_place, self.row_major)
 
 
 @dataclass
 class Lowered:
-    """The host program with its kernels (in `module`), and what fusion achieved."""
+    """The host program with its kernels (in `module`), and the effect of fusion.
+
+    `unfused` and `fused` are numbers of kernels and of bytes moved, before and after fusion.
+    """
 
     module: Module
     kernels: dict[str, KernelInfo]
     unfused: tuple[int, Dim]
     fused: tuple[int, Dim]
     contractions: dict[str, int] = field(default_factory=dict)
-    """How many contractions have factors of each data type."""
+    """The number of contractions by the data type of their factors."""
 
     @property
     def conversions(self) -> int:
-        """Kernel launches that only convert to a lower precision."""
+        """The number of kernel launches that only convert to a lower precision."""
         return sum(k.launches for k in self.kernels.values() if k.origins == (CONVERSION,))
 
 
-def eliminate(module: Module) -> None:
-    """Common subexpressions and dead code."""
-    cse(module)
-    dce(module)
+def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> list[Pass]:
+    """The passes of the tensor level that run for a target, in order.
 
-
-def tensor_passes(options: LoweringOptions, precision: DType | None = None) -> list[Callable[[Module], object]]:
-    """The passes from the graph level to fused groups, in order; `precision`: a 16-bit type for the factors of contractions."""
-
-    def narrow(module: Module) -> None:
-        assert precision is not None
-        lower_precision(module, precision)
-
-    def widen(module: Module) -> None:
-        assert options.panel is not None
-        pairs = precision is not None and options.panel(precision, precision, None).group > 1
-        widen_depth(module, (i8, u8, *([f32] if pairs else [])))
-
-    def pack(module: Module) -> None:
-        assert options.panel is not None
-        pack_operands(module, options.panel)
-
-    def group(module: Module) -> None:
-        form_groups(module, row_groups=options.row_groups)
-
-    for step, name in (
-        (narrow, "lower_precision"),
-        (widen, "widen_depth"),
-        (pack, "pack_operands"),
-        (group, "form_groups"),
-    ):
-        step.__name__ = name
-
-    return [
-        lower_to_tensor,
-        hoist_invariants,
-        *([] if options.row_groups else [expand_orders]),
-        eliminate,
-        compose,
-        absorb_permutations,
-        defer_row_scales,
-        eliminate,
-        *([widen] if options.panel is not None else []),
-        *([narrow] if precision is not None else []),
-        *([pack, transpose_weights, hoist_invariants] if options.panel is not None else []),
-        join_pieces,
-        split_reductions,
-        group,
-        collapse_axes,
-    ]
-
-
-def pass_names() -> list[str]:
-    """Names of the passes between the graph level and the kernels that some target or precision runs."""
-    steps = tensor_passes(LoweringOptions(_no_panel, _no_rule, row_groups=False), bf16)
-    return list(dict.fromkeys(pass_name(step) for step in (*steps, write_in_place)))
-
-
-def _no_panel(*_: object) -> Any:
-    raise NotImplementedError
-
-
-_no_rule: Any = _no_panel
+    `precision` is the 16-bit type that contractions read their operands in; None keeps the model's own types.
+    """
+    return bound_passes("tensor", options.context(precision))
 
 
 def lower(
     module: Module,
     options: LoweringOptions,
-    run_pass: Callable[[Callable[[Module], object], Module], object],
+    run_pass: Callable[[Pass, Module], object],
     precision: DType | None = None,
 ) -> Lowered:
     """Lower a graph-level module in place to its host program and scheduled kernels.
 
+    `run_pass` runs a pass on a module; it may time, check or skip the pass.
+
     Raises:
-        UnsupportedOperatorError: operators without a lowering.
+        UnsupportedOperatorError: an operator has no lowering.
     """
     unfused: tuple[int, Dim] = (0, 0)
+    fused: tuple[int, Dim] | None = None
     for step in tensor_passes(options, precision):
+        if pass_name(step) == pass_name(write_in_place):
+            fused = _moved(module)  # of kernels that do not overwrite their inputs
         run_pass(step, module)
-        if step is lower_to_tensor:
+        if pass_name(step) == pass_name(lower_to_tensor):
             unfused = _moved(module)
-    fused, contractions = _moved(module), _contractions(module)
-    if options.in_place:
-        run_pass(write_in_place, module)
-    names, kernels = groups_to_kernels(module, options.rule)
+    contractions = _contractions(module)
+    if fused is None:
+        fused = _moved(module)
+    names, kernels = groups_to_kernels(module, options.rules, options.info)
     bufferize(module, lambda group: [names[group]])
     return Lowered(module, kernels, unfused, fused, contractions)
 
@@ -162,6 +127,8 @@ def _moved(module: Module) -> tuple[int, Dim]:
 
 
 def _contractions(module: Module) -> dict[str, int]:
-    """How many contractions have factors of each data type."""
-    found = (op for op in module.walk() if isinstance(op, tensor.Compute) and CONTRACTION in op.attributes)
-    return dict(Counter(op.reads[-1].source.type.dtype.name for op in found))
+    """The number of contractions by the data type of their factors."""
+    contractions = (
+        op for op in module.walk() if isinstance(op, tensor.Compute) and notes.CONTRACTION.present(op)
+    )
+    return dict(Counter(op.reads[-1].source.type.dtype.name for op in contractions))

@@ -1,36 +1,41 @@
-"""From a fused group to a naive loop kernel: one nest and one block per computation, intermediates in local buffers."""
+"""Lowers a group to a naive loop kernel: one nest and one block for each computation, intermediates in local
+buffers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..analysis.cumulative import CumulativeReduction, match_cumulative
+from ..analysis.index_maps import at_same_point, flatten_index, product
+from ..analysis.loop_nest import substitute_tree
+from ..analysis.recurrence import match_recurrence
 from ..dialects import loop, scalar, simd, tensor
+from ..ir import notes
 from ..ir.builder import Builder
-from ..ir.core import IRError, Operation, Value
-from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, substitute, symbol
+from ..ir.core import IRError, Operation, OpResult, Value
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr, free_symbols, prove_eq, prove_le, symbol
 from ..ir.types import BufferType, Shape, TensorType, i32, u32, u64
-from ..schedule.tree import substitute_tree
-from ..transforms.index_maps import at_same_point, flatten_index, product
-from ..transforms.prefix import Prefix, match_prefix
-from ..transforms.recurrence import match_recurrence
-from .in_place import OVERWRITES
 
 
 def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
-    """The unscheduled kernel that computes a group: arguments are the group's inputs, then its results.
+    """The unscheduled kernel that computes a group; its arguments are the group's inputs, then its results.
 
     Raises:
-        IRError: the group holds an operation that has no loops.
+        IRError: the group contains an operation that has no loops.
     """
     outputs = list(group.body.terminator.operands)
     kernel = loop.Kernel(sym_name=name, num_outputs=len(outputs), location=group.location)
     buffers: dict[Value, Value] = {}
     for arg in group.body.args:
         buffers[arg] = kernel.body.add_arg(_buffer(arg.type, "global"), arg.hint)
-    overwritten = group.attributes.get(OVERWRITES)
-    found = {value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=True)}
-    places = {value: place for value, place in found.items() if place is not None}
+    overwritten = notes.OVERWRITES.get(group)
+    any_places = {
+        value: tensor.place_of(result) for value, result in zip(outputs, group.results, strict=True)
+    }
+    places = {value: place for value, place in any_places.items() if place is not None}
     for k, value in enumerate(outputs):
         type_ = value.type
         if value in places:
@@ -44,17 +49,23 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
             break
         for result in op.results:
             if result not in buffers and not isinstance(op, tensor.Scan):
-                buffers[result] = builder(loop.Alloc(buffer=_buffer(result.type, "local"), location=op.location))
+                buffers[result] = builder(
+                    loop.Alloc(buffer=_buffer(result.type, "local"), location=op.location)
+                )
     names: set[str] = set()
     for op in group.body.ops:
-        if group.kind == "prefix" and isinstance(op, tensor.Compute) and (run := match_prefix(op)) is not None:
-            _lower_prefix(builder, op, run, buffers, _unique(op, names))
+        if (
+            group.kind == tensor.GroupKind.CUMULATIVE
+            and isinstance(op, tensor.Compute)
+            and (run := match_cumulative(op)) is not None
+        ):
+            _lower_cumulative(builder, op, run, buffers, _unique(op, names))
         elif isinstance(op, tensor.Compute):
             _lower_compute(builder, op, buffers, _unique(op, names))
         elif isinstance(op, tensor.Scatter):
             _lower_scatter(builder, op, buffers, _unique(op, names), copied=overwritten is None)
-        elif isinstance(op, tensor.Order):
-            _lower_order(builder, op, buffers, _unique(op, names))
+        elif isinstance(op, tensor.Argsort):
+            _lower_argsort(builder, op, buffers, _unique(op, names))
         elif isinstance(op, tensor.Scan):
             _lower_recurrence(builder, op, buffers, names)
         elif not op.terminator:
@@ -67,7 +78,7 @@ def kernel_of_group(group: tensor.Group, name: str) -> loop.Kernel:
 
 
 def dims_of(kernel: loop.Kernel) -> tuple[Expr, ...]:
-    """The shape symbols a kernel uses: all symbols that no loop and no block binds, in order of name."""
+    """The shape symbols that a kernel uses: all symbols that no loop and no block binds, sorted by name."""
     bound: set[Expr] = set()
     used: set[Expr] = set()
 
@@ -97,7 +108,7 @@ def dims_of(kernel: loop.Kernel) -> tuple[Expr, ...]:
 
 
 def _unique(op: Operation, names: set[str]) -> str:
-    base = str(op.attributes.get("tw.origin") or ("reduce" if getattr(op, "combiner", None) else "map"))
+    base = str(notes.ORIGIN.get(op) or ("reduce" if getattr(op, "combiner", None) else "map"))
     return _numbered("".join(c if c.isalnum() else "_" for c in base), names)
 
 
@@ -115,9 +126,16 @@ def _buffer(type: TensorType, space: str) -> BufferType:
 
 
 def _nest(
-    builder: Builder, name: str, axes: tuple[Expr, ...], reduce_axes: tuple[Expr, ...], given: Mapping[Expr, Dim] = {}
+    builder: Builder,
+    name: str,
+    axes: tuple[Expr, ...],
+    reduce_axes: tuple[Expr, ...],
+    given: Mapping[Expr, Dim] = {},
 ) -> loop.Block:
-    """Loops over the axes with an empty block inside, appended at the builder; `given` are the values of axes that loops around run over."""
+    """Append loops over the axes with an empty block inside; return the block.
+
+    `given` has the values of axes that enclosing loops traverse.
+    """
     mapping: dict[Expr, Dim] = dict(given)
     ivs = []
     bindings: list[Dim] = []
@@ -147,7 +165,7 @@ def _nest(
 
 
 def _lower_body(body: Builder, source: Operation, buffers: dict[Value, Value]) -> list[Value]:
-    """Clone a computation's body with reads turned into loads; returns the yielded values."""
+    """Clone a computation's body with loads in place of reads; return the yielded values."""
     values: dict[Value, Value] = {}
     for op in source.body.ops:
         if isinstance(op, tensor.Read):
@@ -169,22 +187,32 @@ def _lower_body(body: Builder, source: Operation, buffers: dict[Value, Value]) -
 
 
 def _lower_compute(
-    builder: Builder, op: tensor.Compute, buffers: dict[Value, Value], name: str, given: Mapping[Expr, Dim] = {}
+    builder: Builder,
+    op: tensor.Compute,
+    buffers: dict[Value, Value],
+    name: str,
+    given: Mapping[Expr, Dim] = {},
 ) -> None:
     with builder.at(op.location):
         block = _nest(builder, name, op.axes, op.reduce_axes, given)
-        block.attributes.update({k: v for k, v in op.attributes.items() if k.startswith("tw.")})
+        notes.copy(op, block)
         body = Builder(block.body, location=op.location)
         (value,) = _lower_body(body, op, buffers)
         target = buffers[op.result]
         if op.is_reduction:
-            body(loop.Accumulate(value, target, (), combiner=op.combiner, indices=op.axes))
+            body.insert(loop.Accumulate(value, target, (), combiner=op.combiner, indices=op.axes))
         else:
-            body(loop.Store(value, target, (), indices=op.axes))
+            body.insert(loop.Store(value, target, (), indices=op.axes))
 
 
-def _lower_prefix(builder: Builder, op: tensor.Compute, run: Prefix, buffers: dict[Value, Value], name: str) -> None:
-    """Along the axis a running value, a local buffer of one element for each of the other axes, is updated and copied to the result."""
+def _lower_cumulative(
+    builder: Builder, op: tensor.Compute, run: CumulativeReduction, buffers: dict[Value, Value], name: str
+) -> None:
+    """Append the loops of a cumulative reduction.
+
+    A running value, a local buffer of one element for each of the other axes, is updated along the axis and
+    copied to the result.
+    """
     with builder.at(op.location):
         target, outer = buffers[op.result], tuple(a for d, a in enumerate(op.axes) if d != run.axis)
         last = op.axes[run.axis].upper
@@ -194,32 +222,45 @@ def _lower_prefix(builder: Builder, op: tensor.Compute, run: Prefix, buffers: di
         block = _nest(builder, name, outer, (reduced,))
         body = Builder(block.body, location=op.location)
         (value,) = _lower_body(body, op, buffers)
-        body(loop.Accumulate(value, running, (), combiner=op.combiner, indices=outer))
+        body.insert(loop.Accumulate(value, running, (), combiner=op.combiner, indices=outer))
         substitute_tree(block, {op.reduce_axes[0]: reduced})
-        copy = loop.Block(sym_name=f"{name}_out", axes=(*outer, reduced), bindings=block.bindings, location=op.location)
+        copy = loop.Block(
+            sym_name=f"{name}_out", axes=(*outer, reduced), bindings=block.bindings, location=op.location
+        )
         body = Builder(copy.body, location=op.location)
         place = last - reduced if run.reverse else reduced
         indices = list(outer)
         indices.insert(run.axis, place)
-        body(loop.Store(body(loop.Load(running, (), None, indices=outer)), target, (), indices=tuple(indices)))
+        body.insert(
+            loop.Store(body(loop.Load(running, (), None, indices=outer)), target, (), indices=tuple(indices))
+        )
         assert block.parent is not None
         block.parent.insert_after(block, copy)
 
 
-def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Value], name: str, copied: bool) -> None:
-    """`copied`: the elements that stay as they are are brought to where the result lies, which is elsewhere."""
+def _lower_scatter(
+    builder: Builder, op: tensor.Scatter, buffers: dict[Value, Value], name: str, copied: bool
+) -> None:
+    """Append the loops of a scatter; with `copied`, first those that copy the unchanged elements to the
+    result's buffer.
+    """
     with builder.at(op.location):
         target = buffers[op.result]
         if copied:
             axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(op.dest.type.shape))
             copy = _nest(builder, f"{name}_copy", axes, ())
             body = Builder(copy.body, location=op.location)
-            body(loop.Store(body(loop.Load(buffers[op.dest], (), None, indices=axes)), target, (), indices=axes))
+            body.insert(
+                loop.Store(
+                    body(loop.Load(buffers[op.dest], (), None, indices=axes)), target, (), indices=axes
+                )
+            )
         block = _nest(builder, name, op.axes, ())
-        block.attributes["tw.in_place"] = True
+        notes.KEEPS_CONTENTS.set(block, True)
         body = Builder(block.body, location=op.location)
         value, *where = _lower_body(body, op, buffers)
-        # What is written at its own place in a dimension says so, for schedules to see; only the other places depend on data.
+        # Dimensions in which every element is written at its own index have an index expression, which
+        # schedules can analyze. Only the other indices depend on data.
         indices: list[Dim] = []
         guard: list[Dim] = []
         dynamic: list[Value] = []
@@ -233,13 +274,13 @@ def _lower_scatter(builder: Builder, op: tensor.Scatter, buffers: dict[Value, Va
             guard += [e for e in (place, n - 1 - place) if not prove_le(0, e)]
         options: dict[str, Any] = {"indices": tuple(indices), "guard": tuple(guard)}
         if op.combiner is None:
-            body(loop.Store(value, target, dynamic, **options))
+            body.insert(loop.Store(value, target, dynamic, **options))
         else:
-            body(loop.Accumulate(value, target, dynamic, combiner=op.combiner, **options))
+            body.insert(loop.Accumulate(value, target, dynamic, combiner=op.combiner, **options))
 
 
-def _lower_order(builder: Builder, op: tensor.Order, buffers: dict[Value, Value], name: str) -> None:
-    """A loop for every axis but the sorted one around a `simd.order`."""
+def _lower_argsort(builder: Builder, op: tensor.Argsort, buffers: dict[Value, Value], name: str) -> None:
+    """Append a loop for every axis but the sorted one around a `simd.argsort`."""
     x, y = buffers[op.x], buffers[op.result]
     with builder.at(op.location):
         dtype, shape, n = x.type.dtype, x.type.shape, x.type.shape[op.axis]
@@ -249,9 +290,10 @@ def _lower_order(builder: Builder, op: tensor.Order, buffers: dict[Value, Value]
         ivs = [symbol(f"{name}_i{d}", 0, size - 1) for d, size in enumerate(shape) if d != op.axis]
         where: list[Dim] = [*ivs[: op.axis], 0, *ivs[op.axis :]]
         step = product(shape[op.axis + 1 :])
-        top: Operation = simd.Order(
+        top: Operation = simd.Argsort(
             x, y, keys, places, n=n, k=op.k, x_offset=flatten_index(where, shape), x_step=step,
-            y_offset=flatten_index(where, y.type.shape), y_step=step, largest=op.largest, location=op.location,
+            y_offset=flatten_index(where, y.type.shape), y_step=step, largest=op.largest,
+            location=op.location,
         )  # fmt: skip
         for iv in reversed(ivs):
             f = loop.For(iv=iv, location=op.location)
@@ -260,27 +302,20 @@ def _lower_order(builder: Builder, op: tensor.Order, buffers: dict[Value, Value]
         builder.insert(top)
 
 
-def _lower_recurrence(builder: Builder, scan: tensor.Scan, buffers: dict[Value, Value], names: set[str]) -> None:
-    """Loops over the columns; in them the carried values begin and all steps follow, computation after computation.
+def _lower_recurrence(
+    builder: Builder, scan: tensor.Scan, buffers: dict[Value, Value], names: set[str]
+) -> None:
+    """Append loops over the columns that contain all steps, with one computation after another in each step.
 
-    A carried value is replaced where it lies, at once if nobody reads the old one any more, else at the end of the step; a slice is computed where it is stacked.
+    A carried value is replaced in its buffer: at once if nothing reads the old value afterwards, otherwise at
+    the end of the step. A slice is computed in the stacked result.
     """
     columns, count = match_recurrence(scan), len(scan.initial)
     assert columns is not None
     members = [op for op in scan.body.ops if isinstance(op, tensor.Compute)]
     carried, ends = scan.body.args, list(scan.body.terminator.operands)
-    for arg, end in zip(carried, ends, strict=False):
-        buffers[arg] = builder(loop.Alloc(buffer=_buffer(arg.type, "local"), location=scan.location))
-        if _may_replace(members, end, arg):
-            buffers[end] = buffers[arg]
     slices = [s for s in zip(ends[count:], scan.results[count:], scan.places, strict=True) if s[1] in buffers]
-    stacked: dict[Value, Dim] = {}
-    for value, result, place in slices:
-        if value not in buffers:
-            buffers[value], stacked[value] = buffers[result], place
-    for m in members:
-        if m.result not in buffers:
-            buffers[m.result] = builder(loop.Alloc(buffer=_buffer(m.result.type, "local"), location=m.location))
+    stacked = _recurrence_buffers(builder, scan, members, slices, buffers)
 
     shape = carried[0].type.shape
     ivs: dict[int, Dim] = {}
@@ -296,13 +331,17 @@ def _lower_recurrence(builder: Builder, scan: tensor.Scan, buffers: dict[Value, 
 
     def copy(at: Builder, source: Value, target: Value, shape: Shape, place: tuple[Dim, ...] = ()) -> None:
         axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
-        body = Builder(_nest(at, _numbered("copy", names), axes, (), given(axes)).body, location=scan.location)
-        body(loop.Store(body(loop.Load(source, (), None, indices=axes)), target, (), indices=(*place, *axes)))
+        body = Builder(
+            _nest(at, _numbered("copy", names), axes, (), given(axes)).body, location=scan.location
+        )
+        body.insert(
+            loop.Store(body(loop.Load(source, (), None, indices=axes)), target, (), indices=(*place, *axes))
+        )
 
     for arg, first in zip(carried, scan.initial, strict=True):
         copy(builder, buffers[first], buffers[arg], arg.type.shape)
     steps = loop.For(iv=scan.step, location=scan.location)
-    steps.attributes[loop.STEPS] = True
+    notes.SEQUENTIAL.set(steps, True)
     builder.insert(steps)
     step = Builder(steps.body, location=scan.location)
     for value, result, place in slices:
@@ -318,14 +357,47 @@ def _lower_recurrence(builder: Builder, scan: tensor.Scan, buffers: dict[Value, 
             copy(step, buffers[end], buffers[arg], arg.type.shape)
         if result in buffers:
             copy(builder, buffers[arg], buffers[result], arg.type.shape)
-    # Whoever reads or writes a value that lies in a stack does so in the step's slice, what copies it elsewhere too.
+    # Accesses to a value that is stored in a stacked result, copies included, use the step's slice.
     for value, place in stacked.items():
         for access in buffers[value].users:
             access.attributes["indices"] = (place, *access.attributes["indices"])
 
 
+def _recurrence_buffers(
+    builder: Builder,
+    scan: tensor.Scan,
+    members: list[tensor.Compute],
+    slices: list[tuple[Value, OpResult, Dim]],
+    buffers: dict[Value, Value],
+) -> dict[Value, Dim]:
+    """Add buffers of the carried values and of the members' results to `buffers`.
+
+    `slices` are tuples (value of the body, stacked result, index of the step). Returns the values that are
+    computed in a stacked result's buffer, with that index.
+    """
+    for arg, end in zip(scan.body.args, scan.body.terminator.operands, strict=False):
+        buffers[arg] = builder(loop.Alloc(buffer=_buffer(arg.type, "local"), location=scan.location))
+        if _may_replace(members, end, arg):
+            buffers[end] = buffers[arg]
+    stacked: dict[Value, Dim] = {}
+    for value, result, place in slices:
+        if value not in buffers:
+            buffers[value], stacked[value] = buffers[result], place
+    for m in members:
+        if m.result not in buffers:
+            buffers[m.result] = builder(
+                loop.Alloc(buffer=_buffer(m.result.type, "local"), location=m.location)
+            )
+    return stacked
+
+
 def _may_replace(members: list[tensor.Compute], new: Value, old: Value) -> bool:
-    """Whether a computation among `members` may write its result where a carried value lies: who reads that one does so before, or just there."""
+    """Whether a computation among `members` may write its result to a carried value's buffer.
+
+    All reads of the old value must precede it or be at the same point.
+    """
     at = next(k for k, m in enumerate(members) if m.result is new)
     reads = [(k, r) for k, m in enumerate(members[at:]) for r in m.reads if r.source is old]
-    return not members[at].is_reduction and all(k == 0 and at_same_point(r.indices, members[at].axes) for k, r in reads)
+    return not members[at].is_reduction and all(
+        k == 0 and at_same_point(r.indices, members[at].axes) for k, r in reads
+    )

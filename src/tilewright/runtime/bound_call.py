@@ -1,4 +1,4 @@
-"""`BoundCall`: a compiled model with its arguments, to be run again and again on the same memory."""
+"""`BoundCall`: a compiled model with its arguments, for many runs on the same memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any, NoReturn
 
 
 class BoundCall:
-    """What `CompiledModel.bind` returns: `call()` runs the model on what `inputs` hold now, fills `out` and returns it.
+    """The result of `CompiledModel.bind`: ``call()`` runs the model on the present contents of `inputs`,
+    fills `out` and returns it.
 
-    Nothing is checked or allocated any more. For other values, write into the bound tensors; they stay alive as long as this
-    object. Native code runs in the context of the thread that bound it: called from another thread at the same time as
-    anything else in that context, it is refused.
+    A run checks and allocates nothing. For other values, write into the bound tensors, which live as long as
+    this object. Native code runs in the context of the thread that bound it. A call from another thread,
+    while anything else runs in that context, raises an error.
     """
 
     __slots__ = ("__weakref__", "_check", "_kept", "inputs", "out", "run")
 
     inputs: tuple[Any, ...]
-    """The tensors that were given, in the order of the model's inputs."""
+    """The tensors that the caller bound, in the order of the model's inputs."""
     out: Any
     """The tensor, or the tuple of tensors, that a call fills."""
 
@@ -29,16 +30,26 @@ class BoundCall:
         check: Callable[[int], None] | None = None,
         kept: Any = None,
     ) -> None:
-        """`run`: runs the model and returns its status; `check` raises for one that is not 0; `kept`: what has to live as long."""
+        """Keep the parts of a call.
+
+        Args:
+            inputs: The bound inputs.
+            out: The tensors that a run fills.
+            run: Runs the model and returns its status, 0 for success.
+            check: Raises the error of a status that is not 0.
+            kept: Objects that have to live as long as the call.
+        """
         self.inputs, self.out = inputs, out
         self.run, self._check, self._kept = run, check, kept
 
     def close(self, refuse: Callable[[], NoReturn]) -> None:
-        """Let go of the library: what is called from now on is refused by `refuse`, which raises."""
+        """Release the library; later calls call `refuse`, which raises."""
         self.run, self._check, self._kept = refuse, None, None
 
     def __call__(self) -> Any:
-        """Run once. Raises what a call of the model raises; ArtifactError: the library has been closed."""
+        """Run once and return `out`. Raises the errors of a call of the model; ArtifactError: the library has
+        been closed.
+        """
         status = self.run()
         if status and self._check:
             self._check(status)

@@ -1,4 +1,4 @@
-"""Contexts of a native library, and the calls of its functions that they have made."""
+"""Contexts of a native library, and the calls of its functions in a context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,19 +22,20 @@ from tilewright.runtime.model import CompiledModel, exception_for
 from tilewright.runtime.native_code import NativeCode, written_over
 from tilewright.runtime.tensors import DTYPES, NUMPY, Border, border_of
 
-if TYPE_CHECKING:
-    from tilewright.runtime.library import Library
-
-_TENSOR = struct.Struct("=QiiiBBHQQQ")  # DLTensor of a 64-bit system: data, device, ndim, dtype, shape, strides, offset
+_TENSOR = struct.Struct(
+    "=QiiiBBHQQQ"
+)  # DLTensor of a 64-bit system: data, device, ndim, dtype, shape, strides, offset
 _CPU = 1
 _SKIP_VERIFY = 1
 _PIN_THREADS = 2
 _VERIFY_FILE = 4
 _SOMEWHERE = 64  # stands for an address that is not read
-_SHAPES_KEPT = 64  # combinations of input shapes whose calls a context remembers
+_SHAPES_KEPT = 64  # combinations of input shapes for which a context keeps the checked call
 
 
-class Options(ctypes.Structure):
+class ContextOptions(ctypes.Structure):
+    """`tw_options` of the C interface."""
+
     _fields_ = [
         ("abi_version", ctypes.c_uint32),
         ("num_threads", ctypes.c_int32),
@@ -46,10 +47,14 @@ class Options(ctypes.Structure):
 
 
 class Binding:
-    """A `tw_binding`: a run whose data types and shapes have been checked. Further runs differ in the tensors' addresses alone.
+    """A `tw_binding`: a run whose data types and shapes have been checked. Further runs differ in the
+    tensors' addresses only.
 
-    `tensors`: data type and shape of each input; with `outputs`, of each output too, to be compared with what the model
-    makes of the inputs. Raises ShapeError: the model takes or makes others.
+    `inputs` and `outputs` are data types and shapes. With `outputs`, those are compared with the shapes that
+    the model computes from the inputs.
+
+    Raises:
+        ShapeError: The model takes or returns other data types or shapes.
     """
 
     def __init__(
@@ -68,7 +73,8 @@ class Binding:
         struct.pack_into(f"={len(dims)}q", block, at, *dims)
         for index, (dtype, shape) in enumerate(tensors):
             code, bits = DTYPES[dtype]
-            # Only tensors with an address have their shapes compared; the real ones are written before each run.
+            # Only tensors with an address have their shapes compared; the real addresses are written before
+            # each run.
             address = 0 if index < num_inputs else _SOMEWHERE
             fields = (address, _CPU, 0, len(shape), code, bits, 1, start + at, 0, 0)
             _TENSOR.pack_into(block, index * _TENSOR.size, *fields)
@@ -79,7 +85,7 @@ class Binding:
         bind = native.tw_function_bind
         calls.check(bind(calls.handle, calls.index, start, num_inputs, described, len(dtypes), self.pointer))
         self.addresses = (ctypes.c_uint64 * count).from_address(self.memory[1])
-        """Where the elements of the inputs lie, then of the outputs."""
+        """Addresses of the elements of the inputs, then of the outputs."""
         self.outputs: list[tuple[tuple[int, ...], np.dtype]] = []
         """Shape and data type of each output."""
         for index, dtype in enumerate(dtypes, num_inputs):
@@ -89,7 +95,7 @@ class Binding:
         self.out_shapes = tuple([shape for shape, _ in self.outputs])
         made = [(dtype, shape) for shape, dtype in self.outputs]
         self.sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in (*inputs, *made)]
-        """Bytes of each tensor."""
+        """Size of each tensor in bytes."""
 
     def outputs_overlap(self) -> bool:
         """Whether an output shares memory with another tensor, by the addresses that were written last."""
@@ -103,9 +109,11 @@ class Binding:
 
 
 class OpenFile:
-    """A file that stays what it is when another takes its place: `name` is a path to it for as long as this object is.
+    """An open file that keeps its contents when another file takes its place: `name` is a path to it as long
+    as this object lives.
 
-    Raises ArtifactError: it cannot be opened.
+    Raises:
+        ArtifactError: The file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,36 +130,60 @@ class OpenFile:
 
 
 class Context:
-    """A `tw_context`. Serves one thread at a time."""
+    """A `tw_context`: working memory and worker threads of one library. It serves one thread at a time."""
 
-    def __init__(self, library: Library) -> None:
-        self.native = library._native
+    def __init__(
+        self,
+        native: NativeCode,
+        weights: np.ndarray | Path | None,
+        file: OpenFile | None,
+        *,
+        num_threads: int = 0,
+        pin_threads: bool = False,
+        check_weights: bool = False,
+    ) -> None:
+        """Create a context of the library's code.
+
+        Args:
+            native: The library's code.
+            weights: The weights that the library's file does not hold: bytes, or the path of a file.
+            file: That file, open.
+            num_threads: The most threads that a run uses; 0: all cores.
+            pin_threads: Bind each worker thread to a core.
+            check_weights: Compare the checksum of the file of weights.
+
+        Raises:
+            ArtifactError: this processor lacks a feature, or the weights are not those of the library.
+        """
+        self.native = native
         self.check = partial(check, self.native)
         # The trailer's checksum covers embedded weights; the compiler's own are trusted.
-        flags = _SKIP_VERIFY | (_PIN_THREADS if library.pin_threads else 0)
-        flags |= _VERIFY_FILE if library.check_weights else 0
-        options = Options(ABI_VERSION, library.num_threads, None, 0, flags, None)
-        self.weights, file = library.weights, library.weights_file  # to live as long as this
+        flags = _SKIP_VERIFY | (_PIN_THREADS if pin_threads else 0)
+        flags |= _VERIFY_FILE if check_weights else 0
+        options = ContextOptions(ABI_VERSION, num_threads, None, 0, flags, None)
+        self.weights, self.file = weights, file  # they have to live as long as the context
         if file is not None:
             options.weights_path = file.name.encode() if sys.platform == "win32" else os.fsencode(file.name)
-        elif isinstance(self.weights, np.ndarray):
-            options.weights, options.weights_size = self.weights.ctypes.data, self.weights.nbytes
+        elif isinstance(weights, np.ndarray):
+            options.weights, options.weights_size = weights.ctypes.data, weights.nbytes
         handle = ctypes.c_void_p()
         if status := self.native.tw_create(ctypes.byref(options), ctypes.byref(handle)):
             message = self.native.tw_last_error().decode(errors="replace")
-            raise exception_for(status, message if file is None else message.replace(file.name, str(file.path), 1))
+            raise exception_for(
+                status, message if file is None else message.replace(file.name, str(file.path), 1)
+            )
         self.handle = handle
-        # Closing the library, or the end of the thread, destroys the context, but only once.
+        # The context is destroyed once, when the library is closed or the thread ends.
         self.destroy = weakref.finalize(self, _destroy, self.native, ctypes.c_void_p(handle.value))
         self.bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         self._calls: dict[int, Calls] = {}
 
     def calls(self, function: CompiledModel, index: int) -> Calls:
-        """The calls of the library's function of this number."""
-        found = self._calls.get(index)
-        if found is None:
-            found = self._calls[index] = Calls(self, function, index)
-        return found
+        """The calls of the function of this number."""
+        calls = self._calls.get(index)
+        if calls is None:
+            calls = self._calls[index] = Calls(self, function, index)
+        return calls
 
     def _state(self, index: int, size: int) -> np.ndarray:
         described = ctypes.create_string_buffer(_TENSOR.size)
@@ -175,7 +207,7 @@ def _destroy(native: NativeCode, handle: ctypes.c_void_p) -> None:
 
 
 def check(native: NativeCode, status: int) -> None:
-    """Raise what a status of the C interface stands for."""
+    """Raise the exception for a status of the C interface other than 0."""
     if status:
         raise exception_for(status, native.tw_last_error().decode(errors="replace"))
 
@@ -184,28 +216,41 @@ class Calls:
     """The calls of one function in one context."""
 
     def __init__(self, context: Context, function: CompiledModel, index: int) -> None:
-        # Not the context itself: it goes with its last user, and its memory with it.
+        # A reference to the context itself would keep it, and its memory, alive after its last user.
         self.native, self.handle, self.index = context.native, context.handle, index
         self.check, self.run_bound = context.check, context.native.tw_run_bound
         self.in_dtypes, self.out_dtypes = list(function._dtypes), function._output_dtypes
         self.num_inputs = len(function.inputs)
         self.late = function._late
-        self.plain = not self.late and not function._updated and all(DTYPES[dtype][1] >= 8 for dtype in self.out_dtypes)
-        """Whether results may be written into tensors of the caller's library: torch has no elements of fewer than 8 bits."""
+        self.plain = (
+            not self.late
+            and not function._updated
+            and all(DTYPES[dtype][1] >= 8 for dtype in self.out_dtypes)
+        )
+        """Whether results may be written into tensors of the caller's library: torch has no elements of fewer
+        than 8 bits.
+        """
         self.known: dict[tuple[tuple[int, ...], ...], Binding] = {}
-        """By the shapes of inputs that were of the model's data types and accepted."""
+        """Checked calls by the shapes of the inputs."""
 
     def run(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
-        """One run on NumPy arrays of any data types and shapes; the model's own check refuses them."""
+        """Run on NumPy arrays of any data types and shapes; the model's own check refuses wrong ones."""
         if self.late:
             return self.run_late(arrays)
         return self.invoke(self.binding_for(arrays, out), arrays, NUMPY, out)
 
     def run_late(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """One run whose outputs' sizes are known at its end: the context's memory is copied."""
+        """Run where outputs have sizes known at the end of the run; they are copied from the context's
+        memory.
+        """
         count = len(arrays)
-        tensors = [*((a.dtype, a.shape, a.ctypes.data) for a in arrays), *((d, (), 0) for d in self.out_dtypes)]
-        block = ctypes.create_string_buffer(_TENSOR.size * len(tensors) + 8 * sum(len(s) for _, s, _ in tensors) + 8)
+        tensors = [
+            *((a.dtype, a.shape, a.ctypes.data) for a in arrays),
+            *((d, (), 0) for d in self.out_dtypes),
+        ]
+        block = ctypes.create_string_buffer(
+            _TENSOR.size * len(tensors) + 8 * sum(len(s) for _, s, _ in tensors) + 8
+        )
         start = ctypes.addressof(block)
         at = _TENSOR.size * len(tensors)
         for index, (dtype, shape, address) in enumerate(tensors):
@@ -221,13 +266,15 @@ class Calls:
         for index, dtype in enumerate(self.out_dtypes, count):
             fields = _TENSOR.unpack_from(block, index * _TENSOR.size)
             address, rank, where = fields[0], fields[3], fields[7]
-            found = np.empty(tuple((ctypes.c_int64 * rank).from_address(where)) if rank else (), dtype)
-            ctypes.memmove(found.ctypes.data, address, found.nbytes)
-            results.append(found)
+            result = np.empty(tuple((ctypes.c_int64 * rank).from_address(where)) if rank else (), dtype)
+            ctypes.memmove(result.ctypes.data, address, result.nbytes)
+            results.append(result)
         return results
 
     def run_known(self, values: tuple[Any, ...], out: Any = None) -> Sequence[Any] | None:
-        """One run with inputs of shapes that have been seen before, None when anything is out of the ordinary."""
+        """Run with inputs whose shapes have been checked in an earlier call; None where that does not
+        apply.
+        """
         border = border_of(type(values[0])) if len(values) == self.num_inputs > 0 and self.plain else None
         shapes = None if border is None else border.plain_shapes(values, self.in_dtypes)
         binding = None if shapes is None else self.known.get(shapes)
@@ -247,7 +294,7 @@ class Calls:
     def invoke(
         self, binding: Binding, values: Sequence[Any], border: Border, out: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Run with plain inputs of the binding's shapes; `out`: plain tensors to fill instead of new ones."""
+        """Run with plain inputs of the binding's shapes; fill `out`, plain tensors, or new ones."""
         if out is None:
             empty = border.empty
             out = [empty(shape, dtype) for shape, dtype in binding.outputs]
@@ -257,7 +304,7 @@ class Calls:
         return out
 
     def binding_for(self, arrays: Sequence[np.ndarray], out: Sequence[np.ndarray] | None = None) -> Binding:
-        """The binding of a call with these inputs, and with the outputs that the model makes of them, which `out` are to be like."""
+        """The binding of a call with these inputs. Outputs like `out` are compared with the model's."""
         key = tuple([array.shape for array in arrays])
         inputs = [(array.dtype, array.shape) for array in arrays]
         ordinary = [dtype for dtype, _ in inputs] == self.in_dtypes
@@ -272,4 +319,4 @@ class Calls:
         return binding
 
 
-__all__ = ["Binding", "Calls", "Context", "Options"]
+__all__ = ["Binding", "Calls", "Context", "ContextOptions"]

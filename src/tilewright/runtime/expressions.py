@@ -1,4 +1,6 @@
-"""Sizes written as text in an artifact's metadata (``"4*batch*((seq + 31) // 32)"``) and the symbols they are made of."""
+"""Sizes written as formulas in an artifact's metadata (``"4*batch*((seq + 31) // 32)"``), and the values of
+their symbols.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def evaluate(formula: Formula, symbols: Mapping[str, int]) -> int:
     """The value of a formula; floor division and modulo as in Python.
 
     Raises:
-        ArtifactError: the formula uses something unknown.
+        ArtifactError: The formula has a syntax or a symbol that is not known.
     """
     return formula if isinstance(formula, int) else _evaluate(_parsed(formula), symbols, formula)
 
@@ -58,13 +60,14 @@ def _evaluate(node: ast.expr, symbols: Mapping[str, int], text: str) -> int:
 def solve_symbols(
     solver: Sequence[Mapping[str, Any]], names: Sequence[str], shapes: Sequence[Sequence[int]]
 ) -> dict[str, int]:
-    """Values of the symbolic dimensions from the shapes of the inputs, by the steps that the compiler wrote down.
+    """Values of the symbolic dimensions from the shapes of the inputs.
 
-    A step holds ``input`` and ``dim``; with ``symbol``, ``coefficient``, ``offset``, ``lower``, ``upper`` it defines a symbol, with
-    ``expr`` it checks a size.
+    A step of `solver` has ``input`` and ``dim``, which select a size. With ``symbol``, ``coefficient``,
+    ``offset``, ``lower`` and ``upper`` it solves ``size = coefficient * symbol + offset`` and compares the
+    bounds; with ``expr`` it compares the size with a formula.
 
     Raises:
-        ShapeError: an input contradicts its declaration, another input, or a bound.
+        ShapeError: An input contradicts its declaration, another input, or a bound.
     """
     symbols: dict[str, int] = {}
     for step in solver:
@@ -75,7 +78,8 @@ def solve_symbols(
             wanted = evaluate(step["expr"], symbols)
             if wanted != size:
                 raise ShapeError(
-                    f"{what}, expected {step['expr']}" + ("" if isinstance(step["expr"], int) else f" = {wanted}")
+                    f"{what}, expected {step['expr']}"
+                    + ("" if isinstance(step["expr"], int) else f" = {wanted}")
                 )
             continue
         coefficient = evaluate(step["coefficient"], symbols)

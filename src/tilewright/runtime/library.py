@@ -1,7 +1,7 @@
-"""`Library`: a native artifact opened in this process through ctypes.
+"""`Library`: a native artifact in this process, called through ctypes.
 
-Every calling thread gets a context (arena and threads) of its own at its first call, so one library may be called from
-several threads at once; ctypes lets go of the interpreter's lock during a call.
+Each calling thread gets a context (working memory and worker threads) at its first call, so several threads
+may call one library at once. ctypes releases the interpreter's lock during a call.
 """
 
 from __future__ import annotations
@@ -24,24 +24,28 @@ from tilewright.artifact.weights import find_beside
 from tilewright.errors import ArtifactError
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.context import Binding, Calls, Context, OpenFile
-from tilewright.runtime.copies import Saved
-from tilewright.runtime.model import CompiledModel, Function, KernelTime
+from tilewright.runtime.model import CompiledModel, KernelTime, LibraryFunction
 from tilewright.runtime.native_code import NativeCode, code_of
+from tilewright.runtime.save_copy import Saved
 from tilewright.runtime.tensors import NUMPY
 
 
 class _Native(CompiledModel):
-    """A function of a native library, called without looking again at tensors that are like earlier ones."""
+    """A function of a native library. A call with tensors of known shapes takes a short way without
+    checks.
+    """
 
     library: Library
     index: int
-    """Its number at run time."""
+    """The function's number at run time."""
 
     def _calls(self) -> Calls:
         return self.library._context().calls(self, self.index)
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """As `CompiledModel`; what was called before with such tensors is called without looking at it all again."""
+        """Run the model once: see `CompiledModel.__call__`. Shapes that an earlier call has checked are not
+        checked again.
+        """
         if self._keeps:
             with self._turn:
                 return self._call(args, out, kwargs)
@@ -58,7 +62,12 @@ class _Native(CompiledModel):
         return list(self._calls().run(arrays, out))
 
     def _bound(
-        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray], has_run: bool
+        self,
+        inputs: tuple[Any, ...],
+        out: Any,
+        arrays: list[np.ndarray],
+        targets: list[np.ndarray],
+        has_run: bool,
     ) -> BoundCall:
         context, calls = self.library._context(), self._calls()
         given, wanted = ([(array.dtype, array.shape) for array in tensors] for tensors in (arrays, targets))
@@ -70,7 +79,7 @@ class _Native(CompiledModel):
         return call
 
     def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
-        """Run once with the kernels' clocks on: launches and nanoseconds of each kernel, in the metadata's order."""
+        """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""
         context = self.library._context()
         names = [k["name"] if isinstance(k, dict) else str(k) for k in self.metadata.get("kernels", [])]
         nanoseconds, calls = (ctypes.c_uint64 * len(names))(), (ctypes.c_uint64 * len(names))()
@@ -83,20 +92,32 @@ class _Native(CompiledModel):
         return [KernelTime(*row) for row in zip(names, calls, nanoseconds, strict=True)]
 
 
-class NativeFunction(_Native, Function):
-    """One of several functions of a native library."""
+class NativeFunction(_Native, LibraryFunction):
+    """One function of a native library of several."""
 
 
 class Library(_Native):
-    """A compiled model in a shared library, which `tilewright.compile` and `tilewright.load` return.
+    """A compiled model in a shared library, as `tilewright.compile` and `tilewright.load` return it for
+    native targets.
 
-    `path`: the .so, .dylib or .dll. `weights`: where the file does not carry them, all of them in one array of bytes
-    aligned to 64, kept alive by the library, or their file (by default the one that was saved with the library). `num_threads`: 0 means all cores; more than there are count as that.
-    `pin_threads`: worker threads stay each on a core of its own. `check_weights`: compare the checksum of a file of weights. `verify`: check the file's trailer before
-    anything of it is run; only the compiler, which has just written the file, does without. `code`: of this file, where it has been loaded.
+    A library keeps its code when the file is replaced or removed; `tilewright.load` of the same path then
+    loads the new file.
 
-    A library stays what it was when the file is replaced or removed: `tilewright.load` of the same path gives another one.
-    Raises ArtifactError: not an artifact, damaged, of another version, or for another processor.
+    Args:
+        path: The ``.so``, ``.dylib`` or ``.dll``.
+        weights: The weights, where the file does not hold them: one array of bytes, aligned to 64, which the
+            library keeps alive, or the path of a file. The default is the file that was saved with the
+            library.
+        num_threads: The most threads that a run uses; 0, or more than there are cores: all cores.
+        pin_threads: Bind each worker thread to a core.
+        check_weights: Compare the checksum of the file of weights.
+        verify: Check the file's trailer before any of its code runs. Only the compiler, which has just
+            written the file, leaves the check out.
+        code: The code of this file, where it has been loaded.
+
+    Raises:
+        ArtifactError: The file is not an artifact, is damaged, is of another version, or is for another
+            processor.
     """
 
     def __init__(
@@ -119,18 +140,19 @@ class Library(_Native):
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self._local = threading.local()
         self._shared = SimpleNamespace()
-        """Of all threads, in place of `_local`, where the context keeps states."""
+        """Shared by all threads, in place of `_local`, where the model keeps states."""
         if verify:
             verify_file(self.path)
             check_native(self.path)
-        told = read_metadata(self.path) if verify else None
-        self._native = code or code_of(self.path, (told or {}).get("prefix", PREFIX))
+        metadata_of_file = read_metadata(self.path) if verify else None
+        self._native = code or code_of(self.path, (metadata_of_file or {}).get("prefix", PREFIX))
         self._fingerprint = self._native.of
         self._native.users.add(self)
-        found = self._native.tw_abi_version()
-        if found != ABI_VERSION:
+        version = self._native.tw_abi_version()
+        if version != ABI_VERSION:
             raise ArtifactError(
-                f"{path}: its C interface is version {found}, this Tilewright speaks version {ABI_VERSION}: "
+                f"{path}: its C interface is version {version}, this Tilewright speaks version "
+                f"{ABI_VERSION}: "
                 "compile the model again"
             )
         metadata = parse_metadata(path, self._native.tw_metadata())
@@ -138,11 +160,11 @@ class Library(_Native):
         self._given_weights = weights
         self._describe(metadata, str(path))
         if verify:
-            self._context()  # refuses missing CPU features and wrong weights now, not at the first call
+            self._context()  # reports missing CPU features and wrong weights now, not at the first call
 
     @cached_property
     def weights(self) -> np.ndarray | Path | None:
-        """Where the weights lie that the library's file does not carry: in memory, or in another file."""
+        """The weights that the library's file does not hold: in memory, or in another file."""
         given = self._given_weights
         if isinstance(given, np.ndarray):
             return given.reshape(-1).view(np.uint8)
@@ -150,7 +172,7 @@ class Library(_Native):
 
     @cached_property
     def weights_file(self) -> OpenFile | None:
-        """The file of weights, open: every context maps the one that the first has mapped."""
+        """The file of weights, open. All contexts map this one."""
         return OpenFile(self.weights) if isinstance(self.weights, Path) else None
 
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
@@ -165,7 +187,14 @@ class Library(_Native):
                     self._refuse()
                 context = getattr(kept, "context", None) if self._keeps else None
                 if context is None:
-                    context = Context(self)
+                    context = Context(
+                        self._native,
+                        self.weights,
+                        self.weights_file,
+                        num_threads=self.num_threads,
+                        pin_threads=self.pin_threads,
+                        check_weights=self.check_weights,
+                    )
                     kept.context = context
                     self._contexts.add(context)
         return context
@@ -174,7 +203,9 @@ class Library(_Native):
         return self._context()
 
     def session(self) -> Library:
-        """The same code and weights with states of their own, for independent calls: another conversation, say."""
+        """A library with the same code and weights and with states of its own, for independent calls such as
+        another conversation.
+        """
         if self._closed:
             self._refuse()
         library = Library(
@@ -190,9 +221,9 @@ class Library(_Native):
         return library
 
     _native: NativeCode
-    """Of `tilewright.h`; gone when the library is closed."""
+    """The functions of `tilewright.h`; absent when the library is closed."""
     _parent: Library | None = None
-    """Whose session this is, which owns the file."""
+    """The library that this is a session of; it owns the file."""
 
     def _refuse(self) -> NoReturn:
         raise ArtifactError(f"{self.path}: {self._why_closed}")
@@ -200,7 +231,9 @@ class Library(_Native):
     _why_closed = "this library has been closed"
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
+        """Copy the artifact, with the C header beside it, and the file of its weights if there is one. See
+        `CompiledModel.save`.
+        """
         if self._parent is not None:
             return self._parent.save(path, weights=weights, prefix=prefix)
         file = None if self.weights_file is None else Path(self.weights_file.name)
@@ -210,11 +243,15 @@ class Library(_Native):
         return saved.copy_to(Path(path), weights, prefix, self.origin)
 
     def close(self) -> None:
-        """Free all contexts. No other thread may be in a call. The code is unmapped when no session uses it."""
+        """Free all contexts. No other thread may be in a call. The code is unmapped when no session uses
+        it.
+        """
         self._end()
 
     def abandon(self) -> None:
-        """Refuse all calls from now on: the library's file has been written over, so its code lies in memory no longer."""
+        """Refuse all calls from now on, since the library's file has been overwritten and its code in memory
+        with it.
+        """
         self._why_closed = "the file of this library was written over while it was loaded"
         self._end()
 

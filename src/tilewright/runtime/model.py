@@ -1,4 +1,4 @@
-"""What every loaded artifact looks like from Python, whatever runs it."""
+"""`CompiledModel`: the interface of every compiled model in Python, whatever runs it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilewright.artifact.trailer import damaged
-from tilewright.errors import ArtifactError, DivisionError, InternalError, OutOfRangeError, ShapeError, TilewrightError
+from tilewright.errors import (
+    ArtifactError,
+    DivisionError,
+    InternalError,
+    OutOfRangeError,
+    ShapeError,
+    TilewrightError,
+)
 from tilewright.runtime.bound_call import BoundCall
 from tilewright.runtime.expressions import evaluate, solve_symbols
 from tilewright.runtime.nested import Nested
-from tilewright.runtime.state import Memory, State
+from tilewright.runtime.state import Memory, ModelState
 from tilewright.runtime.tensors import DTYPES, dtype_named, like, to_numpy
 from tilewright.runtime.updates import prepare_updates
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output: sizes are integers, or expressions over symbolic dimensions such as "2 * seq"."""
+    """An input or output of a model: name, data type, and sizes, which are integers or formulas such as "2 *
+    seq".
+    """
 
     name: str
     dtype: str
@@ -33,7 +42,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Counters of one kernel: launches, and wall time of all of them in nanoseconds."""
+    """Counters of one kernel: launches, and the wall time of all of them in nanoseconds."""
 
     name: str
     calls: int
@@ -42,7 +51,9 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel in one run: launches, seconds, bytes moved and arithmetic operations (all launches together), places in the model."""
+    """One kernel in one run: launches; seconds, bytes moved and arithmetic operations of all launches
+    together; and places in the source model.
+    """
 
     name: str
     calls: int
@@ -68,26 +79,31 @@ _EXCEPTIONS: dict[int, type[TilewrightError]] = {
 
 
 def exception_for(status: int, message: str) -> TilewrightError:
-    """The exception for a `tw_status` and its tw_last_error()."""
+    """The exception for a `tw_status` and the message of ``tw_last_error()``."""
     return _EXCEPTIONS.get(status, InternalError)(message or f"the runtime failed with status {status}")
 
 
 class CompiledModel(ABC):
     """A compiled model, called like a function.
 
-    `model(x, ...)` takes NumPy arrays, torch tensors, any object with `__dlpack__`, or Python numbers and sequences,
-    by position (in the order of `inputs`), by name, or as one dictionary by name (for names that Python or this function uses otherwise, such
-    as "out"), and returns the kind of the first argument: one tensor, or a
-    tuple when the model has several outputs. Where the model's own inputs or outputs are lists of tensors or optional (``metadata["nested"]``), calls
-    take and return lists and None; `inputs`, `outputs`, `out` and `bind` are of the single tensors. A model that draws random numbers has an
-    input more, the last (``metadata["seed"]`` names it): the run's seed. A call may leave it out and then draws anew.
+    ``model(x, ...)`` takes NumPy arrays, torch tensors, objects with `__dlpack__`, Python numbers and
+    sequences. Arguments are given by position in the order of `inputs`, by name, or as one dictionary by
+    name. The dictionary is needed for names that have another meaning in a call, such as "out". The result
+    has the kind of the first argument: one tensor, or a tuple where the model has several outputs.
 
-    What a model keeps from call to call is in `state`. Inputs that it changes (``updated`` in the metadata) are changed in the tensors given, which
-    must be writable and share no memory with any other argument. Outputs are always memory of their own.
+    Where the model's own inputs or outputs are lists of tensors or optional (``metadata["nested"]``), calls
+    take and return lists and None. `inputs`, `outputs`, `out` and `bind` describe the single tensors.
+
+    A model that draws random numbers has a last input more, the seed (``metadata["seed"]`` is its name). A
+    call may leave it out and then draws a new seed.
+
+    The tensors that a model keeps from call to call are in `state`. Inputs that the model changes
+    (``updated`` in the metadata) are changed in the tensors that the caller passes. These must be writable
+    and share no memory with another argument. Outputs never share memory with inputs.
     """
 
     metadata: dict[str, Any]
-    """What the compiler wrote about the model: inputs, outputs, symbols and their bounds, target, kernels, memory."""
+    """The artifact's metadata: inputs, outputs, symbols and their bounds, target, kernels, memory."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
@@ -108,78 +124,110 @@ class CompiledModel(ABC):
             self._share(metadata, where)
 
     def _share(self, metadata: dict[str, Any], where: str) -> None:
-        """Set up what the functions of a library have in common."""
+        """Set up the parts that the functions of a library share."""
         self._turn = threading.RLock()
-        """Held during calls of a model that keeps states, and while these are looked at."""
+        """Held during calls of a model with states, and while states are read or written."""
         self._keeps = bool(metadata.get("states"))
-        self.state = State(metadata.get("states", ()), self._state_memory, self._turn)
+        self.state = ModelState(metadata.get("states", ()), self._state_memory, self._turn)
         entries = metadata.get("functions", {"main": metadata})
-        self.functions = {name: self if name == "main" else self._function(name, e) for name, e in entries.items()}
+        self.functions = {
+            name: self if name == "main" else self._function(name, e) for name, e in entries.items()
+        }
 
     functions: dict[str, CompiledModel]
-    """All functions by name: ``library.functions["decode"](...)``, also ``library.decode(...)``. The library itself is "main", if there is one. They share weights,
-    states and working memory."""
+    """All functions by name: ``library.functions["decode"](...)``, also ``library.decode(...)``. The library
+    itself is "main", if there is such a function. Functions share weights, states and working memory.
+    """
 
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
         raise ArtifactError(f"function '{name}': this kind of library has one function only")
 
-    if not TYPE_CHECKING:  # else every misspelled attribute would be a function
+    if not TYPE_CHECKING:  # for a type checker every misspelled attribute would be a function
 
         def __getattr__(self, name: str) -> CompiledModel:
-            found = self.__dict__.get("functions", {}).get(name)
-            if found is None:
+            function = self.__dict__.get("functions", {}).get(name)
+            if function is None:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute or function '{name}'")
-            return found
+            return function
 
-    state: State
-    """The tensors that calls read and write and the next call finds, by name: to be read, replaced and reset."""
+    state: ModelState
+    """The tensors that a call writes and the next one reads, by name. They can be read, replaced and
+    reset.
+    """
 
     def _state_memory(self) -> Memory:
         raise InternalError("this kind of library keeps no state")
 
     origin: Any = None
-    """What compiled the model in this process, with ``ir(level, library)``; None for a loaded artifact."""
+    """The compilation that made the model in this process, with ``ir(level, library)``; None for a loaded
+    artifact.
+    """
     report: Any = None
-    """The compiler's report: seconds per stage, kernels and bytes before and after fusion; None for a loaded artifact."""
+    """The compiler's `tilewright.driver.report.Report`; None for a loaded artifact."""
 
     def ir(self, level: str = "graph") -> str:
-        """The model's text at a level: "graph", "tensor", "loop", "host", the target's code ("llvm", "wgsl"), or "asm".
+        """The model's text at a level of the IR.
 
-        Raises ArtifactError: the model was loaded from a file, which carries no IR; CompileError: no such level.
+        Args:
+            level: "graph", "tensor", "loop", "host", the target's code ("llvm" or "wgsl"), or "asm".
+
+        Raises:
+            ArtifactError: The model was loaded from a file, which contains no IR.
+            CompileError: There is no such level.
         """
         if self.origin is None:
-            raise ArtifactError("an artifact carries no IR: compile the model with tilewright.compile to look at it")
+            raise ArtifactError(
+                "an artifact carries no IR: compile the model with tilewright.compile to look at it"
+            )
         text: str = self.origin.ir(level, self)
         return text
 
     def code_text(self, level: str) -> str | None:
-        """The target's code at `level`, None when there is no such level."""
+        """The target's code at `level`; None where there is no such level."""
         return None
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Write the model as an artifact; nothing half-written is left when that fails.
+        """Write the model as an artifact. A failure leaves no partly written file.
 
-        `weights`: "inside" the file, or "beside" it in a file of their own, ``model.weights``, which is mapped when the artifact is loaded and shared by all
-        processes that do; None leaves them where they are, those of a model just compiled inside. `prefix` is what the names of the functions in C begin with
-        in place of ``tw``, so that a program can be linked with several models: ``prefix="encoder"`` exports ``encoder_run`` and writes encoder.h.
-        Raises ArtifactError: a file cannot be written, or the weights cannot go there.
+        Args:
+            path: The file to write. Its suffix selects the kind of artifact.
+            weights: "inside" writes the weights into the file. "beside" writes them to a file
+                ``model.weights`` next to it, which is mapped when the artifact is loaded and shared by all
+                processes that load it. None keeps the present place; a model just compiled has its weights
+                inside.
+            prefix: The prefix of the functions in C, in place of ``tw``, so that a program can be linked with
+                several models. ``prefix="encoder"`` exports ``encoder_run`` and writes ``encoder.h``.
+
+        Returns:
+            The path of the artifact.
+
+        Raises:
+            ArtifactError: A file cannot be written, or the weights cannot go to that place.
         """
         raise ArtifactError(f"{path}: this kind of library cannot be saved")
 
     def symbols_of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """Values of the symbolic dimensions for inputs of these shapes."""
+        """The values of the symbolic dimensions for inputs of these shapes, in the order of `inputs`.
+
+        Raises:
+            ShapeError: A size contradicts the declaration or another input.
+        """
         return solve_symbols(self.metadata.get("solver", ()), self._names, shapes)
 
     def profile(self, /, *args: Any, repeat: int = 10, **kwargs: Any) -> list[KernelProfile]:
-        """Time every kernel over `repeat` runs on these arguments: rows of seconds, bytes and flops of one run, slowest first.
+        """Time every kernel over `repeat` runs on these arguments, which are those of a call.
 
-        Raises TilewrightError: the target's runtime does not measure kernels.
+        Returns:
+            Per kernel the average seconds of one run with its bytes and arithmetic operations, slowest first.
+
+        Raises:
+            TilewrightError: The target's runtime does not measure kernels.
         """
         args, kwargs = _from_dictionary(args, kwargs)
         values = self._in_order(args, kwargs) if kwargs or len(args) != len(self._names) else args
         arrays = [to_numpy(v, n, d) for v, n, d in zip(values, self._names, self._dtypes, strict=True)]
         symbols = self.symbols_of([a.shape for a in arrays])
-        self(*arrays)  # the first run takes memory and threads
+        self(*arrays)  # the first run allocates memory and starts threads
         total: dict[str, KernelTime] = {}
         for _ in range(repeat):
             for row in self.profile_raw(*arrays):
@@ -189,33 +237,51 @@ class CompiledModel(ABC):
         for kernel in self.metadata.get("kernels", []):
             row = total[kernel["name"]]
             if not row.calls:
-                continue  # of another function
+                continue  # a kernel of another function
             flops, moved = (evaluate(kernel[k], symbols) * row.calls for k in ("flops", "bytes"))
             rows.append(
                 KernelProfile(
-                    row.name, row.calls, row.nanoseconds * 1e-9 / repeat, moved, flops, tuple(kernel["locations"])
+                    row.name,
+                    row.calls,
+                    row.nanoseconds * 1e-9 / repeat,
+                    moved,
+                    flops,
+                    tuple(kernel["locations"]),
                 )
             )
         return sorted(rows, key=lambda row: -row.seconds)
 
     def profile_raw(self, /, *args: Any, **kwargs: Any) -> list[KernelTime]:
-        """Run once with the kernels' clocks on."""
+        """Run once and measure every kernel; return launches and nanoseconds in the metadata's order."""
         raise TilewrightError("this target's runtime does not measure kernels")
 
     @abstractmethod
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
-        """Run on contiguous arrays that the border knows; fill `out`, or make new arrays."""
+        """Run on contiguous arrays; fill `out`, or return new arrays."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release the model's memory and threads; later calls are refused. May be called twice."""
+        """Free the model's memory and threads. Later calls raise `ArtifactError`. May be called twice."""
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the model once.
 
-        `out`: a NumPy array or torch tensor, or a tuple of them, contiguous and of exactly the outputs' shapes, to be
-        filled and returned instead of new ones. One that shares memory with an input is filled after the run, from memory of its own.
-        Raises ShapeError when an argument is missing, unknown, or of the wrong data type, rank or size, or when tensors of `out` overlap each other.
+        Args:
+            args: Inputs by position, or one dictionary of all inputs by name.
+            out: A NumPy array or torch tensor, or a tuple of them, to fill and return in place of new ones.
+                They are contiguous and of exactly the outputs' shapes and data types. A tensor that shares
+                memory with an input is filled after the run.
+            kwargs: Inputs by name.
+
+        Returns:
+            One tensor, or a tuple of them, of the kind of the first argument.
+
+        Raises:
+            ShapeError: An argument is missing, unknown, or of the wrong data type, rank or size; or tensors
+                of `out` overlap each other.
+            OutOfRangeError: An index of the model lies outside of its dimension.
+            DivisionError: The model divides an integer by zero.
+            ArtifactError: The library is closed, or there is not enough memory.
         """
         self._refuse_without_main()
         args, kwargs = _from_dictionary(args, kwargs)
@@ -248,11 +314,20 @@ class CompiledModel(ABC):
         return results[0] if len(results) == 1 else tuple(results)
 
     def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> BoundCall:
-        """A call with its arguments, for running many times at the least cost: shapes, data types and memory are looked at here only.
+        """Check and prepare a call for many runs: shapes, data types and memory are checked here only.
 
-        Arguments are as of `__call__`, but tensors in memory that the model can read where it lies: contiguous, on the CPU. `out`: what
-        runs fill, apart from the inputs; without it the model runs once to make it.
-        Raises ShapeError as `__call__`, and where a tensor would have to be copied or tensors overlap.
+        Args:
+            args: Inputs by position, or one dictionary of all inputs by name: contiguous tensors on the CPU,
+                whose memory the runs read in place.
+            out: The tensors that runs fill, which share no memory with the inputs. By default the model runs
+                once to make them.
+            kwargs: Inputs by name.
+
+        Returns:
+            A `BoundCall`. ``call()`` runs the model on the present contents of the inputs.
+
+        Raises:
+            ShapeError: As `__call__`, and where a tensor would have to be copied or tensors overlap.
         """
         self._refuse_without_main()
         self._refuse_late("bound")
@@ -273,20 +348,29 @@ class CompiledModel(ABC):
         for index, target in enumerate(targets):
             for other in (*arrays, *targets[:index]):
                 if np.may_share_memory(target, other):
-                    raise ShapeError(f"output '{self.outputs[index].name}': 'out' overlaps another tensor of the call")
+                    raise ShapeError(
+                        f"output '{self.outputs[index].name}': 'out' overlaps another tensor of the call"
+                    )
         return self._bound(values, out, arrays, targets, has_run)
 
     def _bound(
-        self, inputs: tuple[Any, ...], out: Any, arrays: list[np.ndarray], targets: list[np.ndarray], has_run: bool
+        self,
+        inputs: tuple[Any, ...],
+        out: Any,
+        arrays: list[np.ndarray],
+        targets: list[np.ndarray],
+        has_run: bool,
     ) -> BoundCall:
-        """The bound call of these tensors, whose memory `arrays` and `targets` share; `has_run`: the model has made `out` of them."""
+        """The bound call of these tensors. `arrays` and `targets` share the memory of `inputs` and `out`;
+        `has_run` says that `out` comes from a run.
+        """
 
         def run() -> int:
             self._execute(arrays, targets)
             return 0
 
         if not has_run:
-            run()  # finds mistakes now
+            run()  # reports errors now
         return BoundCall(inputs, out, run)
 
     def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -302,7 +386,9 @@ class CompiledModel(ABC):
         missing = [name for name in names[len(args) :] if name not in kwargs]
         if missing:
             hint = "".join(
-                f"; '{name}=' has a meaning of its own here: {BY_NAME}" for name in missing if name in _OPTIONS
+                f"; '{name}=' has a meaning of its own here: {BY_NAME}"
+                for name in missing
+                if name in _OPTIONS
             )
             raise ShapeError(
                 f"missing input {', '.join(repr(name) for name in missing)}; the inputs are {listing}{hint}"
@@ -313,7 +399,8 @@ class CompiledModel(ABC):
         if self not in self.functions.values():
             names = ", ".join(f"'{name}'" for name in self.functions)
             raise ShapeError(
-                f"the library has no function 'main'; its functions are {names}: call library.functions[...](...)"
+                f"the library has no function 'main'; its functions are {names}: call "
+                "library.functions[...](...)"
             )
 
     def _refuse_late(self, what: str) -> None:
@@ -332,34 +419,44 @@ class CompiledModel(ABC):
         targets = []
         for tensor, spec, dtype in zip(given, self.outputs, self._output_dtypes, strict=True):
             if isinstance(tensor, np.ma.MaskedArray):
-                raise ShapeError(f"output '{spec.name}': 'out' is a masked array; give the array behind it (.data)")
+                raise ShapeError(
+                    f"output '{spec.name}': 'out' is a masked array; give the array behind it (.data)"
+                )
             array = to_numpy(tensor, spec.name, dtype)
             if array.dtype not in DTYPES or not array.flags.writeable or not _same_memory(array, tensor):
-                raise ShapeError(f"output '{spec.name}': 'out' must be a writable, contiguous tensor of {spec.dtype}")
+                raise ShapeError(
+                    f"output '{spec.name}': 'out' must be a writable, contiguous tensor of {spec.dtype}"
+                )
             if array.ndim != len(spec.shape):
-                raise ShapeError(f"output '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}")
+                raise ShapeError(
+                    f"output '{spec.name}': expected {len(spec.shape)} dimensions, got {array.ndim}"
+                )
             targets.append(array)
         return targets
 
     def _apart(self, targets: list[np.ndarray], arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """`targets`, with new arrays in place of those that share memory with an input: a model may read an input after it has begun an output.
+        """`targets`, with new arrays in place of those that share memory with an input, since a model may
+        read an input after it has begun to write an output.
 
-        Raises ShapeError: an output overlaps another one, or an input that the model changes.
+        Raises:
+            ShapeError: An output overlaps another one, or an input that the model changes.
         """
-        found = []
+        separate = []
         for index, target in enumerate(targets):
             name = self.outputs[index].name
             for k, other in enumerate(targets[:index]):
                 if np.may_share_memory(target, other):
-                    raise ShapeError(f"output '{name}': 'out' overlaps that of output '{self.outputs[k].name}'")
+                    raise ShapeError(
+                        f"output '{name}': 'out' overlaps that of output '{self.outputs[k].name}'"
+                    )
             for k in self._updated:
                 if np.may_share_memory(target, arrays[k]):
                     raise ShapeError(
                         f"output '{name}': 'out' overlaps input '{self._names[k]}', which the model changes"
                     )
             shared = any(np.may_share_memory(target, array) for array in arrays)
-            found.append(np.empty_like(target) if shared else target)
-        return found
+            separate.append(np.empty_like(target) if shared else target)
+        return separate
 
     def __enter__(self) -> CompiledModel:
         return self
@@ -369,18 +466,19 @@ class CompiledModel(ABC):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a compiled model cannot be pickled: save() it and tilewright.load() the file in the other process"
+            "a compiled model cannot be pickled: save() it and tilewright.load() the file in the other "
+            "process"
         )
 
 
 _OPTIONS = ("out", "repeat")
-"""Arguments of calls and of `profile` that are no inputs."""
+"""Arguments of calls and of `profile` that are not inputs."""
 
 BY_NAME = "give inputs by position, or all as one dictionary by name"
 
 
 def _from_dictionary(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, of which the only one by position may be a dictionary of inputs by name."""
+    """The arguments of a call; a single dictionary by position becomes arguments by name."""
     if len(args) != 1 or not isinstance(args[0], Mapping):
         return args, kwargs
     if twice := sorted(set(args[0]) & set(kwargs)):
@@ -389,17 +487,21 @@ def _from_dictionary(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
 
 
 def goes_beside(path: str | Path, weights: str | None) -> bool:
-    """What the argument `weights` of `CompiledModel.save` says of a model whose weights may go anywhere."""
+    """Whether `CompiledModel.save` writes the weights beside the artifact, from its argument `weights`.
+
+    Raises:
+        ArtifactError: The argument is neither None, "inside" nor "beside".
+    """
     if weights not in (None, "inside", "beside"):
         raise ArtifactError(f"{path}: weights={weights!r} is neither 'inside' nor 'beside'")
     return weights == "beside"
 
 
-class Function(CompiledModel):
-    """One of several functions of a library."""
+class LibraryFunction(CompiledModel):
+    """One function of a library of several."""
 
     def __init__(self, library: Any, name: str, index: int, entry: dict[str, Any]) -> None:
-        """`index`: its number at run time; `entry`: what the library's metadata say of it."""
+        """Set up a function from `entry` of the library's metadata; `index` is its number at run time."""
         self.library, self.name, self.index = library, name, index
         shared = {k: v for k, v in library.metadata.items() if k not in ("functions", "seed", "nested")}
         self._describe({**shared, **entry}, name)
@@ -413,12 +515,12 @@ class Function(CompiledModel):
         return results
 
     def ir(self, level: str = "graph") -> str:
-        """The text of the whole library, see `CompiledModel.ir`."""
+        """The text of the whole library; see `CompiledModel.ir`."""
         text: str = self.library.ir(level)
         return text
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Write the whole library, see `CompiledModel.save`."""
+        """Write the whole library; see `CompiledModel.save`."""
         saved: Path = self.library.save(path, weights=weights, prefix=prefix)
         return saved
 
@@ -428,10 +530,10 @@ class Function(CompiledModel):
 
     def __repr__(self) -> str:
         signature = ", ".join(f"{s.name}: {s.dtype}[{', '.join(map(str, s.shape))}]" for s in self.inputs)
-        return f"Function({self.name!r}, {signature})"
+        return f"LibraryFunction({self.name!r}, {signature})"
 
 
 def _same_memory(array: np.ndarray, tensor: Any) -> bool:
-    """Whether `array`, made by `to_numpy` from `tensor`, is that tensor's own memory and not a copy of it."""
+    """Whether `array`, made by `to_numpy` from `tensor`, shares its memory and is not a copy."""
     again = tensor if isinstance(tensor, np.ndarray) else to_numpy(tensor, "out", array.dtype)
     return array.size == 0 or array.ctypes.data == again.ctypes.data

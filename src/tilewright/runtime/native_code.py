@@ -1,7 +1,8 @@
-"""`NativeCode`: the code of a shared library, mapped into this process while somebody uses it.
+"""`NativeCode`: the code of a shared library, mapped into this process while a library uses it.
 
-The system's loader knows libraries by name and by inode: a file that took another's place would be answered with the code of the first.
-So no name is used twice, a file that is mapped already is known by its trailer, and what nobody uses any more is unmapped.
+The system's loader identifies libraries by name and by inode. For a file that replaced another one it would
+return the code of the first. Therefore no name is used twice, a mapped file is identified by its trailer, and
+code without users is unmapped.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class User(Protocol):
-    """A library that runs code."""
+    """A library that uses the code."""
 
     def abandon(self) -> None:
-        """Never run the code again: its file has been written over, so it lies in memory no longer."""
+        """Never run the code again: its file, and so its code in memory, has been overwritten."""
 
 
 class NativeCode:
     """The functions of `tilewright.h` in one library, as attributes: ``code.tw_run_bound(binding)``.
 
-    It is mapped as long as this object is: who keeps a function keeps this, too. `code_of` makes one.
+    The library stays mapped as long as this object lives; an object that keeps a function has to keep this
+    object, too. `code_of` makes one.
     """
 
     tw_abi_version: Any
@@ -72,9 +74,17 @@ class NativeCode:
     tw_profile_read: Any
 
     def __init__(self, path: Path, of: Fingerprint, file: Path, prefix: str) -> None:
-        """`path` is what messages call it, `file` where its bytes are; its functions' names begin with `prefix`.
+        """Map a library.
 
-        Raises ArtifactError: the system cannot load it, or it does not export what `tilewright.h` declares.
+        Args:
+            path: The path for messages.
+            of: The fingerprint of the file.
+            file: The path that its bytes are read from.
+            prefix: The prefix of its functions' names.
+
+        Raises:
+            ArtifactError: The system cannot load it, or it does not export the functions that `tilewright.h`
+                declares.
         """
         self.path, self.of = path, of
         self.users: weakref.WeakSet[User] = weakref.WeakSet()
@@ -83,7 +93,9 @@ class NativeCode:
         except OSError as error:
             raise ArtifactError(f"{path}: the system cannot load it: {error}") from error
         self.file = file
-        weakref.finalize(self, _unmap, library._handle, file, of).atexit = False  # a process that ends needs none of it
+        weakref.finalize(
+            self, _unmap, library._handle, file, of
+        ).atexit = False  # a process that ends does not need it
         for name, (result, arguments) in _SIGNATURES.items():
             try:
                 address: Any = ctypes.cast(library[exported(name, prefix)], ctypes.c_void_p).value
@@ -91,16 +103,19 @@ class NativeCode:
                 raise ArtifactError(
                     f"{path}: not a Tilewright artifact: it does not export {exported(name, prefix)}"
                 ) from None
-            # The library's own function objects refer to themselves, so they would wait for the garbage collector.
+            # The library's own function objects are in reference cycles and would wait for the garbage
+            # collector.
             setattr(self, name, ctypes.CFUNCTYPE(result, *arguments)(address))
 
 
 def written_over(file: Path, of: Fingerprint) -> bool:
-    """Whether a file that is mapped has other contents now: then nothing of its code may run, not even what frees memory."""
+    """Whether a mapped file has been overwritten. Then none of its code may run, not even what frees
+    memory.
+    """
     try:
         now = fingerprint(file)
     except OSError:
-        return False  # it was removed, or replaced by something else, and is as it was for those who have it open
+        return False  # it was removed or replaced; whoever has it open still sees the old contents
     return now.place == of.place and now != of
 
 
@@ -112,34 +127,36 @@ def _unmap(handle: int, file: Path, of: Fingerprint) -> None:
     unmap(handle)
 
 
-_lock = threading.RLock()  # collecting garbage may run anything
+_lock = threading.RLock()  # a collection of garbage may run any code
 _mapped: weakref.WeakValueDictionary[tuple[int, int], NativeCode] = weakref.WeakValueDictionary()
-"""By device and inode."""
+"""Mapped code by device and inode."""
 _numbers = itertools.count(1)
 
 
 def code_of(path: Path, prefix: str = PREFIX) -> NativeCode:
     """The code of the library at `path`, as the file is now.
 
-    Raises ArtifactError: the file cannot be read, or the system cannot load it.
+    Raises:
+        ArtifactError: The file cannot be read, or the system cannot load it.
     """
     if struct.calcsize("P") != 8:
         raise ArtifactError(f"{path}: native artifacts need a 64-bit Python")
     with _lock:
         try:
-            found = fingerprint(path)
+            current = fingerprint(path)
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
-        known = _mapped.get(found.place)
-        if known is not None and known.of != found:
+        known = _mapped.get(current.place)
+        if known is not None and known.of != current:
             del known
-            gc.collect()  # a library that is in use no more may be part of a cycle
-            known = _mapped.get(found.place)
-        if known is not None and known.of == found:
+            gc.collect()  # a library without users may be part of a reference cycle
+            known = _mapped.get(current.place)
+        if known is not None and known.of == current:
             return known
         if known is not None:
             warnings.warn(
-                f"{path}: this file was written over while it was loaded, so the library loaded before is lost: close it first, or replace "
+                f"{path}: this file was written over while it was loaded, so the library loaded before is "
+                "lost: close it first, or replace "
                 "the file by renaming another, as save() does",
                 RuntimeWarning,
                 stacklevel=4,
@@ -147,36 +164,38 @@ def code_of(path: Path, prefix: str = PREFIX) -> NativeCode:
             _lost.append(known.of)
             for user in list(known.users):
                 user.abandon()
-        known_otherwise = any(of.place == found.place for of in _lost)
-        code = _mapped[found.place] = (
-            _from_copy(path, found, prefix) if known_otherwise else NativeCode(path, found, path, prefix)
+        known_otherwise = any(of.place == current.place for of in _lost)
+        code = _mapped[current.place] = (
+            _from_copy(path, current, prefix) if known_otherwise else NativeCode(path, current, path, prefix)
         )
         return code
 
 
 _lost: list[Fingerprint] = []
-"""Files whose inodes the loader knows with other contents, for ever."""
+"""Files whose inodes the loader has recorded with other contents. It never forgets them."""
 
 
-def _from_copy(path: Path, found: Fingerprint, prefix: str) -> NativeCode:
-    """Code of a file whose inode the loader knows with other contents."""
+def _from_copy(path: Path, of: Fingerprint, prefix: str) -> NativeCode:
+    """Load the code of a file from a copy, since the loader has recorded its inode with other contents."""
     handle, name = tempfile.mkstemp(prefix="tilewright-", suffix=path.suffix)
     os.close(handle)
     try:
         shutil.copyfile(path, name)
-        return NativeCode(path, found, Path(name), prefix)
+        return NativeCode(path, of, Path(name), prefix)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be copied to {name}: {error.strerror or error}") from error
     finally:
-        if os.name == "posix":  # what is mapped stays; elsewhere a mapped file cannot be removed
+        if os.name == "posix":  # mapped code stays; elsewhere a mapped file cannot be removed
             os.unlink(name)
 
 
 def _unused_name(path: Path) -> str:
-    """A name of the file that the loader has not heard of: it compares names letter by letter. Elements "." and empty ones count in binary."""
+    """A name for the file that the loader has not seen. The loader compares names character by character, so
+    "." and empty path elements, set by the bits of a counter, make new names.
+    """
     whole = path.resolve()
     if os.name != "posix":
-        return str(whole)  # Windows lets nobody replace a library that is loaded
+        return str(whole)  # Windows does not allow replacing a loaded library
     number = "".join("./" if digit == "1" else "/" for digit in f"{next(_numbers):b}")
     return f"{whole.parent}/{number}{whole.name}"
 

@@ -1,4 +1,6 @@
-"""Models whose inputs or outputs are lists of tensors, optional, or complex: the artifact takes and makes real tensors in one row."""
+"""Models whose inputs or outputs are lists of tensors, optional, or complex: the artifact has a flat list of
+real tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +14,33 @@ from tilewright.errors import ShapeError
 from tilewright.runtime.tensors import refuse_masks
 
 Places = int | None | Sequence["int | None"] | tuple[Literal["complex"], int, int]
-"""Of a value among the tensors: one place; several for a list; None where there is no value; those of the two parts of complex numbers."""
+"""The place of a value in the artifact's list of tensors: one number; several for a list; None for an absent
+value; the numbers of the real and the imaginary part of complex numbers.
+"""
 
 Entries = Sequence[tuple[str, Places]]
-"""Names of the model's own inputs or outputs, and where their tensors stand among those of the artifact."""
+"""Names of the model's own inputs or outputs, with their places."""
 
 
 @dataclass(frozen=True)
 class Nested:
-    """How the values that a caller knows lie among an artifact's tensors."""
+    """The mapping between the values of a call and the artifact's tensors."""
 
     inputs: Entries
     outputs: Entries
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> Nested | None:
-        """What metadata says under ``nested``; None where every value is one tensor."""
-        found = metadata.get("nested")
-        return None if found is None else cls(found["inputs"], found["outputs"])
+        """The mapping in the metadata (``nested``); None where every value is one tensor."""
+        entries = metadata.get("nested")
+        return None if entries is None else cls(entries["inputs"], entries["outputs"])
 
     def flatten(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The tensors of a call in the artifact's order.
 
         Raises:
-            ShapeError: an argument is missing or unknown, or a list of another length than the model was compiled for.
+            ShapeError: An argument is missing or unknown, or a list has another length than the model was
+                compiled for.
         """
         names = [name for name, _ in self.inputs]
         listing = ", ".join(f"'{name}'" for name in names)
@@ -65,7 +70,8 @@ class Nested:
                 if values is None or count != len(places):
                     got = f"one of {count}" if count >= 0 else type(values).__name__
                     raise ShapeError(
-                        f"input '{name}' is a list of {len(places)} tensors in this compiled model, got {got}: "
+                        f"input '{name}' is a list of {len(places)} tensors in this compiled model, got "
+                        f"{got}: "
                         "compile it again for another length"
                     )
                 flat.extend(values)
@@ -86,7 +92,7 @@ class Nested:
         return results[0] if len(results) == 1 else results
 
     def is_flat(self, args: Sequence[Any], count: int) -> bool:
-        """Whether a call gives the artifact's `count` tensors themselves, as arrays."""
+        """Whether a call passes the artifact's `count` tensors themselves, as arrays."""
         return len(args) == count and all(isinstance(x, np.ndarray) for x in args)
 
 
@@ -95,7 +101,7 @@ def _is_complex(places: object) -> TypeGuard[tuple[Literal["complex"], int, int]
 
 
 def _parts(value: Any, name: str) -> tuple[Any, Any]:
-    """Real and imaginary part of a NumPy array, a torch tensor, or what NumPy takes."""
+    """Real and imaginary part of a NumPy array, a torch tensor, or anything that NumPy converts."""
     refuse_masks(value, name)
     if not hasattr(value, "dtype"):
         value = np.asarray(value)

@@ -1,4 +1,5 @@
-"""What a compiled model keeps from call to call: caches, running statistics, counters."""
+"""`ModelState`: the tensors that a compiled model keeps from call to call, such as caches, running statistics
+and counters."""
 
 from __future__ import annotations
 
@@ -13,36 +14,55 @@ from tilewright.runtime.tensors import dtype_named, to_numpy
 
 
 class Memory(Protocol):
-    """Where states lie."""
+    """The memory of the states, by number; `size` and `data` are bytes."""
 
     def read_state(self, index: int, size: int) -> np.ndarray:
-        """A copy of `size` bytes."""
+        """A copy of a state of `size` bytes, as uint8."""
 
     def write_state(self, index: int, data: np.ndarray) -> None:
-        """Replace the bytes."""
+        """Replace a state's bytes."""
 
     def reset_states(self) -> None:
-        """Back to the first values."""
+        """Give all states their first values."""
 
 
-class State(Mapping[str, np.ndarray]):
-    """The states of a compiled model by name: ``state[name]`` is a copy of one, ``state[name] = tensor`` replaces it, `reset` gives all their first values.
+class ModelState(Mapping[str, np.ndarray]):
+    """The states of a compiled model by name.
 
-    What a call of the model reads is what the last one wrote, from whichever thread.
+    ``state[name]`` is a copy of one as a NumPy array, ``state[name] = tensor`` replaces its contents with a
+    tensor of the same shape and data type, and `reset` gives all states their first values. A call of the
+    model reads what the call before it wrote, whichever thread made it.
+
+    Raises:
+        KeyError: The model has no state of that name; the message lists its states.
+        ShapeError: The new value has another data type or shape.
     """
 
     def __init__(
-        self, entries: Sequence[dict[str, Any]], memory: Callable[[], Memory], turn: AbstractContextManager[Any]
+        self,
+        entries: Sequence[dict[str, Any]],
+        memory: Callable[[], Memory],
+        turn: AbstractContextManager[Any],
     ) -> None:
-        """`entries`: name, data type and shape of each, as metadata tells them; `turn` is held while memory is looked at."""
-        self._entries = {e["name"]: (k, dtype_named(e["dtype"]), tuple(e["shape"])) for k, e in enumerate(entries)}
+        """Describe the states.
+
+        Args:
+            entries: Name, data type and shape of each, from the metadata.
+            memory: Returns the memory of the states.
+            turn: Held while the memory is read or written.
+        """
+        self._entries = {
+            e["name"]: (k, dtype_named(e["dtype"]), tuple(e["shape"])) for k, e in enumerate(entries)
+        }
         self._memory, self._turn = memory, turn
 
     def _entry(self, name: str) -> tuple[int, np.dtype, tuple[int, ...]]:
         try:
             return self._entries[name]
         except KeyError:
-            raise KeyError(f"the model has no state '{name}'; its states are {', '.join(self._entries)}") from None
+            raise KeyError(
+                f"the model has no state '{name}'; its states are {', '.join(self._entries)}"
+            ) from None
 
     def __getitem__(self, name: str) -> np.ndarray:
         index, dtype, shape = self._entry(name)
@@ -51,11 +71,17 @@ class State(Mapping[str, np.ndarray]):
         return data.view(dtype).reshape(shape)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Raises ShapeError: another data type or shape."""
+        """Replace a state's contents.
+
+        Raises:
+            ShapeError: The value has another data type or shape.
+        """
         index, dtype, shape = self._entry(name)
         array = to_numpy(value, name, dtype)
         if array.dtype != dtype or array.shape != shape:
-            raise ShapeError(f"state '{name}' is {dtype.name}{list(shape)}, got {array.dtype.name}{list(array.shape)}")
+            raise ShapeError(
+                f"state '{name}' is {dtype.name}{list(shape)}, got {array.dtype.name}{list(array.shape)}"
+            )
         with self._turn:
             self._memory().write_state(index, array.reshape(-1).view(np.uint8))
 
@@ -66,14 +92,14 @@ class State(Mapping[str, np.ndarray]):
         return len(self._entries)
 
     def reset(self) -> None:
-        """Give all states the values they had when the model was compiled."""
+        """Give all states the values that they had when the model was compiled."""
         if self._entries:
             with self._turn:
                 self._memory().reset_states()
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{n}: {d.name}{list(s)}" for n, (_, d, s) in self._entries.items())
-        return f"State({shown})"
+        return f"ModelState({shown})"
 
 
-__all__ = ["Memory", "State"]
+__all__ = ["Memory", "ModelState"]

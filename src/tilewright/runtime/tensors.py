@@ -1,7 +1,8 @@
-"""Tensors at the Python border: anything that users hold becomes a NumPy array, and results become that kind again.
+"""Conversion of tensors between callers and compiled models: any tensor becomes a NumPy array, and results
+become tensors of the caller's kind.
 
-bfloat16, the 8-bit floats and what has 4 or 2 bits are `ml_dtypes` data types on the NumPy side, of one byte or more for each element.
-Nothing is copied that is contiguous.
+In NumPy bfloat16, 8-bit floats and types of 4 or 2 bits are `ml_dtypes` data types, with at least one byte an
+element. A contiguous tensor is not copied.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ DTYPES: dict[np.dtype, tuple[int, int]] = {
     **{np.dtype(getattr(ml_dtypes, f"int{bits}")): (0, bits) for bits in (2, 4)},
     **{np.dtype(getattr(ml_dtypes, f"uint{bits}")): (1, bits) for bits in (2, 4)},
 }
-"""DLPack's (type code, bits) of every data type that can cross the border; what has fewer than 8 bits is padded to a byte."""
+"""DLPack's (type code, bits) of every data type that calls accept; elements of fewer than 8 bits are padded
+to a byte.
+"""
 
 STRING = np.dtype(object)
-"""Of tensors of Python's strings, which stay on Python's side of the border."""
+"""The data type of tensors of Python strings, which only run in Python."""
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"string": STRING}
 
@@ -60,10 +63,15 @@ def is_torch(value: Any) -> bool:
 
 
 def to_numpy(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
-    """A C-contiguous, aligned array with the contents of `value`, sharing its memory if it can.
+    """A C-contiguous, aligned array with the contents of `value`, which shares its memory where that is
+    possible.
 
-    Python numbers and sequences take `dtype`, the input's own, which must hold them: no floats for integers. A tensor keeps its data type, whatever it is.
-    Raises ShapeError, naming the input, for what is not a tensor in the CPU's memory, and for a masked array that hides elements.
+    Python numbers and sequences are converted to `dtype`, the input's data type, which has to represent them:
+    a float is no integer. A tensor keeps its data type.
+
+    Raises:
+        ShapeError: `value` is not a tensor in the CPU's memory, or is a masked array with hidden elements.
+            The message names the input.
     """
     if dtype is STRING:
         return _strings(value, name)
@@ -90,48 +98,60 @@ def _convert(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
     except ShapeError:
         raise
     except Exception as error:
-        raise ShapeError(f"input '{name}': a {type(value).__name__} cannot be read as a tensor: {error}") from error
+        raise ShapeError(
+            f"input '{name}': a {type(value).__name__} cannot be read as a tensor: {error}"
+        ) from error
 
 
 def refuse_masks(value: Any, name: str) -> None:
-    """Raises ShapeError: `value` is a masked array that hides elements, which no model knows of."""
+    """Raises ShapeError: `value` is a masked array with hidden elements, which models do not support."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ShapeError(
-            f"input '{name}': a masked array with hidden elements; give .filled(number), or a mask as an input of its own"
+            f"input '{name}': a masked array with hidden elements; give .filled(number), or a mask as an "
+            "input of its own"
         )
 
 
 def _of_numbers(value: Any, name: str, dtype: np.dtype) -> np.ndarray:
-    """Python numbers, or sequences of them, in `dtype`, where it holds them. Raises ShapeError where it does not, or where they are no numbers."""
+    """Python numbers, or sequences of them, as an array of `dtype`.
+
+    Raises:
+        ShapeError: They are not numbers, or `dtype` cannot represent them.
+    """
     given = np.asarray(value)
     if not given.size:
         return given.astype(dtype)
-    integers = all(isinstance(x, int) for x in given.flat) if given.dtype.kind == "O" else given.dtype.kind in "iu"
+    integers = (
+        all(isinstance(x, int) for x in given.flat) if given.dtype.kind == "O" else given.dtype.kind in "iu"
+    )
     if not integers and given.dtype.kind not in "bfcV":
         raise ShapeError(f"input '{name}': expected numbers, got {type(next(given.flat)).__name__}")
     code = DTYPES[dtype][0] if dtype in DTYPES else None
     if code in (0, 1, 6) and not (integers or given.dtype.kind == "b"):
         raise ShapeError(
-            f"input '{name}': expected {dtype.name}, got floating point numbers; round them, or give them as an array of {dtype.name}"
+            f"input '{name}': expected {dtype.name}, got floating point numbers; round them, or give them "
+            f"as an array of {dtype.name}"
         )
-    found = np.asarray(value, dtype=dtype)
-    if code in (0, 1, 6) and not np.array_equal(found.astype(given.dtype), given):
+    array = np.asarray(value, dtype=dtype)
+    if code in (0, 1, 6) and not np.array_equal(array.astype(given.dtype), given):
         raise ShapeError(f"input '{name}': {dtype.name} does not hold all of the numbers given")
-    return found
+    return array
 
 
 def _strings(value: Any, name: str) -> np.ndarray:
-    """Strings in an array of any kind, a list, or alone."""
-    found = np.array(value, object) if not isinstance(value, np.ndarray) else value.astype(object)
-    for x in found.reshape(-1):
+    """Strings as an array: from an array of any kind, a list, or one string."""
+    array = np.array(value, object) if not isinstance(value, np.ndarray) else value.astype(object)
+    for x in array.reshape(-1):
         if not isinstance(x, str):
             raise ShapeError(f"input '{name}': expected strings, got {type(x).__name__}")
-    return found
+    return array
 
 
 def _from_torch(tensor: Any, name: str) -> np.ndarray:
     if tensor.device.type != "cpu":
-        raise ShapeError(f"input '{name}': expected a tensor on the CPU, got one on '{tensor.device}': use .cpu()")
+        raise ShapeError(
+            f"input '{name}': expected a tensor on the CPU, got one on '{tensor.device}': use .cpu()"
+        )
     tensor = tensor.detach()
     kind = str(tensor.dtype).removeprefix("torch.")
     try:
@@ -146,7 +166,9 @@ def _from_torch(tensor: Any, name: str) -> np.ndarray:
 
 
 def strided_view(value: Any) -> np.ndarray:
-    """A NumPy array of the memory of a NumPy array or torch tensor of any strides; of equal element size, not always of equal type."""
+    """A NumPy array that shares the memory of a NumPy array or torch tensor of any strides. Its elements have
+    the same size, not always the same type.
+    """
     if not is_torch(value):
         return np.asarray(value)
     value = value.detach()
@@ -160,17 +182,19 @@ def strided_view(value: Any) -> np.ndarray:
 
 _NARROW = [d.name for d in DTYPES if re.match(r"float[468]_", d.name)]
 _TORCH_BY_BITS = ("bfloat16", *(f"float8_{n}" for n in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")))
-"""torch data types that NumPy does not know: they cross as integers of their size."""
+"""torch data types that NumPy lacks: they are converted as integers of their size."""
 _TORCH_WITHOUT: dict[str, np.dtype] = {
     **{name: np.dtype(np.float32) for name in _NARROW if name not in _TORCH_BY_BITS},
     **{f"int{bits}": np.dtype(np.int8) for bits in (2, 4)},
     **{f"uint{bits}": np.dtype(np.uint8) for bits in (2, 4)},
 }
-"""Data types that torch cannot calculate with, and those that such results are converted to."""
+"""Data types that torch cannot compute with, and the data types that such results are converted to."""
 
 
 def like(result: np.ndarray, model: Any) -> Any:
-    """`result` as the kind of tensor that `model` is (NumPy, torch, or its own array library), sharing memory."""
+    """`result` as a tensor of the kind of `model` (NumPy, torch, or another array library), sharing
+    memory.
+    """
     if type(model) is np.ndarray:
         return result
     if is_torch(model):
@@ -189,26 +213,34 @@ def like(result: np.ndarray, model: Any) -> Any:
 
 
 class Border(Protocol):
-    """What calls need of one array library when its tensors are plain: native code may read them where they lie."""
+    """The operations of one array library that fast calls need. A tensor is *plain* if native code can read
+    it in place.
+    """
 
-    def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
-        """Their shapes, if all are this library's own, of these data types, contiguous, aligned, in the CPU's memory."""
+    def plain_shapes(
+        self, values: Sequence[Any], dtypes: Sequence[np.dtype]
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """The tensors' shapes; None unless all are plain: of this library, of these data types, contiguous,
+        aligned, in the CPU's memory.
+        """
 
     def writable(self, values: Sequence[Any]) -> bool:
-        """Whether all are this library's own, and not read-only."""
+        """Whether all are tensors of this library that may be written."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """A new plain tensor, contents undefined."""
+        """A new plain tensor with undefined contents."""
 
     def write_addresses(self, where: Any, values: Sequence[Any]) -> None:
-        """Write where the plain tensors' elements lie to an array of 64-bit integers."""
+        """Write the addresses of the plain tensors' elements to an array of 64-bit integers."""
 
 
 _word_at = ctypes.c_size_t.from_address
 
 
 def _data_offset() -> int | None:
-    """Where in an array object NumPy keeps the address of its elements (`PyArrayObject_fields`), None if that does not look as it should."""
+    """The offset in an array object at which NumPy stores the address of its elements
+    (`PyArrayObject_fields`); None where a test of it fails.
+    """
     probe, offset = np.empty(3), object.__basicsize__
     right = sys.implementation.name == "cpython" and _word_at(id(probe) + offset).value == probe.ctypes.data
     return offset if right else None
@@ -220,7 +252,9 @@ _DATA_OFFSET = _data_offset()
 class _NumpyBorder:
     empty: Any = staticmethod(np.empty)
 
-    def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
+    def plain_shapes(
+        self, values: Sequence[Any], dtypes: Sequence[np.dtype]
+    ) -> tuple[tuple[int, ...], ...] | None:
         shapes: tuple[tuple[int, ...], ...] = ()
         for value, dtype in zip(values, dtypes):  # noqa: B905  # as many
             if type(value) is not np.ndarray or value.dtype is not dtype:
@@ -246,7 +280,9 @@ class _TorchBorder:
         self.torch = torch
         self.dtypes = {d: None if d.name in _TORCH_WITHOUT else getattr(torch, d.name, None) for d in DTYPES}
 
-    def plain_shapes(self, values: Sequence[Any], dtypes: Sequence[np.dtype]) -> tuple[tuple[int, ...], ...] | None:
+    def plain_shapes(
+        self, values: Sequence[Any], dtypes: Sequence[np.dtype]
+    ) -> tuple[tuple[int, ...], ...] | None:
         strided = self.torch.strided
         for value, dtype in zip(values, dtypes, strict=True):
             if (
@@ -266,7 +302,7 @@ class _TorchBorder:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         if dtype.isbuiltin == 1:
-            return self.torch.from_numpy(np.empty(shape, dtype))  # in half the time of torch.empty
+            return self.torch.from_numpy(np.empty(shape, dtype))  # takes half the time of torch.empty
         return self.torch.empty(shape, dtype=self.dtypes[dtype])
 
     def write_addresses(self, where: Any, values: Sequence[Any]) -> None:
@@ -279,7 +315,7 @@ _BORDERS: dict[type, Border | None] = {np.ndarray: NUMPY}
 
 
 def border_of(kind: type) -> Border | None:
-    """The border for values of exactly this type; None: they are to be converted first."""
+    """The array library of values of exactly this type; None: they have to be converted first."""
     try:
         return _BORDERS[kind]
     except KeyError:

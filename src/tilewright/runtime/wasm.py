@@ -1,7 +1,7 @@
 """`WasmLibrary`: a WebAssembly artifact run by wasmtime, with the interface of `Library`.
 
-The module has a linear memory of its own, where pointers have 4 bytes: tensors are copied in and out. One instance
-serves one call at a time, so calls take a lock.
+The module has its own linear memory with 4-byte pointers, so tensors are copied in and out. One instance
+serves one call at a time: calls take a lock.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tilewright.artifact.sources import ABI_VERSION
 from tilewright.artifact.trailer import fingerprint, parse_metadata, verify_file
 from tilewright.artifact.weights import find_beside, read_weights
 from tilewright.errors import ArtifactError, TilewrightError
-from tilewright.runtime.copies import Saved
-from tilewright.runtime.model import CompiledModel, Function, exception_for
+from tilewright.runtime.model import CompiledModel, LibraryFunction, exception_for
+from tilewright.runtime.save_copy import Saved
 from tilewright.runtime.tensors import DTYPES
 
 _TENSOR = struct.Struct("<IiiiBBHII4xQ")  # DLTensor of wasm32
@@ -30,13 +30,16 @@ _SKIP_VERIFY = 1
 
 
 class WasmLibrary(CompiledModel):
-    """A compiled model in a `.wasm` file. `weights`: where the file does not carry them, all of them as bytes, or their file.
+    """A compiled model in a ``.wasm`` file. `weights`: the weights that the file does not hold, as bytes or
+    as the path of a file.
 
-    Raises ArtifactError: wasmtime is not installed, or the file is no artifact, damaged, or of another version.
+    Raises:
+        ArtifactError: wasmtime is not installed, or the file is not an artifact, is damaged, or is of another
+            version.
     """
 
     index = 0
-    """Of its main function at run time."""
+    """The number of its main function at run time."""
 
     def __init__(self, path: str | Path, *, weights: np.ndarray | str | Path | None = None) -> None:
         try:
@@ -55,9 +58,11 @@ class WasmLibrary(CompiledModel):
             raise ArtifactError(f"{path}: wasmtime cannot load it: {error}") from error
         self._trap = (wasmtime.Trap, wasmtime.WasmtimeError)
         self._memory = self._exports["memory"]
-        found = self._call("tw_abi_version")
-        if found != ABI_VERSION:
-            raise ArtifactError(f"{path}: its C interface is version {found}, this Tilewright speaks {ABI_VERSION}")
+        version = self._call("tw_abi_version")
+        if version != ABI_VERSION:
+            raise ArtifactError(
+                f"{path}: its C interface is version {version}, this Tilewright speaks {ABI_VERSION}"
+            )
         self._describe(parse_metadata(path, self._text("tw_metadata").encode()), str(path))
         self._weights_file: Path | None = None
         if not isinstance(weights, np.ndarray):
@@ -78,7 +83,9 @@ class WasmLibrary(CompiledModel):
             raise exception_for(status, self._text("tw_last_error"))
 
     def _view(self, pointer: int, size: int) -> np.ndarray:
-        """uint8[size] of the linear memory; void as soon as that grows, so used at once and not kept."""
+        """A uint8 view of `size` bytes of the linear memory. It becomes invalid when the memory grows, so use
+        it at once.
+        """
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
         memory: Any = (ctypes.c_uint8 * size).from_address(base + pointer)
         return np.frombuffer(memory, np.uint8)
@@ -92,7 +99,7 @@ class WasmLibrary(CompiledModel):
         return data[: zeros[0]].tobytes().decode()
 
     def _place(self, data: bytes | np.ndarray) -> int:
-        """Copy bytes into fresh linear memory; returns the address, to be given to tw_free."""
+        """Copy bytes into newly allocated linear memory; return the address, which tw_free takes."""
         source = np.frombuffer(data, np.uint8)
         pointer = self._call("tw_alloc", max(source.nbytes, 1)) & 0xFFFFFFFF
         if not pointer:
@@ -101,7 +108,7 @@ class WasmLibrary(CompiledModel):
         return pointer
 
     def _create(self, weights: np.ndarray | None) -> int:
-        held = 0 if weights is None else self._place(weights)  # lives as long as the instance
+        held = 0 if weights is None else self._place(weights)  # allocated for the life of the instance
         size = 0 if weights is None else weights.nbytes
         options = self._place(_OPTIONS.pack(ABI_VERSION, 1, held, size, _SKIP_VERIFY, 0))
         slot = self._place(bytes(4))
@@ -115,7 +122,7 @@ class WasmLibrary(CompiledModel):
         text = self._place(name.encode() + b"\0")
         index = self._call("tw_function_index", text)
         self._call("tw_free", text)
-        return Function(self, name, index, entry)
+        return LibraryFunction(self, name, index, entry)
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         return self._execute_function(self, arrays, out)
@@ -156,12 +163,16 @@ class WasmLibrary(CompiledModel):
             if out is not None:
                 if out[index].shape != sizes or out[index].dtype != dtype:
                     got = f"{out[index].dtype}{list(out[index].shape)}"
-                    raise exception_for(2, f"output '{spec.name}': expected {dtype.name}{list(sizes)}, got {got}")
+                    raise exception_for(
+                        2, f"output '{spec.name}': expected {dtype.name}{list(sizes)}, got {got}"
+                    )
                 out[index][...] = result
             results.append(result)
         for index in function._updated:
             arrays[index][...] = (
-                self._view(held[2 * index], arrays[index].nbytes).view(arrays[index].dtype).reshape(arrays[index].shape)
+                self._view(held[2 * index], arrays[index].nbytes)
+                .view(arrays[index].dtype)
+                .reshape(arrays[index].shape)
             )
         return results
 
@@ -178,21 +189,26 @@ class WasmLibrary(CompiledModel):
         return self._view(data, size)
 
     def read_state(self, index: int, size: int) -> np.ndarray:
+        """A copy of a state's elements."""
         return self._state(index, size).copy()
 
     def write_state(self, index: int, data: np.ndarray) -> None:
+        """Replace a state's elements."""
         self._state(index, data.size)[...] = data
 
     def reset_states(self) -> None:
+        """Give all states their first values again."""
         self._checked("tw_reset", self._context)
 
     def save(self, path: str | Path, *, weights: str | None = None, prefix: str | None = None) -> Path:
-        """Copy the artifact, with the C header beside it, and its weights if they are in a file of their own."""
-        file = Saved(self.path, self._fingerprint, self._weights_file, suffixes_of("wasm32"), "wasm32", self.metadata)
+        """Copy the artifact, with the C header beside it, and the file of its weights if there is one."""
+        file = Saved(
+            self.path, self._fingerprint, self._weights_file, suffixes_of("wasm32"), "wasm32", self.metadata
+        )
         return file.copy_to(Path(path), weights, prefix, self.origin)
 
     def close(self) -> None:
-        """Free the context; the instance goes with this object."""
+        """Free the context; the instance is freed with this object."""
         with self._turn:
             if self._context:
                 self._call("tw_destroy", self._context)

@@ -1,7 +1,8 @@
 """`WebgpuLibrary`: a compiled model run on a GPU through wgpu, with the interface of `Library`.
 
-The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.bin``. On the device every element
-takes 32 bits (see `tilewright.targets.webgpu.wgsl`): integers and booleans are converted at the border.
+The artifact is a ``.tar`` of ``metadata.json``, ``program.json``, ``kernels/*.wgsl`` and ``weights.bin``. On
+the device every element takes 32 bits (see `tilewright.targets.webgpu.wgsl`): integers and booleans are
+converted before and after a run.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ _GROUPS_PER_ROW = 32768
 class WebgpuLibrary(CompiledModel):
     """A compiled model of WGSL kernels and a host program as data.
 
-    It can be saved and looked into anywhere; the first run opens the device, and raises ArtifactError where wgpu is not installed, or where there
-    is no adapter (GPU or software Vulkan driver).
+    It can be saved and inspected anywhere. The first run opens the device.
+
+    Raises:
+        ArtifactError: At the first run: wgpu is not installed, or there is no adapter (a GPU or a software
+            Vulkan driver).
     """
 
     def __init__(
@@ -75,13 +79,13 @@ class WebgpuLibrary(CompiledModel):
         return buffer
 
     def _pipeline(self, name: str) -> Any:
-        found = self._pipelines.get(name)
-        if found is None:
+        pipeline = self._pipelines.get(name)
+        if pipeline is None:
             module = self._device.create_shader_module(code=self._kernels[name])
-            found = self._pipelines[name] = self._device.create_compute_pipeline(
+            pipeline = self._pipelines[name] = self._device.create_compute_pipeline(
                 layout="auto", compute={"module": module, "entry_point": "main"}
             )
-        return found
+        return pipeline
 
     def _execute(self, arrays: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
         with self._lock:
@@ -99,7 +103,9 @@ class WebgpuLibrary(CompiledModel):
             "input": [self._upload(a) for a in arrays],
             "output": [self._buffer(int(np.prod(s, dtype=np.int64))) for s in shapes],
             "constant": self._constants,
-            "slot": [self._buffer(max(evaluate(f, symbols) for f in sizes)) for sizes in self._program["slots"]],
+            "slot": [
+                self._buffer(max(evaluate(f, symbols) for f in sizes)) for sizes in self._program["slots"]
+            ],
         }
         encoder = self._device.create_command_encoder()
         for step in self._program["steps"]:
@@ -175,7 +181,7 @@ class WebgpuLibrary(CompiledModel):
         return save_files(Path(path), files)
 
     def close(self) -> None:
-        """Free what lies on the device."""
+        """Free the memory on the device."""
         with self._lock:
             self._closed = True
             self._pipelines.clear()
@@ -186,7 +192,7 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
     """Load an artifact that `WebgpuLibrary.save` wrote.
 
     Raises:
-        ArtifactError: not such an artifact, or damaged.
+        ArtifactError: The file is not such an artifact, or is damaged.
     """
     from tilewright.artifact.trailer import damaged, parse_metadata, verify_file
 
@@ -194,7 +200,9 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
     with damaged(path, "the archive"):
         with tarfile.open(path) as archive:
             files = {
-                m.name: stream.read() for m in archive.getmembers() if (stream := archive.extractfile(m)) is not None
+                m.name: stream.read()
+                for m in archive.getmembers()
+                if (stream := archive.extractfile(m)) is not None
             }
         if "program.json" not in files:
             raise ArtifactError(f"{path}: holds objects and sources to link yourself; it cannot be loaded")
@@ -211,12 +219,16 @@ def load_webgpu(path: str | Path) -> WebgpuLibrary:
 
 
 def _check_program(program: dict[str, Any], kernels: Mapping[str, str], constants: int) -> None:
-    """Raises KeyError, IndexError or TypeError: the program is not of the form that `targets.webgpu.program` describes."""
+    """Raises KeyError, IndexError or TypeError: the program has not the form that `targets.webgpu.program`
+    describes.
+    """
     slots = len([[*sizes] for sizes in program["slots"]])
     counts = {"constant": constants, "slot": slots}
     for step in program["steps"]:
         for place, number in step["copy"] if "copy" in step else step["buffers"]:
-            if place not in ("input", "output", "constant", "slot") or not 0 <= number < counts.get(place, number + 1):
+            if place not in ("input", "output", "constant", "slot") or not 0 <= number < counts.get(
+                place, number + 1
+            ):
                 raise KeyError(f"no buffer {place!r} {number}")
         if "copy" in step:
             str(step["size"])
@@ -228,7 +240,9 @@ def _open_device() -> Any:
     try:
         import wgpu
     except ImportError:
-        raise ArtifactError("running a webgpu artifact needs wgpu: pip install 'tilewright[webgpu]'") from None
+        raise ArtifactError(
+            "running a webgpu artifact needs wgpu: pip install 'tilewright[webgpu]'"
+        ) from None
     try:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     except Exception as error:  # wgpu raises plain exceptions of several kinds here
@@ -243,7 +257,7 @@ def _open_device() -> Any:
 
 
 def _bindings_used(text: str, count: int) -> list[int]:
-    """Bindings that the shader really uses: an automatic layout has no others."""
+    """The numbers of the bindings that the shader uses: an automatic layout has no others."""
     body = text[text.index("fn main(") :]
     used = [k for k in range(count - 1) if f"b{k}[" in body]
     return [*used, count - 1] if "dims[" in body or "inf()" in body else used
@@ -254,7 +268,7 @@ def _on_device(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array)
     if array.dtype.kind in "iub":
         if array.dtype.itemsize == 8 and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
-            array = np.clip(array, -(2**31), 2**31 - 1)  # bounds such as "to the end" are meant, no data
+            array = np.clip(array, -(2**31), 2**31 - 1)  # bounds such as "to the end", not data
         return np.ascontiguousarray(array.astype(np.int32))
     raise TilewrightError(f"WebGPU kernels take no {array.dtype}")
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from . import blocks, compact, loops, online, runs, tensorize, tensorize_quantized  # noqa: F401  (registers the primitives)
+from .core import PRIMITIVES, ScheduleError, Step, primitive, trace_from_json, trace_to_json
 from .finalize import finalize
-from .schedule import PRIMITIVES, Schedule, ScheduleError, Step, trace_from_json, trace_to_json
+from .schedule import Schedule
 
-__all__ = ["PRIMITIVES", "Schedule", "ScheduleError", "Step", "finalize", "trace_from_json", "trace_to_json"]
+__all__ = [
+    "PRIMITIVES",
+    "Schedule",
+    "ScheduleError",
+    "Step",
+    "finalize",
+    "primitive",
+    "trace_from_json",
+    "trace_to_json",
+]

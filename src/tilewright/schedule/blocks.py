@@ -5,19 +5,325 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from ..analysis.loop_nest import (
+    accesses_of,
+    enclosing,
+    enclosing_loops,
+    inside,
+    region_of,
+    substitute_tree,
+    written_buffer,
+)
 from ..dialects import loop, scalar
 from ..dialects.scalar import combiner_identity
 from ..dialects.tensor import substitute_indices
+from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
-from ..ir.symbolic import Dim, Expr, free_symbols, substitute, symbol
+from ..ir.substitution import substitute
+from ..ir.symbolic import Dim, Expr, free_symbols, symbol
 from ..ir.types import BufferType
-from .schedule import Schedule, ScheduleError, primitive
-from .tree import accesses_of, enclosing, enclosing_loops, inside, region_of, resolved, substitute_tree, written_buffer
+from .core import ScheduleCore, ScheduleError, primitive
 
 
-def _nest(s: Schedule, block: loop.Block, extents: list[tuple[str, Dim]]) -> tuple[Operation, list[Expr]]:
-    """Loops of the given extents around `block` (detached), outermost first; returns the top and the loop variables."""
+class BlockPrimitives(ScheduleCore):
+    """Primitives on blocks: where a block is computed, how its reduction is initialized, and where its values
+    are stored.
+    """
+
+    @primitive
+    def compute_at(self, name: str, at: str) -> list[str]:
+        """Compute a producer block inside a loop of its consumers, only the part they need there. Returns the
+        names of its new loops.
+
+            for i: for j: t[i, j] = f(i, j)
+            for i: for j: out[i, j] = g(t[i, j])
+        becomes, at the second i,
+            for i:
+                for j: t[i, j] = f(i, j)
+                for j: out[i, j] = g(t[i, j])
+        """
+        block, target = self.block(name), self.loop(at)
+        if inside(block, target):
+            raise ScheduleError(f"compute_at: block {name!r} is already inside loop {at!r}")
+        buffer = written_buffer(block)
+        if not isinstance(buffer.defining_op, loop.Alloc):
+            raise ScheduleError(
+                f"compute_at: block {name!r} writes an output of the kernel, not an intermediate buffer"
+            )
+        readers = [op for op in accesses_of(buffer) if not inside(op, block) and isinstance(op, loop.Load)]
+        outside = [op for op in readers if not inside(op, target)]
+        if outside or not readers:
+            raise ScheduleError(f"compute_at: block {name!r} is also read outside loop {at!r}")
+        if any(not isinstance(op, loop.Load) and not inside(op, block) for op in buffer.users):
+            raise ScheduleError(
+                f"compute_at: the result of block {name!r} is also written or used by another statement"
+            )
+        _check_movable(self, "compute_at", block, [target])
+        needed = region_of(readers, target, buffer.type.shape)
+        position = _store_positions(block, buffer)
+        lowers: dict[int, Dim] = {}
+        extents: list[tuple[str, Dim]] = []
+        loops_of: list[int] = []
+        axes = (*block.axes, *block.reduce_axes)
+        for k, axis in enumerate(axes):
+            n: Dim = axis.upper + 1
+            lower: Dim = 0
+            if k in position:
+                interval = needed[position[k]]
+                lower, n = interval.lower, interval.extent
+            lowers[k] = lower
+            if k < len(block.axes) and isinstance(n, int) and n == 1:
+                continue
+            extents.append((f"{name}_{axis.name}", n))
+            loops_of.append(k)
+        old = block.parent_op
+        # Bounds of reduction loops may depend on parallel axes: name them by the new variables.
+        top, ivs = _nest(self, block, extents)
+        bindings: list[Dim] = []
+        by_axis = dict(zip(loops_of, ivs, strict=True))
+        for k in range(len(axes)):
+            bindings.append(lowers[k] + by_axis[k] if k in by_axis else lowers[k])
+        block.bindings = tuple(bindings)
+        _remove_empty(old)
+        # Inside conditions, too: outside them the loop has iterations that need nothing and lie beyond the
+        # data.
+        place: Operation = target
+        while True:
+            first = next(op for op in place.body.ops if any(inside(r, op) for r in readers))
+            if not isinstance(first, loop.If) or not all(inside(r, first) for r in readers):
+                break
+            place = first
+        place.body.insert_before(first, top)
+        _renew_bounds(block, dict(zip(axes, bindings, strict=True)))
+        return self.loops(name)[len(enclosing_loops(target)) + 1 :]
+
+    @primitive
+    def decompose_reduction(self, name: str, at: str) -> str:
+        """Give a reduction an initializing nest of its own before loop `at`; return the name of the new
+        block.
+
+            for i: for r: acc[i] (+)= f(i, r)
+        becomes, at r,
+            for i:
+                acc[i] = 0
+                for r: acc[i] += f(i, r)
+        """
+        block, where = self.block(name), self.loop(at)
+        update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
+        if update is None or notes.INITIALIZED.get(block) or notes.KEEPS_CONTENTS.get(block):
+            raise ScheduleError(
+                f"decompose_reduction: block {name!r} is no reduction that still needs its initial value"
+            )
+        if not inside(block, where):
+            raise ScheduleError(f"decompose_reduction: loop {at!r} is not around block {name!r}")
+        around = enclosing_loops(block)
+        for f in around[: around.index(where)]:
+            if any(
+                isinstance(e, Expr) and f.iv in free_symbols(e) for e in block.bindings[len(block.axes) :]
+            ):
+                raise ScheduleError(
+                    f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction"
+                )
+        init = parallel_nest(self, block, where, f"{name}_init")
+        body = Builder(init.body, location=block.location)
+        dtype = update.buffer.type.dtype
+        identity = body(scalar.Constant(value=combiner_identity(update.combiner, dtype), dtype=dtype))
+        body.insert(loop.Store(identity, update.buffer, (), indices=update.indices))
+        notes.INITIALIZED.set(block, True)
+        return init.sym_name
+
+    @primitive
+    def compute_inline(self, name: str) -> None:
+        """Substitute an elementwise block into its consumers and remove its buffer."""
+        block = self.block(name)
+        buffer = written_buffer(block)
+        stores = [op for op in block.body.ops if isinstance(op, loop.Store)]
+        if block.reduce_axes or len(stores) != 1 or not isinstance(buffer.defining_op, loop.Alloc):
+            raise ScheduleError(
+                f"compute_inline: block {name!r} is not one elementwise store into an intermediate buffer"
+            )
+        store = stores[0]
+        if set(store.indices) != set(block.axes):
+            raise ScheduleError(f"compute_inline: block {name!r} does not store one element per point")
+        others = [op for op in buffer.users if op is not store]
+        if any(not isinstance(op, loop.Load) or inside(op, block) for op in others):
+            raise ScheduleError(
+                f"compute_inline: the buffer of block {name!r} is also written elsewhere or used by a tile"
+            )
+        reads = [op for op in others if isinstance(op, loop.Load)]
+        if any(read.guard or read.dynamic for read in reads):
+            raise ScheduleError(
+                f"compute_inline: block {name!r} is read under a guard or at data-dependent indices"
+            )
+        _check_movable(self, "compute_inline", block, list(reads))
+        for read in reads:
+            mapping = dict(zip(store.indices, read.indices, strict=True))
+            builder = Builder.before(read)
+            values: dict[Value, Value] = {}
+            for op in block.body.ops:
+                if op is not store:
+                    builder.insert(op.clone(values))
+            start = {v for v in values.values()}
+            for op in list(read.parent.ops) if read.parent is not None else []:
+                if any(r in start for r in op.results):
+                    substitute_indices(op, mapping)
+            read.replace_by(values.get(store.value, store.value))
+        parent = block.parent_op
+        block.detach()
+        block.drop_all()
+        _remove_empty(parent)
+        alloc = buffer.defining_op
+        if alloc is not None:
+            alloc.erase()
+
+    @primitive
+    def rfactor(self, name: str) -> str:
+        """Factor loop `name` out of a reduction: a partial result for each iteration, then a final reduction,
+        whose name is returned.
+
+            for i: for ro: for ri: acc[i] += f(i, ro, ri)
+        becomes, for ri,
+            for i: for ri: for ro: part[i, ri] += f(i, ro, ri)
+            for i: for ri: acc[i] += part[i, ri]
+        """
+        f = self.loop(name)
+        blocks = [op for op in f.walk() if isinstance(op, loop.Block)]
+        if len(blocks) != 1:
+            raise ScheduleError(f"rfactor: loop {name!r} is around {len(blocks)} blocks, not one")
+        block = blocks[0]
+        update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
+        reductions = block.bindings[len(block.axes) :]
+        if update is None or not any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
+            raise ScheduleError(f"rfactor: block {block.sym_name!r} does not reduce over loop {name!r}")
+        around = enclosing_loops(block)
+        if notes.INITIALIZED.get(block) or notes.KEEPS_CONTENTS.get(block):
+            raise ScheduleError(
+                f"rfactor: block {block.sym_name!r} has its initial values already; "
+                "factor before decompose_reduction"
+            )
+        buffer, dtype = update.buffer, update.buffer.type.dtype
+        top = _outermost(block)
+        _check_alone("rfactor", block, buffer, top)
+        n = f.extent
+        if isinstance(n, Expr) and any(x.iv in free_symbols(n) for x in around):
+            raise ScheduleError(f"rfactor: the extent of {name!r} depends on another loop")
+        part_type = BufferType(dtype, (*buffer.type.shape, n), "local")
+        part = loop.Alloc(buffer=part_type, location=block.location)
+        assert top.parent is not None
+        top.parent.insert_before(top, part)
+        names = {a.name for a in (*block.axes, *block.reduce_axes)}
+        lane = symbol(next(x for x in (f"p{k}" for k in itertools.count()) if x not in names), 0, n - 1)
+        axes, indices = block.axes, update.indices
+        final = loop.Block(
+            sym_name=self.fresh(f"{block.sym_name}_final"),
+            axes=axes,
+            reduce_axes=(lane,),
+            bindings=(),
+            location=block.location,
+        )
+        body = Builder(final.body, location=block.location)
+        value = body(loop.Load(part.result, (), None, indices=(*indices, lane)))
+        body.insert(loop.Accumulate(value, buffer, (), combiner=update.combiner, indices=indices))
+        extents = [(f"{final.sym_name}_{a.name}", a.upper + 1) for a in (*axes, lane)]
+        nest, ivs = _nest(self, final, extents)
+        final.bindings = tuple(ivs)
+        top.parent.insert_after(top, nest)
+        # The factored loop becomes a parallel axis of the first stage.
+        block.axes = (*axes, lane)
+        block.bindings = (*block.bindings[: len(axes)], f.iv, *reductions)
+        update.set_operand(1, part.result)
+        update.indices = (*indices, lane)
+        # Partial results no longer begin only where all reduction axes are 0.
+        reducing = next(
+            x
+            for x in around
+            if x is f or any(isinstance(e, Expr) and x.iv in free_symbols(e) for e in reductions)
+        )
+        self.decompose_reduction(block.sym_name, reducing.iv.name)
+        return final.sym_name
+
+    @primitive
+    def cache_read(self, name: str, argument: int, order: tuple[int, ...] | None = None) -> str:
+        """Copy what block `name` reads from its `argument`-th read buffer into a local buffer first, with
+        dimensions permuted by `order`.
+
+        Returns the name of the copying block, which `compute_at` places.
+        """
+        block = self.block(name)
+        loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
+        buffers = list(dict.fromkeys(op.buffer for op in loads))
+        if not 0 <= argument < len(buffers):
+            raise ScheduleError(
+                f"cache_read: block {name!r} reads {len(buffers)} buffers, there is no number {argument}"
+            )
+        source = buffers[argument]
+        rank = source.type.rank
+        permutation = tuple(order) if order is not None else tuple(range(rank))
+        if sorted(permutation) != list(range(rank)):
+            raise ScheduleError(f"cache_read: order {order} is not a permutation of {rank} dimensions")
+        shape = tuple(source.type.shape[d] for d in permutation)
+        top = _outermost(block)
+        assert top.parent is not None
+        writer = next((op for op in source.users if not isinstance(op, loop.Load) and inside(op, top)), None)
+        if writer is not None:
+            raise ScheduleError(
+                f"cache_read: buffer {argument} of block {name!r} is written in the same loop nest"
+            )
+        copy = loop.Alloc(buffer=BufferType(source.type.dtype, shape, "local"), location=block.location)
+        top.parent.insert_before(top, copy)
+        axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
+        stage = loop.Block(
+            sym_name=self.fresh(f"{name}_cache{argument}"), axes=axes, bindings=axes, location=block.location
+        )
+        body = Builder(stage.body, location=block.location)
+        where = [axes[permutation.index(d)] for d in range(rank)]
+        value = body(loop.Load(source, (), None, indices=tuple(where)))
+        body.insert(loop.Store(value, copy.result, (), indices=axes))
+        nest, ivs = _nest(self, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
+        stage.bindings = tuple(ivs)
+        top.parent.insert_before(top, nest)
+        for op in loads:
+            if op.buffer is source:
+                op.set_operand(0, copy.result)
+                op.indices = tuple(op.indices[d] for d in permutation)
+        return stage.sym_name
+
+    @primitive
+    def cache_write(self, name: str) -> str:
+        """Let block `name` write a local buffer, which a new block copies to the result.
+
+        Returns the name of the copying block; `compute_at` places `name` inside it.
+        """
+        block = self.block(name)
+        buffer = written_buffer(block)
+        top = _outermost(block)
+        assert top.parent is not None
+        _check_alone("cache_write", block, buffer, top)
+        local = loop.Alloc(
+            buffer=BufferType(buffer.type.dtype, buffer.type.shape, "local"), location=block.location
+        )
+        top.parent.insert_before(top, local)
+        for op in list(accesses_of(buffer)):
+            if inside(op, block):
+                op.set_operand(0 if isinstance(op, loop.Load) else 1, local.result)
+        axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(buffer.type.shape))
+        stage = loop.Block(
+            sym_name=self.fresh(f"{name}_out"), axes=axes, bindings=axes, location=block.location
+        )
+        body = Builder(stage.body, location=block.location)
+        value = body(loop.Load(local.result, (), None, indices=axes))
+        body.insert(loop.Store(value, buffer, (), indices=axes))
+        nest, ivs = _nest(self, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
+        stage.bindings = tuple(ivs)
+        top.parent.insert_after(top, nest)
+        return stage.sym_name
+
+
+def _nest(s: ScheduleCore, block: loop.Block, extents: list[tuple[str, Dim]]) -> tuple[Operation, list[Expr]]:
+    """Put loops of the given extents around `block`, which is detached; return the outermost operation and
+    the loop variables.
+    """
     ivs = []
     for name, n in extents:
         ivs.append(symbol(s.fresh(name), 0, n - 1))
@@ -33,13 +339,18 @@ def _check_alone(primitive_name: str, block: loop.Block, buffer: Value, top: Ope
     """Raise unless `block` alone writes a buffer and nothing in the nest `top` reads it."""
     for op in buffer.users:
         if not inside(op, block) and (inside(op, top) or not isinstance(op, loop.Load)):
-            what = "read in the same loop nest" if isinstance(op, loop.Load) else "also written by another statement"
+            what = (
+                "read in the same loop nest"
+                if isinstance(op, loop.Load)
+                else "also written by another statement"
+            )
             raise ScheduleError(f"{primitive_name}: the result of block {block.sym_name!r} is {what}")
 
 
-def _check_movable(s: Schedule, primitive_name: str, block: loop.Block, to: list[Operation]) -> None:
-    """Raise unless `block` computes the same at the places `to`, which come later: what it reads is visible and unchanged there,
-    and its body does not name loops that are not around them."""
+def _check_movable(s: ScheduleCore, primitive_name: str, block: loop.Block, to: list[Operation]) -> None:
+    """Raise unless `block` computes the same at the later places `to`: what it reads is visible and unchanged
+    there, and its body names no loop that is not around them.
+    """
     position = {op: k for k, op in enumerate(s.kernel.walk())}
     left = [f for f in enclosing_loops(block) if not all(inside(place, f) for place in to)]
     bound = [f.iv for f in left]
@@ -50,14 +361,22 @@ def _check_movable(s: Schedule, primitive_name: str, block: loop.Block, to: list
     for op in block.body.ops:
         for iv in bound:
             if _mentions(op, iv):
-                raise ScheduleError(f"{primitive_name}: the body of block {name!r} depends on loop {iv.name!r}")
+                raise ScheduleError(
+                    f"{primitive_name}: the body of block {name!r} depends on loop {iv.name!r}"
+                )
         if not isinstance(op, loop.Load):
             continue
         alloc = op.buffer.defining_op
         if alloc is not None and any(inside(alloc, f) for f in left):
-            raise ScheduleError(f"{primitive_name}: block {name!r} reads a buffer that exists in one loop only")
+            raise ScheduleError(
+                f"{primitive_name}: block {name!r} reads a buffer that exists in one loop only"
+            )
         for other in op.buffer.users:
-            if not isinstance(other, loop.Load) and not inside(other, block) and position[other] > position[block]:
+            if (
+                not isinstance(other, loop.Load)
+                and not inside(other, block)
+                and position[other] > position[block]
+            ):
                 raise ScheduleError(f"{primitive_name}: what block {name!r} reads is overwritten later")
 
 
@@ -69,7 +388,7 @@ def _mentions(op: Operation, iv: Expr) -> bool:
 
 
 def _outermost(op: Operation) -> Operation:
-    """The outermost loop around an operation, or itself."""
+    """Return the outermost loop around an operation, or the operation itself."""
     while isinstance(op.parent_op, loop.For | loop.If | loop.Runs):
         op = op.parent_op
     return op
@@ -82,70 +401,8 @@ def _remove_empty(parent: Operation | None) -> None:
         parent = above
 
 
-@primitive
-def compute_at(s: Schedule, name: str, at: str) -> list[str]:
-    """Compute a producer block inside a loop of its consumers, only the part they need there. Returns its new loops.
-
-        for i: for j: t[i, j] = f(i, j)
-        for i: for j: out[i, j] = g(t[i, j])
-    becomes, at the second i,
-        for i:
-            for j: t[i, j] = f(i, j)
-            for j: out[i, j] = g(t[i, j])
-    """
-    block, target = s.block(name), s.loop(at)
-    if inside(block, target):
-        raise ScheduleError(f"compute_at: block {name!r} is already inside loop {at!r}")
-    buffer = written_buffer(block)
-    if not isinstance(buffer.defining_op, loop.Alloc):
-        raise ScheduleError(f"compute_at: block {name!r} writes an output of the kernel, not an intermediate buffer")
-    readers = [op for op in accesses_of(buffer) if not inside(op, block) and isinstance(op, loop.Load)]
-    outside = [op for op in readers if not inside(op, target)]
-    if outside or not readers:
-        raise ScheduleError(f"compute_at: block {name!r} is also read outside loop {at!r}")
-    if any(not isinstance(op, loop.Load) and not inside(op, block) for op in buffer.users):
-        raise ScheduleError(f"compute_at: the result of block {name!r} is also written or used by another statement")
-    _check_movable(s, "compute_at", block, [target])
-    needed = region_of(readers, target, buffer.type.shape)
-    position = _store_positions(block, buffer)
-    lowers: dict[int, Dim] = {}
-    extents: list[tuple[str, Dim]] = []
-    loops_of: list[int] = []
-    axes = (*block.axes, *block.reduce_axes)
-    for k, axis in enumerate(axes):
-        n: Dim = axis.upper + 1
-        lower: Dim = 0
-        if k in position:
-            interval = needed[position[k]]
-            lower, n = interval.lower, interval.extent
-        lowers[k] = lower
-        if k < len(block.axes) and isinstance(n, int) and n == 1:
-            continue
-        extents.append((f"{name}_{axis.name}", n))
-        loops_of.append(k)
-    old = block.parent_op
-    # Reduce bounds may depend on parallel axes: name them by the new variables.
-    top, ivs = _nest(s, block, extents)
-    bindings: list[Dim] = []
-    by_axis = dict(zip(loops_of, ivs, strict=True))
-    for k in range(len(axes)):
-        bindings.append(lowers[k] + by_axis[k] if k in by_axis else lowers[k])
-    block.bindings = tuple(bindings)
-    _remove_empty(old)
-    # Into conditions too: outside them the loop has iterations for which nothing is needed and which lie beyond the data.
-    place: Operation = target
-    while True:
-        first = next(op for op in place.body.ops if any(inside(r, op) for r in readers))
-        if not isinstance(first, loop.If) or not all(inside(r, first) for r in readers):
-            break
-        place = first
-    place.body.insert_before(first, top)
-    _renew_bounds(block, dict(zip(axes, bindings, strict=True)))
-    return s.loops(name)[len(enclosing_loops(target)) + 1 :]
-
-
 def _renew_bounds(block: loop.Block, mapping: dict[Expr, Dim]) -> None:
-    """Loops around a block whose bounds name the block's own axes get them in loop variables."""
+    """Rewrite bounds of loops around a block that name the block's own axes in terms of loop variables."""
     for f in enclosing_loops(block):
         upper = f.iv.upper
         if isinstance(upper, Expr) and not free_symbols(upper).isdisjoint(mapping):
@@ -155,55 +412,33 @@ def _renew_bounds(block: loop.Block, mapping: dict[Expr, Dim]) -> None:
 
 
 def _store_positions(block: loop.Block, buffer: Value) -> dict[int, int]:
-    """Which dimension of the buffer each axis of the block addresses."""
-    found: dict[int, int] = {}
+    """Return, for each parallel axis of the block by position, the dimension of the buffer that it
+    indexes.
+    """
+    dimensions: dict[int, int] = {}
     for op in block.body.ops:
         if isinstance(op, (loop.Store, loop.Accumulate)) and op.buffer is buffer:
             for d, e in enumerate(op.indices):
                 if isinstance(e, Expr) and e in block.axes:
-                    found[block.axes.index(e)] = d
-    return found
+                    dimensions[block.axes.index(e)] = d
+    return dimensions
 
 
-@primitive
-def decompose_reduction(s: Schedule, name: str, at: str) -> str:
-    """Give a reduction its own initializing nest before loop `at`. Returns the name of the new block.
-
-        for i: for r: acc[i] (+)= f(i, r)
-    becomes, at r,
-        for i:
-            acc[i] = 0
-            for r: acc[i] += f(i, r)
-    """
-    block, where = s.block(name), s.loop(at)
-    update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
-    if update is None or block.attributes.get("tw.initialized") or block.attributes.get("tw.in_place"):
-        raise ScheduleError(f"decompose_reduction: block {name!r} is no reduction that still needs its initial value")
-    if not inside(block, where):
-        raise ScheduleError(f"decompose_reduction: loop {at!r} is not around block {name!r}")
-    around = enclosing_loops(block)
-    for f in around[: around.index(where)]:
-        if any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in block.bindings[len(block.axes) :]):
-            raise ScheduleError(f"decompose_reduction: loop {f.iv.name!r} outside {at!r} is part of the reduction")
-    init = parallel_nest(s, block, where, f"{name}_init")
-    body = Builder(init.body, location=block.location)
-    dtype = update.buffer.type.dtype
-    identity = body(scalar.Constant(value=combiner_identity(update.combiner, dtype), dtype=dtype))
-    body(loop.Store(identity, update.buffer, (), indices=update.indices))
-    block.attributes["tw.initialized"] = True
-    return init.sym_name
-
-
-def parallel_nest(s: Schedule, block: loop.Block, where: loop.For, name: str, after: bool = False) -> loop.Block:
-    """An empty block over the parallel axes of `block` in loops of its own, like those from `where` inwards, which it stands before or after.
+def parallel_nest(
+    s: ScheduleCore, block: loop.Block, where: loop.For, name: str, after: bool = False
+) -> loop.Block:
+    """Return an empty block over the parallel axes of `block`, in loops of its own before (or after) the nest
+    that begins at `where`.
 
     Raises:
-        ScheduleError: the reduction decides where the parallel axes run.
+        ScheduleError: the loops of the parallel axes depend on the reduction.
     """
     around = enclosing_loops(block)
     runs = enclosing(block, loop.Runs)
     if runs is not None and inside(runs, where):
-        raise ScheduleError(f"decompose_reduction: data decide how many iterations of {where.iv.name!r} run where")
+        raise ScheduleError(
+            f"decompose_reduction: data decide how many iterations of {where.iv.name!r} run where"
+        )
     used = _symbols_of(block.bindings[: len(block.axes)])
     reducing = _symbols_of(block.bindings[len(block.axes) :]) - used
     conditions = _conditions_between(block, where)
@@ -216,14 +451,18 @@ def parallel_nest(s: Schedule, block: loop.Block, where: loop.For, name: str, af
     for f in inner:
         if _symbols_of((f.iv.upper,)) & skipped:
             raise ScheduleError(
-                f"decompose_reduction: the extent of {f.iv.name!r} depends on the reduction of block {block.sym_name!r}"
+                f"decompose_reduction: the extent of {f.iv.name!r} depends on "
+                f"the reduction of block {block.sym_name!r}"
             )
     if _symbols_of(conditions) & skipped:
         raise ScheduleError(
             f"decompose_reduction: a condition around block {block.sym_name!r} depends on its reduction"
         )
     new = loop.Block(
-        sym_name=s.fresh(name), axes=block.axes, bindings=block.bindings[: len(block.axes)], location=block.location
+        sym_name=s.fresh(name),
+        axes=block.axes,
+        bindings=block.bindings[: len(block.axes)],
+        location=block.location,
     )
     top: Operation = new
     mapping: dict[Expr, Dim] = {}
@@ -239,7 +478,12 @@ def parallel_nest(s: Schedule, block: loop.Block, where: loop.For, name: str, af
         top = guard
     for f, iv in reversed(fresh):
         again = loop.For(
-            iv=iv, kind=f.kind if f.kind in ("vectorize", "unroll") else "serial", step=f.step, location=f.location
+            iv=iv,
+            kind=f.kind
+            if f.kind in (loop.LoopKind.VECTORIZE, loop.LoopKind.UNROLL)
+            else loop.LoopKind.SERIAL,
+            step=f.step,
+            location=f.location,
         )
         again.body.append(top)
         top = again
@@ -257,192 +501,14 @@ def _symbols_of(exprs: Iterable[Dim]) -> set[Expr]:
 
 
 def _conditions_between(op: Operation, outer: Operation) -> list[Dim]:
-    """The conditions under which `op` runs in an iteration of `outer`."""
-    found: list[Dim] = []
+    """Return the conditions under which `op` runs in an iteration of `outer`."""
+    conditions: list[Dim] = []
     parent = op.parent_op
     while parent is not None and parent is not outer:
         if isinstance(parent, loop.If):
-            found.extend(parent.conditions)
+            conditions.extend(parent.conditions)
         parent = parent.parent_op
-    return found
+    return conditions
 
 
-@primitive
-def compute_inline(s: Schedule, name: str) -> None:
-    """Substitute an elementwise block into its readers and drop its buffer."""
-    block = s.block(name)
-    buffer = written_buffer(block)
-    stores = [op for op in block.body.ops if isinstance(op, loop.Store)]
-    if block.reduce_axes or len(stores) != 1 or not isinstance(buffer.defining_op, loop.Alloc):
-        raise ScheduleError(f"compute_inline: block {name!r} is not one elementwise store into an intermediate buffer")
-    store = stores[0]
-    if set(store.indices) != set(block.axes):
-        raise ScheduleError(f"compute_inline: block {name!r} does not store one element per point")
-    others = [op for op in buffer.users if op is not store]
-    if any(not isinstance(op, loop.Load) or inside(op, block) for op in others):
-        raise ScheduleError(
-            f"compute_inline: what block {name!r} writes is also written by another block, or by one tile"
-        )
-    reads = [op for op in others if isinstance(op, loop.Load)]
-    if any(read.guard or read.dynamic for read in reads):
-        raise ScheduleError(f"compute_inline: block {name!r} is read under a guard or at data-dependent indices")
-    _check_movable(s, "compute_inline", block, list(reads))
-    for read in reads:
-        mapping = dict(zip(store.indices, read.indices, strict=True))
-        builder = Builder.before(read)
-        values: dict[Value, Value] = {}
-        for op in block.body.ops:
-            if op is not store:
-                builder.insert(op.clone(values))
-        start = {v for v in values.values()}
-        for op in list(read.parent.ops) if read.parent is not None else []:
-            if any(r in start for r in op.results):
-                substitute_indices(op, mapping)
-        read.replace_by(values.get(store.value, store.value))
-    parent = block.parent_op
-    block.detach()
-    block.drop_all()
-    _remove_empty(parent)
-    alloc = buffer.defining_op
-    if alloc is not None:
-        alloc.erase()
-
-
-@primitive
-def rfactor(s: Schedule, name: str) -> str:
-    """Factor the reduction over loop `name` out: a partial result per iteration, then a final reduction. Returns the final block.
-
-        for i: for ro: for ri: acc[i] += f(i, ro, ri)
-    becomes, for ri,
-        for i: for ri: for ro: part[i, ri] += f(i, ro, ri)
-        for i: for ri: acc[i] += part[i, ri]
-    """
-    f = s.loop(name)
-    blocks = [op for op in f.walk() if isinstance(op, loop.Block)]
-    if len(blocks) != 1:
-        raise ScheduleError(f"rfactor: loop {name!r} is around {len(blocks)} blocks, not one")
-    block = blocks[0]
-    update = next((op for op in block.body.ops if isinstance(op, loop.Accumulate)), None)
-    reductions = block.bindings[len(block.axes) :]
-    if update is None or not any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in reductions):
-        raise ScheduleError(f"rfactor: block {block.sym_name!r} does not reduce over loop {name!r}")
-    around = enclosing_loops(block)
-    if block.attributes.get("tw.initialized") or block.attributes.get("tw.in_place"):
-        raise ScheduleError(
-            f"rfactor: block {block.sym_name!r} has its initial values already; factor before decompose_reduction"
-        )
-    buffer, dtype = update.buffer, update.buffer.type.dtype
-    top = _outermost(block)
-    _check_alone("rfactor", block, buffer, top)
-    n = f.extent
-    if isinstance(n, Expr) and any(x.iv in free_symbols(n) for x in around):
-        raise ScheduleError(f"rfactor: the extent of {name!r} depends on another loop")
-    part_type = BufferType(dtype, (*buffer.type.shape, n), "local")
-    part = loop.Alloc(buffer=part_type, location=block.location)
-    assert top.parent is not None
-    top.parent.insert_before(top, part)
-    names = {a.name for a in (*block.axes, *block.reduce_axes)}
-    lane = symbol(next(x for x in (f"p{k}" for k in itertools.count()) if x not in names), 0, n - 1)
-    axes, indices = block.axes, update.indices
-    final = loop.Block(
-        sym_name=s.fresh(f"{block.sym_name}_final"),
-        axes=axes,
-        reduce_axes=(lane,),
-        bindings=(),
-        location=block.location,
-    )
-    body = Builder(final.body, location=block.location)
-    value = body(loop.Load(part.result, (), None, indices=(*indices, lane)))
-    body(loop.Accumulate(value, buffer, (), combiner=update.combiner, indices=indices))
-    extents = [(f"{final.sym_name}_{a.name}", a.upper + 1) for a in (*axes, lane)]
-    nest, ivs = _nest(s, final, extents)
-    final.bindings = tuple(ivs)
-    top.parent.insert_after(top, nest)
-    # The factored loop becomes a parallel axis of the first stage.
-    block.axes = (*axes, lane)
-    block.bindings = (*block.bindings[: len(axes)], f.iv, *reductions)
-    update.set_operand(1, part.result)
-    update.indices = (*indices, lane)
-    # The points at which partial results begin are no longer those where all reduce axes are 0.
-    reducing = next(
-        x for x in around if x is f or any(isinstance(e, Expr) and x.iv in free_symbols(e) for e in reductions)
-    )
-    decompose_reduction(s, block.sym_name, reducing.iv.name)
-    return final.sym_name
-
-
-@primitive
-def cache_read(s: Schedule, name: str, argument: int, order: tuple[int, ...] | None = None) -> str:
-    """Copy what block `name` reads from its `argument`-th read buffer into a local buffer first (dimensions permuted by `order`);
-    place the copy with `compute_at`. Returns the copying block."""
-    block = s.block(name)
-    loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
-    buffers = list(dict.fromkeys(op.buffer for op in loads))
-    if not 0 <= argument < len(buffers):
-        raise ScheduleError(f"cache_read: block {name!r} reads {len(buffers)} buffers, there is no number {argument}")
-    source = buffers[argument]
-    rank = source.type.rank
-    permutation = tuple(order) if order is not None else tuple(range(rank))
-    if sorted(permutation) != list(range(rank)):
-        raise ScheduleError(f"cache_read: order {order} is no permutation of {rank} dimensions")
-    shape = tuple(source.type.shape[d] for d in permutation)
-    top = _outermost(block)
-    assert top.parent is not None
-    writer = next((op for op in source.users if not isinstance(op, loop.Load) and inside(op, top)), None)
-    if writer is not None:
-        raise ScheduleError(
-            f"cache_read: what block {name!r} reads as number {argument} is written in the same loop nest"
-        )
-    copy = loop.Alloc(buffer=BufferType(source.type.dtype, shape, "local"), location=block.location)
-    top.parent.insert_before(top, copy)
-    axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(shape))
-    stage = loop.Block(sym_name=s.fresh(f"{name}_cache{argument}"), axes=axes, bindings=axes, location=block.location)
-    body = Builder(stage.body, location=block.location)
-    where = [axes[permutation.index(d)] for d in range(rank)]
-    value = body(loop.Load(source, (), None, indices=tuple(where)))
-    body(loop.Store(value, copy.result, (), indices=axes))
-    nest, ivs = _nest(s, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
-    stage.bindings = tuple(ivs)
-    top.parent.insert_before(top, nest)
-    for op in loads:
-        if op.buffer is source:
-            op.set_operand(0, copy.result)
-            op.indices = tuple(op.indices[d] for d in permutation)
-    return stage.sym_name
-
-
-@primitive
-def cache_write(s: Schedule, name: str) -> str:
-    """Let block `name` write a local buffer that a new block copies out. Returns the copying block; place `name` in it with
-    `compute_at`."""
-    block = s.block(name)
-    buffer = written_buffer(block)
-    top = _outermost(block)
-    assert top.parent is not None
-    _check_alone("cache_write", block, buffer, top)
-    local = loop.Alloc(buffer=BufferType(buffer.type.dtype, buffer.type.shape, "local"), location=block.location)
-    top.parent.insert_before(top, local)
-    for op in list(accesses_of(buffer)):
-        if inside(op, block):
-            op.set_operand(0 if isinstance(op, loop.Load) else 1, local.result)
-    axes = tuple(symbol(f"i{k}", 0, n - 1) for k, n in enumerate(buffer.type.shape))
-    stage = loop.Block(sym_name=s.fresh(f"{name}_out"), axes=axes, bindings=axes, location=block.location)
-    body = Builder(stage.body, location=block.location)
-    value = body(loop.Load(local.result, (), None, indices=axes))
-    body(loop.Store(value, buffer, (), indices=axes))
-    nest, ivs = _nest(s, stage, [(f"{stage.sym_name}_{a.name}", a.upper + 1) for a in axes])
-    stage.bindings = tuple(ivs)
-    top.parent.insert_after(top, nest)
-    return stage.sym_name
-
-
-__all__ = [
-    "cache_read",
-    "cache_write",
-    "compute_at",
-    "compute_inline",
-    "decompose_reduction",
-    "parallel_nest",
-    "resolved",
-    "rfactor",
-]
+__all__ = ["BlockPrimitives", "parallel_nest"]

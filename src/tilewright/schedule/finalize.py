@@ -1,54 +1,59 @@
-"""From a scheduled kernel to one ready for code generation: a table of contents of small passes.
+"""From a scheduled kernel to one ready for code generation.
 
-`finalize` initializes the remaining reductions, substitutes bindings into block bodies, shrinks local buffers to what one
-iteration of their scope uses, turns accumulations in memory into values carried by loops, and jams those inside unrolled loops.
+`finalize` initializes the remaining reductions, substitutes loop variables into block bodies, shrinks local
+buffers to what one iteration of their scope needs, turns accumulations in memory into values carried by loops
+(scalar promotion), and jams such loops inside unrolled ones.
 """
 
 from __future__ import annotations
 
+from ..analysis.loop_nest import enclosing_loops, inside, reduce_variables, substitute_tree
 from ..dialects import loop, scalar
+from ..ir import notes
 from ..ir.builder import Builder
 from ..ir.core import Operation, Value
 from ..ir.symbolic import Expr, free_symbols
-from .blocks import decompose_reduction
 from .compact import compact_buffers
-from .jam import unroll_and_jam
 from .schedule import Schedule
-from .tree import enclosing_loops, inside, reduce_variables, substitute_tree
+from .unroll_and_jam import unroll_and_jam
 
 
 def finalize(schedule: Schedule) -> loop.Kernel:
-    """The kernel without blocks, ready for code generation; the schedule must not be used afterwards."""
+    """Return the kernel without blocks, ready for code generation. The schedule must not be used
+    afterwards.
+    """
     initialize_reductions(schedule)
     kernel = schedule.kernel
     inline_blocks(kernel)
-    compact_buffers(kernel)
+    compact_buffers(kernel, schedule.info.cache_line)
     promote_accumulators(kernel)
     unroll_and_jam(kernel)
     return kernel
 
 
 def initialize_reductions(schedule: Schedule) -> None:
-    """Apply `decompose_reduction` to every reduction that has none, outside its outermost reduce loop."""
+    """Apply `decompose_reduction` to every reduction that is not initialized, outside its outermost reduction
+    loop.
+    """
     for op in list(schedule.kernel.walk()):
-        if not isinstance(op, loop.Block) or op.attributes.get("tw.initialized"):
+        if not isinstance(op, loop.Block) or notes.INITIALIZED.get(op):
             continue
-        if not any(isinstance(x, loop.Accumulate) for x in op.body.ops) or op.attributes.get("tw.in_place"):
+        if not any(isinstance(x, loop.Accumulate) for x in op.body.ops) or notes.KEEPS_CONTENTS.get(op):
             continue
         used = reduce_variables(op)
         at = next((f for f in enclosing_loops(op) if f.iv in used), None)
         if at is not None:
-            decompose_reduction(schedule, op.sym_name, at.iv.name)
+            schedule.decompose_reduction(op.sym_name, at.iv.name)
             continue
-        # No loop runs over the reduction, which has one term: that is the result.
+        # No loop runs over the reduction, which has one term: the term is the result.
         for update in [x for x in op.body.ops if isinstance(x, loop.Accumulate)]:
             b = Builder.before(update)
             if update.guard or update.dynamic:
                 identity = scalar.combiner_identity(update.combiner, update.dtype)
                 first = b(scalar.Constant(value=identity, dtype=update.dtype))
-                b(loop.Store(first, update.buffer, update.dynamic, indices=update.indices))
+                b.insert(loop.Store(first, update.buffer, update.dynamic, indices=update.indices))
             else:
-                b(loop.Store(update.value, update.buffer, (), indices=update.indices))
+                b.insert(loop.Store(update.value, update.buffer, (), indices=update.indices))
                 update.erase()
 
 
@@ -64,7 +69,9 @@ def inline_blocks(kernel: loop.Kernel) -> None:
 
 
 def promote_accumulators(kernel: loop.Kernel) -> None:
-    """Carry a reduction's accumulator through its loops instead of loading and storing it every iteration."""
+    """Carry a reduction's accumulator through its loops as a value instead of loading and storing it in every
+    iteration.
+    """
     for update in [op for op in kernel.walk() if isinstance(op, loop.Accumulate)]:
         _promote(update)
 
@@ -74,11 +81,17 @@ def _promote(update: loop.Accumulate) -> None:
     op: Operation = update
     while True:
         parent = op.parent_op
-        if not isinstance(parent, loop.For) or parent.inits or parent.kind not in ("serial", "vectorize", "unroll"):
+        if (
+            not isinstance(parent, loop.For)
+            or parent.inits
+            or parent.kind not in (loop.LoopKind.SERIAL, loop.LoopKind.VECTORIZE, loop.LoopKind.UNROLL)
+        ):
             break
         if any(isinstance(e, Expr) and parent.iv in free_symbols(e) for e in update.indices):
             break
-        if any(inside(x, parent) and x is not update and not _follows(x, update) for x in update.buffer.users):
+        if any(
+            inside(x, parent) and x is not update and not _follows(x, update) for x in update.buffer.users
+        ):
             break
         chain.append(parent)
         op = parent
@@ -101,7 +114,9 @@ def _promote(update: loop.Accumulate) -> None:
     carried: Value = first
     new_loops: list[loop.For] = []
     for f in reversed(chain):
-        new = loop.For([carried], iv=f.iv, kind=f.kind, step=f.step, combiners=(update.combiner,), location=f.location)
+        new = loop.For(
+            [carried], iv=f.iv, kind=f.kind, step=f.step, combiners=(update.combiner,), location=f.location
+        )
         carried = new.body.add_arg(dtype)
         for child in list(f.body.ops):
             new.body.append(child)
@@ -110,22 +125,23 @@ def _promote(update: loop.Accumulate) -> None:
         f.parent.insert_before(f, new)
         f.erase()
     at = Builder.before(update)
-    value: Value = at(scalar.BINARY[update.combine](carried, update.value))
-    if update.attributes.get(scalar.QUIET):
-        value.defining_op.attributes[scalar.QUIET] = True  # type: ignore[union-attr]
+    combined = at.insert(scalar.BINARY[update.combine](carried, update.value))
+    if notes.IGNORE_NAN.get(update):
+        notes.IGNORE_NAN.set(combined, True)
+    value = combined.result
     target, indices = update.buffer, update.indices
     for x in list(target.users):
         if _follows(x, update):
             x.replace_by(value)
     update.erase()
     for k in range(len(new_loops) - 1, -1, -1):
-        Builder(new_loops[k].body)(loop.Yield([value]))
+        Builder(new_loops[k].body).insert(loop.Yield([value]))
         value = new_loops[k].results[0]
-    Builder.after(new_loops[0])(loop.Store(value, target, (), indices=indices))
+    Builder.after(new_loops[0]).insert(loop.Store(value, target, (), indices=indices))
 
 
 def _follows(x: Operation, update: loop.Accumulate) -> bool:
-    """Whether an operation loads what `update` has just stored: a running value is used."""
+    """Whether an operation loads the value that `update` has just stored (a running value that is used)."""
     if (
         not isinstance(x, loop.Load)
         or x.parent is not update.parent

@@ -1,197 +1,350 @@
-"""Primitives on loops: split, fuse, reorder, tile, distribute, and the kinds parallel, vectorize, unroll, bind."""
+"""Primitives on loops: split, fuse, reorder, tile, fission; parallel, vectorize, unroll, bind."""
 
 from __future__ import annotations
 
+from ..analysis.loop_nest import Access, accesses_of, inside, resolved, substitute_tree, substitute_tree_at
 from ..dialects import loop
 from ..ir.core import Block, Operation
-from ..ir.symbolic import (
-    Dim,
-    Expr,
-    ceildiv,
-    free_symbols,
-    linear_in,
-    prove_divisible,
-    prove_eq,
-    prove_le,
-    smin,
-    substitute,
-    symbol,
-)
-from .schedule import Schedule, ScheduleError, only_child, primitive
-from .tree import Access, accesses_of, inside, resolved, substitute_tree, substitute_tree_at
+from ..ir.substitution import linear_in, substitute
+from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, prove_divisible, prove_eq, prove_le, smin, symbol
+from .core import ScheduleCore, ScheduleError, only_child, primitive
 
 
-def _wrap(iv: Expr, body_of: loop.For, kind: str = "serial") -> loop.For:
-    """A new loop that takes over the body of another."""
+class LoopPrimitives(ScheduleCore):
+    """Primitives on loops: splitting, fusing and reordering them, and how their iterations run."""
+
+    @primitive
+    def split(self, name: str, factor: int) -> tuple[str, str]:
+        """Split a loop into an outer and an inner one of `factor` iterations (fewer in the last, if it does
+        not divide the extent).
+
+            for i in n:  body(i)
+        becomes
+            for i_o in ceil(n / factor):
+                for i_i in min(factor, n - factor * i_o):  body(factor * i_o + i_i)
+
+        Returns the names of the outer and the inner loop.
+        """
+        f = self.loop(name)
+        if f.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(f"split: loop {name!r} is already '{f.kind}'")
+        if factor < 1:
+            raise ScheduleError(f"split: factor must be at least 1, got {factor}")
+        n = f.extent
+        outer = symbol(self.fresh(f"{name}_o"), 0, ceildiv(n, factor) - 1)
+        inner_extent: Dim = factor if prove_divisible(n, factor) else smin(factor, n - outer * factor)
+        inner = symbol(self.fresh(f"{name}_i"), 0, inner_extent - 1)
+        inner_loop = _wrap(inner, f)
+        outer_loop = loop.For(iv=outer, location=f.location)
+        outer_loop.body.append(inner_loop)
+        old = f.iv
+        assert f.parent is not None
+        f.parent.insert_before(f, outer_loop)
+        f.erase()
+        substitute_tree(inner_loop, {old: outer * factor + inner})
+        return outer.name, inner.name
+
+    @primitive
+    def fuse(self, outer: str, inner: str) -> str:
+        """Make one loop of two perfectly nested ones; return its name.
+
+            for i in n:  for j in m:  body(i, j)
+        becomes
+            for f in n*m:  body(f // m, f % m)
+        """
+        a, b = self.loop(outer), self.loop(inner)
+        if only_child(a) is not b:
+            raise ScheduleError(f"fuse: loop {inner!r} is not the only statement directly inside {outer!r}")
+        if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
+            raise ScheduleError(f"fuse: the extent of {inner!r} depends on {outer!r}")
+        if a.kind != loop.LoopKind.SERIAL or b.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(
+                f"fuse: {outer!r} and {inner!r} must be serial, they are '{a.kind}' and '{b.kind}'"
+            )
+        for op in b.walk():
+            if isinstance(op, loop.Block):
+                reducing = [_used(f, op.bindings[len(op.axes) :]) for f in (a, b)]
+                moving = [_used(f, op.bindings[: len(op.axes)]) for f in (a, b)]
+                if (reducing[0] and moving[1]) or (reducing[1] and moving[0]):
+                    raise ScheduleError(
+                        f"fuse: of {outer!r} and {inner!r}, block {op.sym_name!r} reduces over one only"
+                    )
+        m = b.extent
+        iv = symbol(
+            self.fresh(f"{outer}_{inner}_f" if len(outer) + len(inner) < 40 else "fused"), 0, a.extent * m - 1
+        )
+        new = _wrap(iv, b)
+        mapping = {a.iv: iv // m, b.iv: iv % m}
+        assert a.parent is not None
+        a.parent.insert_before(a, new)
+        a.erase()
+        substitute_tree(new, mapping)
+        return iv.name
+
+    @primitive
+    def add_unit_loop(self, name: str) -> str:
+        """Put a loop of one iteration directly around a block, for a tile that lacks a loop; return its
+        name.
+        """
+        block = self.block(name)
+        iv = symbol(self.fresh(f"{name}_unit"), 0, 0)
+        f = loop.For(iv=iv, location=block.location)
+        assert block.parent is not None
+        block.parent.insert_before(block, f)
+        f.body.append(block)
+        return iv.name
+
+    @primitive
+    def reorder(self, *names: str) -> None:
+        """Put perfectly nested loops into the given order, outermost first."""
+        wanted = [self.loop(n) for n in names]
+        if len(set(names)) != len(names):
+            raise ScheduleError(f"reorder: a loop is named twice in {names}")
+        top = min(wanted, key=lambda f: sum(1 for _ in _ancestors(f)))
+        chain: list[loop.For] = []
+        op: Operation | None = top
+        left = set(wanted)
+        while left:
+            if not isinstance(op, loop.For):
+                missing = ", ".join(f.iv.name for f in left)
+                raise ScheduleError(
+                    f"reorder: loops {missing} are not perfectly nested under {top.iv.name!r}"
+                )
+            chain.append(op)
+            left.discard(op)
+            op = only_child(op)
+        order = iter(wanted)
+        target = [next(order) if f in wanted else f for f in chain]
+        seen: set[Expr] = set()
+        own = {f.iv for f in chain}
+        for f in target:
+            depends = free_symbols(f.iv.upper) & own if isinstance(f.iv.upper, Expr) else frozenset()
+            if not depends <= seen:
+                raise ScheduleError(
+                    f"reorder: the extent of {f.iv.name!r} depends on "
+                    f"{next(iter(depends - seen)).name!r}, which must stay outside it"
+                )
+            seen.add(f.iv)
+        if any(f.kind != loop.LoopKind.SERIAL for f in chain) and target != chain:
+            bad = next(f for f in chain if f.kind != loop.LoopKind.SERIAL)
+            raise ScheduleError(f"reorder: loop {bad.iv.name!r} is already '{bad.kind}'")
+        parent, anchor = chain[0].parent, chain[0].next
+        assert parent is not None
+        body = list(chain[-1].body.ops)
+        for op in body:
+            op.detach()
+        for f in chain:
+            f.detach()
+        place = parent.insert_before(anchor, target[0])
+        for f in target[1:]:
+            place.body.append(f)
+            place = f
+        for op in body:
+            place.body.append(op)
+
+    @primitive
+    def fuse_loops(self, first: str, second: str) -> None:
+        """Run the body of a loop inside an earlier neighbour of equal extent.
+
+            for i in n:  a(i)
+            for j in n:  b(j)
+        becomes
+            for i in n:  a(i); b(i)
+        Allowed if each buffer that one body writes and the other accesses has a dimension that all accesses
+        index by just ``i`` (``j``), or by a range of the iteration's own (``8 * i + k`` with k in 0..7).
+        """
+        a, b = self.loop(first), self.loop(second)
+        if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
+            raise ScheduleError(
+                f"fuse_loops: {first!r} ({a.extent} iterations) and {second!r} ({b.extent}) "
+                "are not neighbours of equal extent"
+            )
+        if a.kind != loop.LoopKind.SERIAL or b.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(
+                f"fuse_loops: {first!r} and {second!r} must be serial, they are '{a.kind}' and '{b.kind}'"
+            )
+        between = a.next
+        allocs: list[loop.Alloc] = []
+        while between is not None and between is not b:
+            if not isinstance(between, loop.Alloc):
+                raise ScheduleError(f"fuse_loops: statements stand between {first!r} and {second!r}")
+            allocs.append(between)
+            between = between.next
+        if between is None:
+            raise ScheduleError(f"fuse_loops: {second!r} does not follow {first!r}")
+        assert a.parent is not None
+        _check_same_iteration(a, b)
+        for alloc in allocs:  # the fused body uses them
+            a.parent.insert_before(a, alloc)
+        for op in list(b.body.ops):
+            a.body.append(op)
+            if isinstance(op, loop.Block):
+                op.bindings = tuple(substitute(e, {b.iv: a.iv}) for e in op.bindings)
+            else:
+                substitute_tree_at(op, {b.iv: a.iv})
+            if isinstance(op, loop.Alloc):
+                a.body.insert_before(a.body.first, op)
+        b.erase()
+
+    @primitive
+    def tile(self, rows: str, columns: str, row_factor: int, column_factor: int) -> tuple[str, str, str, str]:
+        """Split two nested loops and move the tile loops inside; return (rows_o, columns_o, rows_i,
+        columns_i).
+        """
+        a, b = self.loop(rows), self.loop(columns)
+        if only_child(a) is not b:
+            raise ScheduleError(f"tile: loop {columns!r} is not the only statement directly inside {rows!r}")
+        if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
+            raise ScheduleError(f"tile: the extent of {columns!r} depends on {rows!r}")
+        if a.kind != loop.LoopKind.SERIAL or b.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(
+                f"tile: {rows!r} and {columns!r} must be serial, they are '{a.kind}' and '{b.kind}'"
+            )
+        for what, factor in (("row_factor", row_factor), ("column_factor", column_factor)):
+            if factor < 1:
+                raise ScheduleError(f"tile: {what} must be at least 1, got {factor}")
+        ro, ri = self.split(rows, row_factor)
+        co, ci = self.split(columns, column_factor)
+        self.reorder(ro, co, ri, ci)
+        return ro, co, ri, ci
+
+    @primitive
+    def parallel(self, name: str) -> None:
+        """Divide the iterations of an outermost loop over worker threads."""
+        f = self.loop(name)
+        if not isinstance(f.parent_op, loop.Kernel):
+            raise ScheduleError(f"parallel: loop {name!r} is not outermost")
+        _check_no_reduction(self, f, loop.LoopKind.PARALLEL)
+        _set_kind(self, name, loop.LoopKind.PARALLEL)
+
+    @primitive
+    def vectorize(self, name: str, lanes: int = 0) -> None:
+        """Run the iterations of a loop, of any extent, in vector lanes. `lanes` is their number; 0 means the
+        target's vector width. A reduction keeps a partial result for each lane.
+        """
+        f = self.loop(name)
+        if lanes < 0:
+            raise ScheduleError(f"vectorize: lanes must not be negative, got {lanes}")
+        if any(isinstance(op, loop.For) and op.kind == loop.LoopKind.VECTORIZE for op in f.walk()):
+            raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
+        _set_kind(self, name, loop.LoopKind.VECTORIZE, lanes)
+
+    @primitive
+    def unroll(self, name: str, factor: int = 0) -> None:
+        """Unroll a loop by `factor`; 0 unrolls a loop of constant extent completely."""
+        f = self.loop(name)
+        if factor < 0:
+            raise ScheduleError(f"unroll: factor must not be negative, got {factor}")
+        if factor == 0 and not isinstance(f.extent, int):
+            raise ScheduleError(f"unroll: the extent of {name!r} is symbolic ({f.extent}); give a factor")
+        _set_kind(self, name, loop.LoopKind.UNROLL, factor)
+
+    @primitive
+    def fission(self, name: str) -> tuple[str, ...]:
+        """Give each nest inside a loop a loop of its own (loop fission), also inside inner loops that hold
+        several nests.
+
+            for i in n:  {A(i); for t in m:  {B(i, t); C(i, t)}}
+        becomes
+            for i in n:  A(i)
+            for t in m:  {for i_2 in n:  B(i_2, t); for i_3 in n:  C(i_3, t)}
+
+        Iterations must be independent: all accesses to a buffer that is written inside have, in one
+        dimension, the same index, which differs in each iteration. Returns the names of the new loops.
+        """
+        f = self.loop(name)
+        if f.kind != loop.LoopKind.SERIAL:
+            raise ScheduleError(f"fission: loop {name!r} is already '{f.kind}'")
+        accesses = [op for op in f.walk() if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
+        for buffer in {op.buffer for op in accesses if not isinstance(op, loop.Load)}:
+            places = [resolved(op, op.indices) for op in accesses if op.buffer is buffer]
+            if not any(
+                _moves(f, column[0]) and all(prove_eq(e, column[0]) for e in column)
+                for column in zip(*places, strict=True)
+            ):
+                raise ScheduleError(
+                    f"fission: iterations of {name!r} share elements of a buffer that is written"
+                )
+        nests: list[Operation] = []
+        names: list[str] = []
+
+        def collect(block: Block) -> None:
+            for op in block.ops:
+                if not isinstance(op, (loop.For, loop.Block)):
+                    raise ScheduleError(f"fission: '{op.name}' stands inside {name!r}")
+                if isinstance(op, loop.For) and sum(isinstance(b, loop.Block) for b in op.walk()) > 1:
+                    if not isinstance(op.iv.upper, int) and f.iv in free_symbols(op.iv.upper):
+                        raise ScheduleError(f"fission: the extent of {op.iv.name!r} depends on {name!r}")
+                    collect(op.body)
+                else:
+                    nests.append(op)
+
+        collect(f.body)
+        for nest in nests:
+            iv = f.iv if nest is nests[0] else symbol(self.fresh(name), 0, f.iv.upper)
+            own = loop.For(iv=iv, location=f.location)
+            assert nest.parent is not None
+            nest.parent.insert_before(nest, own)
+            own.body.append(nest)
+            substitute_tree(own, {f.iv: iv})
+            names.append(iv.name)
+        assert f.parent is not None
+        for op in list(f.body.ops):
+            f.parent.insert_before(f, op)
+        f.erase()
+        return tuple(names)
+
+    @primitive
+    def bind(self, name: str, thread: str) -> None:
+        """Bind a loop to a GPU index: ``block.x`` .. ``block.z``, ``thread.x`` .. ``thread.z``.
+
+        A thread loop of symbolic extent gets its upper bound as extent, and a condition around its body.
+        """
+        if thread not in loop.LOOP_KINDS or "." not in thread:
+            raise ScheduleError(f"bind: unknown thread axis {thread!r}")
+        f = self.loop(name)
+        limit = self.info.thread_limit(thread)
+        if limit is not None and not prove_le(f.extent, limit):
+            raise ScheduleError(
+                f"bind: {name!r} has {f.extent} iterations, {thread} of this target "
+                f"at most {limit}; split it first"
+            )
+        _check_no_reduction(self, f, "bind")
+        if thread.startswith("thread") and not isinstance(f.extent, int):
+            from ..ir.symbolic import bounds
+
+            limit = bounds(f.extent)[1]
+            if limit is None:
+                raise ScheduleError(
+                    f"bind: the extent of {name!r} ({f.extent}) has no upper bound; split it first"
+                )
+            iv = symbol(self.fresh(f"{name}_t"), 0, limit - 1)
+            guard = loop.If(conditions=(f.extent - 1 - iv,), location=f.location)
+            for op in list(f.body.ops):
+                guard.body.append(op)
+            new = loop.For(iv=iv, location=f.location)
+            new.body.append(guard)
+            old = f.iv
+            assert f.parent is not None
+            f.parent.insert_before(f, new)
+            f.erase()
+            substitute_tree(new, {old: iv})
+            f = new
+        elif thread.startswith("thread") and not prove_le(1, f.extent):
+            raise ScheduleError(f"bind: loop {name!r} may be empty")
+        f.kind = thread
+
+
+def _wrap(iv: Expr, body_of: loop.For, kind: str = loop.LoopKind.SERIAL) -> loop.For:
+    """Return a new loop that takes over the body of another."""
     new = loop.For(iv=iv, kind=kind, location=body_of.location)
     for op in list(body_of.body.ops):
         new.body.append(op)
     return new
 
 
-@primitive
-def split(s: Schedule, name: str, factor: int) -> tuple[str, str]:
-    """Cut a loop into an outer and an inner one of `factor` iterations (fewer in the last, when it does not divide).
-
-        for i in n:  body(i)
-    becomes
-        for i_o in ceil(n / factor):
-            for i_i in min(factor, n - factor * i_o):  body(factor * i_o + i_i)
-    """
-    f = s.loop(name)
-    if f.kind != "serial":
-        raise ScheduleError(f"split: loop {name!r} is already '{f.kind}'")
-    if factor < 1:
-        raise ScheduleError(f"split: factor must be at least 1, got {factor}")
-    n = f.extent
-    outer = symbol(s.fresh(f"{name}_o"), 0, ceildiv(n, factor) - 1)
-    inner_extent: Dim = factor if prove_divisible(n, factor) else smin(factor, n - outer * factor)
-    inner = symbol(s.fresh(f"{name}_i"), 0, inner_extent - 1)
-    inner_loop = _wrap(inner, f)
-    outer_loop = loop.For(iv=outer, location=f.location)
-    outer_loop.body.append(inner_loop)
-    old = f.iv
-    assert f.parent is not None
-    f.parent.insert_before(f, outer_loop)
-    f.erase()
-    substitute_tree(inner_loop, {old: outer * factor + inner})
-    return outer.name, inner.name
-
-
-@primitive
-def fuse(s: Schedule, outer: str, inner: str) -> str:
-    """Make one loop of two perfectly nested ones.
-
-        for i in n:  for j in m:  body(i, j)
-    becomes
-        for f in n*m:  body(f // m, f % m)
-    """
-    a, b = s.loop(outer), s.loop(inner)
-    if only_child(a) is not b:
-        raise ScheduleError(f"fuse: loop {inner!r} is not the only statement directly inside {outer!r}")
-    if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
-        raise ScheduleError(f"fuse: the extent of {inner!r} depends on {outer!r}")
-    if a.kind != "serial" or b.kind != "serial":
-        raise ScheduleError(f"fuse: {outer!r} and {inner!r} must be serial, they are '{a.kind}' and '{b.kind}'")
-    for op in b.walk():
-        if isinstance(op, loop.Block):
-            reducing = [_used(f, op.bindings[len(op.axes) :]) for f in (a, b)]
-            moving = [_used(f, op.bindings[: len(op.axes)]) for f in (a, b)]
-            if (reducing[0] and moving[1]) or (reducing[1] and moving[0]):
-                raise ScheduleError(f"fuse: of {outer!r} and {inner!r}, block {op.sym_name!r} reduces over one only")
-    m = b.extent
-    iv = symbol(s.fresh(f"{outer}_{inner}_f" if len(outer) + len(inner) < 40 else "fused"), 0, a.extent * m - 1)
-    new = _wrap(iv, b)
-    mapping = {a.iv: iv // m, b.iv: iv % m}
-    assert a.parent is not None
-    a.parent.insert_before(a, new)
-    a.erase()
-    substitute_tree(new, mapping)
-    return iv.name
-
-
 def _used(f: loop.For, exprs: tuple[Dim, ...]) -> bool:
     return any(isinstance(e, Expr) and f.iv in free_symbols(e) for e in exprs)
-
-
-@primitive
-def add_unit_loop(s: Schedule, name: str) -> str:
-    """Put a loop of one iteration directly around a block (for a tile that has no loop in some role). Returns its name."""
-    block = s.block(name)
-    iv = symbol(s.fresh(f"{name}_unit"), 0, 0)
-    f = loop.For(iv=iv, location=block.location)
-    assert block.parent is not None
-    block.parent.insert_before(block, f)
-    f.body.append(block)
-    return iv.name
-
-
-@primitive
-def reorder(s: Schedule, *names: str) -> None:
-    """Put perfectly nested loops into the given order, outermost first."""
-    wanted = [s.loop(n) for n in names]
-    if len(set(names)) != len(names):
-        raise ScheduleError(f"reorder: a loop is named twice in {names}")
-    top = min(wanted, key=lambda f: sum(1 for _ in _ancestors(f)))
-    chain: list[loop.For] = []
-    op: Operation | None = top
-    left = set(wanted)
-    while left:
-        if not isinstance(op, loop.For):
-            missing = ", ".join(f.iv.name for f in left)
-            raise ScheduleError(f"reorder: loops {missing} are not perfectly nested under {top.iv.name!r}")
-        chain.append(op)
-        left.discard(op)
-        op = only_child(op)
-    order = iter(wanted)
-    target = [next(order) if f in wanted else f for f in chain]
-    seen: set[Expr] = set()
-    own = {f.iv for f in chain}
-    for f in target:
-        depends = free_symbols(f.iv.upper) & own if isinstance(f.iv.upper, Expr) else frozenset()
-        if not depends <= seen:
-            raise ScheduleError(
-                f"reorder: the extent of {f.iv.name!r} depends on {next(iter(depends - seen)).name!r}, which must stay outside it"
-            )
-        seen.add(f.iv)
-    if any(f.kind != "serial" for f in chain) and target != chain:
-        bad = next(f for f in chain if f.kind != "serial")
-        raise ScheduleError(f"reorder: loop {bad.iv.name!r} is already '{bad.kind}'")
-    parent, anchor = chain[0].parent, chain[0].next
-    assert parent is not None
-    body = list(chain[-1].body.ops)
-    for op in body:
-        op.detach()
-    for f in chain:
-        f.detach()
-    place = parent.insert_before(anchor, target[0])
-    for f in target[1:]:
-        place.body.append(f)
-        place = f
-    for op in body:
-        place.body.append(op)
-
-
-@primitive
-def merge(s: Schedule, first: str, second: str) -> None:
-    """Run the body of a loop inside an earlier neighbour of equal extent.
-
-        for i in n:  a(i)
-        for j in n:  b(j)
-    becomes
-        for i in n:  a(i); b(i)
-    Allowed when every buffer that one body writes and the other touches is addressed by just ``i`` (``j``) in one dimension, or by
-    a part of it that is the iteration's own (``8 * i + k`` with k in 0..7).
-    """
-    a, b = s.loop(first), s.loop(second)
-    if a.parent is not b.parent or not prove_eq(a.extent, b.extent):
-        raise ScheduleError(
-            f"merge: {first!r} ({a.extent} iterations) and {second!r} ({b.extent}) are no neighbours of equal extent"
-        )
-    if a.kind != "serial" or b.kind != "serial":
-        raise ScheduleError(f"merge: {first!r} and {second!r} must be serial, they are '{a.kind}' and '{b.kind}'")
-    between = a.next
-    allocs: list[loop.Alloc] = []
-    while between is not None and between is not b:
-        if not isinstance(between, loop.Alloc):
-            raise ScheduleError(f"merge: statements stand between {first!r} and {second!r}")
-        allocs.append(between)
-        between = between.next
-    if between is None:
-        raise ScheduleError(f"merge: {second!r} does not follow {first!r}")
-    assert a.parent is not None
-    _check_same_iteration(a, b)
-    for alloc in allocs:  # the merged body uses them
-        a.parent.insert_before(a, alloc)
-    for op in list(b.body.ops):
-        a.body.append(op)
-        if isinstance(op, loop.Block):
-            op.bindings = tuple(substitute(e, {b.iv: a.iv}) for e in op.bindings)
-        else:
-            substitute_tree_at(op, {b.iv: a.iv})
-        if isinstance(op, loop.Alloc):
-            a.body.insert_before(a.body.first, op)
-    b.erase()
 
 
 def _check_same_iteration(a: loop.For, b: loop.For) -> None:
@@ -208,177 +361,51 @@ def _check_same_iteration(a: loop.For, b: loop.For) -> None:
             here = {(d, n) for d, e in enumerate(resolved(op, op.indices)) if (n := _own_part(e, iv))}
             common = here if common is None else common & here
         if not common:
-            raise ScheduleError(f"merge: '{a.iv.name}' and '{b.iv.name}' exchange values of different iterations")
+            raise ScheduleError(
+                f"fuse_loops: '{a.iv.name}' and '{b.iv.name}' exchange values of different iterations"
+            )
 
 
 def _own_part(e: Dim, iv: Expr) -> int:
-    """How many successive indices each iteration has to itself, 0 when another iteration may have the same."""
+    """Return how many successive indices belong to one iteration only; 0 if another iteration may have the
+    same index.
+    """
     parts = linear_in(e, iv) if isinstance(e, Expr) else None
     if parts is None:
         return 0
     size, rest = parts
-    return size if isinstance(size, int) and size > 0 and prove_le(0, rest) and prove_le(rest, size - 1) else 0
+    return (
+        size if isinstance(size, int) and size > 0 and prove_le(0, rest) and prove_le(rest, size - 1) else 0
+    )
 
 
 def _ancestors(op: Operation) -> list[Operation]:
-    found = []
+    ancestors = []
     parent = op.parent_op
     while parent is not None:
-        found.append(parent)
+        ancestors.append(parent)
         parent = parent.parent_op
-    return found
+    return ancestors
 
 
-@primitive
-def tile(s: Schedule, rows: str, columns: str, row_factor: int, column_factor: int) -> tuple[str, str, str, str]:
-    """Split two nested loops and put the tile loops inside: returns (rows_o, columns_o, rows_i, columns_i)."""
-    a, b = s.loop(rows), s.loop(columns)
-    if only_child(a) is not b:
-        raise ScheduleError(f"tile: loop {columns!r} is not the only statement directly inside {rows!r}")
-    if isinstance(b.iv.upper, Expr) and a.iv in free_symbols(b.iv.upper):
-        raise ScheduleError(f"tile: the extent of {columns!r} depends on {rows!r}")
-    if a.kind != "serial" or b.kind != "serial":
-        raise ScheduleError(f"tile: {rows!r} and {columns!r} must be serial, they are '{a.kind}' and '{b.kind}'")
-    for what, factor in (("row_factor", row_factor), ("column_factor", column_factor)):
-        if factor < 1:
-            raise ScheduleError(f"tile: {what} must be at least 1, got {factor}")
-    ro, ri = split(s, rows, row_factor)
-    co, ci = split(s, columns, column_factor)
-    reorder(s, ro, co, ri, ci)
-    return ro, co, ri, ci
-
-
-def _set_kind(s: Schedule, name: str, kind: str, step: int = 0) -> None:
+def _set_kind(s: ScheduleCore, name: str, kind: str, step: int = 0) -> None:
     f = s.loop(name)
-    if f.kind != "serial":
+    if f.kind != loop.LoopKind.SERIAL:
         raise ScheduleError(f"{kind}: loop {name!r} is already '{f.kind}'")
     f.kind, f.step = kind, step
 
 
-@primitive
-def parallel(s: Schedule, name: str) -> None:
-    """Divide the iterations of an outermost loop over worker threads."""
-    f = s.loop(name)
-    if not isinstance(f.parent_op, loop.Kernel):
-        raise ScheduleError(f"parallel: loop {name!r} is not outermost")
-    _check_no_reduction(s, f, "parallel")
-    _set_kind(s, name, "parallel")
-
-
-def _check_no_reduction(s: Schedule, f: loop.For, primitive_name: str) -> None:
-    """A loop that a reduction runs over carries a dependence between its iterations."""
+def _check_no_reduction(s: ScheduleCore, f: loop.For, primitive_name: str) -> None:
+    """Raise if a block reduces over the loop, whose iterations then depend on each other."""
     for op in f.walk():
         if isinstance(op, loop.Block):
             if _used(f, op.bindings[len(op.axes) :]):
-                raise ScheduleError(f"{primitive_name}: block '{op.sym_name}' reduces over loop '{f.iv.name}'")
-
-
-@primitive
-def vectorize(s: Schedule, name: str, lanes: int = 0) -> None:
-    """Run the iterations of a loop in vector lanes (`lanes` 0: the target's width). Any extent; a reduction keeps a partial
-    result per lane."""
-    f = s.loop(name)
-    if lanes < 0:
-        raise ScheduleError(f"vectorize: lanes must not be negative, got {lanes}")
-    if any(isinstance(op, loop.For) and op.kind == "vectorize" for op in f.walk()):
-        raise ScheduleError(f"vectorize: a loop inside {name!r} is vectorized already")
-    _set_kind(s, name, "vectorize", lanes)
-
-
-@primitive
-def unroll(s: Schedule, name: str, factor: int = 0) -> None:
-    """Unroll a loop by `factor` (0: wholly, for constant extents)."""
-    f = s.loop(name)
-    if factor < 0:
-        raise ScheduleError(f"unroll: factor must not be negative, got {factor}")
-    if factor == 0 and not isinstance(f.extent, int):
-        raise ScheduleError(f"unroll: the extent of {name!r} is symbolic ({f.extent}); give a factor")
-    _set_kind(s, name, "unroll", factor)
-
-
-@primitive
-def distribute(s: Schedule, name: str) -> tuple[str, ...]:
-    """Give each nest inside a loop a loop of its own, within loops that hold several.
-
-        for i in n:  {A(i); for t in m:  {B(i, t); C(i, t)}}
-    becomes
-        for i in n:  A(i)
-        for t in m:  {for i_2 in n:  B(i_2, t); for i_3 in n:  C(i_3, t)}
-
-    What an iteration writes no other may touch: every access to a buffer that is written inside has the same index, which moves with the loop, in one dimension.
-    """
-    f = s.loop(name)
-    if f.kind != "serial":
-        raise ScheduleError(f"distribute: loop {name!r} is already '{f.kind}'")
-    accesses = [op for op in f.walk() if isinstance(op, (loop.Load, loop.Store, loop.Accumulate))]
-    for buffer in {op.buffer for op in accesses if not isinstance(op, loop.Load)}:
-        places = [resolved(op, op.indices) for op in accesses if op.buffer is buffer]
-        if not any(
-            _moves(f, column[0]) and all(prove_eq(e, column[0]) for e in column) for column in zip(*places, strict=True)
-        ):
-            raise ScheduleError(f"distribute: iterations of {name!r} share elements of a buffer that is written")
-    nests: list[Operation] = []
-    made: list[str] = []
-
-    def collect(block: Block) -> None:
-        for op in block.ops:
-            if not isinstance(op, (loop.For, loop.Block)):
-                raise ScheduleError(f"distribute: '{op.name}' stands inside {name!r}")
-            if isinstance(op, loop.For) and sum(isinstance(b, loop.Block) for b in op.walk()) > 1:
-                if not isinstance(op.iv.upper, int) and f.iv in free_symbols(op.iv.upper):
-                    raise ScheduleError(f"distribute: the extent of {op.iv.name!r} depends on {name!r}")
-                collect(op.body)
-            else:
-                nests.append(op)
-
-    collect(f.body)
-    for nest in nests:
-        iv = f.iv if nest is nests[0] else symbol(s.fresh(name), 0, f.iv.upper)
-        own = loop.For(iv=iv, location=f.location)
-        assert nest.parent is not None
-        nest.parent.insert_before(nest, own)
-        own.body.append(nest)
-        substitute_tree(own, {f.iv: iv})
-        made.append(iv.name)
-    assert f.parent is not None
-    for op in list(f.body.ops):
-        f.parent.insert_before(f, op)
-    f.erase()
-    return tuple(made)
+                raise ScheduleError(
+                    f"{primitive_name}: block '{op.sym_name}' reduces over loop '{f.iv.name}'"
+                )
 
 
 def _moves(f: loop.For, index: Dim) -> bool:
     """Whether an index differs in each iteration of a loop."""
     parts = linear_in(index, f.iv)
     return parts is not None and isinstance(parts[0], int) and parts[0] != 0
-
-
-@primitive
-def bind(s: Schedule, name: str, thread: str) -> None:
-    """Bind a loop to a GPU index: ``block.x`` .. ``block.z``, ``thread.x`` .. ``thread.z``. Thread loops get a constant extent and
-    a condition."""
-    if thread not in loop.FOR_KINDS or "." not in thread:
-        raise ScheduleError(f"bind: unknown thread axis {thread!r}")
-    f = s.loop(name)
-    _check_no_reduction(s, f, "bind")
-    if thread.startswith("thread") and not isinstance(f.extent, int):
-        from ..ir.symbolic import bounds
-
-        limit = bounds(f.extent)[1]
-        if limit is None:
-            raise ScheduleError(f"bind: the extent of {name!r} ({f.extent}) has no upper bound; split it first")
-        iv = symbol(s.fresh(f"{name}_t"), 0, limit - 1)
-        guard = loop.If(conditions=(f.extent - 1 - iv,), location=f.location)
-        for op in list(f.body.ops):
-            guard.body.append(op)
-        new = loop.For(iv=iv, location=f.location)
-        new.body.append(guard)
-        old = f.iv
-        assert f.parent is not None
-        f.parent.insert_before(f, new)
-        f.erase()
-        substitute_tree(new, {old: iv})
-        f = new
-    elif thread.startswith("thread") and not prove_le(1, f.extent):
-        raise ScheduleError(f"bind: loop {name!r} may be empty")
-    f.kind = thread

@@ -1,188 +1,375 @@
-"""Primitives that hand a tile of a contraction to hardware-shaped code: write_into, tensorize."""
+"""Primitives that replace a tile of a contraction with hardware-shaped code or a call: write_into, tensorize,
+call_library.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ..analysis.loop_nest import (
+    accesses_of,
+    address,
+    enclosing_loops,
+    inside,
+    reduce_variables,
+    written_buffer,
+)
 from ..dialects import loop, scalar, simd
 from ..dialects.tensor import free_symbols_of
+from ..ir import notes
 from ..ir.core import Operation, Value
-from ..ir.symbolic import Dim, Expr, ceildiv, free_symbols, linear_in, substitute, symbol
+from ..ir.substitution import linear_in, substitute
+from ..ir.symbolic import Dim, Expr, bounds, ceildiv, free_symbols, prove_le, symbol
 from ..ir.types import Type
-from .schedule import Schedule, ScheduleError, only_child, primitive
-from .tree import accesses_of, address, enclosing_loops, inside, reduce_variables, written_buffer
+from .core import ScheduleCore, ScheduleError, only_child, primitive
 
 
-@primitive
-def write_into(s: Schedule, name: str, consumer: str) -> None:
-    """Let block `name` write its intermediate result where `consumer` will write its own: the consumer then works in place.
+class TensorizePrimitives(ScheduleCore):
+    """Primitives that replace the loops of a contraction with hardware-shaped statements."""
 
-    Possible when the consumer reads each element exactly where it stores one, of the same dtype and shape.
+    @primitive
+    def write_into(self, name: str, consumer: str) -> None:
+        """Let block `name` write its intermediate result where `consumer` writes its own; the consumer then
+        works in place.
+
+        Possible if the consumer reads each element exactly where it stores one, of the same dtype and shape.
+        """
+        block, reader = self.block(name), self.block(consumer)
+        source, target = written_buffer(block), written_buffer(reader)
+        if not isinstance(source.defining_op, loop.Alloc):
+            raise ScheduleError(f"write_into: block {name!r} does not write an intermediate buffer")
+        if source.type.dtype is not target.type.dtype or source.type.shape != target.type.shape:
+            raise ScheduleError(f"write_into: {source.type} and {target.type} differ")
+        stores = [op for op in accesses_of(target) if inside(op, reader) and isinstance(op, loop.Store)]
+        loads = [op for op in source.users if not inside(op, block)]
+        if len(stores) != 1 or any(
+            not isinstance(op, loop.Load)
+            or not inside(op, reader)
+            or op.indices != stores[0].indices
+            or op.guard
+            for op in loads
+        ):
+            raise ScheduleError(
+                f"write_into: block {consumer!r} does not read '{name}' exactly where it stores"
+            )
+        alloc, other = source.defining_op, target.defining_op
+        position = {op: k for k, op in enumerate(self.kernel.walk())}
+        if any(not inside(op, reader) and position[op] < position[reader] for op in target.users):
+            raise ScheduleError(f"write_into: the result of block {consumer!r} is in use before")
+        if other is not None and position[other] > position[alloc]:
+            if other.parent is not alloc.parent:
+                raise ScheduleError(
+                    f"write_into: the results of {name!r} and {consumer!r} live in different loops"
+                )
+            assert alloc.parent is not None
+            alloc.parent.insert_before(alloc, other)
+        source.replace_by(target)
+        alloc.erase()
+
+    @primitive
+    def tensorize(
+        self,
+        name: str,
+        m: str,
+        n: str,
+        reductions: tuple[str, ...],
+        k: str,
+        nr: int,
+        padded: bool = False,
+        group: int = 1,
+        lines: str | None = None,
+        near: bool = False,
+    ) -> None:
+        """Replace the innermost loops of a contraction with one `simd.brgemm`.
+
+        It also initializes the result, unless loops outside the tile reduce too: then the block must have its
+        initial values already.
+
+        Args:
+            name: the block, a sum of products of two reads.
+            m: the loop over rows.
+            n: the loop over columns.
+            reductions: outer reduction loops (a convolution's window).
+            k: the inner reduction loop.
+            nr: columns of a panel of the right operand.
+            padded: whether the last panel may be read in full; see `simd.brgemm`.
+            group: rows of the right operand that are interleaved.
+            lines: a further loop over rows, around `m` (lines of an image).
+            near: whether the right operand stays in a cache, so that it need not be prefetched.
+
+        Raises:
+            ScheduleError: the loops are not the innermost ones of a perfect nest, or an address is not affine
+                in them.
+        """
+        tile = _ContractionTile(self, name, m, n, reductions, k, lines)
+        a, b, c = tile.left_strides(), tile.right_strides(nr, group), tile.result_strides()
+        if b.column != group or c.column != 1:
+            raise ScheduleError(
+                f"tensorize: columns {n!r} are not contiguous in the right factor "
+                f"(stride {b.column}) and the result (stride {c.column})"
+            )
+        op = simd.BatchReduceGemm(
+            tile.left.buffer,
+            tile.right.buffer,
+            tile.update.buffer,
+            m=tile.rows.extent,
+            n=tile.columns.extent,
+            k=tile.depth.extent,
+            nr=nr,
+            reductions=tuple(f.extent for f in tile.outer),
+            a_offset=a.offset,
+            b_offset=b.offset,
+            c_offset=c.offset,
+            a_m=a.row,
+            a_k=a.depth,
+            a_r=a.outer,
+            b_panel=b.panel,
+            b_k=b.depth,
+            b_r=b.outer,
+            c_m=c.row,
+            lines=tile.line.extent if tile.line is not None else 1,
+            a_line=a.line,
+            c_line=c.line,
+            accumulate=tile.reduces_outside,
+            padded=padded,
+            group=group,
+            near=near,
+            location=tile.block.location,
+        )
+        tile.replace_by(op)
+
+    @primitive
+    def call_library(self, name: str, m: str, n: str, k: str, library: str, symbol: str) -> None:
+        """Replace the innermost loops of a matrix product with one `simd.external_gemm`, a call of a
+        registered library's C function.
+
+        Args:
+            name: the block, a sum of products of two reads: ``c[i, j] += a[i, k] * b[k, j]``.
+            m: the loop over rows.
+            n: the loop over columns.
+            k: the reduction loop.
+            library: the library's registered name.
+            symbol: the name of its function.
+
+        Raises:
+            ScheduleError: the loops are not the innermost ones of a perfect nest, loops outside reduce too,
+                or an operand is not a row-major matrix: the message names it.
+        """
+        tile = _ContractionTile(self, name, m, n, (), k, None, "call_library")
+        if tile.reduces_outside:
+            raise ScheduleError(f"call_library: block {name!r} also reduces outside of loop {k!r}")
+        a = tile.row_major("the left factor", tile.left, tile.rows, tile.depth)
+        b = tile.row_major("the right factor", tile.right, tile.depth, tile.columns)
+        c = tile.row_major("the result", tile.update, tile.rows, tile.columns)
+        tile.replace_by(
+            simd.ExternalGemm(
+                tile.left.buffer,
+                tile.right.buffer,
+                tile.update.buffer,
+                library=library,
+                symbol=symbol,
+                m=tile.rows.extent,
+                n=tile.columns.extent,
+                k=tile.depth.extent,
+                a_offset=a.offset,
+                b_offset=b.offset,
+                c_offset=c.offset,
+                lda=a.row,
+                ldb=b.row,
+                ldc=c.row,
+                location=tile.block.location,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Strides:
+    """The address of an operand in elements: its `offset`, and its stride along each axis of the tile."""
+
+    offset: Dim
+    row: Dim = 0
+    line: Dim = 0
+    column: Dim = 0
+    panel: Dim = 0
+    depth: Dim = 0
+    outer: tuple[Dim, ...] = ()
+
+
+class _ContractionTile:
+    """The loops of a contraction's tile around a block, and the strides of its operands along them.
+
+    Raises:
+        ScheduleError: the loops are not the innermost ones of a perfect nest, or an operand does not fit.
     """
-    block, reader = s.block(name), s.block(consumer)
-    source, target = written_buffer(block), written_buffer(reader)
-    if not isinstance(source.defining_op, loop.Alloc):
-        raise ScheduleError(f"write_into: block {name!r} does not write an intermediate buffer")
-    if source.type.dtype is not target.type.dtype or source.type.shape != target.type.shape:
-        raise ScheduleError(f"write_into: {source.type} and {target.type} differ")
-    stores = [op for op in accesses_of(target) if inside(op, reader) and isinstance(op, loop.Store)]
-    loads = [op for op in source.users if not inside(op, block)]
-    if len(stores) != 1 or any(
-        not isinstance(op, loop.Load) or not inside(op, reader) or op.indices != stores[0].indices or op.guard
-        for op in loads
-    ):
-        raise ScheduleError(f"write_into: block {consumer!r} does not read '{name}' exactly where it stores")
-    alloc, other = source.defining_op, target.defining_op
-    position = {op: k for k, op in enumerate(s.kernel.walk())}
-    if any(not inside(op, reader) and position[op] < position[reader] for op in target.users):
-        raise ScheduleError(f"write_into: the result of block {consumer!r} is in use before")
-    if other is not None and position[other] > position[alloc]:
-        if other.parent is not alloc.parent:
-            raise ScheduleError(f"write_into: the results of {name!r} and {consumer!r} live in different loops")
-        assert alloc.parent is not None
-        alloc.parent.insert_before(alloc, other)
-    source.replace_by(target)
-    alloc.erase()
+
+    def __init__(
+        self,
+        s: ScheduleCore,
+        name: str,
+        m: str,
+        n: str,
+        reductions: tuple[str, ...],
+        k: str,
+        lines: str | None,
+        primitive_name: str = "tensorize",
+    ) -> None:
+        self.primitive_name = primitive_name
+        self.block = s.block(name)
+        self.update, (left, right) = _factor_loads(self.block, primitive_name)
+        self.rows, self.columns, self.depth = s.loop(m), s.loop(n), s.loop(k)
+        self.outer = [s.loop(r) for r in reductions]
+        self.line = s.loop(lines) if lines is not None else None
+        first = [] if self.line is None else [self.line]
+        self.tile = [*first, self.rows, self.columns, *self.outer, self.depth]
+        self.top = self._check_nest(s)
+        self.reduces_outside = self._reduces_outside()
+        if _moves(left, self.columns.iv) == _moves(right, self.columns.iv):
+            raise ScheduleError(f"{self.primitive_name}: loop {n!r} must move exactly one factor")
+        self.left, self.right = (right, left) if _moves(left, self.columns.iv) else (left, right)
+
+    def _check_nest(self, s: ScheduleCore) -> loop.For:
+        """Return the outermost loop of the tile."""
+        name = self.block.sym_name
+        around = enclosing_loops(self.block)
+        if set(around[-len(self.tile) :]) != set(self.tile):
+            raise ScheduleError(
+                f"{self.primitive_name}: {[f.iv.name for f in self.tile]} are not the innermost loops "
+                f"around {name!r} ({s.loops(name)})"
+            )
+        top = around[-len(self.tile)]
+        child: Operation | None = top
+        for _ in self.tile:
+            child = only_child(child) if child is not None else None
+        if child is not self.block:
+            raise ScheduleError(f"{self.primitive_name}: the loops around {name!r} are not perfectly nested")
+        return top
+
+    def _reduces_outside(self) -> bool:
+        """Whether loops around the tile reduce, too; the block must then be initialized."""
+        reducing = reduce_variables(self.block)
+        around = enclosing_loops(self.block)[: -len(self.tile)]
+        outside = [f.iv.name for f in around if f.iv in reducing]
+        if outside and not notes.INITIALIZED.get(self.block):
+            raise ScheduleError(
+                f"{self.primitive_name}: block {self.block.sym_name!r} also reduces over {outside[0]!r} "
+                "outside the tile: decompose_reduction there first"
+            )
+        return bool(outside)
+
+    def replace_by(self, op: Operation) -> None:
+        """Put `op` in place of the tile's loops."""
+        assert self.top.parent is not None
+        self.top.parent.insert_before(self.top, op)
+        self.top.detach()
+        self.top.drop_all()
+
+    def row_major(
+        self, what: str, access: loop.Load | loop.Accumulate, rows: loop.For, columns: loop.For
+    ) -> _Strides:
+        """The offset and the row stride of a matrix whose columns are contiguous and whose rows do not
+        overlap. A single row has its length as the stride.
+        """
+        column, rest = self._coefficient(address(access), columns.iv, what)
+        row, rest = self._coefficient(rest, rows.iv, what)
+        self._check_affine(rest, what)
+        length = columns.extent
+        if rows.extent == 1:
+            row = length
+        longest, closest = bounds(length)[1], bounds(row)[0]
+        apart = longest is not None and closest is not None and longest <= closest
+        if column != 1 or not (apart or prove_le(length, row)):
+            raise ScheduleError(
+                f"call_library: {what} is not a row-major matrix (column stride {column}, row stride "
+                f"{row}, {length} columns)"
+            )
+        return _Strides(rest, row=row)
+
+    def _outer(self, rest: Dim, what: str) -> tuple[tuple[Dim, ...], Dim]:
+        """Return the strides along the outer reduction loops, and the rest of the address."""
+        strides = []
+        for f in self.outer:
+            stride, rest = self._coefficient(rest, f.iv, what)
+            strides.append(stride)
+        return tuple(strides), rest
+
+    def left_strides(self) -> _Strides:
+        """The left factor, which lies in memory as it is."""
+        what = "the left factor"
+        row, rest = self._coefficient(address(self.left), self.rows.iv, what)
+        line, rest = self._coefficient(rest, self.line.iv, what) if self.line is not None else (0, rest)
+        outer, rest = self._outer(rest, what)
+        depth, rest = self._coefficient(rest, self.depth.iv, what)
+        self._check_affine(rest, what)
+        return _Strides(rest, row=row, line=line, depth=depth, outer=outer)
+
+    def right_strides(self, nr: int, group: int) -> _Strides:
+        """The right factor in panels: column ``panel * nr + lane``, row ``step * group + part``."""
+        what = "the right factor"
+        panel, lane = symbol("panel_", 0, ceildiv(self.columns.extent, nr) - 1), symbol("lane_", 0, nr - 1)
+        step = symbol("step_", 0, ceildiv(self.depth.extent, group) - 1)
+        part = symbol("part_", 0, group - 1)
+        where = address(self.right)
+        if isinstance(where, Expr):
+            where = substitute(
+                where, {self.columns.iv: panel * nr + lane, self.depth.iv: step * group + part}
+            )
+        column, rest = self._coefficient(where, lane, what)
+        per_panel, rest = self._coefficient(rest, panel, what)
+        outer, rest = self._outer(rest, what)
+        depth, rest = self._coefficient(rest, step, what)
+        next_row, rest = self._coefficient(rest, part, what)
+        if group > 1 and next_row != 1:
+            raise ScheduleError(f"tensorize: groups of {group} rows are not interleaved in the right factor")
+        self._check_affine(rest, what, lane, panel, step, part)
+        return _Strides(rest, column=column, panel=per_panel, depth=depth, outer=outer)
+
+    def result_strides(self) -> _Strides:
+        """The result."""
+        what = "the result"
+        column, rest = self._coefficient(address(self.update), self.columns.iv, what)
+        row, rest = self._coefficient(rest, self.rows.iv, what)
+        line, rest = self._coefficient(rest, self.line.iv, what) if self.line is not None else (0, rest)
+        self._check_affine(rest, what)
+        return _Strides(rest, row=row, line=line, column=column)
+
+    def _check_affine(self, rest: Dim, what: str, *symbols: Expr) -> None:
+        """Raise if the rest of an address depends on the tile's loops, or on `symbols` in their place."""
+        if isinstance(rest, Expr) and free_symbols(rest) & {*(f.iv for f in self.tile), *symbols}:
+            raise ScheduleError(
+                f"{self.primitive_name}: the address of {what} is not affine in the tile's loops ({rest})"
+            )
+
+    def _coefficient(self, e: Dim, iv: Expr, what: str) -> tuple[Dim, Dim]:
+        parts = linear_in(e, iv)
+        if parts is None:
+            raise ScheduleError(f"{self.primitive_name}: the address of {what} ({e}) is not affine in {iv}")
+        return parts
 
 
-def _coefficient(e: Dim, iv: Expr, what: str) -> tuple[Dim, Dim]:
-    parts = linear_in(e, iv)
-    if parts is None:
-        raise ScheduleError(f"tensorize: the address of {what} ({e}) is not affine in {iv}")
-    return parts
-
-
-def _factor_loads(block: loop.Block) -> tuple[loop.Accumulate, list[loop.Load]]:
+def _factor_loads(block: loop.Block, primitive_name: str) -> tuple[loop.Accumulate, list[loop.Load]]:
     ops = list(block.body.ops)
     update = ops[-1]
     if not isinstance(update, loop.Accumulate) or update.combiner != "sum":
-        raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum")
+        raise ScheduleError(f"{primitive_name}: block {block.sym_name!r} is not a sum")
     product = update.value.defining_op
     factors = product.operands if isinstance(product, scalar.BINARY["mul"]) else ()
-    loads = [_uncast(v, update.value.type) for v in factors]
-    if len(loads) != 2 or not all(isinstance(x, loop.Load) and not x.guard and not x.dynamic for x in loads):
-        raise ScheduleError(f"tensorize: block {block.sym_name!r} is no sum of products of two unguarded reads")
-    return update, loads  # type: ignore[return-value]
+    operands = [_uncast(v, update.value.type) for v in factors]
+    loads = [x for x in operands if isinstance(x, loop.Load) and not x.guard and not x.dynamic]
+    if len(operands) != 2 or len(loads) != 2:
+        raise ScheduleError(
+            f"{primitive_name}: block {block.sym_name!r} is not a sum of products of two unguarded reads"
+        )
+    return update, loads
 
 
 def _uncast(value: Value, wide: Type) -> Operation | None:
-    """What computes `value`, before it is widened to the accumulator's type."""
+    """Return the operation that computes `value`, before it is widened to the accumulator's type."""
     op = value.defining_op
     return op.x.defining_op if isinstance(op, scalar.Cast) and op.result.type is wide else op
-
-
-@primitive
-def tensorize(
-    s: Schedule,
-    name: str,
-    m: str,
-    n: str,
-    reductions: tuple[str, ...],
-    k: str,
-    nr: int,
-    padded: bool = False,
-    group: int = 1,
-    lines: str | None = None,
-    near: bool = False,
-) -> None:
-    """Replace the innermost loops of a contraction (rows `m` and, where given, `lines` of such, columns `n`, outer reduce loops, inner
-    reduce loop `k`) by one `simd.brgemm` with panels of `nr` columns and interleaved groups of `group` rows, which are `near` where they stay in a cache. It also initializes the result, unless loops outside the tile reduce too: then the
-    block must have its initial values already."""
-    block = s.block(name)
-    update, loads = _factor_loads(block)
-    rows, columns, depth = s.loop(m), s.loop(n), s.loop(k)
-    outer = [s.loop(r) for r in reductions]
-    line = s.loop(lines) if lines is not None else None
-    tile = [*([line] if line is not None else []), rows, columns, *outer, depth]
-    around = enclosing_loops(block)
-    if set(around[-len(tile) :]) != set(tile):
-        raise ScheduleError(
-            f"tensorize: {[f.iv.name for f in tile]} are not the innermost loops around {name!r} ({s.loops(name)})"
-        )
-    top: loop.For = around[-len(tile)]
-    child: Operation | None = top
-    for _ in tile:
-        child = only_child(child) if child is not None else None
-    if child is not block:
-        raise ScheduleError(f"tensorize: the loops around {name!r} are not perfectly nested")
-    reducing = reduce_variables(block)
-    outside = [f.iv.name for f in around[: -len(tile)] if f.iv in reducing]
-    if outside and not block.attributes.get("tw.initialized"):
-        raise ScheduleError(
-            f"tensorize: block {name!r} also reduces over {outside[0]!r} outside the tile: decompose_reduction there first"
-        )
-    left, right = loads
-    if _moves(left, columns.iv) == _moves(right, columns.iv):
-        raise ScheduleError(f"tensorize: loop {n!r} must move exactly one factor")
-    if _moves(left, columns.iv):
-        left, right = right, left
-    a_address, b_address, c_address = address(left), address(right), address(update)
-    panel, lane = symbol("panel_", 0, ceildiv(columns.extent, nr) - 1), symbol("lane_", 0, nr - 1)
-    step, part = symbol("step_", 0, ceildiv(depth.extent, group) - 1), symbol("part_", 0, group - 1)
-    parts: dict[Expr, Dim] = {columns.iv: panel * nr + lane, depth.iv: step * group + part}
-    b_split = substitute(b_address, parts) if isinstance(b_address, Expr) else b_address
-    a_m, a_rest = _coefficient(a_address, rows.iv, "the left factor")
-    a_line, a_rest = _coefficient(a_rest, line.iv, "the left factor") if line is not None else (0, a_rest)
-    a_r: list[Dim] = []
-    b_r: list[Dim] = []
-    for f in outer:
-        c, a_rest = _coefficient(a_rest, f.iv, "the left factor")
-        a_r.append(c)
-    a_k, a_rest = _coefficient(a_rest, depth.iv, "the left factor")
-    unit, b_rest = _coefficient(b_split, lane, "the right factor")
-    b_panel, b_rest = _coefficient(b_rest, panel, "the right factor")
-    for f in outer:
-        c, b_rest = _coefficient(b_rest, f.iv, "the right factor")
-        b_r.append(c)
-    b_k, b_rest = _coefficient(b_rest, step, "the right factor")
-    next_row, b_rest = _coefficient(b_rest, part, "the right factor")
-    c_n, c_rest = _coefficient(c_address, columns.iv, "the result")
-    c_m, c_rest = _coefficient(c_rest, rows.iv, "the result")
-    c_line, c_rest = _coefficient(c_rest, line.iv, "the result") if line is not None else (0, c_rest)
-    if group > 1 and next_row != 1:
-        raise ScheduleError(f"tensorize: groups of {group} rows are not interleaved in the right factor")
-    if unit != group or c_n != 1:
-        raise ScheduleError(
-            f"tensorize: columns {n!r} are not contiguous in the right factor (stride {unit}) and the result (stride {c_n})"
-        )
-    inner = {f.iv for f in tile} | {lane, panel, step, part}
-    for what, e in (("left factor", a_rest), ("right factor", b_rest), ("result", c_rest)):
-        if isinstance(e, Expr) and free_symbols(e) & inner:
-            raise ScheduleError(f"tensorize: the address of the {what} is not affine in the tile's loops ({e})")
-    op = simd.BatchReduceGemm(
-        left.buffer,
-        right.buffer,
-        update.buffer,
-        m=rows.extent,
-        n=columns.extent,
-        k=depth.extent,
-        nr=nr,
-        reductions=tuple(f.extent for f in outer),
-        a_offset=a_rest,
-        b_offset=b_rest,
-        c_offset=c_rest,
-        a_m=a_m,
-        a_k=a_k,
-        a_r=tuple(a_r),
-        b_panel=b_panel,
-        b_k=b_k,
-        b_r=tuple(b_r),
-        c_m=c_m,
-        lines=line.extent if line is not None else 1,
-        a_line=a_line,
-        c_line=c_line,
-        accumulate=bool(outside),
-        padded=padded,
-        group=group,
-        near=near,
-        location=block.location,
-    )
-    assert top.parent is not None
-    top.parent.insert_before(top, op)
-    top.detach()
-    top.drop_all()
 
 
 def _moves(load: loop.Load, iv: Expr) -> bool:
     return iv in free_symbols_of(address(load))
 
 
-__all__ = ["tensorize", "write_into"]
+__all__ = ["TensorizePrimitives"]

@@ -1,111 +1,204 @@
-"""The primitive that hands a tile of a product with weights of few bits to hardware-shaped code."""
+"""The primitive that replaces a tile of a product with quantized weights with hardware-shaped code."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
+from ..analysis.loop_nest import Access, address, enclosing_loops, reduce_variables
 from ..dialects import loop, simd
 from ..dialects.tensor import free_symbols_of
 from ..ir.builder import Builder
-from ..ir.symbolic import Dim, Expr, ceildiv, linear_in, prove_divisible, smin, substitute, symbol
+from ..ir.core import Operation
+from ..ir.substitution import linear_in, substitute
+from ..ir.symbolic import Dim, Expr, ceildiv, prove_divisible, smin, symbol
 from ..ir.types import BufferType, bf16, f32, i8, u8
-from .schedule import Schedule, ScheduleError, only_child, primitive
-from .tree import Access, address, enclosing_loops, reduce_variables
+from .core import ScheduleCore, ScheduleError, only_child, primitive
 
 
-@primitive
-def tensorize_quantized(
-    s: Schedule,
-    name: str,
-    m: str,
-    n: str,
-    bits: int,
-    groups: int,
-    size: int,
-    nr: int,
-    unpack: bool = False,
-    pieces: int = 1,
-) -> None:
-    """Replace the innermost loops of a product with packed codes (rows `m`, columns `n` that begin with a panel, all loops that reduce).
+class QuantizedPrimitives(ScheduleCore):
+    """The primitive that replaces the loops of a product with quantized weights."""
 
-    Rows of 8-bit integers take one `simd.quantized_gemm`, with memory to `unpack` codes where rows are many; rows of bf16 a `simd.dequantize` and a `simd.brgemm` for each panel,
-    in so many `pieces` of the sums, one after another.
+    @primitive
+    def tensorize_quantized(
+        self,
+        name: str,
+        m: str,
+        n: str,
+        bits: int,
+        groups: int,
+        size: int,
+        nr: int,
+        unpack: bool = False,
+        pieces: int = 1,
+    ) -> None:
+        """Replace the innermost loops of a product with packed quantized weights.
+
+        Rows of 8-bit integers become one `simd.quantized_gemm`. Rows of bf16 become, for each panel, a
+        `simd.dequantize` and a `simd.brgemm`.
+
+        Args:
+            name: the block, a sum of products of the row, the weight and their scales.
+            m: the loop over rows.
+            n: the loop over columns, which begin with a panel.
+            bits: bits of a weight.
+            groups: groups of weights with a scale each, along the sum.
+            size: weights in a group.
+            nr: columns of a panel.
+            unpack: whether a panel is unpacked to bytes first, which pays for many rows.
+            pieces: number of equal pieces of the sum, one after another (rows of bf16 only).
+
+        Raises:
+            ScheduleError: the loops are not the innermost ones of a perfect nest, or addresses are not affine
+                in them.
+        """
+        if pieces < 1 or groups % pieces:
+            raise ScheduleError(f"tensorize_quantized: {groups} groups are not cut into {pieces} pieces")
+        tile = _QuantizedTile(self, name, m, n, _Weights(bits, groups, size, nr))
+        if not tile.is_integer:
+            tile.multiply_dequantized(self, pieces)
+        elif pieces == 1:
+            tile.multiply_integers(unpack)
+        else:
+            raise ScheduleError("tensorize_quantized: products of integers are not cut into pieces")
+        tile.remove()
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Packed weights of `bits` bits, in `groups` of `size` with a scale each, in panels of `nr` columns."""
+
+    bits: int
+    groups: int
+    size: int
+    nr: int
+
+    @property
+    def depth(self) -> int:
+        """The number of terms of the sum."""
+        return self.groups * self.size
+
+
+class _QuantizedTile:
+    """The tile's loops around a block and its operands; writes the statements that replace the loops.
 
     Raises:
-        ScheduleError: the loops are not the innermost ones of a perfect nest, or addresses are not affine in them.
+        ScheduleError: the loops or the operands do not fit.
     """
-    block = s.block(name)
-    update = list(block.body.ops)[-1]
-    loads = [op for op in block.body.ops if isinstance(op, loop.Load)]
-    if not isinstance(update, loop.Accumulate) or len(loads) not in (3, 4) or any(x.guard or x.dynamic for x in loads):
-        raise ScheduleError(
-            f"tensorize_quantized: block {name!r} is no sum of products of three or four unguarded reads"
-        )
-    rows, columns = s.loop(m), s.loop(n)
-    around = enclosing_loops(block)
-    if rows not in around or columns not in around:
-        raise ScheduleError(f"tensorize_quantized: {m!r} and {n!r} are not both around block {name!r}")
-    top = around[min(around.index(rows), around.index(columns))]
-    tile = around[around.index(top) :]
-    child = top
-    for f in tile:
-        if child is not f:
-            raise ScheduleError(f"tensorize_quantized: the loops around {name!r} are not perfectly nested")
-        child = only_child(f)  # type: ignore[assignment]
-    if child is not block or tile[:2] not in ([rows, columns], [columns, rows]):
-        raise ScheduleError(
-            f"tensorize_quantized: {m!r} and {n!r} are not right around the loops that reduce ({s.loops(name)})"
-        )
-    start: dict[Expr, Dim] = {f.iv: 0 for f in tile}
-    if reduce_variables(block) != {f.iv for f in tile[2:]}:
-        raise ScheduleError(
-            f"tensorize_quantized: not all loops of block {name!r} that reduce are inside of {m!r} and {n!r}"
-        )
-    first = substitute(block.bindings[len(block.axes) - 1], start)
-    if not prove_divisible(first, nr) or not _follows(block, columns.iv):
-        raise ScheduleError(f"tensorize_quantized: the columns of loop {n!r} do not begin with a panel of {nr}")
 
-    def parts(op: Access) -> tuple[Dim, Dim]:
-        """Where an access begins, and how far apart rows are."""
+    def __init__(self, s: ScheduleCore, name: str, m: str, n: str, weights: _Weights) -> None:
+        self.block, self.weights = s.block(name), weights
+        self.rows, self.columns = s.loop(m), s.loop(n)
+        self.update, loads = self._update_and_loads()
+        self.tile = self._loops(s)
+        self.top = self.tile[0]
+        self.start: dict[Expr, Dim] = {f.iv: 0 for f in self.tile}
+        self._check_columns()
+        self.left, self.right = self._operands(loads)
+        assert self.top.parent is not None
+        self.builder = Builder(self.top.parent, before=self.top, location=self.block.location)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether rows hold 8-bit integers with a scale each; otherwise they hold bf16."""
+        return len(self.left) == 2
+
+    def _update_and_loads(self) -> tuple[loop.Accumulate, list[loop.Load]]:
+        update = list(self.block.body.ops)[-1]
+        loads = [op for op in self.block.body.ops if isinstance(op, loop.Load)]
+        if (
+            not isinstance(update, loop.Accumulate)
+            or len(loads) not in (3, 4)
+            or any(x.guard or x.dynamic for x in loads)
+        ):
+            raise ScheduleError(
+                f"tensorize_quantized: block {self.block.sym_name!r} is not a sum of products "
+                "of 3 or 4 unguarded reads"
+            )
+        return update, loads
+
+    def _loops(self, s: ScheduleCore) -> list[loop.For]:
+        """Return the loops of the tile, outermost first: rows and columns, then those of the reduction."""
+        name, m, n = self.block.sym_name, self.rows.iv.name, self.columns.iv.name
+        around = enclosing_loops(self.block)
+        if self.rows not in around or self.columns not in around:
+            raise ScheduleError(f"tensorize_quantized: {m!r} and {n!r} are not both around block {name!r}")
+        tile = around[min(around.index(self.rows), around.index(self.columns)) :]
+        child: Operation | None = tile[0]
+        for f in tile:
+            if child is not f:
+                raise ScheduleError(
+                    f"tensorize_quantized: the loops around {name!r} are not perfectly nested"
+                )
+            child = only_child(f)
+        if child is not self.block or set(tile[:2]) != {self.rows, self.columns}:
+            raise ScheduleError(
+                f"tensorize_quantized: {m!r} and {n!r} are not directly around "
+                f"the reduction loops ({s.loops(name)})"
+            )
+        if reduce_variables(self.block) != {f.iv for f in tile[2:]}:
+            raise ScheduleError(
+                f"tensorize_quantized: not all reduction loops of block {name!r} are inside {m!r} and {n!r}"
+            )
+        return tile
+
+    def _check_columns(self) -> None:
+        """Raise unless the columns are successive and the first one begins a panel."""
+        index = self.block.bindings[len(self.block.axes) - 1]
+        affine = linear_in(index, self.columns.iv)
+        first = substitute(index, self.start)
+        if not prove_divisible(first, self.weights.nr) or affine is None or affine[0] != 1:
+            raise ScheduleError(
+                f"tensorize_quantized: the columns of loop {self.columns.iv.name!r} do not begin "
+                f"with a panel of {self.weights.nr}"
+            )
+
+    def _operands(self, loads: list[loop.Load]) -> tuple[list[loop.Load], list[loop.Load]]:
+        """Return the reads of the rows and of the weights, each with its scales last."""
+        left = [x for x in loads if self.columns.iv not in free_symbols_of(address(x))]
+        right = [x for x in loads if x not in left]
+        left, right = (sorted(part, key=lambda x: x.buffer.type.dtype.is_float) for part in (left, right))
+        types = [[x.buffer.type.dtype for x in part] for part in (left, right)]
+        if (
+            types[0] not in ([i8, f32], [bf16])
+            or len(types[1]) != 2
+            or types[1][0] is not u8
+            or not types[1][1].is_float
+        ):
+            raise ScheduleError(
+                f"tensorize_quantized: loop {self.columns.iv.name!r} must move the quantized weights "
+                "and their scales, and nothing else"
+            )
+        return left, right
+
+    def _place(self, op: Access) -> tuple[Dim, Dim]:
+        """Return the address of an access at the tile's first point, and the distance of rows."""
         where = address(op)
-        found = linear_in(where, rows.iv)
-        if found is None:
-            raise ScheduleError(f"tensorize_quantized: address {where} is not affine in {m!r}")
-        return substitute(where, start) if isinstance(where, Expr) else where, found[0]
+        affine = linear_in(where, self.rows.iv)
+        if affine is None:
+            raise ScheduleError(
+                f"tensorize_quantized: address {where} is not affine in {self.rows.iv.name!r}"
+            )
+        return substitute(where, self.start) if isinstance(where, Expr) else where, affine[0]
 
-    left = [x for x in loads if columns.iv not in free_symbols_of(address(x))]
-    right = [x for x in loads if x not in left]
-    left, right = (sorted(part, key=lambda x: x.buffer.type.dtype.is_float) for part in (left, right))
-    types = [[x.buffer.type.dtype for x in part] for part in (left, right)]
-    if types[0] not in ([i8, f32], [bf16]) or len(types[1]) != 2 or types[1][0] is not u8 or not types[1][1].is_float:
-        raise ScheduleError(f"tensorize_quantized: loop {n!r} must move codes and their scales, and they alone")
-    assert top.parent is not None
-    located = Builder(top.parent, before=top, location=block.location)
-    (a_offset, a_m), (c_offset, c_m) = parts(left[0]), parts(update)
-    b, b_scales = right
-    b_offset, b_scales_offset = parts(b)[0], parts(b_scales)[0]
-    shape: dict[str, Any] = {"nr": nr, "bits": bits, "groups": groups, "size": size}
-    depth = groups * size
-    memory = None
-    if pieces < 1 or groups % pieces:
-        raise ScheduleError(f"tensorize_quantized: {groups} groups are not cut into {pieces} pieces")
-    if unpack or len(left) == 1:
-        kind = i8 if len(left) == 2 else bf16
-        memory = located(loop.Alloc(buffer=BufferType(kind, (depth // pieces * nr,), "local")))
-    if len(left) == 2:
-        if pieces != 1:
-            raise ScheduleError("tensorize_quantized: products of integers are not cut into pieces")
-        a_scales_offset, a_scales_m = parts(left[1])
-        located(
+    def multiply_integers(self, unpack: bool) -> None:
+        """Write one `simd.quantized_gemm`, with memory for an unpacked panel if `unpack`."""
+        w, (a, a_scales), (b, b_scales) = self.weights, self.left, self.right
+        (a_offset, a_m), (c_offset, c_m) = self._place(a), self._place(self.update)
+        a_scales_offset, a_scales_m = self._place(a_scales)
+        b_offset, b_scales_offset = self._place(b)[0], self._place(b_scales)[0]
+        memory = None
+        if unpack:
+            memory = self.builder(loop.Alloc(buffer=BufferType(i8, (w.depth * w.nr,), "local")))
+        self.builder.insert(
             simd.QuantizedGemm(
-                left[0].buffer,
-                left[1].buffer,
+                a.buffer,
+                a_scales.buffer,
                 b.buffer,
                 b_scales.buffer,
-                update.buffer,
+                self.update.buffer,
                 memory,
-                m=rows.extent,
-                n=columns.extent,
+                m=self.rows.extent,
+                n=self.columns.extent,
                 a_offset=a_offset,
                 a_scales_offset=a_scales_offset,
                 b_offset=b_offset,
@@ -114,42 +207,53 @@ def tensorize_quantized(
                 a_m=a_m,
                 a_scales_m=a_scales_m,
                 c_m=c_m,
-                **shape,
+                nr=w.nr,
+                bits=w.bits,
+                groups=w.groups,
+                size=w.size,
             )
         )
-    else:
-        part, panel_depth = groups // pieces, depth // pieces
+
+    def multiply_dequantized(self, s: ScheduleCore, pieces: int) -> None:
+        """For each piece of the sum, write a loop that dequantizes a panel and multiplies the rows by it."""
+        w, (a,), (b, b_scales) = self.weights, self.left, self.right
+        (a_offset, a_m), (c_offset, c_m) = self._place(a), self._place(self.update)
+        b_offset, b_scales_offset = self._place(b)[0], self._place(b_scales)[0]
+        depth, groups = w.depth // pieces, w.groups // pieces
+        memory = self.builder(loop.Alloc(buffer=BufferType(bf16, (depth * w.nr,), "local")))
         for piece in range(pieces):
-            panel = symbol(s.fresh(f"{name}_panel{piece}"), 0, ceildiv(columns.extent, nr) - 1)
-            panels = loop.For(iv=panel, location=block.location)
-            located(panels)
-            body = Builder(panels.body, location=block.location)
-            codes = b_offset + (panel * depth + piece * panel_depth) * (nr * bits // 8)
-            scales = b_scales_offset + (panel * groups + piece * part) * nr
-            body(
+            name = s.fresh(f"{self.block.sym_name}_panel{piece}")
+            panel = symbol(name, 0, ceildiv(self.columns.extent, w.nr) - 1)
+            panels = loop.For(iv=panel, location=self.block.location)
+            self.builder.insert(panels)
+            body = Builder(panels.body, location=self.block.location)
+            body.insert(
                 simd.Dequantize(
                     b.buffer,
                     b_scales.buffer,
                     memory,
-                    b_offset=codes,
-                    b_scales_offset=scales,
-                    **{**shape, "groups": part},
+                    b_offset=b_offset + (panel * w.depth + piece * depth) * (w.nr * w.bits // 8),
+                    b_scales_offset=b_scales_offset + (panel * w.groups + piece * groups) * w.nr,
+                    nr=w.nr,
+                    bits=w.bits,
+                    groups=groups,
+                    size=w.size,
                 )
             )
-            body(
+            body.insert(
                 simd.BatchReduceGemm(
-                    left[0].buffer,
+                    a.buffer,
                     memory,
-                    update.buffer,
-                    m=rows.extent,
-                    n=smin(nr, columns.extent - panel * nr),
-                    k=panel_depth,
-                    nr=nr,
-                    a_offset=a_offset + piece * panel_depth,
-                    c_offset=c_offset + panel * nr,
+                    self.update.buffer,
+                    m=self.rows.extent,
+                    n=smin(w.nr, self.columns.extent - panel * w.nr),
+                    k=depth,
+                    nr=w.nr,
+                    a_offset=a_offset + piece * depth,
+                    c_offset=c_offset + panel * w.nr,
                     a_m=a_m,
-                    b_panel=panel_depth * nr,
-                    b_k=2 * nr,
+                    b_panel=depth * w.nr,
+                    b_k=2 * w.nr,
                     c_m=c_m,
                     accumulate=piece > 0,
                     padded=True,
@@ -157,15 +261,11 @@ def tensorize_quantized(
                     near=True,
                 )
             )
-    top.detach()
-    top.drop_all()
+
+    def remove(self) -> None:
+        """Remove the loops that the statements replace."""
+        self.top.detach()
+        self.top.drop_all()
 
 
-def _follows(block: loop.Block, column: Expr) -> bool:
-    """Whether the last axis of a block goes where a loop goes, from somewhere on."""
-    e = block.bindings[len(block.axes) - 1]
-    found = linear_in(e, column)
-    return found is not None and found[0] == 1
-
-
-__all__ = ["tensorize_quantized"]
+__all__ = ["QuantizedPrimitives"]

@@ -1,4 +1,6 @@
-"""What the compiler asks of a target: how it wants groups lowered, and how its code becomes a library."""
+"""The interface of a target: its description, how groups become kernels, and how kernels become a loaded
+library.
+"""
 
 from __future__ import annotations
 
@@ -6,100 +8,109 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import CompileError, UnsupportedOperator
+from ..errors import UnsupportedOperator
 from ..ir.constant import Constant
+from ..ir.target_info import TargetInfo
+from ..lowering.memory_plan import MemoryPlan
 from ..lowering.pipeline import Lowered, LoweringOptions
+from ..runtime.model import CompiledModel
 
 Progress = Callable[[str], None]
 """Called with the name of each stage as it begins."""
 
 
 Weights = Iterable[tuple[int, Constant]]
-"""Offsets and data."""
+"""Pairs of an offset in bytes and the constant that lies there."""
 
 
 class Target(ABC):
-    """One kind of device. Everything known about it stands in its own folder."""
+    """A kind of device that `tilewright.compile` generates code for. `targets.registry` gives it a name."""
 
     name: str
-    """As the user may write it: ``cpu:x86-64-v4``."""
+    """The name that the user gives: ``cpu:x86-64-v4``."""
     code_level: str = "llvm"
-    """Name of the level of its code text, for ``lib.ir``."""
+    """The level of the code text for ``library.ir(level)``: ``llvm``, ``wgsl``."""
 
     precisions: tuple[str, ...] = ()
-    """What `precision` of `tilewright.compile` may ask for, beside the model's own arithmetic."""
+    """Values of `precision` in `tilewright.compile` beside None, the model's own arithmetic: ``bf16``,
+    ``f16``.
+    """
 
     suffixes: tuple[str, ...] = (".so", ".tar")
-    """What the names of its artifacts may end in; the first is what the cache calls them."""
+    """Suffixes that names of artifacts may have. The cache uses the first."""
 
     @property
     def suffix(self) -> str:
-        """Of artifacts in the cache."""
+        """The suffix of artifacts in the cache."""
         return self.suffixes[0]
 
     has_checks: bool = True
-    """Whether a run can end with an error: where not, indices and divisors go unchecked."""
+    """Whether a run can end with an error. If not, indices and divisors are not checked."""
 
     runs_here: bool = True
-    """Whether this process can load and run what is compiled."""
+    """Whether this process can load and run compiled code."""
+
+    @property
+    @abstractmethod
+    def info(self) -> TargetInfo:
+        """The description of the device that passes and schedules read."""
 
     @property
     @abstractmethod
     def lowering(self) -> LoweringOptions:
-        """Packing and schedule rules."""
+        """Packing, schedule rules and the description, for the passes below the graph level."""
 
     def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
-        """All that this device cannot express of a lowered model."""
+        """Return everything in a lowered model that this device cannot express; nothing by default."""
         return []
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What the metadata says of the target: name, triple, features."""
+        """Return the metadata's description of the target: name, features. It is a part of the cache's
+        keys.
+        """
 
     @abstractmethod
     def build(
         self,
         lowered: Lowered,
-        plan: Any,
+        plan: MemoryPlan,
         metadata: dict[str, Any],
         progress: Progress,
         threads: int | None,
-        effort: int = 2,
-    ) -> Any:
-        """Generate code, with an effort of 0 (fastest) to 3, and return the loaded library, a `runtime.model.CompiledModel` with ``ir_text(level)`` and ``save(path)``."""
+        llvm_opt_level: int = 2,
+    ) -> CompiledModel:
+        """Generate code and return the loaded library.
 
-    def keep(self, library: Any) -> tuple[Any, Weights] | None:
-        """What the cache holds of a library just built: something that can be pickled, and its weights apart; None where it holds nothing."""
+        Args:
+            lowered: the host program with its scheduled kernels.
+            plan: where each buffer of the host program lies.
+            metadata: the description of the model, which the library keeps.
+            progress: called with the name of each stage as it begins.
+            threads: limit of the worker threads at run time; None for all cores of the process.
+            llvm_opt_level: 0 (fastest compilation) to 3 (most optimization); other compilers than LLVM may
+                ignore it.
+        """
+
+    def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
+        """Return what the cache keeps of a library just built: an object that can be pickled, and the weights
+        apart. None, the default, keeps nothing.
+        """
         return None
 
-    def restore(self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]) -> Any:
-        """The library that `keep` took apart, as `build` returns it, of the same model under another name: `source` is what its metadata say of it.
+    def restore(
+        self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
+    ) -> CompiledModel:
+        """Return the library whose parts `keep` returned, as `build` would, for an equal model of another
+        name.
+
+        Args:
+            kept: the object that `keep` returned.
+            weights: loads the weights.
+            threads: see `build`.
+            source: the metadata's description of where the model came from.
 
         Raises:
             ArtifactError: the system cannot load it.
         """
         raise NotImplementedError
-
-
-def resolve(name: str) -> Target:
-    """The target called `name`.
-
-    Raises:
-        CompileError: unknown target; lists the known ones.
-    """
-    kind, _, variant = name.partition(":")
-    if kind in ("cpu", "aarch64-linux"):
-        from .cpu.target import cpu_target
-
-        return cpu_target(name)
-    if kind == "wasm32" and not variant:
-        from .wasm.target import WasmTarget
-
-        return WasmTarget()
-    if kind == "webgpu" and not variant:
-        from .webgpu.target import WebgpuTarget
-
-        return WebgpuTarget()
-    raise CompileError(
-        f"unknown target {name!r}; known: cpu, cpu:x86-64-v2, cpu:x86-64-v3, cpu:x86-64-v4, aarch64-linux, wasm32, webgpu"
-    )

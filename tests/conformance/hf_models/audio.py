@@ -12,7 +12,10 @@ def _frames(w: Widths) -> dict[str, Input]:
 
 
 def _whisper(w: Widths) -> dict[str, Input]:
-    return {"input_features": normal("batch", 80, 2 * w.stages[0]), "decoder_input_ids": ids("batch", "target")}
+    return {
+        "input_features": normal("batch", 80, 2 * w.stages[0]),
+        "decoder_input_ids": ids("batch", "target"),
+    }
 
 
 def _codec(w: Widths) -> dict[str, Input]:
@@ -20,10 +23,17 @@ def _codec(w: Widths) -> dict[str, Input]:
 
 
 def _moonshine(w: Widths) -> dict[str, Any]:
-    made = w.decoder(encoder_num_hidden_layers=w.layers, decoder_num_hidden_layers=w.layers, encoder_num_attention_heads=w.heads,
-        decoder_num_attention_heads=w.heads, decoder_start_token_id=1)  # fmt: skip
+    made = w.decoder(
+        encoder_num_hidden_layers=w.layers,
+        decoder_num_hidden_layers=w.layers,
+        encoder_num_attention_heads=w.heads,
+        decoder_num_attention_heads=w.heads,
+        decoder_start_token_id=1,
+    )
     return {
-        k: v for k, v in made.items() if k not in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+        k: v
+        for k, v in made.items()
+        if k not in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     }
 
 
@@ -49,7 +59,10 @@ add(
             },
             _codec,
         ),
-        "data2vec_audio": ("Data2VecAudioModel", lambda w: w.speech(conv_pos_kernel_size=5, num_conv_pos_embeddings=2)),
+        "data2vec_audio": (
+            "Data2VecAudioModel",
+            lambda w: w.speech(conv_pos_kernel_size=5, num_conv_pos_embeddings=2),
+        ),
         "encodec": (
             "EncodecModel",
             lambda w: {
@@ -89,7 +102,10 @@ add(
         "moonshine": (
             "MoonshineModel",
             _moonshine,
-            lambda w: {"input_values": normal("batch", "samples"), "decoder_input_ids": ids("batch", "target")},
+            lambda w: {
+                "input_values": normal("batch", "samples"),
+                "decoder_input_ids": ids("batch", "target"),
+            },
             {"least": {"samples": 1280}},
         ),
         "sew": ("SEWModel", lambda w: w.speech(squeeze_factor=2)),
@@ -134,7 +150,10 @@ add(
             lambda w: w.transformer(feature_projection_input_dim=40),
             lambda w: {"input_features": normal("batch", "frames", 40)},
         ),
-        "wav2vec2_conformer": ("Wav2Vec2ConformerModel", lambda w: w.speech(position_embeddings_type="rotary")),
+        "wav2vec2_conformer": (
+            "Wav2Vec2ConformerModel",
+            lambda w: w.speech(position_embeddings_type="rotary"),
+        ),
         "wavlm": ("WavLMModel", lambda w: w.speech()),
         "whisper": (
             "WhisperModel",

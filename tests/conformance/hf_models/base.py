@@ -1,7 +1,9 @@
-"""The architectures of `hf_sweep`: models of `transformers` from their configurations, at two widths, and the inputs of each.
+"""The architectures of `hf_sweep`: models of `transformers` from their configurations, at two widths, and the
+inputs of each.
 
-A configuration is told once, in terms of `Widths`: `TINY` to compare results with eager torch, `REAL` (the widths of base-sized checkpoints, few
-layers) to measure time. What an architecture does not say of itself is the library's default.
+A configuration is told once, in terms of `Widths`: `TINY` to compare results with eager torch, `REAL` (the
+widths of base-sized checkpoints, few layers) to measure time. What an architecture does not say of itself is
+the library's default.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class Widths:
 
     def decoder(self, **more: Any) -> dict[str, Any]:
         return self.text(
-            num_key_value_heads=self.key_value_heads, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2
+            num_key_value_heads=self.key_value_heads,
+            use_cache=False,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
         ) | dict(more)
 
     def vision(self, **more: Any) -> dict[str, Any]:
@@ -86,7 +92,7 @@ TINY = Widths(64, 4, 2, 96, 2, 120, 32, 8, (16, 32, 48, 64))
 REAL = Widths(768, 12, 4, 3072, 2, 4000, 224, 16, (64, 128, 256, 512))
 
 Input = tuple[str, tuple[int | str, ...]]
-"""What fills a tensor (``ids``, ``normal``, ``ones``), and its shape: names stand for dynamic dimensions."""
+"""The filling of a tensor (``ids``, ``normal``, ``ones``) and its shape; names are dynamic dimensions."""
 
 
 def ids(*shape: int | str) -> Input:
@@ -112,7 +118,9 @@ class Architecture:
     wrap: str = ""
     """A submodule to take instead of the whole."""
     sizes: Mapping[str, tuple[int, ...]] | None = None
-    """Sizes of the dynamic dimensions: of the example, then those to compare at, then that of the measurement."""
+    """Sizes of the dynamic dimensions: of the example, then those to compare at, then that of the
+    measurement.
+    """
     least: Mapping[str, int] = field(default_factory=dict)
     """The smallest sizes of dynamic dimensions that the model runs alike for."""
 

@@ -62,7 +62,11 @@ add(
         ),
         "altclip": (
             "AltCLIPModel",
-            lambda w: {"text_config": w.text(project_dim=32), "vision_config": w.vision(), "projection_dim": 32},
+            lambda w: {
+                "text_config": w.text(project_dim=32),
+                "vision_config": w.vision(),
+                "projection_dim": 32,
+            },
         ),
         "blip": (
             "BlipModel",
@@ -144,7 +148,9 @@ add(
                 "text_config": w.text(eos_token_id=2),
                 "vision_config": {
                     k: v
-                    for k, v in w.vision(depths=[1, 1], num_group_tokens=[4, 2], num_output_groups=[4, 2]).items()
+                    for k, v in w.vision(
+                        depths=[1, 1], num_group_tokens=[4, 2], num_output_groups=[4, 2]
+                    ).items()
                     if k != "num_hidden_layers"
                 },
                 "projection_dim": 32,
@@ -202,11 +208,23 @@ add(
                 "vocab_size": w.vocabulary,
                 "visual_feat_dim": 32,
             },
-            lambda w: {"input_ids": ids(), "visual_feats": normal("batch", 6, 32), "visual_pos": normal("batch", 6, 4)},
+            lambda w: {
+                "input_ids": ids(),
+                "visual_feats": normal("batch", 6, 32),
+                "visual_pos": normal("batch", 6, 4),
+            },
         ),
         "metaclip2": ("MetaClip2Model", _clip),
-        "owlvit": ("OwlViTModel", _clip, lambda w: _both(w) | {"attention_mask": ("mask", ("batch", "sequence"))}),
-        "owlv2": ("Owlv2Model", _clip, lambda w: _both(w) | {"attention_mask": ("mask", ("batch", "sequence"))}),
+        "owlvit": (
+            "OwlViTModel",
+            _clip,
+            lambda w: _both(w) | {"attention_mask": ("mask", ("batch", "sequence"))},
+        ),
+        "owlv2": (
+            "Owlv2Model",
+            _clip,
+            lambda w: _both(w) | {"attention_mask": ("mask", ("batch", "sequence"))},
+        ),
         "paligemma": (
             "PaliGemmaModel",
             lambda w: {

@@ -25,7 +25,12 @@ add(
     "state space",
     text_input,
     {
-        "bamba": ("BambaModel", lambda w: w.decoder(attn_layer_indices=[1]) | _mamba2(w), text_input, CHUNKED),
+        "bamba": (
+            "BambaModel",
+            lambda w: w.decoder(attn_layer_indices=[1]) | _mamba2(w),
+            text_input,
+            CHUNKED,
+        ),
         "falcon_h1": (
             "FalconH1Model",
             lambda w: w.decoder(head_dim=w.hidden // w.heads, mamba_d_ssm=2 * w.hidden) | _mamba2(w),

@@ -22,7 +22,10 @@ add(
         "canine": ("CanineModel", lambda w: w.transformer(local_transformer_stride=4, downsampling_rate=4)),
         "convbert": ("ConvBertModel", lambda w: w.text(embedding_size=32)),
         "deberta": ("DebertaModel", lambda w: w.text(relative_attention=True, pos_att_type=["p2c", "c2p"])),
-        "deberta_v2": ("DebertaV2Model", lambda w: w.text(relative_attention=True, pos_att_type=["p2c", "c2p"])),
+        "deberta_v2": (
+            "DebertaV2Model",
+            lambda w: w.text(relative_attention=True, pos_att_type=["p2c", "c2p"]),
+        ),
         "distilbert": (
             "DistilBertModel",
             lambda w: {
@@ -35,8 +38,14 @@ add(
         ),
         "electra": ("ElectraModel", lambda w: w.text(embedding_size=32)),
         "ernie": ("ErnieModel", lambda w: w.text()),
-        "esm": ("EsmModel", lambda w: w.text(pad_token_id=1, mask_token_id=3, position_embedding_type="rotary")),
-        "eurobert": ("EuroBertModel", lambda w: w.text(num_key_value_heads=w.key_value_heads, pad_token_id=0)),
+        "esm": (
+            "EsmModel",
+            lambda w: w.text(pad_token_id=1, mask_token_id=3, position_embedding_type="rotary"),
+        ),
+        "eurobert": (
+            "EuroBertModel",
+            lambda w: w.text(num_key_value_heads=w.key_value_heads, pad_token_id=0),
+        ),
         "fnet": ("FNetModel", lambda w: {k: v for k, v in w.text().items() if k != "num_attention_heads"}),
         "funnel": (
             "FunnelModel",
@@ -64,7 +73,9 @@ add(
         "mobilebert": (
             "MobileBertModel",
             lambda w: w.text(
-                embedding_size=w.hidden // 4, intra_bottleneck_size=w.hidden // 4, true_hidden_size=w.hidden // 4
+                embedding_size=w.hidden // 4,
+                intra_bottleneck_size=w.hidden // 4,
+                true_hidden_size=w.hidden // 4,
             ),
             text_input,
             {"least": {"sequence": 3}},
@@ -72,7 +83,12 @@ add(
         "modernbert": (
             "ModernBertModel",
             lambda w: w.text(
-                pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, local_attention=8
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                cls_token_id=1,
+                sep_token_id=2,
+                local_attention=8,
             ),
         ),
         "mpnet": ("MPNetModel", lambda w: w.text()),
@@ -88,7 +104,12 @@ add(
         "squeezebert": ("SqueezeBertModel", lambda w: w.text(embedding_size=w.hidden)),
         "xlm": (
             "XLMModel",
-            lambda w: {"emb_dim": w.hidden, "n_layers": w.layers, "n_heads": w.heads, "vocab_size": w.vocabulary},
+            lambda w: {
+                "emb_dim": w.hidden,
+                "n_layers": w.layers,
+                "n_heads": w.heads,
+                "vocab_size": w.vocabulary,
+            },
         ),
         "xlm_roberta": ("XLMRobertaModel", lambda w: w.text()),
         "xlnet": (
@@ -107,7 +128,13 @@ add(
 
 
 def _gpt2(w: Widths) -> dict[str, Any]:
-    return {"n_embd": w.hidden, "n_layer": w.layers, "n_head": w.heads, "vocab_size": w.vocabulary, "use_cache": False}
+    return {
+        "n_embd": w.hidden,
+        "n_layer": w.layers,
+        "n_head": w.heads,
+        "vocab_size": w.vocabulary,
+        "use_cache": False,
+    }
 
 
 add(
@@ -284,12 +311,17 @@ add(
         "qwen3_moe": (
             "Qwen3MoeModel",
             lambda w: w.decoder(
-                num_experts=8, num_experts_per_tok=2, moe_intermediate_size=w.inner // 2, head_dim=w.hidden // w.heads
+                num_experts=8,
+                num_experts_per_tok=2,
+                moe_intermediate_size=w.inner // 2,
+                head_dim=w.hidden // w.heads,
             ),
         ),
         "switch_transformers": (
             "SwitchTransformersModel",
-            lambda w: w.t5(num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, expert_capacity=64),
+            lambda w: w.t5(
+                num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, expert_capacity=64
+            ),
             masked,
         ),
     },
@@ -307,7 +339,12 @@ add(
             lambda w: w.seq2seq(attention_window=4),
             lambda w: {"input_ids": ids("batch", 16), "decoder_input_ids": ids("batch", 8)},
         ),
-        "longt5": ("LongT5Model", lambda w: w.t5(local_radius=3), masked, {"sizes": {"sequence": (12, 12, 20, 128)}}),
+        "longt5": (
+            "LongT5Model",
+            lambda w: w.t5(local_radius=3),
+            masked,
+            {"sizes": {"sequence": (12, 12, 20, 128)}},
+        ),
         "m2m_100": ("M2M100Model", lambda w: w.seq2seq()),
         "marian": ("MarianModel", lambda w: w.seq2seq(pad_token_id=0, decoder_start_token_id=0)),
         "mbart": ("MBartModel", lambda w: w.seq2seq()),

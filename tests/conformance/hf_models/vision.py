@@ -40,11 +40,18 @@ def _backbone(w: Widths) -> dict[str, Any]:
         layer_type="basic",
         out_features=["stage4"],
     )
-    return {"backbone_config": resnet, "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
+    return {
+        "backbone_config": resnet,
+        "use_timm_backbone": False,
+        "use_pretrained_backbone": False,
+        "backbone": None,
+    }
 
 
 def _detr(w: Widths) -> dict[str, Any]:
-    return {k: v for k, v in w.seq2seq(num_queries=10).items() if k not in ("vocab_size", "use_cache")} | _backbone(w)
+    return {
+        k: v for k, v in w.seq2seq(num_queries=10).items() if k not in ("vocab_size", "use_cache")
+    } | _backbone(w)
 
 
 def _several(w: Widths) -> dict[str, Any]:
@@ -83,7 +90,11 @@ add(
         ),
         "deformable_detr": (
             "DeformableDetrModel",
-            lambda w: _detr(w) | _several(w) | {"num_feature_levels": 3, "encoder_n_points": 2, "decoder_n_points": 2},
+            lambda w: (
+                _detr(w)
+                | _several(w)
+                | {"num_feature_levels": 3, "encoder_n_points": 2, "decoder_n_points": 2}
+            ),
             picture(64),
         ),
         "deit": ("DeiTModel", lambda w: w.vision()),
@@ -91,7 +102,11 @@ add(
             "DepthAnythingForDepthEstimation",
             lambda w: {
                 "backbone_config": w.vision(
-                    model_type="dinov2", out_indices=[1, 2], reshape_hidden_states=False, patch_size=8, image_size=64
+                    model_type="dinov2",
+                    out_indices=[1, 2],
+                    reshape_hidden_states=False,
+                    patch_size=8,
+                    image_size=64,
                 ),
                 "patch_size": 8,
                 "reassemble_hidden_size": w.hidden,
@@ -198,14 +213,26 @@ add(
             },
             picture(64),
         ),
-        "mobilenet_v1": ("MobileNetV1Model", lambda w: {} if w is REAL else {"depth_multiplier": 0.25}, picture(64)),
-        "mobilenet_v2": ("MobileNetV2Model", lambda w: {} if w is REAL else {"depth_multiplier": 0.25}, picture(64)),
+        "mobilenet_v1": (
+            "MobileNetV1Model",
+            lambda w: {} if w is REAL else {"depth_multiplier": 0.25},
+            picture(64),
+        ),
+        "mobilenet_v2": (
+            "MobileNetV2Model",
+            lambda w: {} if w is REAL else {"depth_multiplier": 0.25},
+            picture(64),
+        ),
         "mobilevit": (
             "MobileViTModel",
             lambda w: (
                 {}
                 if w is REAL
-                else {"hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [8, 8, 16, 16, 24, 24, 32], "image_size": 64}
+                else {
+                    "hidden_sizes": [16, 24, 32],
+                    "neck_hidden_sizes": [8, 8, 16, 16, 24, 24, 32],
+                    "image_size": 64,
+                }
             ),
             picture(64),
         ),
@@ -225,7 +252,11 @@ add(
             lambda w: _pyramid(w),
             picture(64),
         ),
-        "regnet": ("RegNetModel", lambda w: _stages(w) | {"embedding_size": 16, "groups_width": 16}, picture(64)),
+        "regnet": (
+            "RegNetModel",
+            lambda w: _stages(w) | {"embedding_size": 16, "groups_width": 16},
+            picture(64),
+        ),
         "resnet": ("ResNetModel", lambda w: _stages(w) | {"embedding_size": 16}, picture(64)),
         "rt_detr": (
             "RTDetrModel",

@@ -1,4 +1,6 @@
-"""Cases of what the run decides. Sizes that it computes are summed away, so that every result has a shape that is known before."""
+"""Cases of what the run decides. Sizes that it computes are summed away, so that every result has a shape
+that is known before.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def _if(b: Builder, d: Any, x: Value) -> Any:
     blocks = [Block([]), Block([])]
     for block, operator in zip(blocks, (graph.Neg, graph.Abs), strict=True):
         inside = Builder(block)
-        inside(Yield([inside(operator(x))]))
+        inside.insert(Yield([inside(operator(x))]))
     op = b.insert(graph.If(large, regions=[Region([block]) for block in blocks]))
     return list(op.results)
 
@@ -75,7 +77,7 @@ def _while(b: Builder, d: Any, x: Value) -> Any:
     inside = Builder(block)
     doubled = inside(graph.Add(block.args[1], block.args[1]))
     total = _total(inside, doubled)
-    inside(Yield([inside(graph.Lt(total, literal(inside, 100, np.int64))), doubled, total]))
+    inside.insert(Yield([inside(graph.Lt(total, literal(inside, 100, np.int64))), doubled, total]))
     start, limit = literal(b, True, bool), literal(b, 5, np.int64)
     op = b.insert(graph.While(start, limit, [x], count=STEPS, regions=[Region([block])]))
     return [op.results[0], _total(b, op.results[1])]

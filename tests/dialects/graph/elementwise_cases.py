@@ -22,14 +22,19 @@ def torch64(function: Callable[..., Any]) -> Callable[..., Any]:
     """A torch function on float64 copies of NumPy arrays."""
 
     def run(sizes: Any, *xs: Any) -> Any:
-        wide = [torch.from_numpy(np.array(x, np.float64 if x.dtype.kind not in "iub" else x.dtype)) for x in xs]
+        wide = [
+            torch.from_numpy(np.array(x, np.float64 if x.dtype.kind not in "iub" else x.dtype)) for x in xs
+        ]
         return function(*wide).numpy()
 
     return run
 
 
 def unary(
-    name: str, function: Callable[..., Any], fill: Fill = normal, dtypes: tuple[DType, ...] = (f32, f64, f16, bf16)
+    name: str,
+    function: Callable[..., Any],
+    fill: Fill = normal,
+    dtypes: tuple[DType, ...] = (f32, f64, f16, bf16),
 ) -> None:
     cls = graph.OPERATORS[name]
     for dtype in dtypes:
@@ -149,7 +154,7 @@ activation("Clamp", lambda x: torch.clamp(x, 0, 200), integers(0, 255), u8, mini
 activation("Clamp", lambda x: torch.clamp(x, -5, 127), integers(-99, 99), i8, minimum=-5, maximum=300)
 
 
-# -- Two operands ----------------------------------------------------------------------------------------------------------
+# -- Two operands --------------------------------------------------------------------------------------------
 
 
 def binary(
@@ -189,13 +194,25 @@ binary("Div", lambda x, y: x / y, _floats, normal, positive)
 binary("Div", lambda x, y: np.trunc(x.astype(np.float64) / y).astype(x.dtype), (i64, i32, i8), small, nonzero)
 binary("Div", lambda x, y: x // y, (u8,), integers(0, 99), integers(1, 9))
 binary(
-    "Floordiv", lambda x, y: np.floor(x.astype(np.float64) / y).astype(x.dtype), (f32, f64, i64, i32), small, nonzero
+    "Floordiv",
+    lambda x, y: np.floor(x.astype(np.float64) / y).astype(x.dtype),
+    (f32, f64, i64, i32),
+    small,
+    nonzero,
 )
 binary(
-    "Mod", lambda x, y: x - np.floor(x.astype(np.float64) / y).astype(x.dtype) * y, (f32, i64, i32, i8), small, nonzero
+    "Mod",
+    lambda x, y: x - np.floor(x.astype(np.float64) / y).astype(x.dtype) * y,
+    (f32, i64, i32, i8),
+    small,
+    nonzero,
 )
 binary(
-    "Rem", lambda x, y: x - np.trunc(x.astype(np.float64) / y).astype(x.dtype) * y, (f32, i64, i32, i8), small, nonzero
+    "Rem",
+    lambda x, y: x - np.trunc(x.astype(np.float64) / y).astype(x.dtype) * y,
+    (f32, i64, i32, i8),
+    small,
+    nonzero,
 )
 binary("Atan2", lambda x, y: torch.atan2(torch.from_numpy(x), torch.from_numpy(y)).numpy(), (f32, f64))
 binary(
@@ -228,7 +245,9 @@ for _name, _function in {"And": np.bitwise_and, "Or": np.bitwise_or, "Xor": np.b
     binary(_name, _function, (i64, i32, u8), integers(0, 99))
     binary(_name, _function, (boolean,), bools)
 binary("Shl", lambda x, y: x * 2**y, (i64, i32), integers(0, 99), integers(0, 5))
-binary("Shr", lambda x, y: np.floor(x / 2.0**y).astype(x.dtype), (i64, i32), integers(-99, 99), integers(0, 5))
+binary(
+    "Shr", lambda x, y: np.floor(x / 2.0**y).astype(x.dtype), (i64, i32), integers(-99, 99), integers(0, 5)
+)
 for _name, _function in {
     "Eq": np.equal,
     "Ne": np.not_equal,
@@ -240,9 +259,20 @@ for _name, _function in {
     binary(_name, _function, (f32, f16, bf16, i64, i32, u8), lambda rng, shape: rng.integers(0, 3, shape))
     binary(_name, _function, (f32,), special, note="-special")
 binary("Eq", np.equal, (boolean,), bools)
-binary("Pow", lambda x, y: np.power(x.astype(np.float64), y.astype(np.float64)), (f32, f64, f16), positive, normal)
 binary(
-    "Pow", lambda x, y: np.power(x.astype(np.float64), y.astype(np.float64)), (f32,), normal, integers(-3, 4), "-whole"
+    "Pow",
+    lambda x, y: np.power(x.astype(np.float64), y.astype(np.float64)),
+    (f32, f64, f16),
+    positive,
+    normal,
+)
+binary(
+    "Pow",
+    lambda x, y: np.power(x.astype(np.float64), y.astype(np.float64)),
+    (f32,),
+    normal,
+    integers(-3, 4),
+    "-whole",
 )
 binary(
     "Pow",
@@ -292,9 +322,13 @@ CASES.append(
     )
 )
 
-# -- The rest --------------------------------------------------------------------------------------------------------------
+# -- The rest ------------------------------------------------------------------------------------------------
 
-for _shapes in [(("b", "s"), ("b", "s"), ("b", "s")), (("b", 1), ("s",), (3, 1, 1)), ((), ("b", "s"), ("s",))]:
+for _shapes in [
+    (("b", "s"), ("b", "s"), ("b", "s")),
+    (("b", 1), ("s",), (3, 1, 1)),
+    ((), ("b", "s"), ("s",)),
+]:
     CASES.append(
         Case(
             "Select",
@@ -415,7 +449,7 @@ CASES.append(
     Case(
         "Threefry",
         tuple(F(*shape, dtype=u32, fill=_WORD) for shape in ((), (), ("b", 1), ("s",))),
-        lambda b, d, *words: b(graph.Threefry(*words)),
+        lambda b, d, *words: b.insert(graph.Threefry(*words)).results,
         _threefry,
         SIZES,
     )

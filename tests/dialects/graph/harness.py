@@ -105,7 +105,7 @@ def build_module(case: Case, values: Mapping[str, Dim]) -> Module:
     result = case.build(b, dict(values), *args)
     results = list(result) if isinstance(result, (list, tuple)) else [result]
     f.result_names = tuple(f"y{k}" for k in range(len(results)))
-    b(func.Return(results))
+    b.insert(func.Return(results))
     verify(module)
     return module
 
@@ -119,4 +119,7 @@ def symbols_of(case: Case) -> dict[str, Dim]:
 def arrays(case: Case, sizes: Sizes, seed: int = 0) -> list[np.ndarray]:
     """Random inputs of a case."""
     rng = np.random.default_rng(seed)
-    return [np.asarray(i.fill(rng, tuple(_dim(d, sizes) for d in i.shape))).astype(i.dtype.numpy) for i in case.inputs]
+    return [
+        np.asarray(i.fill(rng, tuple(_dim(d, sizes) for d in i.shape))).astype(i.dtype.numpy)
+        for i in case.inputs
+    ]

@@ -1,4 +1,6 @@
-"""Cases of factorizations, against NumPy; what a factorization leaves open (signs, order of equal values) the references fix."""
+"""Cases of factorizations, against NumPy; what a factorization leaves open (signs, order of equal values) the
+references fix.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def _solve(upper: bool) -> Any:
 
 def _product(b: Builder, d: Any, x: Value) -> Any:
     """The matrix put together again of its elimination, and the rows that changed places."""
-    packed, pivots = b(graph.Lu(x))
+    packed, pivots = b.insert(graph.Lu(x)).results
     upper = b(graph.Triangular(packed, upper=True))
     lower = b(graph.Triangular(packed, upper=False, diagonal=-1))
     eye = b(graph.OneHot(b(graph.Iota(shape=(x.type.shape[-1],))), depth=x.type.shape[-1]))
@@ -59,7 +61,7 @@ def _exchanged(d: Any, x: Any) -> Any:
 
 def _qr(transposed: bool) -> Any:
     def build(b: Builder, d: Any, x: Value) -> Any:
-        reflectors, tau = b(graph.HouseholderQr(x))
+        reflectors, tau = b.insert(graph.HouseholderQr(x)).results
         upper = b(graph.Triangular(reflectors, upper=True))
         return b(graph.Reflect(reflectors, tau, x if transposed else upper, transposed=transposed))
 
@@ -72,10 +74,12 @@ def _r(d: Any, x: Any) -> Any:
 
 def _svd(full: bool) -> Any:
     def build(b: Builder, d: Any, x: Value) -> Any:
-        u, s, vt = b(graph.Svd(x, full=full))
+        u, s, vt = b.insert(graph.Svd(x, full=full)).results
         k = s.type.shape[-1]
         kept = b(graph.Slice(u, starts=(0, 0, 0), stops=(*u.type.shape[:2], k), steps=(1, 1, 1)))
-        rows = b(graph.Slice(vt, starts=(0, 0, 0), stops=(vt.type.shape[0], k, vt.type.shape[2]), steps=(1, 1, 1)))
+        rows = b(
+            graph.Slice(vt, starts=(0, 0, 0), stops=(vt.type.shape[0], k, vt.type.shape[2]), steps=(1, 1, 1))
+        )
         scaled = b(graph.Mul(kept, b(graph.Reshape(s, shape=(s.type.shape[0], 1, k)))))
         gram = b(graph.Matmul(b(graph.Transpose(u, permutation=(0, 2, 1))), u))
         return b(graph.Matmul(scaled, rows)), s, gram
@@ -88,7 +92,7 @@ def _svd(full: bool) -> Any:
 
 
 def _eigh(b: Builder, d: Any, x: Value) -> Any:
-    return b(graph.Eigh(_spd(b, x)))
+    return b.insert(graph.Eigh(_spd(b, x))).results
 
 
 def _eigenpairs(d: Any, x: Any) -> Any:
@@ -97,12 +101,16 @@ def _eigenpairs(d: Any, x: Any) -> Any:
     return values, vectors * np.sign(np.take_along_axis(vectors, largest, -2))
 
 
+def _cholesky(b: Builder, d: Any, x: Value) -> Value:
+    return b(graph.Cholesky(_spd(b, x)))
+
+
 SQUARE, TALL, WIDE = F("b", "n", "n"), F("b", "n+m", "m"), F("b", "m", "n+m")
 CASES = [
-    Case("Cholesky", (SQUARE,), lambda b, d, x: b(graph.Cholesky(_spd(b, x))), lambda d, x: np.linalg.cholesky(_spd_array(x)), SIZES, 1e-4),
+    Case("Cholesky", (SQUARE,), _cholesky, lambda d, x: np.linalg.cholesky(_spd_array(x)), SIZES, 1e-4),
     *(
-        Case("TriangularSolve", (SQUARE, F("b", "n", "m")), *_solve(upper), SIZES, 1e-4, note="upper" if upper else "lower")
-        for upper in (False, True)
+        Case("TriangularSolve", (SQUARE, F("b", "n", "m")), *_solve(upper), SIZES, 1e-4, note=note)
+        for upper, note in ((False, "lower"), (True, "upper"))
     ),
     Case("Lu", (SQUARE,), _product, _exchanged, SIZES, 1e-4),
     Case("HouseholderQr", (TALL,), _qr(False), lambda d, x: x, SIZES, 1e-4, note="Q R"),
@@ -110,6 +118,7 @@ CASES = [
     Case("Eigh", (SQUARE,), _eigh, _eigenpairs, SIZES, 1e-3),
     *(
         Case("Svd", (x,), *_svd(full), SIZES, 1e-3, note=note)
-        for x, full, note in ((TALL, False, "tall"), (WIDE, False, "wide"), (TALL, True, "tall full"), (WIDE, True, "wide full"))
+        for full in (False, True)
+        for x, note in ((TALL, "tall full" if full else "tall"), (WIDE, "wide full" if full else "wide"))
     ),
 ]  # fmt: skip

@@ -64,7 +64,14 @@ for _note, _shape, _target in [
         lambda d, x, target=_target: t(x).reshape(target(d)).numpy(),
         _note,
     )
-case("Reshape", [F(1)], lambda b, d, x: b(graph.Reshape(x, shape=())), lambda d, x: x.reshape(()), "scalar", ({},))
+case(
+    "Reshape",
+    [F(1)],
+    lambda b, d, x: b(graph.Reshape(x, shape=())),
+    lambda d, x: x.reshape(()),
+    "scalar",
+    ({},),
+)
 
 for _p in [(0, 2, 1, 3), (3, 2, 1, 0), (0, 1, 2, 3), (2, 3, 0, 1), (1, 2, 3, 0)]:
     case(
@@ -90,7 +97,9 @@ for _note, _starts, _stops, _steps in [
     case(
         "Slice",
         [F("b", "s")],
-        lambda b, d, x, v=(_starts, _stops, _steps): b(graph.Slice(x, starts=v[0](d), stops=v[1](d), steps=v[2])),
+        lambda b, d, x, v=(_starts, _stops, _steps): b(
+            graph.Slice(x, starts=v[0](d), stops=v[1](d), steps=v[2])
+        ),
         lambda d, x, v=(_starts, _stops, _steps): x[
             np.ix_(*([*range(*r)] for r in zip(v[0](d), v[1](d), v[2], strict=True)))
         ],
@@ -166,7 +175,11 @@ for _mode, _low, _high in [
         [F("b", "s")],
         lambda b, d, x, v=(_mode, _low, _high): b(graph.Pad(x, low=v[1], high=v[2], mode=v[0], value=-1.5)),
         lambda d, x, v=(_mode, _low, _high): np.pad(
-            x[tuple(slice(max(-lo, 0), n - max(-hi, 0)) for lo, hi, n in zip(v[1], v[2], x.shape, strict=True))],
+            x[
+                tuple(
+                    slice(max(-lo, 0), n - max(-hi, 0)) for lo, hi, n in zip(v[1], v[2], x.shape, strict=True)
+                )
+            ],
             [(max(lo, 0), max(hi, 0)) for lo, hi in zip(v[1], v[2], strict=True)],
             mode=v[0],
             **({"constant_values": -1.5} if v[0] == "constant" else {}),
@@ -215,8 +228,19 @@ case(
     "symbolic",
     ({"b": 2, "s": 3}, {"b": 1, "s": 1}),
 )
-case("Tile", [F("b", "s")], lambda b, d, x: b(graph.Tile(x, repeats=(1, 0))), lambda d, x: np.tile(x, (1, 0)), "zero")
-case("Flip", [F("b", "s", 3)], lambda b, d, x: b(graph.Flip(x, axes=(1, -1))), lambda d, x: t(x).flip(1, 2).numpy())
+case(
+    "Tile",
+    [F("b", "s")],
+    lambda b, d, x: b(graph.Tile(x, repeats=(1, 0))),
+    lambda d, x: np.tile(x, (1, 0)),
+    "zero",
+)
+case(
+    "Flip",
+    [F("b", "s", 3)],
+    lambda b, d, x: b(graph.Flip(x, axes=(1, -1))),
+    lambda d, x: t(x).flip(1, 2).numpy(),
+)
 case("Flip", [F("b", "s")], lambda b, d, x: b(graph.Flip(x, axes=(0,))), lambda d, x: x[::-1], "first")
 
 case(
@@ -285,7 +309,7 @@ case(
     "symbolic depth",
 )
 
-# -- Gathers and scatters --------------------------------------------------------------------------------------------------
+# -- Gathers and scatters ------------------------------------------------------------------------------------
 
 case(
     "Gather",
@@ -418,7 +442,11 @@ case(
 )
 case(
     "ScatterNd",
-    [F("b", 5), F(7, 2, dtype=i64, fill=lambda rng, shape: np.stack([np.zeros(7), rng.integers(0, 5, 7)], 1)), F(7)],
+    [
+        F("b", 5),
+        F(7, 2, dtype=i64, fill=lambda rng, shape: np.stack([np.zeros(7), rng.integers(0, 5, 7)], 1)),
+        F(7),
+    ],
     lambda b, d, x, i, u: b(graph.ScatterNd(x, i, u, combiner="sum")),
     lambda d, x, i, u: _scatter_nd(x, i, u, np.add),
     "add",
@@ -428,7 +456,13 @@ case(
     "ScatterNd",
     [
         F("b", 5),
-        F(2, 3, 2, dtype=i64, fill=lambda rng, shape: np.stack([np.zeros((2, 3)), rng.integers(0, 5, (2, 3))], -1)),
+        F(
+            2,
+            3,
+            2,
+            dtype=i64,
+            fill=lambda rng, shape: np.stack([np.zeros((2, 3)), rng.integers(0, 5, (2, 3))], -1),
+        ),
         F(2, 3),
     ],
     lambda b, d, x, i, u: b(graph.ScatterNd(x, i, u, combiner="max")),
@@ -438,7 +472,11 @@ case(
 )
 case(
     "ScatterNd",
-    [F("b", 5, 3), F(2, 1, dtype=i64, fill=lambda rng, shape: rng.permutation(5)[:2].reshape(2, 1)), F(2, "b", 3)],
+    [
+        F("b", 5, 3),
+        F(2, 1, dtype=i64, fill=lambda rng, shape: rng.permutation(5)[:2].reshape(2, 1)),
+        F(2, "b", 3),
+    ],
     lambda b, d, x, i, u: b(graph.ScatterNd(x, i, u, axes=(1,))),
     lambda d, x, i, u: _scatter_nd(x.swapaxes(0, 1), i, u).swapaxes(0, 1),
     "middle axis",

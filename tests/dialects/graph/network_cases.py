@@ -1,4 +1,6 @@
-"""Cases of contractions, convolutions, pools, normalizations and attention; the references are torch's, in float64."""
+"""Cases of contractions, convolutions, pools, normalizations and attention; the references are torch's, in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def tolerance(dtype: DType) -> float:
     return {f16: 5e-3, bf16: 2e-2}.get(dtype, 1e-5)
 
 
-# -- Contractions ----------------------------------------------------------------------------------------------------------
+# -- Contractions --------------------------------------------------------------------------------------------
 
 for _shapes in [
     (("b", "s", 4), (4, 3)),
@@ -43,7 +45,10 @@ for _shapes in [
         CASES.append(
             Case(
                 "Matmul",
-                tuple(F(*s, dtype=_dtype, **({"fill": integers(-4, 5)} if _dtype is i32 else {})) for s in _shapes),
+                tuple(
+                    F(*s, dtype=_dtype, **({"fill": integers(-4, 5)} if _dtype is i32 else {}))
+                    for s in _shapes
+                ),
                 lambda b, d, x, y: b(graph.Matmul(x, y)),
                 lambda d, x, y: torch.matmul(t(x), t(y)).numpy(),
                 SIZES,
@@ -73,7 +78,9 @@ CASES.append(
         "GroupedMatMul",
         (F("s", 4), F(3, 4, 5), F("s", dtype=i64, fill=integers(-5, 6))),
         lambda b, d, x, w, index: b(graph.GroupedMatMul(x, w, index)),
-        lambda d, x, w, index: np.einsum("sk,skn->sn", x, w[np.clip(np.where(index < 0, index + 3, index), 0, 2)]),
+        lambda d, x, w, index: np.einsum(
+            "sk,skn->sn", x, w[np.clip(np.where(index < 0, index + 3, index), 0, 2)]
+        ),
         SIZES,
         note="out of range",
     )
@@ -123,7 +130,7 @@ CASES.append(
     )
 )
 
-# -- Convolutions and pools ------------------------------------------------------------------------------------------------
+# -- Convolutions and pools ----------------------------------------------------------------------------------
 
 
 def last(x: Any) -> Any:
@@ -155,7 +162,9 @@ def spatial_case(
                 operator,
                 (F(*here, dtype=dtype), *others),
                 lambda b, d, *v, layout=layout: b(build(layout, *v)),
-                lambda d, x, *rest, flip=flip: last(expected(first(x), *rest)) if flip else expected(x, *rest),
+                lambda d, x, *rest, flip=flip: (
+                    last(expected(first(x), *rest)) if flip else expected(x, *rest)
+                ),
                 sizes,
                 tolerance(dtype),
                 f"{note} {layout} {dtype.name}",
@@ -206,7 +215,9 @@ spatial_case(
     "Conv",
     ("b", 4, "h"),
     (F(6, 4, 3),),
-    lambda layout, x, w: graph.Conv(x, w, None, strides=(2,), padding=((1, 1),), dilations=(1,), layout=layout),
+    lambda layout, x, w: graph.Conv(
+        x, w, None, strides=(2,), padding=((1, 1),), dilations=(1,), layout=layout
+    ),
     lambda x, w: nn.conv1d(t(x), t(w), None, 2, 1).numpy(),
     "1d",
     ({"b": 2, "h": 9}, {"b": 1, "h": 1}),
@@ -308,7 +319,9 @@ spatial_case(
     "AvgPool",
     ("b", 3, "h"),
     (),
-    lambda layout, x: graph.AvgPool(x, kernel=(3,), strides=(1,), padding=((1, 1),), divisor=2, layout=layout),
+    lambda layout, x: graph.AvgPool(
+        x, kernel=(3,), strides=(1,), padding=((1, 1),), divisor=2, layout=layout
+    ),
     lambda x: (nn.avg_pool1d(t(x), 3, 1, 1) * 1.5).numpy(),
     "divisor",
     ({"b": 2, "h": 6},),
@@ -328,7 +341,13 @@ for _count in (False, True):
         (2, 3, 7),
         (),
         lambda layout, x, c=_count: graph.AvgPool(
-            x, kernel=(20,), strides=(20,), padding=((4, 4),), ceil_mode=True, count_include_pad=c, layout=layout
+            x,
+            kernel=(20,),
+            strides=(20,),
+            padding=((4, 4),),
+            ceil_mode=True,
+            count_include_pad=c,
+            layout=layout,
         ),
         lambda x, c=_count: nn.avg_pool1d(t(x), 20, 20, 4, True, c).numpy(),
         f"larger than the image {_count}",
@@ -338,7 +357,9 @@ spatial_case(
     "MaxPool",
     (2, 3, 7),
     (),
-    lambda layout, x: graph.MaxPool(x, kernel=(20,), strides=(3,), padding=((9, 9),), dilations=(1,), layout=layout),
+    lambda layout, x: graph.MaxPool(
+        x, kernel=(20,), strides=(3,), padding=((9, 9),), dilations=(1,), layout=layout
+    ),
     lambda x: nn.max_pool1d(t(x), 20, 3, 9).numpy(),
     "larger than the image",
     ({},),
@@ -356,7 +377,7 @@ for _size in ((1, 1), (3, 2), (4, 5)):
             _dtype,
         )
 
-# -- Normalizations --------------------------------------------------------------------------------------------------------
+# -- Normalizations ------------------------------------------------------------------------------------------
 
 for _dtype in (f32, f64, f16, bf16):
     _tol = tolerance(_dtype)
@@ -465,7 +486,11 @@ for _dtype in (f32, f64, f16, bf16):
         CASES.append(
             Case(
                 "BatchNorm",
-                (F("b", 4, "s", 4, dtype=_dtype), *[F(4, dtype=_dtype)] * 3, F(4, dtype=_dtype, fill=positive)),
+                (
+                    F("b", 4, "s", 4, dtype=_dtype),
+                    *[F(4, dtype=_dtype)] * 3,
+                    F(4, dtype=_dtype, fill=positive),
+                ),
                 lambda b, d, *v, a=_axis: b(graph.BatchNorm(*v, axis=a, epsilon=1e-3)),
                 lambda d, x, w, c, m, s, a=_axis: np.moveaxis(
                     nn.batch_norm(t(np.moveaxis(x, a, 1)), t(m), t(s), t(w), t(c), eps=1e-3).numpy(), 1, a
@@ -482,7 +507,9 @@ CASES.append(
             F(
                 "b",
                 6,
-                fill=lambda rng, shape: np.where(rng.random(shape) < 0.5, -np.inf, 1e4 * rng.standard_normal(shape)),
+                fill=lambda rng, shape: np.where(
+                    rng.random(shape) < 0.5, -np.inf, 1e4 * rng.standard_normal(shape)
+                ),
             ),
         ),
         lambda b, d, x: b(graph.Softmax(x)),
@@ -492,7 +519,7 @@ CASES.append(
     )
 )
 
-# -- Attention -------------------------------------------------------------------------------------------------------------
+# -- Attention -----------------------------------------------------------------------------------------------
 
 
 def _attention(d: Any, q: Any, k: Any, v: Any, *mask: Any, **options: Any) -> Any:
@@ -533,7 +560,11 @@ for _dtype in (f32, f16, bf16):
         CASES.append(
             Case(
                 "Attention",
-                (F("b", 4, "s", 8, dtype=_dtype), *[F("b", 2, 6, 8, dtype=_dtype)] * 2, F(*_mask, dtype=_dtype)),
+                (
+                    F("b", 4, "s", 8, dtype=_dtype),
+                    *[F("b", 2, 6, 8, dtype=_dtype)] * 2,
+                    F(*_mask, dtype=_dtype),
+                ),
                 lambda b, d, *v: b(graph.Attention(*v)),
                 _attention,
                 SIZES,
@@ -574,7 +605,9 @@ CASES.append(
 
 
 def _of_codes(d: Any, q: Any, k: Any, v: Any, k_scale: Any, v_scale: Any, sinks: Any) -> Any:
-    """Sinks as keys of their own, which no value belongs to: behind the others, scores that a mask makes of zeros."""
+    """Sinks as keys of their own, which no value belongs to: behind the others, scores that a mask makes of
+    zeros.
+    """
     k, v = (np.asarray(x, np.float64) * s[..., None] for x, s in ((k, k_scale), (v, v_scale)))
     repeat, none = q.shape[1] // k.shape[1], np.zeros((len(q), q.shape[1], 1, q.shape[3]))
     k, v = (np.concatenate((np.repeat(x, repeat, 1), none), 2) for x in (k, v))
@@ -617,7 +650,9 @@ for _interleaved in (False, True):
                 "Rotary",
                 (F("b", 2, "s", 8, dtype=_dtype), F("b", 1, "s", 8, dtype=_dtype), F("s", 8, dtype=_dtype)),
                 lambda b, d, *v, i=_interleaved: b(graph.Rotary(*v, interleaved=i)),
-                lambda d, x, c, s, i=_interleaved: x.astype(np.float64) * c + _rotate(x.astype(np.float64), i) * s,
+                lambda d, x, c, s, i=_interleaved: (
+                    x.astype(np.float64) * c + _rotate(x.astype(np.float64), i) * s
+                ),
                 SIZES,
                 tolerance(_dtype),
                 f"{_interleaved} {_dtype.name}",

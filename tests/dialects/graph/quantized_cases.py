@@ -54,7 +54,9 @@ CASES = [
                 F(5, 64, dtype=codes, fill=integers(-8, 8)),
                 F(5, groups, dtype=scales, fill=positive),
             ),
-            lambda b, d, x, codes, scales, factors=factors: b(graph.QuantizedMatMul(x, codes, scales, factors=factors)),
+            lambda b, d, x, codes, scales, factors=factors: b(
+                graph.QuantizedMatMul(x, codes, scales, factors=factors)
+            ),
             lambda d, x, codes, scales, factors=factors: (
                 _left(x, scales.shape[1], factors) @ _right(codes, scales, factors).T
             ),
@@ -97,7 +99,9 @@ CASES = [
             F(5, 2, dtype=f16, fill=positive),
         ),
         lambda b, d, *x: b(graph.DequantizedMatMul(*x)),
-        lambda d, x, codes, scales: x.astype(np.float64).reshape(*x.shape[:2], 64) @ _right(codes, scales, bf16).T,
+        lambda d, x, codes, scales: (
+            x.astype(np.float64).reshape(*x.shape[:2], 64) @ _right(codes, scales, bf16).T
+        ),
         SIZES,
     ),
     Case(

@@ -23,10 +23,12 @@ def scan(b: Builder, initial: Any, scanned: Any, body: Any, **attributes: Any) -
     block = Block([*(v.type for v in initial), *slices])
     inner = Builder(block)
     carried, out = body(inner, *block.args)
-    inner(Yield([*carried, *out]))
+    inner.insert(Yield([*carried, *out]))
     length = attributes.pop("length", None)
     length = scanned[0].type.shape[0] if length is None else length
-    op = b.insert(graph.Scan(list(initial), list(scanned), length=length, regions=[Region([block])], **attributes))
+    op = b.insert(
+        graph.Scan(list(initial), list(scanned), length=length, regions=[Region([block])], **attributes)
+    )
     return list(op.results)
 
 

@@ -11,7 +11,7 @@ from tilewright.dialects import graph
 from tilewright.ir.core import IRError, Module
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.verifier import verify
-from tilewright.lowering.graph_to_tensor import lower_to_tensor
+from tilewright.passes.tensor.lower_to_tensor import lower_to_tensor
 
 from .control_flow_cases import CASES as CONTROL_FLOW
 from .elementwise_cases import CASES as ELEMENTWISE
@@ -84,7 +84,9 @@ def test_symbolic(case: Case) -> None:
 def test_axes_out_of_range_are_refused(name: str) -> None:
     for case in (c for c in CASES if c.operator == name):
         for op in build_module(case, case.sizes[0]).walk():
-            for attribute in {"axis", "axes"} & set(op.attributes) if isinstance(op, graph.OPERATORS[name]) else ():
+            for attribute in (
+                {"axis", "axes"} & set(op.attributes) if isinstance(op, graph.OPERATORS[name]) else ()
+            ):
                 for axis in (99, -99):
                     op.attributes[attribute] = axis if attribute == "axis" else (axis,)
                     with pytest.raises(IRError):

@@ -1,4 +1,6 @@
-"""Random words: the published generator, and what is drawn with it, against jax.random and the distributions."""
+"""Random words: the published generator, and what is drawn with it, against jax.random and the
+distributions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def test_threefry_known_answers() -> None:
     module.body.append(main)
     words = [main.body.add_arg(TensorType(u32, ())) for _ in range(4)]
     b = Builder(main.body)
-    b(func.Return(list(b(graph.Threefry(*words)))))
+    b.insert(func.Return(list(b.insert(graph.Threefry(*words)).results)))
     for given, expected in cases:
         found = Interpreter(module).run("main", [np.array(x, np.uint32) for x in given])
         assert tuple(int(x) for x in found) == expected
@@ -47,13 +49,13 @@ def drawn(draw: Any, shape: tuple[Any, ...]) -> Module:
     for d in sizes:
         main.body.add_arg(TensorType(f32, (d,)))
     b = Builder(main.body)
-    random = Random(b)
-    b(func.Return([draw(random, random.key(seed), shape)]))
+    random = Random(b, lambda op: tuple(b.insert(op).results))
+    b.insert(func.Return([draw(random, random.key(seed), shape)]))
     return module
 
 
 def both(module: Module, *inputs: Any) -> Any:
-    """What the interpreter gives, which the compiled module gives too."""
+    """The interpreter's results, after a check that the compiled module gives the same."""
     (expected,) = Interpreter(module).run("main", [np.asarray(x) for x in inputs])
     with tw.compile(module, cache=False) as library:
         found = library(*(np.asarray(x) for x in inputs))
@@ -72,7 +74,9 @@ def test_uniform_numbers_are_those_of_jax(dtype: DType) -> None:
     with jax.enable_x64(True):
         key = jax.random.key(seed, impl="threefry2x32")
         expected = np.asarray(jax.random.uniform(key, (33, 70), dtype.numpy, -1.0, 1.0))
-    found = both(drawn(lambda r, key, shape: r.uniform(key, shape, dtype, -1.0, 1.0), (33, 70)), np.int64(seed))
+    found = both(
+        drawn(lambda r, key, shape: r.uniform(key, shape, dtype, -1.0, 1.0), (33, 70)), np.int64(seed)
+    )
     np.testing.assert_array_equal(found, expected)
 
 
@@ -104,5 +108,7 @@ def test_chances() -> None:
     shares = [np.bincount(row, minlength=4) / 20000 for row in found]
     np.testing.assert_allclose(shares, chances, atol=0.012)
     assert shares[0][1] == shares[1][3] == 0
-    flags = both(drawn(lambda r, key, shape: r.bernoulli(key, r.constant(np.full(20000, 0.3), f32)), ()), np.int64(8))
+    flags = both(
+        drawn(lambda r, key, shape: r.bernoulli(key, r.constant(np.full(20000, 0.3), f32)), ()), np.int64(8)
+    )
     assert flags.mean() == pytest.approx(0.3, abs=0.012)

@@ -26,11 +26,13 @@ PAIRS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
     "batch norm": (lambda: nn.BatchNorm2d(4), lambda: torch.nn.BatchNorm2d(4), (2, 4, 5, 5)),
     "sequential": (
         lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 2), nn.SiLU()),
-        lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(8, 2), torch.nn.SiLU()),
+        lambda: torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(8, 2), torch.nn.SiLU()
+        ),
         (3, 6),
     ),
     "pool": (lambda: nn.MaxPool2d(kernel=2), lambda: torch.nn.MaxPool2d(2), (1, 2, 6, 6)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -78,7 +80,7 @@ def test_training_mode() -> None:
 
 
 class Tied(nn.Module):
-    """The table of the embedding is the output's too."""
+    """A model whose output layer shares the embedding's weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +123,7 @@ def test_state(tmp_path: Path) -> None:
 
 
 def test_placeholders() -> None:
-    """Parameters without elements refuse to compute, and take those of a state."""
+    """Parameters without elements refuse to compute, and take those of a loaded state."""
     with nn.placeholders("float32"):
         model = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 4), nn.LayerNorm(4))
     assert {n: p.shape for n, p in model.named_parameters()}["1.weight"] == (4, 6)
@@ -140,11 +142,15 @@ def test_placeholders() -> None:
 @pytest.mark.parametrize("index", [(0, 0, 2, 2, 2, 1), (1, 1, 1, 1, 1, 1), (2, 0, 2, 0, 2, 0)])
 def test_grouped_matmul(index: tuple[int, ...]) -> None:
     random = np.random.default_rng(0)
-    x, w = random.standard_normal((6, 4)).astype(np.float32), random.standard_normal((3, 4, 5)).astype(np.float32)
+    x, w = (
+        random.standard_normal((6, 4)).astype(np.float32),
+        random.standard_normal((3, 4, 5)).astype(np.float32),
+    )
     which = np.array(index)
     expected = np.einsum("si,sio->so", x, w[which])
     np.testing.assert_allclose(nn.functional.grouped_matmul(x, w, which), expected, atol=1e-5)
     function = tw.jit(
-        lambda x, index: nn.functional.grouped_matmul(x, w, index), dims={"x": {0: "rows<=9"}, "index": {0: "rows<=9"}}
+        lambda x, index: nn.functional.grouped_matmul(x, w, index),
+        dims={"x": {0: "rows<=9"}, "index": {0: "rows<=9"}},
     )
     np.testing.assert_allclose(function(x, which), expected, atol=1e-5)

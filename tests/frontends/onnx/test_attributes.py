@@ -1,4 +1,4 @@
-"""An attribute that says what its default says, or that its operator's mode does not look at, changes nothing."""
+"""An attribute that repeats its default, or that has no effect in the operator's mode, changes nothing."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ F, I = TensorProto.FLOAT, TensorProto.INT64
 
 
 def versions() -> Iterator[tuple[Schema, onnx.defs.OpSchema]]:
-    """All versions of all operators some of whose attributes have defaults."""
+    """Yield all versions of all operators that have attributes with defaults."""
     for schema in onnx.defs.get_all_schemas_with_history():
         if any(a.default_value.name for a in schema.attributes.values()):
             yield (schema.domain, schema.name, schema.since_version), schema
 
 
 def by_operator() -> dict[tuple[str, str], list[Case]]:
-    """Cases of the suite of one node or two, by the operators they use."""
+    """Return the suite's cases of one or two nodes, by the operators they use."""
     found = defaultdict(list)
     for case in cases():
         if len(case.model.graph.node) <= 2:
             for node in case.model.graph.node:
                 found[
-                    node.domain.replace("ai.onnx", "", 1) if node.domain == "ai.onnx" else node.domain, node.op_type
+                    node.domain.replace("ai.onnx", "", 1) if node.domain == "ai.onnx" else node.domain,
+                    node.op_type,
                 ].append(case)
     return found
 
 
 def of_version(model: onnx.ModelProto, domain: str, version: int) -> onnx.ModelProto | None:
-    """The model in another opset, if it is valid there."""
+    """Return the model in another opset, or None if it is not valid there."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for entry in copy.opset_import:
@@ -57,7 +58,7 @@ def of_version(model: onnx.ModelProto, domain: str, version: int) -> onnx.ModelP
 
 
 def spelled_out(model: onnx.ModelProto) -> tuple[onnx.ModelProto, set[Schema]]:
-    """The model with every default written in its nodes, and the operators that this has changed."""
+    """Return the model with every default written in its nodes, and the operators that this has changed."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     opsets = {("" if e.domain == "ai.onnx" else e.domain): e.version for e in copy.opset_import}
@@ -68,7 +69,9 @@ def spelled_out(model: onnx.ModelProto) -> tuple[onnx.ModelProto, set[Schema]]:
             continue
         schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
         given = {a.name for a in node.attribute}
-        missing = [a.default_value for n, a in schema.attributes.items() if n not in given and a.default_value.name]
+        missing = [
+            a.default_value for n, a in schema.attributes.items() if n not in given and a.default_value.name
+        ]
         node.attribute.extend(missing)
         if missing:
             changed.add((schema.domain, schema.name, schema.since_version))
@@ -76,7 +79,7 @@ def spelled_out(model: onnx.ModelProto) -> tuple[onnx.ModelProto, set[Schema]]:
 
 
 def imported(model: onnx.ModelProto, examples: list | None) -> list[str] | None:
-    """The module's operators with their types; None where the model is refused."""
+    """Return the module's operators with their types, or None if the model is refused."""
     try:
         module = import_onnx(model, None, examples)
     except tw.CompileError:
@@ -87,12 +90,20 @@ def imported(model: onnx.ModelProto, examples: list | None) -> list[str] | None:
 def small(
     operator: str, version: int, *inputs: tuple, outputs: int = 1, domain: str = "", **attributes
 ) -> onnx.ModelProto:
-    """A model of one node; an input is a pair of element type and shape, or an array that becomes an initializer."""
+    """Return a model of one node; an input is a pair of element type and shape, or an array that becomes an
+    initializer.
+    """
     names = [f"x{k}" for k in range(len(inputs))]
     node = helper.make_node(operator, names, [f"y{k}" for k in range(outputs)], domain=domain, **attributes)
-    given = [helper.make_tensor_value_info(n, *x) for n, x in zip(names, inputs, strict=True) if isinstance(x, tuple)]
+    given = [
+        helper.make_tensor_value_info(n, *x)
+        for n, x in zip(names, inputs, strict=True)
+        if isinstance(x, tuple)
+    ]
     constants = [
-        onnx.numpy_helper.from_array(x, n) for n, x in zip(names, inputs, strict=True) if isinstance(x, np.ndarray)
+        onnx.numpy_helper.from_array(x, n)
+        for n, x in zip(names, inputs, strict=True)
+        if isinstance(x, np.ndarray)
     ]
     results = [helper.make_tensor_value_info(name, F, None) for name in node.output]
     graph = helper.make_graph([node], "main", given, results, constants)
@@ -105,7 +116,11 @@ ROWS = (F, ["N", 2])
 SCALES = np.array([1, 1, 2, 2], np.float32)
 ML = "ai.onnx.ml"
 MORE = [
-    *(small(f"Reduce{what}", v, IMAGE) for what in ("Max", "Mean", "Sum", "L2", "LogSumExp") for v in (1, 11)),
+    *(
+        small(f"Reduce{reduction}", v, IMAGE)
+        for reduction in ("Max", "Mean", "Sum", "L2", "LogSumExp")
+        for v in (1, 11)
+    ),
     *(small("TopK", v, IMAGE, k=2, outputs=2) for v in (1,)),
     small("TopK", 10, IMAGE, np.array([2]), outputs=2),
     small("Upsample", 7, IMAGE, scales=[1.0, 1.0, 2.0, 2.0]),
@@ -136,11 +151,12 @@ MORE = [
     small("OneHotEncoder", 1, (I, ["N", 2]), domain=ML, cats_int64s=[1, 2]),
     small("LinearRegressor", 1, ROWS, domain=ML, coefficients=[1.0, 2.0]),
     small(
-        "LinearClassifier", 1, ROWS, domain=ML, outputs=2, coefficients=[1.0] * 4, intercepts=[0.0] * 2, classlabels_ints=[0, 1]
+        "LinearClassifier", 1, ROWS, domain=ML, outputs=2,
+        coefficients=[1.0] * 4, intercepts=[0.0] * 2, classlabels_ints=[0, 1]
     ),
     small("LabelEncoder", 4, (I, ["N"]), domain=ML, keys_int64s=[1, 2], values_floats=[1.0, 2.0]),
 ]  # fmt: skip
-"""What the suite has no case of."""
+"""Cases that the suite lacks."""
 
 
 def test_every_default_may_be_spelled_out() -> None:
@@ -172,7 +188,10 @@ def test_every_default_may_be_spelled_out() -> None:
     assert len(covered) > 250
 
 
-ALL_MODES = 'coordinate_transformation_mode="{0}", mode="{1}", nearest_mode="floor", cubic_coeff_a=-0.5, extrapolation_value=1.0, exclude_outside={2}'  # fmt: skip
+ALL_MODES = (
+    'coordinate_transformation_mode="{0}", mode="{1}", nearest_mode="floor", '
+    "cubic_coeff_a=-0.5, extrapolation_value=1.0, exclude_outside={2}"
+)
 
 
 @pytest.mark.parametrize("scales", ["1.0, 1.0, 2.0, 1.5", "1.0, 1.0, 1.0, 1.0", "1.0, 1.0, 2.0, 3.0"])
@@ -180,9 +199,10 @@ ALL_MODES = 'coordinate_transformation_mode="{0}", mode="{1}", nearest_mode="flo
     "mode", [("asymmetric", "nearest", 0), ("half_pixel", "linear", 0), ("align_corners", "cubic", 1)]
 )
 def test_resize_with_the_attributes_of_all_modes(mode: tuple[str, str, int], scales: str) -> None:
-    """PyTorch's exporter writes them so."""
+    """PyTorch's exporter writes the attributes of all modes."""
     body = f"s = Constant<value=float[4]{{{scales}}}>() y = Resize<{ALL_MODES.format(*mode)}>(x, , s)"
-    text = f'<ir_version: 10, opset_import: ["": 18]> main (float[1, 2, 4, 6] x) => (float[A, B, C, D] y) {{ {body} }}'
+    text = f"""<ir_version: 10, opset_import: ["": 18]>
+        main (float[1, 2, 4, 6] x) => (float[A, B, C, D] y) {{ {body} }}"""
     proto = onnx.parser.parse_model(text)
     x = np.random.default_rng(0).standard_normal((1, 2, 4, 6)).astype(np.float32)
     (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})

@@ -39,9 +39,16 @@ def ids(high: int, *shape: int) -> Any:
 
 
 def compare(
-    op: str, inputs: Sequence[Any], outputs: int = 1, constant: Sequence[int] = (), ulps: int = 1, **attributes: Any
+    op: str,
+    inputs: Sequence[Any],
+    outputs: int = 1,
+    constant: Sequence[int] = (),
+    ulps: int = 1,
+    **attributes: Any,
 ) -> None:
-    """One node by the interpreter and by ONNX Runtime; `constant` numbers inputs that are initializers, None is one left out."""
+    """Compare one node in the interpreter with ONNX Runtime. `constant` are the numbers of inputs that are
+    initializers; an input of None is absent.
+    """
     names, infos, constants, fed = [], [], [], {}
     for k, given in enumerate(inputs):
         names.append("" if given is None else f"i{k}")
@@ -51,7 +58,9 @@ def compare(
         if k in constant:
             constants.append(onnx.numpy_helper.from_array(x, names[-1]))
         else:
-            infos.append(helper.make_tensor_value_info(names[-1], helper.np_dtype_to_tensor_dtype(x.dtype), x.shape))
+            infos.append(
+                helper.make_tensor_value_info(names[-1], helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            )
             fed[names[-1]] = x
     results = [f"o{k}" for k in range(outputs)]
     node = helper.make_node(op, names, results, domain="com.microsoft", **attributes)
@@ -88,7 +97,13 @@ def test_quantized_functions():
     compare("QLinearSigmoid", [*x, np.float32(1 / 256), np.uint8(0)], constant=[1, 2, 3, 4])
     compare("QLinearLeakyRelu", [*x, np.float32(0.02), np.uint8(100)], constant=[1, 2, 3, 4], alpha=0.2)
     for opset, axis in ((13, 1), (12, 1), (13, -1)):
-        compare("QLinearSoftmax", [*x, np.float32(1 / 256), np.uint8(0)], constant=[1, 2, 3, 4], axis=axis, opset=opset)
+        compare(
+            "QLinearSoftmax",
+            [*x, np.float32(1 / 256), np.uint8(0)],
+            constant=[1, 2, 3, 4],
+            axis=axis,
+            opset=opset,
+        )
 
 
 @pytest.mark.parametrize("last", [0, 1])
@@ -101,8 +116,16 @@ def test_quantized_pooling(last):
 
 
 def test_quantized_pieces():
-    first, second = [bytes_(2, 3), np.float32(0.02), np.uint8(120)], [bytes_(2, 5), np.float32(0.03), np.uint8(100)]
-    compare("QLinearConcat", [np.float32(0.04), np.uint8(110), *first, *second], constant=[0, 1, 3, 4, 6, 7], axis=1)
+    first, second = (
+        [bytes_(2, 3), np.float32(0.02), np.uint8(120)],
+        [bytes_(2, 5), np.float32(0.03), np.uint8(100)],
+    )
+    compare(
+        "QLinearConcat",
+        [np.float32(0.04), np.uint8(110), *first, *second],
+        constant=[0, 1, 3, 4, 6, 7],
+        axis=1,
+    )
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -125,7 +148,16 @@ def test_products_of_integers_as_real_numbers(columns):
 
 @pytest.mark.parametrize(
     ("bits", "points"),  # ONNX Runtime has no kernel for 8 bits with real points
-    [(2, "none"), (2, "packed"), (2, "real"), (4, "none"), (4, "packed"), (4, "real"), (8, "none"), (8, "packed")],
+    [
+        (2, "none"),
+        (2, "packed"),
+        (2, "real"),
+        (4, "none"),
+        (4, "packed"),
+        (4, "real"),
+        (8, "none"),
+        (8, "packed"),
+    ],
 )
 def test_weights_of_few_bits(bits, points):
     depth, columns, block = 80, 6, 32
@@ -148,7 +180,13 @@ def test_rows_of_few_bits(bits, points):
     zeros = bytes_(rows, width // block * bits // 8) if points else None
     inputs = [data, ids(rows, 2, 3), scales, zeros]
     compare(
-        "GatherBlockQuantized", inputs, constant=[0, 2, 3], bits=bits, block_size=block, gather_axis=0, quantize_axis=1
+        "GatherBlockQuantized",
+        inputs,
+        constant=[0, 2, 3],
+        bits=bits,
+        block_size=block,
+        gather_axis=0,
+        quantize_axis=1,
     )
 
 
@@ -172,7 +210,9 @@ def test_embeddings(segments):
 
 def test_sums_normalized_with_their_statistics():
     compare(
-        "SkipLayerNormalization", [floats(2, 5, 16), floats(2, 5, 16), floats(16), floats(16), floats(16)], outputs=4
+        "SkipLayerNormalization",
+        [floats(2, 5, 16), floats(2, 5, 16), floats(16), floats(16), floats(16)],
+        outputs=4,
     )
 
 
@@ -193,7 +233,11 @@ def test_convolutions_with_activations(attributes):
 
 def test_products_with_transposes_and_activations():
     compare(
-        "FusedGemm", [floats(3, 8), floats(6, 8), floats(6)], transB=1, activation="LeakyRelu", activation_alpha=0.2
+        "FusedGemm",
+        [floats(3, 8), floats(6, 8), floats(6)],
+        transB=1,
+        activation="LeakyRelu",
+        activation_alpha=0.2,
     )
     compare("FusedMatMul", [floats(3, 2, 4), floats(2, 5, 4)], transBatchA=1, transB=1, alpha=0.5)
     compare("FusedMatMul", [floats(4, 2, 3), floats(2, 4, 5)], transBatchA=1, transA=1)

@@ -1,4 +1,6 @@
-"""Attention operators of ``com.microsoft`` and of opset 23 become one `graph.attention` and agree with ONNX Runtime's kernels."""
+"""Attention operators of ``com.microsoft`` and of opset 23 become one `graph.attention` and agree with ONNX
+Runtime's kernels.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,18 @@ def int32(*values: Any) -> Any:
 
 
 def model(op: str, inputs: Sequence[Any], outputs: int, **attributes: Any) -> tuple[Any, list[Any]]:
-    """A model of one node and what it is fed with; int32 scalars are initializers, None is an input left out."""
+    """Return a model of one node and its inputs. Scalars of int32 are initializers; an input of None is
+    absent.
+    """
     names, infos, constants, fed = [], [], [], []
     for k, x in enumerate(inputs):
         names.append("" if x is None else f"i{k}")
         if x is not None and x.shape == ():
             constants.append(onnx.numpy_helper.from_array(x, names[-1]))
         elif x is not None:
-            infos.append(helper.make_tensor_value_info(names[-1], helper.np_dtype_to_tensor_dtype(x.dtype), x.shape))
+            infos.append(
+                helper.make_tensor_value_info(names[-1], helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            )
             fed.append(x)
     results = [f"o{k}" for k in range(outputs)]
     domain = attributes.pop("domain", MICROSOFT)
@@ -52,7 +58,7 @@ def model(op: str, inputs: Sequence[Any], outputs: int, **attributes: Any) -> tu
 
 
 def computed(proto: Any, fed: Sequence[Any]) -> list[Any]:
-    """The outputs by the interpreter; the graph holds one attention."""
+    """Return the outputs of the interpreter; the graph must have exactly one attention."""
     module = import_onnx(proto)
     verify(module)
     assert sum(isinstance(op, graph.Attention) for op in module.walk()) == 1
@@ -111,14 +117,16 @@ def test_multi_head_attention(inputs: list[Any], outputs: int, attributes: dict[
 
 @pytest.mark.parametrize("packed", [2, 3])
 def test_packed_keys_and_values(packed: int) -> None:
-    """ONNX Runtime packs them on GPUs only, so that PyTorch is asked."""
+    """ONNX Runtime supports packed keys on GPUs only, so the reference is PyTorch."""
     x = floats(BATCH, ROWS, HEADS, packed, DEPTH)
     inputs = [x] if packed == 3 else [Q, x]
     (found,) = computed(*model("MultiHeadAttention", inputs, 1, num_heads=HEADS))
     parts = [torch.tensor(x[:, :, :, k]).transpose(1, 2) for k in range(packed)]
     if packed == 2:
         parts.insert(0, torch.tensor(Q).reshape(BATCH, ROWS, HEADS, DEPTH).transpose(1, 2))
-    wanted = torch.nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(BATCH, ROWS, WIDTH)
+    wanted = (
+        torch.nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(BATCH, ROWS, WIDTH)
+    )
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -146,7 +154,7 @@ def test_group_query_attention(rows: int, attributes: dict[str, Any]) -> None:
 
 
 def test_a_cache_with_rows_of_different_lengths() -> None:
-    """Whatever the cache holds behind a sequence's end is not looked at."""
+    """The rows of the cache behind a sequence's end are not read."""
     past = [floats(BATCH, GROUPS, PAST, DEPTH) for _ in "kv"]
     new = [floats(BATCH, 1, GROUPS * DEPTH) for _ in "kv"]
     inputs = [floats(BATCH, 1, WIDTH), *new, *past, int32([PAST, 3]), int32(PAST + 1)]

@@ -1,4 +1,4 @@
-"""Loops and scans whose sizes or batches are decided late."""
+"""Loops and scans whose sizes or batches are known late."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def model(text: str, opset: int = 22) -> Any:
 
 
 def slices(step: str) -> Any:
-    """A loop whose body adds ``x[i : i + step]``, which it declares to be of one element."""
+    """Return a loop whose body adds ``x[i : i + step]``, which it declares to have one element."""
     return model(f"""agraph (int64 trips, float[1] y, int64[1] step) => (float[1] last, float[m, 1] all) {{
         flag = Constant <value = bool {{1}}> ()
         go = Squeeze (flag)
-        last, all = Loop (trips, go, y) <body = b (int64 i, bool c, float[1] state) => (bool again, float[1] out, float[1] one) {{
+        last, all = Loop (trips, go, y) <body = b (int64 i, bool c, float[1] state) => (bool again,
+            float[1] out, float[1] one) {{
             again = Identity (c)
             x = Constant <value = float[5] {{1.0, 2.0, 3.0, 4.0, 5.0}}> ()
             at = Constant <value_ints=[0]> ()
@@ -51,7 +52,10 @@ def test_scan_before_opset_9() -> None:
         }> ("", first, x)
     }"""
     rng = np.random.default_rng(0)
-    first, x = rng.standard_normal((3, 2)).astype(np.float32), rng.standard_normal((3, 5, 2)).astype(np.float32)
+    first, x = (
+        rng.standard_normal((3, 2)).astype(np.float32),
+        rng.standard_normal((3, 5, 2)).astype(np.float32),
+    )
     sums = first[:, None] + np.cumsum(x, 1)
     for batch in ("3", "n"):
         with tw.compile(model(text.replace("float[3,", f"float[{batch},"), 8), cache=False) as library:

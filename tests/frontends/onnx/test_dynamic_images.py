@@ -1,4 +1,4 @@
-"""Resizing and pooling images whose sizes only the run knows."""
+"""Resizing and pooling images of dynamic sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"
 
 def compare(body, *arrays, native=False, runtime=False, shape="N, 2, H, W", rest=""):
     text = (
-        f'<ir_version: 10, opset_import: ["": 20]> main (float[{shape}] x{rest}) => (float[A, B, C, D] y) {{ {body} }}'
+        f'<ir_version: 10, opset_import: ["": 20]> main (float[{shape}] x{rest}) => (float[A, B, '
+        f"C, D] y) {{ {body} }}"
     )
     proto = onnx.parser.parse_model(text)
     peer = onnxruntime.InferenceSession(proto.SerializeToString()) if runtime else ReferenceEvaluator(proto)
@@ -49,12 +50,18 @@ def test_by_a_factor(factors, mode, coordinates):
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 def test_to_the_nearest(rounding):
     attributes = f'nearest_mode="{rounding}", coordinate_transformation_mode="half_pixel"'
-    compare(f"s = Constant<value=float[4]{{1.0, 1.0, 1.5, 2.5}}>() y = Resize<{attributes}>(x, , s)", image(1, 2, 4, 6))
+    compare(
+        f"s = Constant<value=float[4]{{1.0, 1.0, 1.5, 2.5}}>() y = Resize<{attributes}>(x, , s)",
+        image(1, 2, 4, 6),
+    )
 
 
 def test_nothing_from_outside():
     attributes = 'mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5'
-    compare(f"s = Constant<value=float[4]{{1.0, 1.0, 1.5, 0.5}}>() y = Resize<{attributes}>(x, , s)", image(1, 2, 4, 6))
+    compare(
+        f"s = Constant<value=float[4]{{1.0, 1.0, 1.5, 0.5}}>() y = Resize<{attributes}>(x, , s)",
+        image(1, 2, 4, 6),
+    )
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -69,9 +76,11 @@ def test_to_a_size_that_is_data():
 
 
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "AveragePool<count_include_pad=1, ", "LpPool"])
+@pytest.mark.parametrize(
+    "operator", ["MaxPool", "AveragePool", "AveragePool<count_include_pad=1, ", "LpPool"]
+)
 def test_pools_as_large_as_the_image(operator, auto):
-    """ONNX's reference gives SAME_LOWER another size."""
+    """ONNX's reference computes another size for SAME_LOWER."""
     attributes = f'kernel_shape=[3, 2], strides=[2, 1], auto_pad="{auto}">'
     operator = operator if operator.endswith(", ") else f"{operator}<"
     compare(f"y = {operator}{attributes}(x)", image(2, 2, 7, 5) - 3, runtime=True)

@@ -1,4 +1,4 @@
-"""Tensors without elements: known when the model is compiled, or in the run only."""
+"""Tensors without elements, known at compile time or only at run time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def model(shape):
 
 def check(library, proto, shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    for name, found, expected in zip(RESULTS, library(x), ReferenceEvaluator(proto).run(None, {"x": x}), strict=True):
+    for name, found, expected in zip(
+        RESULTS, library(x), ReferenceEvaluator(proto).run(None, {"x": x}), strict=True
+    ):
         assert found.shape == expected.shape, name
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=f"{name} of {shape}")
 
@@ -72,7 +74,9 @@ def test_sizes_known_at_compile_time(shape):
 
 
 def test_sizes_of_the_run():
-    """A dimension that is 0 in an example may be 0; every result in one program, whose sizes divide by each other."""
+    """A dimension that is 0 in an example may be 0; one program computes every result, for sizes that divide
+    each other.
+    """
     proto = model(["A", "B", "C"])
     with tw.compile(proto, (np.zeros((0, 0, 0), np.float32),), cache=False) as library:
         for shape in SHAPES:

@@ -1,4 +1,6 @@
-"""Axes, shapes, counts and factors that are inputs are the run's: one compiled model takes all of their values, as ONNX Runtime does."""
+"""Axes, shapes, counts and factors that are inputs: one compiled model takes all of their values, as ONNX
+Runtime does.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ def ints(*values: int) -> np.ndarray:
 
 
 def model(signature: str, body: str, opset: int = 20) -> Any:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> main ({signature} {{ {body} }}')
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}]> main ({signature} {{ {body} }}'
+    )
 
 
 def check(signature: str, body: str, *runs: Any, native: bool = False, dims: Any = None) -> None:
-    """One import for all runs, each compared with ONNX Runtime's."""
+    """Import once, and compare every run with ONNX Runtime."""
     proto = model(signature, body)
     peer = onnxruntime.InferenceSession(proto.SerializeToString())
     names = [i.name for i in proto.graph.input]
@@ -49,13 +53,18 @@ def check(signature: str, body: str, *runs: Any, native: bool = False, dims: Any
 PAIRS = [(X, ints(0, -1)), (X, ints(1, 2)), (X[:2], ints(-3, 1))]
 
 
-@pytest.mark.parametrize("what", ["Sum", "Mean", "Max", "Min", "Prod", "LogSumExp", "L1", "L2", "SumSquare", "LogSum"])
+@pytest.mark.parametrize(
+    "what", ["Sum", "Mean", "Max", "Min", "Prod", "LogSumExp", "L1", "L2", "SumSquare", "LogSum"]
+)
 def test_axes_of_reductions(what: str) -> None:
     x = "Abs(x)" if what == "LogSum" else "Identity(x)"
     for keep, shape in ((1, "P, Q, R"), (0, "P")):
         body = f"z = {x} y = Reduce{what}<keepdims={keep}>(z, axes)"
         check(
-            f"float[A, 4, 5] x, int64[2] axes) => (float[{shape}] y)", body, *PAIRS, native=what == "Mean" and not keep
+            f"float[A, 4, 5] x, int64[2] axes) => (float[{shape}] y)",
+            body,
+            *PAIRS,
+            native=what == "Mean" and not keep,
         )
 
 
@@ -65,7 +74,9 @@ def test_any_number_of_axes(noop: int) -> None:
     body = f"y = ReduceSum<noop_with_empty_axes={noop}>(x, axes)"
     check("float[A, 4, 5] x, int64[n] axes) => (float[P, Q, R] y)", body, *runs, dims={"axes": {0: "0<=n"}})
     with pytest.raises(TilewrightError, match="unknown number of dimensions"):
-        import_onnx(model("float[A, 4, 5] x, int64[n] axes) => (float[P] y)", "y = ReduceSum<keepdims=0>(x, axes)"))
+        import_onnx(
+            model("float[A, 4, 5] x, int64[n] axes) => (float[P] y)", "y = ReduceSum<keepdims=0>(x, axes)")
+        )
 
 
 def test_an_axis_that_is_none() -> None:
@@ -123,8 +134,10 @@ def test_axes_and_steps_of_slices() -> None:
 
 def test_axes_of_padding() -> None:
     check(
-        "float[A, 4, 5] x, int64[4] pads, float v, int64[2] axes) => (float[P, Q, R] y)", "y = Pad(x, pads, v, axes)",
-        (X, ints(0, 1, 2, 3), np.float32(1), ints(0, 2)), (X, ints(0, 1, -1, 3), np.float32(2), ints(-2, 0)), native=True,
+        "float[A, 4, 5] x, int64[4] pads, float v, int64[2] axes) => (float[P, Q, R] y)",
+        "y = Pad(x, pads, v, axes)",
+        (X, ints(0, 1, 2, 3), np.float32(1), ints(0, 2)),
+        (X, ints(0, 1, -1, 3), np.float32(2), ints(-2, 0)), native=True,
     )  # fmt: skip
 
 
@@ -155,14 +168,23 @@ def test_sizes_of_resize(policy: str) -> None:
 
 def test_crops_of_resize() -> None:
     signature = "float[1, 2, H, W] x, float[8] roi, int64[4] sizes) => (float[P, Q, R, S] y)"
-    body = 'y = Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=7.0>(x, roi, , sizes)'
-    crops = [np.array(c, np.float32) for c in ([0, 0, 0.25, 0.1, 1, 1, 0.75, 0.9], [0, 0, 0.5, -0.25, 1, 1, 1.4, 1])]
+    body = (
+        'y = Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize", '
+        "extrapolation_value=7.0>(x, roi, , sizes)"
+    )
+    crops = [
+        np.array(c, np.float32)
+        for c in ([0, 0, 0.25, 0.1, 1, 1, 0.75, 0.9], [0, 0, 0.5, -0.25, 1, 1, 1.4, 1])
+    ]
     check(signature, body, *((IMAGE, crop, ints(1, 2, 4, 7)) for crop in crops))
 
 
 def test_factors_of_upsampling() -> None:
-    """Before opset 10 the operator was called so, and from opset 9 on its factors were an input."""
-    signature, body = "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)", "y = Upsample(x, scales)"
+    """Upsample is the operator's name before opset 10; from opset 9 on its factors are an input."""
+    signature, body = (
+        "float[1, 2, H, W] x, float[4] scales) => (float[P, Q, R, S] y)",
+        "y = Upsample(x, scales)",
+    )
     proto = onnx.parser.parse_model(f'<ir_version: 4, opset_import: ["": 9]> main ({signature} {{ {body} }}')
     module = import_onnx(proto)
     for rows, columns in ((2, 3), (1, 2)):
@@ -179,5 +201,8 @@ def test_what_needs_an_example_says_so() -> None:
 
 @pytest.mark.parametrize("onesided", [0, 1])
 def test_axis_of_a_fourier_transform(onesided: int) -> None:
-    signature, body = "float[A, 4, 1] x, int64 axis) => (float[P, Q, R] y)", f"y = DFT<onesided={onesided}>(x, , axis)"
+    signature, body = (
+        "float[A, 4, 1] x, int64 axis) => (float[P, Q, R] y)",
+        f"y = DFT<onesided={onesided}>(x, , axis)",
+    )
     check(signature, body, *((X[:, :, :1], np.array(axis)) for axis in (0, 1, -2, -3)))

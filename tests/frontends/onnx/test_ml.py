@@ -1,4 +1,4 @@
-"""ai.onnx.ml's operators on numbers beside ONNX's reference evaluator."""
+"""Operators of ai.onnx.ml on numbers, compared with ONNX's reference evaluator."""
 
 from __future__ import annotations
 
@@ -133,10 +133,14 @@ def model(op: str, x: np.ndarray[Any, Any], attributes: dict[str, Any], outputs:
     x_info = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), ["n", x.shape[1]])
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
     opsets = [helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("", 21)]
-    return helper.make_model(helper.make_graph([node], "g", [x_info], infos), opset_imports=opsets, ir_version=10)
+    return helper.make_model(
+        helper.make_graph([node], "g", [x_info], infos), opset_imports=opsets, ir_version=10
+    )
 
 
-@pytest.mark.parametrize(("op", "x", "attributes", "outputs"), CASES, ids=[f"{k}-{c[0]}" for k, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("op", "x", "attributes", "outputs"), CASES, ids=[f"{k}-{c[0]}" for k, c in enumerate(CASES)]
+)
 def test_as_the_reference(op: str, x: Any, attributes: dict[str, Any], outputs: int) -> None:
     proto = model(op, x, attributes, outputs)
     expected = ReferenceEvaluator(proto).run(None, {"x": x})
@@ -147,7 +151,9 @@ def test_as_the_reference(op: str, x: Any, attributes: dict[str, Any], outputs: 
 
 
 def test_a_tree_in_a_circle_is_an_error() -> None:
-    attributes = TREES | {"nodes_truenodeids": [0, 3, 0, 0, 0, 1, 0, 0]} | leaves("target", [0] * 5, [1.0] * 5)
+    attributes = (
+        TREES | {"nodes_truenodeids": [0, 3, 0, 0, 0, 1, 0, 0]} | leaves("target", [0] * 5, [1.0] * 5)
+    )
     with pytest.raises(tw.CompileError, match="back to a node above"):
         tw.compile(model("TreeEnsembleRegressor", X, attributes | {"n_targets": 1}, 1))
 

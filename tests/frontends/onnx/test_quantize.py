@@ -1,4 +1,6 @@
-"""Quantization beyond ONNX's bundled tests: convolution, whose test's opset is too old, and narrow element types."""
+"""Quantization beyond ONNX's bundled tests: convolution (the bundled test's opset is too old) and narrow
+element types.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tilewright.ir.verifier import verify
 
 def test_qlinear_conv_with_channel_scales_and_bias():
     text = """<ir_version: 10, opset_import: ["": 18]>
-        main (uint8[N, 3, 8, 8] x, float xs, uint8 xz, int8[4, 3, 3, 3] w, float[4] ws, int8[4] wz, float ys, uint8 yz, int32[4] b)
+        main (uint8[N, 3, 8, 8] x, float xs, uint8 xz, int8[4, 3, 3, 3] w, float[4] ws, int8[4] wz, float
+            ys, uint8 yz, int32[4] b)
             => (uint8[N, 4, 4, 4] y) {
             y = QLinearConv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, xs, xz, w, ws, wz, ys, yz, b)
         }"""
@@ -42,13 +45,13 @@ def test_qlinear_conv_with_channel_scales_and_bias():
     (y,) = Interpreter(module).run("main", inputs)
     assert y.dtype == np.uint8
     assert len(np.unique(y)) > 50
-    # A value that falls on a tie may round the other way.
+    # A value on a tie may round the other way.
     assert np.abs(y.astype(int) - expected.astype(int)).max() <= 1
     assert (y == expected).mean() > 0.99
 
 
 def evaluated(text: str, *inputs: Any) -> tuple[Any, Any]:
-    """What the interpreter makes of a model's text, and what ONNX's reference does."""
+    """Return the results of a model's text from the interpreter and from ONNX's reference."""
     proto = onnx.parser.parse_model(text)
     names = [i.name for i in proto.graph.input]
     (expected,) = ReferenceEvaluator(proto).run(None, dict(zip(names, inputs, strict=True)))

@@ -1,4 +1,4 @@
-"""ONNX operators that draw: distributions, seeds of nodes and of runs, loops."""
+"""ONNX operators that draw random numbers: distributions, seeds of nodes and of runs, loops."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 
 import tilewright as tw
+from tilewright.driver.frontend_registry import import_model
 from tilewright.errors import ShapeError, UnsupportedOperatorError
 from tilewright.ir.interpreter import Interpreter
 
@@ -18,7 +19,8 @@ def model(text: str, opset: int = 22) -> Any:
     return parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
 
 
-ALL = """agraph (float[n] x, float[2,3] logits) => (float[60,50] y, float16[n] z, float[n] w, bool[n] mask, double[n] hits, int64[2,400] places) {
+ALL = """agraph (float[n] x, float[2,3] logits) => (float[60,50] y, float16[n] z, float[n] w, bool[n]
+    mask, double[n] hits, int64[2,400] places) {
     y = RandomNormal <shape=[60,50], mean=2.0, scale=3.0> ()
     z = RandomUniformLike <low=-1.0, high=4.0, dtype=10> (x)
     ratio = Constant <value_float=0.25> ()
@@ -61,7 +63,7 @@ def test_each_run_draws_anew_unless_it_is_given_a_seed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(first[2], second[2])
         with pytest.raises(ShapeError, match="seed"):
             library.bind(x)  # would draw the same in every run
-    module = tw.compiler.import_model(model(text), None, {}, None)
+    module = import_model(model(text), None, {}, None)
     found = Interpreter(module).run("main", [x, np.array(7)])
     np.testing.assert_array_equal(found, second)
 
@@ -84,7 +86,8 @@ def test_every_iteration_draws_other_numbers() -> None:
             {limit}
             flag = Constant <value = bool {{1}}> ()
             go = Squeeze (flag)
-            s = Loop (n, go) <body = b (int64 i, bool q) => (bool q, float[2] r) {{ r = RandomUniform <shape=[2], seed=1.0> () }}>
+            s = Loop (n, go) <body = b (int64 i, bool q) => (bool q, float[2] r) {{ r = RandomUniform
+                <shape=[2], seed=1.0> () }}>
         }}"""
         with tw.compile(model(text), cache=False) as library:
             drawn = library(*([np.array(3)] if head else []))
@@ -101,6 +104,8 @@ def test_a_scan_is_refused() -> None:
 
 def test_training_before_opset_7() -> None:
     x = np.ones(3000, np.float32)
-    with tw.compile(model("agraph (float[n] x) => (float[n] y) { y = Dropout <ratio=0.75> (x) }", 6), cache=False) as f:
+    with tw.compile(
+        model("agraph (float[n] x) => (float[n] y) { y = Dropout <ratio=0.75> (x) }", 6), cache=False
+    ) as f:
         y = f(x)
     assert set(np.unique(y)) == {0.0, 4.0} and y.mean() == pytest.approx(1, abs=0.2)

@@ -1,4 +1,6 @@
-"""Reading files: errors that name the thing, external data by reference, names, locations, dynamic dimensions, functions."""
+"""Reading files: error messages, external data by reference, names, locations, dynamic dimensions,
+functions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tilewright.ir.symbolic import bounds
 from tilewright.ir.verifier import verify
 
 HEADER = '<ir_version: 10, opset_import: ["": 18]>'
-SIMPLE = HEADER + " main (float[batch, seq] x, int64[batch, seq] mask) => (float[batch, seq] y) { y = Relu(x) }"
+SIMPLE = (
+    HEADER + " main (float[batch, seq] x, int64[batch, seq] mask) => (float[batch, seq] y) { y = Relu(x) }"
+)
 
 
 def parse(text):
@@ -126,7 +130,7 @@ def test_names_locations_and_symbols():
     assert main.arg_names == ("x", "mask")
     assert main.result_names == ("y",)
     x, mask = (a.type.shape for a in main.body.args)
-    assert x == mask  # what is said of 'seq' at x holds at mask
+    assert x == mask  # the entry for 'seq' at x holds at mask
     assert x[1].name == "s"
     assert bounds(x[0]) == (1, 8)
     assert bounds(x[1]) == (16, 512)
@@ -185,20 +189,25 @@ def run(text, *inputs):
 def test_attributes_of_a_call_are_seen_in_subgraphs(flag):
     text = """<ir_version: 10, opset_import: ["": 22, "f": 1]>
         main (float[N] x, bool c) => (float[N] y) { y = f.Outer<slope=0.5>(x, c) }
-        <domain: "f", opset_import: ["": 13, "f": 1]> Outer <slope> (v, w) => (r) { r = f.Pick<alpha: float = @slope>(v, w) }
+        <domain: "f", opset_import: ["": 13, "f": 1]> Outer <slope> (v, w) => (r) { r = f.Pick<alpha:
+            float = @slope>(v, w) }
         <domain: "f", opset_import: ["": 22]> Pick <alpha> (v, w) => (r) {
-            r = If (w) <then_branch = t () => (float[N] a) { a = LeakyRelu<alpha: float = @alpha>(v) }, else_branch = e () => (float[N] b) { b = Neg(v) }>
+            r = If (w) <then_branch = t () => (float[N] a) { a = LeakyRelu<alpha: float = @alpha>(v) },
+                else_branch = e () => (float[N] b) { b = Neg(v) }>
         }"""
     (y,) = run(text, np.array([-2, 3], np.float32), np.array(flag))
     np.testing.assert_array_equal(y, [-1, 3] if flag else [2, -3])
 
 
 def test_inputs_that_a_call_leaves_out():
-    """In the function's own nodes, in what it calls, and in subgraphs."""
+    """The function's own nodes, the functions it calls, and subgraphs all see the input as absent."""
     text = """<ir_version: 10, opset_import: ["": 22, "f": 1]>
-        main (float[N] x, bool c) => (float[N] y, float[N] z) { y = f.Within(x, c)  low = Constant<value_float=0.0>()  z = f.Within(x, c, low) }
-        <domain: "f", opset_import: ["": 22, "f": 1]> Within (v, w, low, high) => (r) { s = f.Clipped(v, low, high)
-            r = If (w) <then_branch = t () => (float[N] a) { a = Clip(s, low, high) }, else_branch = e () => (float[N] b) { b = Neg(s) }>
+        main (float[N] x, bool c) => (float[N] y, float[N] z) { y = f.Within(x, c)  low =
+            Constant<value_float=0.0>()  z = f.Within(x, c, low) }
+        <domain: "f", opset_import: ["": 22, "f": 1]> Within (v, w, low, high) => (r) { s = f.Clipped(v,
+            low, high)
+            r = If (w) <then_branch = t () => (float[N] a) { a = Clip(s, low, high) }, else_branch = e ()
+                => (float[N] b) { b = Neg(s) }>
         }
         <domain: "f", opset_import: ["": 22]> Clipped (v, low, high) => (r) { r = Clip(v, low, high) }"""
     y, z = run(text, np.array([-2, 3], np.float32), np.array(True))
@@ -242,7 +251,8 @@ def test_undefined_names_are_reported():
 
 def test_contrib_operators():
     text = """<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1]>
-        main (float[N, 4] x, float[N, 4] skip) => (float[N, 4] y, float[N, 4] s) <float[4] w = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 1}> {
+        main (float[N, 4] x, float[N, 4] skip) => (float[N, 4] y, float[N, 4] s) <float[4] w = {1, 2, 3,
+            4}, float[4] b = {0, 1, 0, 1}> {
             n, m, d, s = com.microsoft.SkipLayerNormalization<epsilon=1e-5>(x, skip, w, b)
             y = com.microsoft.QuickGelu(n)
         }"""
@@ -252,7 +262,12 @@ def test_contrib_operators():
     x, skip = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     y, s = Interpreter(module).run("main", [x, skip])
     np.testing.assert_allclose(s, x + skip, rtol=1e-6)
-    z = (s - s.mean(-1, keepdims=True)) / np.sqrt(s.var(-1, keepdims=True) + 1e-5) * [1, 2, 3, 4] + [0, 1, 0, 1]
+    z = (s - s.mean(-1, keepdims=True)) / np.sqrt(s.var(-1, keepdims=True) + 1e-5) * [1, 2, 3, 4] + [
+        0,
+        1,
+        0,
+        1,
+    ]
     np.testing.assert_allclose(y, z / (1 + np.exp(-1.702 * z)), rtol=1e-4, atol=1e-5)
 
 
@@ -273,7 +288,8 @@ def test_attributes_of_another_type_are_refused(value):
 
 def test_tensors_that_64_bits_cannot_address_are_refused():
     text = (
-        " main (float[N] x) => (float[a, b, c] y) <int64[3] n = {4294967296, 4294967296, 4}> { y = ConstantOfShape(n) }"
+        " main (float[N] x) => (float[a, b, c] y) <int64[3] n = {4294967296, 4294967296, 4}> { y "
+        "= ConstantOfShape(n) }"
     )
     with pytest.raises(CompileError, match="more bytes than 64 bits"):
         import_onnx(parse(HEADER + text))
@@ -283,7 +299,8 @@ def test_sequences_of_known_length_leave_no_trace():
     text = """<ir_version: 10, opset_import: ["": 18]> main (float[N, 6] x) => (float[N, 4] y) {
         two = Constant<value_int=2>() s = SplitToSequence<axis=1>(x, two)
         i = Constant<value_int=0>() j = Constant<value_int=-1>()
-        a = SequenceAt(s, i) b = SequenceAt(s, j) t = SequenceConstruct(b, a) y = ConcatFromSequence<axis=1>(t)
+        a = SequenceAt(s, i) b = SequenceAt(s, j) t = SequenceConstruct(b, a) y =
+            ConcatFromSequence<axis=1>(t)
     }"""
     module = import_onnx(parse(text))
     verify(module)

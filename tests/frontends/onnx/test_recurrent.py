@@ -1,4 +1,4 @@
-"""ONNX's recurrent layers against the formulas of the standard, and subgraphs that run many times."""
+"""ONNX's recurrent layers, compared with the formulas of the standard, and subgraphs that run many times."""
 
 from __future__ import annotations
 
@@ -25,9 +25,15 @@ def array(*shape: int) -> Any:
 
 
 def layer(
-    op: str, gates: int, *, directions: int = 1, lengths: bool = False, peephole: bool = False, **attributes: Any
+    op: str,
+    gates: int,
+    *,
+    directions: int = 1,
+    lengths: bool = False,
+    peephole: bool = False,
+    **attributes: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """A model of one node with all its inputs, and values for them."""
+    """Return a model of one node with all its inputs, and values for them."""
     batch_first = attributes.get("layout", 0)
     x = array(BATCH, TIME, INPUTS) if batch_first else array(TIME, BATCH, INPUTS)
     state = (BATCH, directions, HIDDEN) if batch_first else (directions, BATCH, HIDDEN)
@@ -51,7 +57,8 @@ def layer(
     weights = [onnx.numpy_helper.from_array(values[k], k) for k in ("W", "R", "B", "P") if k in values]
     kept = {k: v for k, v in values.items() if k not in ("W", "R", "B", "P")}
     inputs = [
-        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in kept.items()
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for k, v in kept.items()
     ]
     ends = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
     model = helper.make_model(
@@ -61,7 +68,7 @@ def layer(
 
 
 def expected(op: str, model: Any, values: dict[str, Any]) -> list[Any]:
-    """By the formulas of the standard, one sequence, step and direction at a time, in float64."""
+    """Evaluate the standard's formulas in float64, one sequence, step and direction at a time."""
     node = model.graph.node[0]
     given = {**values, **{t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}}
     attribute = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -170,7 +177,8 @@ SCAN = """
 agraph (float[2, 3] init, float[N, 2, 3] xs, float[2, N] ys) => (float[2, 3] last, float[2, K, 3] out)
 {
     last, out = Scan <num_scan_inputs = 2, scan_input_axes = [0, -1], scan_input_directions = [0, 1],
-                      scan_output_axes = [1], scan_output_directions = [1], body = step (float[2, 3] h, float[2, 3] x, float[2] y) => (float[2, 3] h2, float[2, 3] o)
+                      scan_output_axes = [1], scan_output_directions = [1], body = step (float[2, 3] h,
+                          float[2, 3] x, float[2] y) => (float[2, 3] h2, float[2, 3] o)
     {
         one = Constant <value_ints = [1]> ()
         wide = Unsqueeze (y, one)
@@ -233,7 +241,10 @@ def test_loops_that_depend_on_data() -> None:
     model = parser.parse_model(
         LOOP.replace(
             "stays = Identity (go)",
-            "low = Constant <value_float = 0.05> ()\n m = ReduceMax <keepdims = 0> (h)\n stays = Less (low, m)",
+            (
+                "low = Constant <value_float = 0.05> ()\n m = ReduceMax <keepdims = 0> (h)\n stays = "
+                "Less (low, m)"
+            ),
         )
     )
     module = import_onnx(model)

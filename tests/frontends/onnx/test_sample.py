@@ -1,4 +1,4 @@
-"""Operators of vision and signal processing with sizes that only a run knows, and in the forms that ONNX's suite leaves out."""
+"""Operators of vision and signal processing with dynamic sizes, and in forms that ONNX's suite lacks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_grid_sample_far_outside(mode, padding, corners):
 
 
 def test_regions_of_their_own_number_of_samples():
-    """With sampling_ratio 0 a region has as many samples as elements that it covers."""
+    """With sampling_ratio 0, a region has as many samples as elements that it covers."""
     x = normal(2, 3, 9, 8)
     rois = np.array([[0.3, 0.2, 7.1, 8.4], [2, 2, 3, 2.5], [-3, 1, 12, 5]], np.float32)
     found, proto = run(
@@ -67,9 +67,11 @@ def test_regions_of_their_own_number_of_samples():
 
 
 def test_largest_elements_of_regions():
-    """ONNX's reference has no MaxRoiPool."""
+    """ONNX's reference lacks MaxRoiPool."""
     x = normal(2, 3, 9, 8)
-    rois = np.array([[1, 0.3, 0.2, 7.1, 8.4], [0, 2, 2, 3, 2.5], [1, -3, 1, 12, 5], [0, 20, 20, 21, 21]], np.float32)
+    rois = np.array(
+        [[1, 0.3, 0.2, 7.1, 8.4], [0, 2, 2, 3, 2.5], [1, -3, 1, 12, 5], [0, 20, 20, 21, 21]], np.float32
+    )
     found, proto = run(
         "(float[N, 3, H, W] x, float[R, 5] rois) => (float[R, 3, 2, 3] y)",
         "y = MaxRoiPool<pooled_shape=[2, 3], spatial_scale=0.9>(x, rois)",
@@ -92,9 +94,13 @@ def test_norms_of_planes():
 @pytest.mark.parametrize("inverse", [0, 1])
 def test_transforms_of_any_length(length, inverse):
     x = normal(3, length, 2)
-    found, _ = run(f"(float[N, {length}, 2] x) => (float[N, {length}, 2] y)", f"y = DFT<inverse={inverse}>(x)", x)
+    found, _ = run(
+        f"(float[N, {length}, 2] x) => (float[N, {length}, 2] y)", f"y = DFT<inverse={inverse}>(x)", x
+    )
     expected = (np.fft.ifft if inverse else np.fft.fft)(x[..., 0] + 1j * x[..., 1].astype(np.float64))
-    np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], expected, atol=2e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        found[..., 0] + 1j * found[..., 1], expected, atol=2e-6 * np.abs(expected).max()
+    )
 
 
 def test_a_transform_of_dynamic_length():
@@ -108,7 +114,7 @@ STFT = "(float[1, T, 1] x, int64 step, int64 length) => (float[1, F, K, 2] y)", 
 
 
 def test_frames_whose_length_and_distance_are_data():
-    """Sizes that divide by numbers which only the run knows."""
+    """Sizes are divided by numbers that are known only at run time."""
     x = normal(1, 128, 1)
     _, proto = run(*STFT, x, np.array(8), np.array(16))
     with tw.compile(proto, cache=False) as library:
@@ -136,7 +142,8 @@ def test_suppression_among_many_boxes():
     scores = rng.random((2, 3, 40)).astype(np.float32)
     arrays = [boxes, scores, np.array([5]), np.array([0.3], np.float32), np.array([0.2], np.float32)]
     signature = (
-        "(float[B, N, 4] boxes, float[B, 3, N] scores, int64[1] most, float[1] iou, float[1] least) => (int64[K, 3] y)"
+        "(float[B, N, 4] boxes, float[B, 3, N] scores, int64[1] most, float[1] iou, "
+        "float[1] least) => (int64[K, 3] y)"
     )
     found, proto = run(signature, "y = NonMaxSuppression(boxes, scores, most, iou, least)", *arrays)
     names = ["boxes", "scores", "most", "iou", "least"]
@@ -159,5 +166,7 @@ def test_the_place_of_a_maximum_with_dynamic_sizes():
         "y, places = MaxPool<kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0]>(x)",
         x,
     )
-    flat = torch.nn.functional.max_pool2d(torch.from_numpy(x), (3, 2), 2, (1, 0), return_indices=True)[1].numpy()
+    flat = torch.nn.functional.max_pool2d(torch.from_numpy(x), (3, 2), 2, (1, 0), return_indices=True)[
+        1
+    ].numpy()
     np.testing.assert_array_equal(found, flat + np.arange(6).reshape(2, 3, 1, 1) * 72)

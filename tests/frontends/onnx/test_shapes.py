@@ -1,4 +1,6 @@
-"""Shape computations are followed symbolically: none reaches the graph, and the shapes that come out are right."""
+"""Shape computations are followed symbolically: none reaches the graph, and the resulting shapes are
+right.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ from tilewright.ir.verifier import verify
 
 
 def model(signature, body, opset=18):
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> main {signature} {{ {body} }}')
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}]> main {signature} {{ {body} }}'
+    )
 
 
 def check(proto, *inputs, dims=None):
-    """Import, verify, interpret and compare with ONNX's own reference; returns the names of the graph operators."""
+    """Import, verify, interpret and compare with ONNX's reference; return the names of the graph
+    operators.
+    """
     module = import_onnx(proto, dims)
     verify(module)
     for arrays in inputs:
@@ -47,7 +53,9 @@ def test_shape_gather_concat_reshape():
         target = Concat<axis=0>(b1, t1, rest)
         y = Reshape(x, target)
     """
-    operators = check(model("(float[N, T, 8] x) => (float[N, T, 4, 2] y)", body), *sizes((2, 3, 8), (1, 5, 8)))
+    operators = check(
+        model("(float[N, T, 8] x) => (float[N, T, 4, 2] y)", body), *sizes((2, 3, 8), (1, 5, 8))
+    )
     assert operators == ["graph.reshape"]
 
 
@@ -72,31 +80,45 @@ def test_zero_in_reshape_keeps_a_dimension():
 def test_arithmetic_on_sizes():
     body = """
         s = Shape<start=1, end=2>(x) two = Constant<value_ints=[2]>()
-        half = Div(s, two) rest = Sub(s, half) zero = Constant<value_ints=[0]>() axis = Constant<value_ints=[1]>()
+        half = Div(s, two) rest = Sub(s, half) zero = Constant<value_ints=[0]>() axis =
+            Constant<value_ints=[1]>()
         a = Slice(x, zero, half, axis) b = Slice(x, half, s, axis)
         y = Concat<axis=1>(b, a)
         z = ConstantOfShape<value=float[1] {2.5}>(rest)
     """
     operators = check(model("(float[N, T] x) => (float[N, T] y, float[R] z)", body), *sizes((2, 6), (1, 7)))
-    assert sorted(operators) == ["graph.broadcast_to", "graph.concat", "graph.constant", "graph.slice", "graph.slice"]
+    assert sorted(operators) == [
+        "graph.broadcast_to",
+        "graph.concat",
+        "graph.constant",
+        "graph.slice",
+        "graph.slice",
+    ]
 
 
 def test_slices_clamp_to_the_bounds_of_symbols():
-    body = "a = Constant<value_ints=[0]>() b = Constant<value_ints=[512]>() axis = Constant<value_ints=[0]>() y = Slice(x, a, b, axis)"
+    body = (
+        "a = Constant<value_ints=[0]>() b = Constant<value_ints=[512]>() axis = "
+        "Constant<value_ints=[0]>() y = Slice(x, a, b, axis)"
+    )
     proto = model("(float[T] x) => (float[U] y)", body)
     assert check(proto, *sizes((5,), (300,)), dims={"x": {0: "T<=512"}}) == []
     assert check(proto, *sizes((5,), (600,)), dims={"x": {0: "T<=1024"}}) == ["graph.slice"]
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "step"), [(-3, 2**63 - 1, 1), (0, -1, 1), (-1, -(2**63), -1), (1, 100, 2), (4, 0, -2), (3, 1, 1)]
+    ("start", "stop", "step"),
+    [(-3, 2**63 - 1, 1), (0, -1, 1), (-1, -(2**63), -1), (1, 100, 2), (4, 0, -2), (3, 1, 1)],
 )
 def test_slice_bounds(start, stop, step):
     body = f"""
-        a = Constant<value_ints=[{start}]>() b = Constant<value_ints=[{stop}]>() axis = Constant<value_ints=[1]>()
+        a = Constant<value_ints=[{start}]>() b = Constant<value_ints=[{stop}]>() axis =
+            Constant<value_ints=[1]>()
         step = Constant<value_ints=[{step}]>() y = Slice(x, a, b, axis, step)
     """
-    check(model("(float[N, T] x) => (float[N, U] y)", body), *sizes((2, 6), (1, 9)), dims={"x": {1: "5<=T<=64"}})
+    check(
+        model("(float[N, T] x) => (float[N, U] y)", body), *sizes((2, 6), (1, 9)), dims={"x": {1: "5<=T<=64"}}
+    )
 
 
 def test_range_and_mask_from_sizes():
@@ -137,7 +159,8 @@ def test_a_fixed_gather_is_a_slice():
 def test_if_on_a_shape_takes_one_branch():
     body = """
         s = Shape<start=1, end=2>(x) one = Constant<value_ints=[1]>() c = Equal(s, one) c0 = Squeeze(c)
-        y = If(c0) <then_branch = a () => (float[N] p) { p = Squeeze(x, one) }, else_branch = b () => (float[N, 4] q) { q = Neg(x) }>
+        y = If(c0) <then_branch = a () => (float[N] p) { p = Squeeze(x, one) }, else_branch = b () =>
+            (float[N, 4] q) { q = Neg(x) }>
     """
     assert check(model("(float[N, 4] x) => (float[N, 4] y)", body), *sizes((2, 4))) == ["graph.neg"]
 
@@ -161,7 +184,7 @@ def test_a_shape_from_data():
 
 
 def test_values_that_must_be_known_are_compiled_in_and_compared():
-    """How many dimensions the result has follows from the number of axes."""
+    """The number of axes determines the rank of the result."""
     proto = model("(float[N, 4] x, int64[count] axes) => (float[A] y)", "y = ReduceSum<keepdims=0>(x, axes)")
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     with pytest.raises(
@@ -170,5 +193,7 @@ def test_values_that_must_be_known_are_compiled_in_and_compared():
         tw.compile(proto, cache=False)
     library = tw.compile(proto, (x, np.array([1])), cache=False)
     np.testing.assert_array_equal(library(x, np.array([1])), x.sum(1))
-    with pytest.raises(tw.TilewrightError, match=r"input 'axes' must be \[1\], for which the model was compiled"):
+    with pytest.raises(
+        tw.TilewrightError, match=r"input 'axes' must be \[1\], for which the model was compiled"
+    ):
         library(x, np.array([0]))

@@ -1,4 +1,6 @@
-"""Support vector machines agree with ONNX Runtime; with ONNX's reference where that leaves scores of two classes as they are."""
+"""Support vector machines, compared with ONNX Runtime, or with ONNX's reference where that does not transform
+the scores of two classes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def machine(classes, probabilities, kernel, positive=False, seed=0):
         "kernel_params": [0.3, 0.1, 3.0],
     }
     if probabilities:
-        found["prob_a"], found["prob_b"] = rng.uniform(-2, -1, pairs).tolist(), rng.uniform(-0.3, 0.3, pairs).tolist()
+        found["prob_a"], found["prob_b"] = (
+            rng.uniform(-2, -1, pairs).tolist(),
+            rng.uniform(-0.3, 0.3, pairs).tolist(),
+        )
     return found
 
 
@@ -87,7 +92,10 @@ def test_linear_scores_of_classes(classes):
     weights = np.random.default_rng(0).standard_normal((classes, 4))
     labels = list(range(5, 5 + classes))
     proto = model(
-        classlabels_ints=labels, coefficients=weights.ravel().tolist(), rho=[0.1] * classes, kernel_type="LINEAR"
+        classlabels_ints=labels,
+        coefficients=weights.ravel().tolist(),
+        rho=[0.1] * classes,
+        kernel_type="LINEAR",
     )
     compare(proto, reference=True)
 

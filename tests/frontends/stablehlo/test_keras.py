@@ -1,4 +1,4 @@
-"""Keras 3 models on the JAX backend, with a symbolic batch, against Keras."""
+"""Keras 3 models on the JAX backend with a symbolic batch, compared with Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small JAX programs, imported and interpreted, against JAX itself."""
+"""Small JAX programs, imported and interpreted, compared with JAX."""
 
 from __future__ import annotations
 
@@ -115,7 +115,13 @@ def gather(x, i):
 
 @prog(f(4, 7))
 def cums(x):
-    return jnp.cumsum(x, 1), lax.cummax(x, 1), jnp.cumprod(x, 0), lax.cumsum(x, 1, reverse=True), lax.cumlogsumexp(x, 1)
+    return (
+        jnp.cumsum(x, 1),
+        lax.cummax(x, 1),
+        jnp.cumprod(x, 0),
+        lax.cumsum(x, 1, reverse=True),
+        lax.cumlogsumexp(x, 1),
+    )
 
 
 @prog(f(2, 5, 8))
@@ -264,7 +270,8 @@ def test_file(binary: bool, tmp_path: Path) -> None:
 def test_symbolic_shapes(function: Any, shapes: Any) -> None:
     scope = jax.export.SymbolicScope()
     specs = [
-        jax.ShapeDtypeStruct(jax.export.symbolic_shape(", ".join(map(str, s)), scope=scope), np.float32) for s in shapes
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape(", ".join(map(str, s)), scope=scope), np.float32)
+        for s in shapes
     ]
     module = import_stablehlo(jax.export.export(jax.jit(function), platforms=["cpu"])(*specs))
     sizes = {"b": 4, "t": 5}
@@ -301,7 +308,7 @@ def same_closely(got: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("length", [7, 512, 521, 1536, 4099])
 def test_fourier_transforms(length: int) -> None:
-    """Directly, by factors, and of a length that is prime."""
+    """The lengths are computed directly, by factors, and for a prime."""
     x = f(2, length)
     module = import_stablehlo(exported(lambda x: jnp.fft.irfft(jnp.fft.rfft(x), x.shape[1]), x))
     (back,) = Interpreter(module).run("main", [x])
@@ -323,10 +330,13 @@ BATCH_NORM = """
 !x = tensor<4x3x5xf32>
 !c = tensor<3xf32>
 func.func @main(%x: !x, %scale: !c, %shift: !c, %dy: !x) -> (!x, !x, !c, !c, !x) {
-  %0:3 = "stablehlo.batch_norm_training"(%x, %scale, %shift) {epsilon = 1.0e-5 : f32, feature_index = 1 : i64} : (!x, !c, !c) -> (!x, !c, !c)
-  %1:3 = "stablehlo.batch_norm_grad"(%x, %scale, %0#1, %0#2, %dy) {epsilon = 1.0e-5 : f32, feature_index = 1 : i64}
+  %0:3 = "stablehlo.batch_norm_training"(%x, %scale, %shift) {epsilon = 1.0e-5 : f32, feature_index = 1 :
+      i64} : (!x, !c, !c) -> (!x, !c, !c)
+  %1:3 = "stablehlo.batch_norm_grad"(%x, %scale, %0#1, %0#2, %dy) {epsilon = 1.0e-5 : f32, feature_index =
+      1 : i64}
     : (!x, !c, !c, !c, !x) -> (!x, !c, !c)
-  %2 = "stablehlo.batch_norm_inference"(%x, %scale, %shift, %0#1, %0#2) {epsilon = 1.0e-5 : f32, feature_index = 1 : i64}
+  %2 = "stablehlo.batch_norm_inference"(%x, %scale, %shift, %0#1, %0#2) {epsilon = 1.0e-5 : f32,
+      feature_index = 1 : i64}
     : (!x, !c, !c, !c, !c) -> !x
   return %0#0, %1#0, %1#1, %1#2, %2 : !x, !x, !c, !c, !x
 }
@@ -347,7 +357,8 @@ def test_batch_normalization(tmp_path: Path) -> None:
 
 
 PRODUCTS = """
-func.func @main(%v: tensor<5xf32>, %m: tensor<5x4xf32>) -> (tensor<4xf32>, tensor<f32>, tensor<5x5xf32>, tensor<2x5xf32>) {
+func.func @main(%v: tensor<5xf32>, %m: tensor<5x4xf32>) -> (tensor<4xf32>, tensor<f32>, tensor<5x5xf32>,
+    tensor<2x5xf32>) {
   %0 = stablehlo.dot %v, %m : (tensor<5xf32>, tensor<5x4xf32>) -> tensor<4xf32>
   %1 = stablehlo.dot %v, %v : (tensor<5xf32>, tensor<5xf32>) -> tensor<f32>
   %2 = stablehlo.einsum %m, %m, config = "ab,cb->ac" : (tensor<5x4xf32>, tensor<5x4xf32>) -> tensor<5x5xf32>
@@ -398,7 +409,7 @@ def test_a_comparator_of_any_form() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5)])
 def test_factorizations(shape: tuple[int, ...]) -> None:
-    """What they are factors of; signs are anybody's."""
+    """Compare the products of the factors: signs may differ."""
     x = f(*shape)
 
     def products(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Quantized StableHLO: what is stored in the end, against the same arithmetic in NumPy."""
+"""Quantized StableHLO: the stored integers of the result, compared with the same arithmetic in NumPy."""
 
 from __future__ import annotations
 
@@ -70,8 +70,10 @@ def test_each_index_of_an_axis(tmp_path: Path) -> None:
     text = main(
         "%x: tensor<4x3xf32>",
         f"""%q = stablehlo.uniform_quantize %x : (tensor<4x3xf32>) -> tensor<4x3x{EACH}>
-        %t = stablehlo.transpose %q, dims = [1, 0] : (tensor<4x3x{EACH}>) -> tensor<3x4x{EACH.replace("f32:1", "f32:0")}>
-        %d = stablehlo.uniform_dequantize %t : (tensor<3x4x{EACH.replace("f32:1", "f32:0")}>) -> tensor<3x4xf32>
+        %t = stablehlo.transpose %q, dims = [1, 0] : (tensor<4x3x{EACH}>) ->
+            tensor<3x4x{EACH.replace("f32:1", "f32:0")}>
+        %d = stablehlo.uniform_dequantize %t : (tensor<3x4x{EACH.replace("f32:1", "f32:0")}>) ->
+            tensor<3x4xf32>
         %y = stablehlo.bitcast_convert %q : (tensor<4x3x{EACH}>) -> tensor<4x3xi8>""",
         "tensor<4x3xi8>",
     ).replace(") -> tensor<4x3xi8> {", ") -> (tensor<3x4xf32>, tensor<4x3xi8>) {")
@@ -90,7 +92,10 @@ def test_real_numbers_times_quantized_weights(tmp_path: Path) -> None:
     each = "!quant.uniform<i8:f32:1, {0.1,0.5,2.0}>"
     text = main(
         f"%x: tensor<5x4xf32>, %w: tensor<4x3x{each}>",
-        f"%y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<5x4xf32>, tensor<4x3x{each}>) -> tensor<5x3xf32>",
+        (
+            f"%y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<5x4xf32>, "
+            f"tensor<4x3x{each}>) -> tensor<5x3xf32>"
+        ),
         "tensor<5x3xf32>",
     )
     x = RANDOM.standard_normal((5, 4)).astype(np.float32)
@@ -100,7 +105,8 @@ def test_real_numbers_times_quantized_weights(tmp_path: Path) -> None:
 
 
 POOL = f"""%low = stablehlo.constant() {{value = dense<-128> : tensor<i8>}} : () -> tensor<{A}>
-    %y = "stablehlo.reduce_window"(%a, %low) <{{window_dimensions = array<i64: 2, 1>, window_strides = array<i64: 2, 1>}}> ({{
+    %y = "stablehlo.reduce_window"(%a, %low) <{{window_dimensions = array<i64: 2, 1>, window_strides =
+        array<i64: 2, 1>}}> ({{
       ^bb0(%l: tensor<{A}>, %r: tensor<{A}>):
         %m = stablehlo.OPERATION %l, %r : tensor<{A}>
         stablehlo.return %m : tensor<{A}>
@@ -120,7 +126,9 @@ def test_sums_of_quantized_numbers_are_refused(tmp_path: Path) -> None:
 
 
 def test_bytecode(tmp_path: Path) -> None:
-    text = main(f"%a: tensor<4x{A}>", f"%y = stablehlo.negate %a : (tensor<4x{A}>) -> tensor<4x{A}>", f"tensor<4x{A}>")
+    text = main(
+        f"%a: tensor<4x{A}>", f"%y = stablehlo.negate %a : (tensor<4x{A}>) -> tensor<4x{A}>", f"tensor<4x{A}>"
+    )
     ir, stablehlo, *_ = bindings()
     with context():
         module = ir.Module.parse(text)

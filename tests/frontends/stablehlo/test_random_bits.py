@@ -1,4 +1,4 @@
-"""Random bits of XLA's generators, bit for bit what JAX draws."""
+"""Random bits of XLA's generators are equal to JAX's."""
 
 from __future__ import annotations
 

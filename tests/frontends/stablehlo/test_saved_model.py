@@ -1,4 +1,4 @@
-"""A SavedModel of TensorFlow, against TensorFlow; needs the extra `tensorflow`."""
+"""A SavedModel of TensorFlow, compared with TensorFlow; needs the extra `tensorflow`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
             self.kernel = tf.Variable(tf.random.stateless_normal((3, 3, 3, 8), (1, 2)))
             self.out = tf.Variable(tf.random.stateless_normal((8, 5), (3, 4)))
 
-        @tf.function(input_signature=[tf.TensorSpec((None, 16, 16, 3)), tf.TensorSpec((None,))])  # type: ignore[untyped-decorator]
+        @tf.function(  # type: ignore[untyped-decorator]
+            input_signature=[tf.TensorSpec((None, 16, 16, 3)), tf.TensorSpec((None,))]
+        )
         def __call__(self, image, scale):  # type: ignore[no-untyped-def]
             y = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(image, self.kernel, 1, "SAME")), 2, 2, "VALID")
             y = tf.reduce_mean(y, (1, 2)) @ self.out

@@ -1,4 +1,4 @@
-"""Programs exported with symbolic shapes, interpreted at several sizes, against JAX."""
+"""Programs exported with symbolic shapes, interpreted at several sizes and compared with JAX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ def f(*shape: int) -> Any:
 
 
 def running(x: Any) -> Any:
-    return jnp.cumsum(x, 1), lax.cummax(x, 1), lax.cumlogsumexp(x, 1, reverse=True), lax.cumsum(x, 1, reverse=True)
+    return (
+        jnp.cumsum(x, 1),
+        lax.cummax(x, 1),
+        lax.cumlogsumexp(x, 1, reverse=True),
+        lax.cumsum(x, 1, reverse=True),
+    )
 
 
 def halves(x: Any) -> Any:

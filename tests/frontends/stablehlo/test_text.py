@@ -1,4 +1,4 @@
-"""Programs that JAX does not write, as text, against NumPy."""
+"""Programs as text that JAX does not write, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ RANDOM = np.random.default_rng(0)
 
 
 def run(tmp_path: Path, arguments: str, body: str, result: str, *inputs: Any, attributes: str = "") -> Any:
-    """What a function of `arguments` gives whose `body` computes ``%y``."""
+    """Run a function of `arguments` whose `body` computes ``%y``."""
     path = tmp_path / "model.mlir"
     path.write_text(
-        f"module {attributes} {{\nfunc.func @main({arguments}) -> {result} {{\n{body}\nfunc.return %y : {result}\n}} }}"
+        f"module {attributes} {{\nfunc.func @main({arguments}) -> {result} {{\n{body}\nfunc.return "
+        f"%y : {result}\n}} }}"
     )
     module = import_stablehlo(path)
     nested = Nested(*entries) if (entries := module.symbol("main").attributes.get("nested")) else None
@@ -47,7 +48,10 @@ def test_complex_triangular_systems(tmp_path: Path, left: bool, lower: bool, uni
     found = run(
         tmp_path,
         f"%a: tensor<2x4x4xcomplex<f64>>, %b: {of_b}",
-        f'%y = "stablehlo.triangular_solve"(%a, %b) <{{{options}, transpose_a = #stablehlo<transpose {form}>}}> : (tensor<2x4x4xcomplex<f64>>, {of_b}) -> {of_b}',
+        (
+            f'%y = "stablehlo.triangular_solve"(%a, %b) <{{{options}, transpose_a = '
+            f"#stablehlo<transpose {form}>}}> : (tensor<2x4x4xcomplex<f64>>, {of_b}) -> {of_b}"
+        ),
         of_b,
         a,
         b,
@@ -94,7 +98,9 @@ def test_bitcasts(tmp_path: Path, source: str, target: str) -> None:
     raw = RANDOM.integers(0, 120, int(np.prod([int(d) for d in size])) * bits // 8, np.uint8)  # no NaN
     x = np.unpackbits(raw, bitorder="little").astype(bool) if dtype.kind == "b" else raw.view(dtype)
     text = f"%y = stablehlo.bitcast_convert %x : (tensor<{source}>) -> tensor<{target}>"
-    found = run(tmp_path, f"%x: tensor<{source}>", text, f"tensor<{target}>", x.reshape([int(d) for d in size]))
+    found = run(
+        tmp_path, f"%x: tensor<{source}>", text, f"tensor<{target}>", x.reshape([int(d) for d in size])
+    )
     y = np.unpackbits(raw, bitorder="little").astype(bool) if wanted.kind == "b" else raw.view(wanted)
     assert found.dtype == wanted
     np.testing.assert_array_equal(found, y.reshape([int(d) for d in new]))
@@ -105,16 +111,23 @@ def test_floats_of_few_bits(tmp_path: Path, name: str) -> None:
     dtype = np.dtype(getattr(ml_dtypes, f"float{name[1]}_{name[2:].lower()}"))
     x = RANDOM.standard_normal(50).astype(dtype)
     found = run(
-        tmp_path, f"%x: tensor<50x{name}>", f"%y = stablehlo.add %x, %x : tensor<50x{name}>", f"tensor<50x{name}>", x
+        tmp_path,
+        f"%x: tensor<50x{name}>",
+        f"%y = stablehlo.add %x, %x : tensor<50x{name}>",
+        f"tensor<50x{name}>",
+        x,
     )
     assert found.dtype == dtype
-    np.testing.assert_array_equal(found.astype(np.float32), (x.astype(np.float32) * 2).astype(dtype).astype(np.float32))
+    np.testing.assert_array_equal(
+        found.astype(np.float32), (x.astype(np.float32) * 2).astype(dtype).astype(np.float32)
+    )
 
 
 def test_tuples(tmp_path: Path) -> None:
     body = """%t = stablehlo.tuple %a, %b : tuple<tensor<2xf32>, tensor<2xf32>>
     %u = stablehlo.tuple %t, %a : tuple<tuple<tensor<2xf32>, tensor<2xf32>>, tensor<2xf32>>
-    %v = stablehlo.get_tuple_element %u[0] : (tuple<tuple<tensor<2xf32>, tensor<2xf32>>, tensor<2xf32>>) -> tuple<tensor<2xf32>, tensor<2xf32>>
+    %v = stablehlo.get_tuple_element %u[0] : (tuple<tuple<tensor<2xf32>, tensor<2xf32>>, tensor<2xf32>>)
+        -> tuple<tensor<2xf32>, tensor<2xf32>>
     %w = stablehlo.get_tuple_element %v[1] : (tuple<tensor<2xf32>, tensor<2xf32>>) -> tensor<2xf32>
     %y = stablehlo.subtract %w, %a : tensor<2xf32>"""
     a, b = np.float32([1, 2]), np.float32([5, 7])
@@ -128,8 +141,10 @@ def test_tuples(tmp_path: Path) -> None:
 
 def test_operands_are_broadcast(tmp_path: Path) -> None:
     body = """%s = chlo.broadcast_subtract %a, %b : (tensor<3x1xf32>, tensor<?xf32>) -> tensor<3x?xf32>
-    %l = chlo.broadcast_compare %a, %c {broadcast_dimensions = array<i64: 0>, comparison_direction = #chlo<comparison_direction LT>} : (tensor<3x1xf32>, tensor<3xf32>) -> tensor<3x1xi1>
-    %y = chlo.broadcast_select %l, %s, %a : (tensor<3x1xi1>, tensor<3x?xf32>, tensor<3x1xf32>) -> tensor<3x?xf32>"""
+    %l = chlo.broadcast_compare %a, %c {broadcast_dimensions = array<i64: 0>, comparison_direction =
+        #chlo<comparison_direction LT>} : (tensor<3x1xf32>, tensor<3xf32>) -> tensor<3x1xi1>
+    %y = chlo.broadcast_select %l, %s, %a : (tensor<3x1xi1>, tensor<3x?xf32>, tensor<3x1xf32>) ->
+        tensor<3x?xf32>"""
     arguments = "%a: tensor<3x1xf32>, %b: tensor<?xf32>, %c: tensor<3xf32>"
     a, b, c = RANDOM.standard_normal((3, 1)), RANDOM.standard_normal(4), RANDOM.standard_normal(3)
     a, b, c = (x.astype(np.float32) for x in (a, b, c))
@@ -137,7 +152,8 @@ def test_operands_are_broadcast(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.where(a < c[:, None], a - b, np.broadcast_to(a, (3, 4))))
 
 
-COLLECTIVE = """%g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = dense<GROUPS> : tensor<SIZExi64>}> : (tensor<2xf32>) -> tensor<RESULTxf32>
+COLLECTIVE = """%g = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64, replica_groups = dense<GROUPS>
+    : tensor<SIZExi64>}> : (tensor<2xf32>) -> tensor<RESULTxf32>
 %p = "stablehlo.partition_id"() : () -> tensor<ui32>
 %q = stablehlo.convert %p : (tensor<ui32>) -> tensor<f32>
 %b = stablehlo.broadcast_in_dim %q, dims = [] : (tensor<f32>) -> tensor<RESULTxf32>
@@ -162,21 +178,29 @@ def test_one_device_gets_what_it_sends(tmp_path: Path) -> None:
         run(tmp_path, "%x: tensor<2xf32>", body, "tensor<4xf32>", x)
 
 
-SCATTER = """%r:2 = "stablehlo.scatter"(%x, %z, %i, %u, %v) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({
+SCATTER = """%r:2 = "stablehlo.scatter"(%x, %z, %i, %u, %v) <{scatter_dimension_numbers =
+    #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims
+        = [0], index_vector_dim = 1>}> ({
 ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<f32>, %d: tensor<f32>):
   %s = stablehlo.multiply %a, %d : tensor<f32>
   %t = stablehlo.subtract %s, %c : tensor<f32>
   %m = stablehlo.maximum %b, %s : tensor<f32>
   stablehlo.return %t, %m : tensor<f32>, tensor<f32>
-}) : (tensor<4x3xf32>, tensor<4x3xf32>, tensor<5xi32>, tensor<5x3xf32>, tensor<5x3xf32>) -> (tensor<4x3xf32>, tensor<4x3xf32>)
+}) : (tensor<4x3xf32>, tensor<4x3xf32>, tensor<5xi32>, tensor<5x3xf32>, tensor<5x3xf32>) ->
+    (tensor<4x3xf32>, tensor<4x3xf32>)
 %y = stablehlo.add %r#0, %r#1 : tensor<4x3xf32>"""
 
 
 def test_windows_are_scattered_in_turn(tmp_path: Path) -> None:
-    """By a body of several tensors, where the order of equal places matters; windows outside are left out."""
+    """A body of several tensors, where the order of equal indices matters; windows out of range are
+    skipped.
+    """
     x, z, u, v = (RANDOM.standard_normal(s).astype(np.float32) for s in ((4, 3), (4, 3), (5, 3), (5, 3)))
     places = np.int32([2, -1, 2, 4, 0])
-    arguments = "%x: tensor<4x3xf32>, %z: tensor<4x3xf32>, %i: tensor<5xi32>, %u: tensor<5x3xf32>, %v: tensor<5x3xf32>"
+    arguments = (
+        "%x: tensor<4x3xf32>, %z: tensor<4x3xf32>, %i: tensor<5xi32>, %u: tensor<5x3xf32>, "
+        "%v: tensor<5x3xf32>"
+    )
     found = run(tmp_path, arguments, SCATTER, "tensor<4x3xf32>", x, z, places, u, v)
     for k, place in enumerate(places):
         if 0 <= place < 4:
@@ -186,7 +210,8 @@ def test_windows_are_scattered_in_turn(tmp_path: Path) -> None:
 
 
 REDUCE = """%zero = stablehlo.constant dense<0.5> : tensor<f32>
-%r:2 = stablehlo.reduce(%x init: %zero), (%x init: %zero) across dimensions = [0, 2] : (tensor<?x3x?x2xf32>, tensor<?x3x?x2xf32>, tensor<f32>, tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>)
+%r:2 = stablehlo.reduce(%x init: %zero), (%x init: %zero) across dimensions = [0, 2] :
+    (tensor<?x3x?x2xf32>, tensor<?x3x?x2xf32>, tensor<f32>, tensor<f32>) -> (tensor<3x2xf32>, tensor<3x2xf32>)
   reducer(%a: tensor<f32>, %c: tensor<f32>) (%b: tensor<f32>, %d: tensor<f32>) {
     %s = stablehlo.add %a, %c : tensor<f32>
     %m = stablehlo.maximum %b, %d : tensor<f32>

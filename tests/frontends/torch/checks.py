@@ -73,7 +73,9 @@ def check(
     rtol: float = 1e-4,
     atol: float = 1e-5,
 ) -> Module:
-    """Import with `inputs` as examples; compare on them and on `others` with eager torch. Returns the module."""
+    """Import with `inputs` as examples; compare on them and on `others` with eager torch. Returns the
+    module.
+    """
     model = model if isinstance(model, torch.nn.Module) else Lambda(model)
     model.eval()
     module = import_torch(model, inputs, dims=dims)

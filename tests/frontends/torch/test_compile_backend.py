@@ -1,4 +1,6 @@
-"""``torch.compile(backend="tilewright")``: values, gradients and training steps against eager torch; what is not compiled is said."""
+"""``torch.compile(backend="tilewright")``: values, gradients and training steps against eager torch; reports
+of what is not compiled.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tilewright import compiler, torch_backend  # noqa: E402
+from tilewright.driver import compile as compiler  # noqa: E402
 from tilewright.errors import CompileError, UnsupportedOperatorError  # noqa: E402
+from tilewright.integrations import torch_compile as torch_backend  # noqa: E402
 
 from .checks import random  # noqa: E402
 
@@ -33,7 +36,7 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The graphs that were compiled."""
+    """Collect the graphs that are compiled."""
     graphs: list[Any] = []
     real = torch_backend._library
 
@@ -64,7 +67,7 @@ def step(model: Any, optimizer: Any, x: Any, loss: Callable[[Any], Any]) -> Any:
 def trains_like_eager(
     model: Any, inputs: Sequence[Any], loss: Callable[[Any], Any] = lambda y: y.square().mean()
 ) -> None:
-    """Loss of every step, gradients of the last one, parameters and buffers after it."""
+    """Compare the loss of every step, the gradients of the last one, and parameters and buffers after it."""
     model.train()
     twin = copy.deepcopy(model)
     fast = compile(twin)
@@ -117,8 +120,12 @@ def test_cnn_with_batch_norm_trains() -> None:
 
 
 @pytest.mark.parametrize("isa", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "host"])
-def test_gradients_of_convolutions_on_every_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum of the first weights' gradient runs over all rows of all images, in blocks that end within an image."""
+def test_gradients_of_convolutions_on_every_instruction_set(
+    isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of the first weights' gradient runs over all rows of all images, in blocks that end within an
+    image.
+    """
     from tilewright.targets.cpu.isa import ISAS, host_isa, runs_here
 
     chosen = host_isa() if isa == "host" else ISAS[isa]
@@ -128,7 +135,9 @@ def test_gradients_of_convolutions_on_every_instruction_set(isa: str, monkeypatc
     monkeypatch.setattr(compiler, "compile", lambda *args, **options: real(*args, target=name, **options))
     torch.manual_seed(0)
     layers = [
-        m for k in (1, 3) for m in (torch.nn.Conv2d(16, 16, k, 1, k // 2), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+        m
+        for k in (1, 3)
+        for m in (torch.nn.Conv2d(16, 16, k, 1, k // 2), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
     ]
     model = torch.nn.Sequential(*layers)
     x = torch.randn(8, 16, 24, 24)
@@ -146,7 +155,9 @@ def test_transformer_layer_trains() -> None:
 
 def test_recurrent_layer_trains() -> None:
     model = torch.nn.GRU(6, 5, batch_first=True)
-    with torch._dynamo.config.patch(allow_rnn=True):  # Dynamo leaves recurrent layers to eager torch otherwise
+    with torch._dynamo.config.patch(
+        allow_rnn=True
+    ):  # Otherwise Dynamo leaves recurrent layers to eager torch.
         trains_like_eager(model, [random(2, 4, 6, seed=k) for k in range(2)], lambda y: y[0].square().mean())
 
 
@@ -187,7 +198,7 @@ def test_sizes_do_not_recompile(compiled: list[Any]) -> None:
 
 @pytest.mark.parametrize("marked", (False, True))
 def test_sizes_that_change_become_dynamic(compiled: list[Any], marked: bool) -> None:
-    """By themselves with the second size, or from the first one on where they are marked so."""
+    """Without a mark a size becomes dynamic with its second value, with a mark from the first one on."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())
     fast = compile(model)
     for rows in (3, 7, 20, 4):
@@ -232,19 +243,19 @@ def test_mutation_views_and_aliases() -> None:
 
 
 def test_dropout_draws_what_torch_draws() -> None:
-    """Of transposed tensors too (the attention's output), forward and backward."""
+    """The noise is equal also for transposed tensors (the attention's output), forward and backward."""
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.3, batch_first=True)
     x = random(2, 6, 16)
     fast = compile(model)
-    found = []
+    result = []
     for m in (model, fast):
         torch.manual_seed(7)
         model.zero_grad()
         loss = m(x).square().mean()
         loss.backward()
-        found.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
-    close(found[1][0], found[0][0])
-    for got, wanted in zip(found[1][1], found[0][1], strict=True):
+        result.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
+    close(result[1][0], result[0][0])
+    for got, wanted in zip(result[1][1], result[0][1], strict=True):
         close(got, wanted)
     assert not torch.equal(fast(x), fast(x))
     model.eval()
@@ -254,14 +265,19 @@ def test_dropout_draws_what_torch_draws() -> None:
 def test_random_numbers_are_torchs() -> None:
     def f(x: Any) -> Any:
         y = x + torch.rand(x.shape) * torch.randn_like(x.t()).t() + torch.randint(0, 9, x.shape)
-        return y, torch.randperm(5), torch.empty(3).uniform_(2, 3), torch.bernoulli(torch.full_like(x, 0.3), 0.3)
+        return (
+            y,
+            torch.randperm(5),
+            torch.empty(3).uniform_(2, 3),
+            torch.bernoulli(torch.full_like(x, 0.3), 0.3),
+        )
 
     x = random(3, 4)
-    found = []
+    result = []
     for g in (f, compile(f, fullgraph=True)):
         torch.manual_seed(1)
-        found.append([*g(x), torch.rand(1)])  # and the generator goes on alike
-    for got, wanted in zip(found[1], found[0], strict=True):
+        result.append([*g(x), torch.rand(1)])  # The generator continues equally.
+    for got, wanted in zip(result[1], result[0], strict=True):
         close(got, wanted, 1e-6)
 
 
@@ -278,7 +294,7 @@ def test_graph_breaks() -> None:
 
 @torch.library.custom_op("tilewright_tests::cube", mutates_args=())  # type: ignore[untyped-decorator]
 def cube(x: torch.Tensor) -> torch.Tensor:
-    """An operator that no front end knows."""
+    """An operator without an importer."""
     return x**3
 
 
@@ -305,20 +321,28 @@ def test_what_is_not_compiled_runs_in_torch_and_is_named(compiled: list[Any]) ->
     assert told[0].message.operators == ("tilewright_tests.cube.default",)
     close(results[1], results[0])
     close(gradients[1], gradients[0], 1e-3)
-    assert len(compiled) >= 4  # what stands before, between and behind
+    assert len(compiled) >= 4  # The parts before, between and after.
     torch._dynamo.reset()
     with pytest.raises(Exception, match="cube") as caught:
         compile(f)(x)
     assert isinstance(
-        caught.value.__cause__ or getattr(caught.value, "inner_exception", caught.value), UnsupportedOperatorError
+        caught.value.__cause__ or getattr(caught.value, "inner_exception", caught.value),
+        UnsupportedOperatorError,
     )
-    assert "use torch.compile" not in str(caught.value) and "leave options={'fallback': False} out" in str(caught.value)
+    assert "use torch.compile" not in str(caught.value) and "leave options={'fallback': False} out" in str(
+        caught.value
+    )
 
 
 def test_complex_numbers() -> None:
     def f(x: Any, z: Any) -> Any:
         spectrum = torch.fft.rfft(x.sin() * 2) * z
-        return torch.fft.irfft(spectrum * spectrum.conj(), n=8).relu() + x, spectrum, spectrum.real, spectrum.T.conj()
+        return (
+            torch.fft.irfft(spectrum * spectrum.conj(), n=8).relu() + x,
+            spectrum,
+            spectrum.real,
+            spectrum.T.conj(),
+        )
 
     x, z = random(3, 8), torch.complex(random(5), random(5, seed=1))
     results, gradients = [], []
@@ -386,7 +410,7 @@ def test_nothing_is_warned_of() -> None:
 
 
 def test_max_pool_finds_torchs_positions() -> None:
-    """Equal elements, windows of nothing but -inf that overlap padding, NaNs."""
+    """Cases: equal elements, windows of only -inf that overlap padding, NaNs."""
     x = torch.relu(random(2, 3, 9, 8))
     x[0, 0] = -torch.inf
     x[0, 1, :4, 2:5] = torch.nan
@@ -400,7 +424,9 @@ def test_max_pool_finds_torchs_positions() -> None:
 
 POOLINGS = {
     "average": lambda x: F.avg_pool2d(x, (3, 2), 2, 1),
-    "average without padding": lambda x: F.avg_pool2d(x, 3, (2, 1), 1, ceil_mode=True, count_include_pad=False),
+    "average without padding": lambda x: F.avg_pool2d(
+        x, 3, (2, 1), 1, ceil_mode=True, count_include_pad=False
+    ),
     "average by divisor": lambda x: F.avg_pool2d(x, 2, 3, divisor_override=5),
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
     "adaptive average along one": lambda x: F.adaptive_avg_pool2d(x, (1, 5)),
@@ -427,7 +453,7 @@ def test_pooling_has_gradients(name: str, dynamic: bool) -> None:
 
 WARM = """
 import torch
-from tilewright import torch_backend
+from tilewright.integrations import torch_compile as torch_backend
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
 fast = torch.compile(model, backend=torch_backend.tilewright)
@@ -437,12 +463,14 @@ print(model[0].weight.grad.abs().sum().item())
 
 
 def test_a_new_process_finds_everything_compiled(tmp_path: Path) -> None:
-    """Two models, forward and backward, of which the second process makes nothing anew."""
+    """The second process compiles neither the forward nor the backward graph of two models."""
     environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path)}
     said, kept = [], []
     for _ in range(2):
         command = [sys.executable, "-c", WARM]
-        said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        said.append(
+            subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        )
         kept.append({path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()})
     assert said[0] == said[1] and kept[0] == kept[1]
     assert len([path for path in kept[0] if "artifacts" in path.parts]) == 2

@@ -27,21 +27,32 @@ def compare(function: Callable[..., Any], *args: Any) -> None:
         def forward(self, *x: Any) -> Any:
             return function(*x)
 
-    expected, found = function(*args), tw.compile(Model(), args)(*args)
+    expected, result = function(*args), tw.compile(Model(), args)(*args)
     if not isinstance(expected, tuple):
-        expected, found = (expected,), (found,)
-    for want, got in zip(expected, found, strict=True):
+        expected, result = (expected,), (result,)
+    for want, got in zip(expected, result, strict=True):
         assert got.dtype == want.dtype and got.shape == want.shape
         torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
 
 
 def test_arithmetic() -> None:
-    compare(lambda a, b: (a * b + 2j * a - b / (a + 3), a.conj() * b, a**2, a**0.5, a / 2.0, 1.0 / b), z(4, 8), z(4, 8))
-    compare(lambda a, b: (a.abs(), b.angle(), a == b, a != b, a.isfinite(), torch.real(a), torch.imag(b)), z(5), z(5))
+    compare(
+        lambda a, b: (a * b + 2j * a - b / (a + 3), a.conj() * b, a**2, a**0.5, a / 2.0, 1.0 / b),
+        z(4, 8),
+        z(4, 8),
+    )
+    compare(
+        lambda a, b: (a.abs(), b.angle(), a == b, a != b, a.isfinite(), torch.real(a), torch.imag(b)),
+        z(5),
+        z(5),
+    )
 
 
 def test_functions() -> None:
-    compare(lambda a: (a.exp(), a.log(), a.sqrt(), a.sin(), a.tanh(), a.sigmoid(), a.sgn(), a.reciprocal()), z(6, 5))
+    compare(
+        lambda a: (a.exp(), a.log(), a.sqrt(), a.sin(), a.tanh(), a.sigmoid(), a.sgn(), a.reciprocal()),
+        z(6, 5),
+    )
 
 
 def test_real_and_complex_ones_together() -> None:
@@ -57,17 +68,25 @@ def test_real_and_complex_ones_together() -> None:
         z(4, 8),
         r(4, 8),
     )
-    compare(lambda x: (torch.complex(x, 2 * x), torch.zeros(3, dtype=torch.complex64) + x, torch.full((2,), 1j)), r(3))
+    compare(
+        lambda x: (torch.complex(x, 2 * x), torch.zeros(3, dtype=torch.complex64) + x, torch.full((2,), 1j)),
+        r(3),
+    )
 
 
 def test_shapes_places_and_sums() -> None:
     compare(lambda a: (a[:, 1:3], a[torch.tensor([0, 2])], a.T.contiguous(), a.roll(1, 0), a.tril()), z(4, 8))
-    compare(lambda a: (a.sum(0), a.mean(), a.cumsum(1), torch.nn.functional.pad(a, (1, 2)), *a.split(4, 1)), z(4, 8))
+    compare(
+        lambda a: (a.sum(0), a.mean(), a.cumsum(1), torch.nn.functional.pad(a, (1, 2)), *a.split(4, 1)),
+        z(4, 8),
+    )
 
 
 def test_products() -> None:
     compare(
-        lambda a, b: (a @ b.T, a @ b.mH, torch.einsum("ij,kj->ik", a, b), torch.outer(a[0], b[0])), z(4, 8), z(4, 8)
+        lambda a, b: (a @ b.T, a @ b.mH, torch.einsum("ij,kj->ik", a, b), torch.outer(a[0], b[0])),
+        z(4, 8),
+        z(4, 8),
     )
     compare(lambda a, x: (a @ x.to(a.dtype).T, torch.nn.functional.linear(a, a, a[:, 0])), z(4, 8), r(4, 8))
 
@@ -75,12 +94,17 @@ def test_products() -> None:
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 def test_fourier_transforms(norm: str) -> None:
     compare(
-        lambda a: (torch.fft.fft(a, norm=norm), torch.fft.ifft2(a, norm=norm), torch.fft.fftn(a, norm=norm)), z(4, 6)
+        lambda a: (torch.fft.fft(a, norm=norm), torch.fft.ifft2(a, norm=norm), torch.fft.fftn(a, norm=norm)),
+        z(4, 6),
     )
     compare(
-        lambda x: (torch.fft.rfft(x, norm=norm), torch.fft.rfft2(x, norm=norm), torch.fft.fft(x, norm=norm)), r(4, 7)
+        lambda x: (torch.fft.rfft(x, norm=norm), torch.fft.rfft2(x, norm=norm), torch.fft.fft(x, norm=norm)),
+        r(4, 7),
     )
-    compare(lambda a: (torch.fft.irfft(a, n=9, norm=norm), torch.fft.irfftn(a, norm=norm), torch.fft.hfft(a)), z(4, 5))
+    compare(
+        lambda a: (torch.fft.irfft(a, n=9, norm=norm), torch.fft.irfftn(a, norm=norm), torch.fft.hfft(a)),
+        z(4, 5),
+    )
 
 
 def test_short_time_transforms() -> None:
@@ -93,7 +117,7 @@ def test_short_time_transforms() -> None:
 
 
 class Rotated(torch.nn.Module):
-    """Positions as rotations, held as complex numbers."""
+    """Positions as rotations, stored as complex numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Tensors of no dimension or no element, unsigned integers, booleans: compiled models against eager torch."""
+"""Tensors without dimensions or elements, unsigned integers, booleans: compiled models against eager
+torch.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def compiled_equals_eager(function: Callable[..., Any], *inputs: Any) -> None:
     model = function if isinstance(function, torch.nn.Module) else Lambda(function)
     with torch.no_grad():
         wanted = model.eval()(*inputs)
-    found = tw.compile(model, inputs, cache=False)(*inputs)
-    torch.testing.assert_close(found, wanted, equal_nan=True)
+    result = tw.compile(model, inputs, cache=False)(*inputs)
+    torch.testing.assert_close(result, wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,11 @@ def compiled_equals_eager(function: Callable[..., Any], *inputs: Any) -> None:
         "prelu": (torch.nn.PReLU(), (torch.tensor(-1.5),)),
         "flip": (lambda x: torch.flip(x, (0,)), (torch.tensor(1.0),)),
         "three results": (
-            lambda x, y, z: ((x + 1).expand(1, 1), y.sigmoid() * z.sigmoid(), (x + 1) / y.sigmoid() - z.sigmoid()),
+            lambda x, y, z: (
+                (x + 1).expand(1, 1),
+                y.sigmoid() * z.sigmoid(),
+                (x + 1) / y.sigmoid() - z.sigmoid(),
+            ),
             HALF,
         ),
     }.values(),
@@ -75,7 +81,7 @@ def test_attention_to_no_keys() -> None:
     ],
 )
 def test_negative_numbers_beside_bytes(function: Any) -> None:
-    """Torch lets them wrap around."""
+    """torch lets them wrap around."""
     compiled_equals_eager(function, BYTES)
     check(function, BYTES)
 
@@ -84,4 +90,6 @@ def test_negative_numbers_beside_bytes(function: Any) -> None:
 def test_einsum_of_booleans(equation: str) -> None:
     terms = equation.split("->")[0].split(",")
     inputs = [TRUTH if len(t) == 1 else TRUTH.outer(TRUTH) for t in terms]
-    compiled_equals_eager(lambda x, y=None: torch.einsum(equation, *(v for v in (x, y) if v is not None)), *inputs)
+    compiled_equals_eager(
+        lambda x, y=None: torch.einsum(equation, *(v for v in (x, y) if v is not None)), *inputs
+    )

@@ -1,4 +1,6 @@
-"""Dynamic sizes: models run for all sizes that they run for in PyTorch; where they cannot, a warning tells which are accepted."""
+"""Dynamic sizes: a compiled model accepts all sizes that it accepts in PyTorch; otherwise a warning lists the
+accepted ones.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,20 @@ MODELS: dict[str, tuple[Callable[..., Any], tuple[int | None, ...], int]] = {
     "second half": (lambda x: x[:, x.shape[1] // 2 :].sum(1), (2, None), 1),
     "halves": (lambda x: x[:, : x.shape[1] // 2] * 2, (2, None), 1),
     "chunks": (lambda x: x.chunk(2, -1)[0].sum(-1) + x.chunk(2, -1)[1].sum(-1), (2, None), 2),
-    "ceil-mode pools": (lambda x: F.avg_pool1d(F.max_pool1d(x, 2, ceil_mode=True), 3, 2, 1, ceil_mode=True), (1, 2, None), 1),
-    "strided convolution and ceil-mode pool": (lambda x: F.max_pool2d(CONV(x), 3, 2, ceil_mode=True), (1, 2, None, 9), 3),
+    "ceil-mode pools": (
+        lambda x: F.avg_pool1d(F.max_pool1d(x, 2, ceil_mode=True), 3, 2, 1, ceil_mode=True),
+        (1, 2, None),
+        1,
+    ),
+    "strided convolution and ceil-mode pool": (
+        lambda x: F.max_pool2d(CONV(x), 3, 2, ceil_mode=True),
+        (1, 2, None, 9),
+        3,
+    ),
     "two strided convolutions": (lambda x: CONV(CONV(x)[:, :2]), (1, 2, None, 9), 1),
     "pool of a sequence": (lambda x: torch.nn.MaxPool1d(3, 2, padding=1)(x), (1, 2, None), 1),
-}  # fmt: skip
-"""Models, the shapes of their inputs, None for the dynamic size, and the least that they run for."""
+}
+"""Models, the shapes of their inputs (None for the dynamic size), and the least size that they accept."""
 
 
 def shaped(shape: tuple[int | None, ...], size: int) -> Any:
@@ -41,7 +51,9 @@ def test_all_sizes_are_accepted(name: str, example: int) -> None:
     with warnings.catch_warnings():
         if least < 3:
             warnings.simplefilter("error", DimsWarning)
-        module = import_torch(Lambda(function), (shaped(shape, example),), dims={"x": {shape.index(None): "n"}})
+        module = import_torch(
+            Lambda(function), (shaped(shape, example),), dims={"x": {shape.index(None): "n"}}
+        )
     for size in (*range(least, 14), 37, 64):
         x = shaped(shape, size)
         with torch.no_grad():
@@ -58,9 +70,9 @@ def test_all_sizes_are_accepted(name: str, example: int) -> None:
     ],
 )
 def test_fewer_sizes_are_told(function: Any, example: int, dim: str, told: str, works: int) -> None:
-    with pytest.warns(DimsWarning, match=told) as found:
+    with pytest.warns(DimsWarning, match=told) as caught:
         module = import_torch(Lambda(function), (torch.ones(example),), dims={"x": {0: dim}})
-    assert found[0].filename == __file__
+    assert caught[0].filename == __file__
     x = torch.randn(works)
     close(run(module, (x,))[0], function(x))
 

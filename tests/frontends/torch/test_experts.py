@@ -1,4 +1,4 @@
-"""Counting tokens and products by group, as mixtures of experts do."""
+"""Counts of tokens and products by group, the operators of mixtures of experts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ def test_histc(dtype: Any) -> None:
 
 def test_histc_counts_experts() -> None:
     chosen = random(3, 8, dtype=torch.int64).abs().float()
-    check(lambda x: torch.histc(x, bins=6, min=0, max=5), chosen, dims={"x": {0: "tokens"}}, others=[(chosen[:1],)])
+    check(
+        lambda x: torch.histc(x, bins=6, min=0, max=5),
+        chosen,
+        dims={"x": {0: "tokens"}},
+        others=[(chosen[:1],)],
+    )
 
 
 def test_grouped_matmul() -> None:
-    """Groups without rows, and rows behind the last group."""
+    """Groups without rows, and rows after the last group."""
     pytest.importorskip("transformers.integrations.moe")
 
     def function(x: Any, w: Any, ends: Any) -> Any:

@@ -34,8 +34,10 @@ def agree(function: Callable[..., Any], *examples: Any, dims: Any = "n<=64", tar
     for x in examples:
         with torch.no_grad():
             wanted = model(x)
-        found = library(x)
-        for a, b in zip(*(y if isinstance(y, (tuple, list)) else (y,) for y in (found, wanted)), strict=True):
+        result = library(x)
+        for a, b in zip(
+            *(y if isinstance(y, (tuple, list)) else (y,) for y in (result, wanted)), strict=True
+        ):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     return library
 
@@ -45,7 +47,9 @@ X, Y, ONE = random(4, 3), random(7, 3), random(1, 3)
 
 def test_branches() -> None:
     def function(m: Any, x: Any) -> Any:
-        return torch.cond(x.sum() > 0, lambda a: (m.linear(a), a[0] + 1), lambda a: (a.cos(), m.linear(a).sum(0)), (x,))
+        return torch.cond(
+            x.sum() > 0, lambda a: (m.linear(a), a[0] + 1), lambda a: (a.cos(), m.linear(a).sum(0)), (x,)
+        )
 
     agree(function, X, -X, Y, -Y, ONE)
     agree(function, X, -X, dims=None)
@@ -65,12 +69,19 @@ def test_a_branch_by_a_size() -> None:
 
 def test_branches_of_complex_numbers() -> None:
     z = torch.complex(X, Y[:4])
-    agree(lambda m, x: torch.cond(x.real.sum() > 0, lambda a: a * 1j, lambda a: a.conj() * 2, (x,)), z, -z, dims=None)
+    agree(
+        lambda m, x: torch.cond(x.real.sum() > 0, lambda a: a * 1j, lambda a: a.conj() * 2, (x,)),
+        z,
+        -z,
+        dims=None,
+    )
 
 
 def test_branches_of_different_shapes_are_refused() -> None:
     with pytest.raises(UnsupportedOperatorError, match="a result of the branches has the shape"):
-        agree(lambda m, x: torch.cond(x.sum() > 0, lambda a: a[:2] * 1, lambda a: a[:3] * 2, (x,)), X, dims=None)
+        agree(
+            lambda m, x: torch.cond(x.sum() > 0, lambda a: a[:2] * 1, lambda a: a[:3] * 2, (x,)), X, dims=None
+        )
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32"])
@@ -85,7 +96,12 @@ def test_loops_until_a_condition_fails(target: str) -> None:
 
 def test_loops_that_count_in_numbers() -> None:
     agree(lambda m, x: while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, a * 1.5 + i), (0, x))[1], X, Y)
-    agree(lambda m, x: while_loop(lambda i, a: i < a.shape[0], lambda i, a: (i + 1, a + i), (0, x))[1], X, Y, ONE)
+    agree(
+        lambda m, x: while_loop(lambda i, a: i < a.shape[0], lambda i, a: (i + 1, a + i), (0, x))[1],
+        X,
+        Y,
+        ONE,
+    )
 
 
 def test_scans() -> None:
@@ -94,7 +110,13 @@ def test_scans() -> None:
 
     agree(lambda m, x: scan(step, torch.zeros(3), x, dim=0), X, Y, ONE)
     agree(lambda m, x: scan(step, torch.zeros(3), x, dim=0, reverse=True), X, Y)
-    agree(lambda m, x: scan(lambda c, v: (c + v.sum(), m.linear.weight[0].sum() * v), torch.zeros(()), x, dim=1), X, Y)
+    agree(
+        lambda m, x: scan(
+            lambda c, v: (c + v.sum(), m.linear.weight[0].sum() * v), torch.zeros(()), x, dim=1
+        ),
+        X,
+        Y,
+    )
 
 
 def test_associative_scans() -> None:
@@ -111,7 +133,9 @@ def test_loops_and_branches_inside_a_scan() -> None:
         _, grown = while_loop(
             lambda k, d: (k < 3) & (d.sum() < 50), lambda k, d: (k + 1, d * 2), (torch.tensor(0), row)
         )
-        return carry + grown, torch.cond(grown.sum() > 1, lambda q: q.exp().clamp(max=9), lambda q: q - 1, (grown,))
+        return carry + grown, torch.cond(
+            grown.sum() > 1, lambda q: q.exp().clamp(max=9), lambda q: q - 1, (grown,)
+        )
 
     agree(lambda m, x: scan(step, torch.zeros(3), x, dim=0), X, Y)
 

@@ -30,7 +30,7 @@ def shapes(module: Any) -> list[tuple[Any, ...]]:
     return [a.type.shape for a in main(module).body.args]
 
 
-# -- Dimensions ----------------------------------------------------------------------------------------------------------------------
+# -- Dimensions ----------------------------------------------------------------------------------------------
 
 
 def test_bounds_and_names() -> None:
@@ -77,7 +77,7 @@ def test_needed_multiple_is_found() -> None:
 
 
 def test_needed_multiple_of_an_exported_program() -> None:
-    """Nobody names the dimension that torch found to be a multiple."""
+    """The dimension that torch found to be a multiple has no name."""
 
     class Rows(N.Module):
         def forward(self, x: Any) -> Any:
@@ -87,8 +87,8 @@ def test_needed_multiple_of_an_exported_program() -> None:
     module = import_torch(torch.export.export(Rows(), (random(6),), dynamic_shapes={"x": {0: length}}))
     size = shapes(module)[0][0]
     assert str(size) == "3*x_0_by_3"
-    (found,) = run(module, [random(9)])
-    assert found.shape == (3,)
+    (result,) = run(module, [random(9)])
+    assert result.shape == (3,)
 
 
 def test_needed_bound_is_found() -> None:
@@ -113,7 +113,14 @@ def test_symbolic_arithmetic() -> None:
         n = x.shape[1]
         half = x[:, : n // 2]
         padded = torch.nn.functional.pad(x, (0, max(n % 4, 1)))
-        return half, padded, x.new_zeros(n, n + 1) + n, torch.arange(n - 1, -1, -1), x.reshape(2 * n), x[:, -3:]
+        return (
+            half,
+            padded,
+            x.new_zeros(n, n + 1) + n,
+            torch.arange(n - 1, -1, -1),
+            x.reshape(2 * n),
+            x[:, -3:],
+        )
 
     check(function, random(2, 7), dims={"x": {1: "4<=n<=40"}}, others=[(random(2, 4),), (random(2, 17),)])
 
@@ -171,12 +178,14 @@ def test_exported_program_and_file(tmp_path: Path) -> None:
         import_torch(tmp_path / "broken.pt2")
 
 
-# -- Inputs and outputs --------------------------------------------------------------------------------------------------------------
+# -- Inputs and outputs --------------------------------------------------------------------------------------
 
 
 def test_names_of_inputs_and_outputs() -> None:
     class Nested(N.Module):
-        def forward(self, x: Any, pair: Any, scale: float = 1.0, *, flag: bool = False, table: Any = None) -> Any:
+        def forward(
+            self, x: Any, pair: Any, scale: float = 1.0, *, flag: bool = False, table: Any = None
+        ) -> Any:
             total = x * scale + pair[0]
             return {
                 "total": total,
@@ -246,20 +255,24 @@ def test_unused_input_stays() -> None:
     assert main(module).attributes["arg_names"] == ("x", "y")
 
 
-# -- Weights ---------------------------------------------------------------------------------------------------------------------------
+# -- Weights -------------------------------------------------------------------------------------------------
 
 
 def constants(module: Any) -> dict[str, Any]:
-    return {op.value.name: op.value for op in main(module).body.ops if op.name == "graph.constant" and op.value.name}
+    return {
+        op.value.name: op.value
+        for op in main(module).body.ops
+        if op.name == "graph.constant" and op.value.name
+    }
 
 
 def test_weights_by_reference() -> None:
     model = N.Sequential(N.Linear(4, 3), N.BatchNorm1d(3)).eval()
-    found = constants(import_torch(model, (random(2, 4),)))
-    assert set(found) == {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
+    result = constants(import_torch(model, (random(2, 4),)))
+    assert set(result) == {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
     for name, tensor in model.state_dict().items():
-        if name in found:
-            assert np.shares_memory(found[name].array, tensor.numpy()), name
+        if name in result:
+            assert np.shares_memory(result[name].array, tensor.numpy()), name
 
 
 def test_tied_weights_are_one_constant() -> None:
@@ -289,7 +302,7 @@ def test_lifted_constants() -> None:
     check(lambda x: x + torch.tensor([1.0, 2.0, 3.0]) * torch.tensor(2), random(2, 3))
 
 
-# -- Locations -------------------------------------------------------------------------------------------------------------------------
+# -- Locations -----------------------------------------------------------------------------------------------
 
 
 class Block(N.Module):
@@ -310,7 +323,7 @@ def test_locations() -> None:
     assert "* 2" in Path(__file__).read_text().splitlines()[times.line - 1]
 
 
-# -- Errors ----------------------------------------------------------------------------------------------------------------------------
+# -- Errors --------------------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("tilewright_tests::unknown", mutates_args=(), schema="(Tensor x) -> Tensor")
@@ -332,7 +345,7 @@ def test_all_unsupported_operators_at_once() -> None:
     by_name = {o.operator: o for o in caught.value.operators}
     eig = "aten.linalg_eig.default"
     assert set(by_name) == {eig, "tilewright_tests.unknown.default"}
-    # That ``+`` and ``.real`` use unsupported results is no problem of its own.
+    # ``+`` and ``.real`` use unsupported results, which is not reported separately.
     assert by_name[eig].locations[0].startswith("0/linalg_eig")
     assert Path(__file__).name in by_name[eig].locations[0]
 
@@ -351,10 +364,11 @@ def _counted(x: Any) -> Any:
 
 def _placed(x: Any) -> Any:
     chosen = x > 0
-    found = torch.zeros(2, x.numel())
-    for row, values in enumerate((x[chosen], (x * 2)[chosen])):  # torch knows that there are as many of both
-        found[row, : values.shape[0]] = values
-    return found
+    result = torch.zeros(2, x.numel())
+    # torch knows that both have the same number of elements.
+    for row, values in enumerate((x[chosen], (x * 2)[chosen])):
+        result[row, : values.shape[0]] = values
+    return result
 
 
 @pytest.mark.parametrize(
@@ -444,7 +458,7 @@ def test_no_warnings_reach_the_user() -> None:
 
 
 def test_one_tensor_for_two_inputs() -> None:
-    """Example inputs may be the same object; they are two inputs all the same."""
+    """Example inputs may be the same object; they are still two inputs."""
     x = torch.ones(2, 3)
     module = import_torch(Lambda(lambda a, b: a - 2 * b), (x, x))
     a, b = torch.full((2, 3), 5.0), torch.full((2, 3), 1.0)

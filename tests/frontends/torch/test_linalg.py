@@ -1,4 +1,4 @@
-"""torch.linalg against torch itself; what is not unique is put together again first."""
+"""torch.linalg against eager torch; factors that are not unique are compared by their product."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ CASES: dict[str, Callable[..., Any]] = {
 def test_against_torch(name: str) -> None:
     x = _matrices(2, 5, 5)
     model = _Calls(CASES[name]).eval()
-    wanted, found = model(x), tw.compile(model, (x,), cache=False)(x)
+    wanted, result = model(x), tw.compile(model, (x,), cache=False)(x)
     torch.testing.assert_close(
-        tuple(found) if isinstance(found, tuple) else found, _plain(wanted), rtol=1e-3, atol=1e-4
+        tuple(result) if isinstance(result, tuple) else result, _plain(wanted), rtol=1e-3, atol=1e-4
     )
 
 
@@ -74,7 +74,9 @@ def test_what_is_no_positive_definite_matrix_ends_the_run() -> None:
 
 
 def test_eigenvectors_are_orthogonal() -> None:
-    """Rotations of pairs of columns are rotations, however far rounding has carried the two sides of the diagonal apart."""
+    """Rotations of pairs of columns stay orthogonal, however far rounding has moved the two sides of the
+    diagonal apart.
+    """
     x = _positive(_matrices(20, 7, 7))
     model = _Calls(torch.linalg.eigh).eval()
     values, vectors = tw.compile(model, (x,), cache=False)(x)

@@ -9,13 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.zoo.models import MODELS  # noqa: E402
+from tests.zoo.models import MODELS, fast_without_related  # noqa: E402
 
 from .checks import check, operators  # noqa: E402
-
-# Close relatives of the others.
-RELATED = ("distilbert", "roberta", "qwen2", "mobilenet_v2", "convnext")
-DYNAMIC = [pytest.param(name, marks=pytest.mark.slow) if name in RELATED else name for name in MODELS]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5-encoder", "resnet50"])
@@ -24,12 +20,17 @@ def test_fixed_sizes(name: str) -> None:
     check(model.torch_model("tiny"), *model.inputs("tiny", batch=2, seq=12).values())
 
 
-@pytest.mark.parametrize("name", DYNAMIC)
+@pytest.mark.parametrize("name", fast_without_related())
 def test_dynamic_sizes(name: str) -> None:
     """The example has batch 1, which torch would take for a constant; run with other sizes, among them 1."""
     model = MODELS[name]
     others = [tuple(model.inputs("tiny", batch=b, seq=s, seed=b).values()) for b, s in ((1, 2), (3, 21))]
-    check(model.torch_model("tiny"), *model.inputs("tiny", batch=1, seq=9).values(), dims=model.dims, others=others)
+    check(
+        model.torch_model("tiny"),
+        *model.inputs("tiny", batch=1, seq=9).values(),
+        dims=model.dims,
+        others=others,
+    )
 
 
 def test_bert_keeps_composites() -> None:

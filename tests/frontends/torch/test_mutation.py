@@ -21,7 +21,7 @@ from .checks import Lambda, random  # noqa: E402
 
 
 class Cache(nn.Module):
-    """Keys of a sequence, and how many there are."""
+    """Keys of a sequence, and their number."""
 
     def __init__(self, length: int = 16) -> None:
         super().__init__()
@@ -35,7 +35,9 @@ class Cache(nn.Module):
 
 
 def steps(model: Any, calls: list[tuple[Any, ...]], **options: Any) -> Any:
-    """Run eager and compiled for each call, comparing outputs, arguments and states; the library, fresh again."""
+    """Run eager and compiled for each call and compare outputs, arguments and states; return a fresh
+    library.
+    """
     eager = copy.deepcopy(model)
     library = tw.compile(model, calls[0], **options)
     for call in calls:
@@ -62,15 +64,17 @@ def test_a_cache_is_kept(target: str) -> None:
     assert library.metadata["states"][0] == {"name": "keys", "dtype": "float32", "shape": [2, 16, 4]}
     assert [entry["name"] for entry in library.metadata["inputs"]] == ["x", "places"]
     assert library.state["count"] == 3
-    launches = [line for line in library.ir("host").splitlines() if "host.launch" in line and "scatter" in line]
-    assert len(launches) == 1 and launches[0].count("%keys") == 2  # written where it lies
+    launches = [
+        line for line in library.ir("host").splitlines() if "host.launch" in line and "scatter" in line
+    ]
+    assert len(launches) == 1 and launches[0].count("%keys") == 2  # Updated in place.
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     model = Cache()
     model.keys += 2
     library = tw.compile(model, (random(2, 1, 4), torch.tensor([3])))
-    model.keys += 1  # comes too late
+    model.keys += 1  # Too late to have an effect.
     library(random(2, 1, 4), torch.tensor([3]))
     loaded = tw.load(library.save(tmp_path / "cache.so"))
     np.testing.assert_array_equal(loaded.state["keys"], np.full((2, 16, 4), 2, np.float32))
@@ -115,7 +119,7 @@ def test_inputs_are_changed_in_place() -> None:
     call = library.bind(a, b, out=out)
     call()
     call()
-    np.testing.assert_array_equal(a[:, 0], 3)  # 1 + two times 1
+    np.testing.assert_array_equal(a[:, 0], 3)  # 1 + two times 1.
 
 
 @pytest.mark.parametrize("target", ["cpu", "wasm32"])
@@ -151,7 +155,7 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 
 def test_values_that_change_places() -> None:
-    """None of them can be written before the other has been read."""
+    """No value can be written before the other has been read."""
 
     class Swap(nn.Module):
         def __init__(self) -> None:
@@ -172,7 +176,8 @@ def test_old_values_are_read_after_new_ones_are_made() -> None:
     class Late(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            # Small: the softmax of large numbers makes 1e-5 of a rounding of theirs, and the order of sums differs by machine.
+            # Small values: the softmax of large numbers amplifies their rounding to 1e-5, and the order of
+            # sums differs by machine.
             self.register_buffer("a", torch.arange(64.0).reshape(8, 8) / 64)
 
         def forward(self, x: Any) -> Any:
@@ -281,7 +286,7 @@ def test_the_interpreter_gives_new_values_last() -> None:
 
 
 def test_checked_and_verified(tmp_path: Path) -> None:
-    from tilewright.verify import verify
+    from tilewright.tools.verify import verify
 
     program = torch.export.export(Cache(), (random(2, 2, 4), torch.tensor([3, 4])))
     library = tw.compile(program, check=True)

@@ -1,4 +1,6 @@
-"""Histograms, bits of numbers, whole numbers, incomplete gamma functions and sampled volumes against eager torch."""
+"""Histograms, bits of numbers, integers, incomplete gamma functions and sampled volumes against eager
+torch.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def test_greatest_common_divisors() -> None:
     check(torch.gcd, x, y)
     check(torch.lcm, x, y)
     check(lambda x: torch.gcd(x, torch.tensor(12, dtype=torch.uint8)), x.abs().to(torch.uint8))
-    fibonacci = torch.tensor([7540113804746346429, 7540113804746346429]), torch.tensor([4660046610375530309, 0])
+    fibonacci = (
+        torch.tensor([7540113804746346429, 7540113804746346429]),
+        torch.tensor([4660046610375530309, 0]),
+    )
     check(torch.gcd, *fibonacci)
 
 
@@ -78,7 +83,8 @@ def test_incomplete_gamma_functions(function: Any) -> None:
     """Both series, the continued fraction and the uniform expansion, in float64."""
     a = torch.cat([torch.logspace(-3, 4, 40), torch.linspace(15, 40, 40)]).double()
     x = a[:, None] * torch.tensor([0.0, 0.01, 0.3, 0.41, 0.9, 1.0, 1.1, 2.0, 2.3, 9.0])
-    check(function, a[:, None].expand(80, 10), x, rtol=1e-8, atol=0)  # torch's own last digits vary
+    # The last digits of torch's results vary.
+    check(function, a[:, None].expand(80, 10), x, rtol=1e-8, atol=0)
     odd = torch.tensor([0.0, 1.0, 2.0, math.inf, -1.0, math.nan, 3.0])
     check(function, odd[:, None].expand(7, 7), odd.expand(7, 7))
 

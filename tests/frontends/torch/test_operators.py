@@ -1,4 +1,6 @@
-"""Every operator family against eager torch: one small function each, with fixed and with dynamic first dimension."""
+"""Every operator family against eager torch: one small function each, with fixed and with dynamic first
+dimension.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,14 @@ VOLUME = random(2, 4, 5, 6, 5)
 POINTWISE: dict[str, tuple[Any, Any]] = {
     **{
         name: (getattr(torch, name), X)
-        for name in "abs neg sign ceil floor trunc round exp exp2 expm1 sin cos tan sinh cosh tanh atan erf erfc sigmoid square "
+        for name in "abs neg sign ceil floor trunc round exp exp2 expm1 sin cos tan sinh cosh "
+        "tanh atan erf erfc "
+        "sigmoid square "
         "isnan isinf isfinite sgn frac".split()
     },
-    **{name: (getattr(torch, name), P) for name in "sqrt rsqrt log log2 log10 log1p reciprocal asinh".split()},
+    **{
+        name: (getattr(torch, name), P) for name in "sqrt rsqrt log log2 log10 log1p reciprocal asinh".split()
+    },
     **{name: (getattr(torch, name), U) for name in "asin acos atanh".split()},
     "acosh": (torch.acosh, P + 1),
     "sqrt_int": (lambda x: torch.sqrt(x.abs()), I),
@@ -237,7 +243,7 @@ DYNAMIC = {name: f for table in (SHAPES, REDUCTIONS) for name, f in table.items(
 def test_dynamic_batch(name: str) -> None:
     x = random(3, 6, 8, 8)
     others = [(random(n, 6, 8, 8, seed=n),) for n in (1, 4)]
-    # The variance over one element is not a number in torch either; every function here reduces more.
+    # The variance of one element is NaN in torch too; every function here reduces more.
     check(DYNAMIC[name], x, dims={"x": {0: "batch<=6"}}, others=others)
 
 
@@ -253,8 +259,18 @@ CONTRACTIONS: dict[str, tuple[Any, ...]] = {
     "dot": (torch.matmul, random(5), random(5, seed=1)),
     "mm": (torch.mm, random(3, 4), random(4, 5)),
     "bmm": (torch.bmm, random(2, 3, 4), random(2, 4, 5)),
-    "addmm": (lambda x, y, z: torch.addmm(x, y, z, beta=0.5, alpha=2.0), random(5), random(3, 4), random(4, 5)),
-    "baddbmm": (lambda x, y, z: torch.baddbmm(x, y, z, alpha=0.3), random(2, 3, 5), random(2, 3, 4), random(2, 4, 5)),
+    "addmm": (
+        lambda x, y, z: torch.addmm(x, y, z, beta=0.5, alpha=2.0),
+        random(5),
+        random(3, 4),
+        random(4, 5),
+    ),
+    "baddbmm": (
+        lambda x, y, z: torch.baddbmm(x, y, z, alpha=0.3),
+        random(2, 3, 5),
+        random(2, 3, 4),
+        random(2, 4, 5),
+    ),
     "outer": (torch.outer, random(3), random(4)),
     "bilinear": (F.bilinear, random(2, 3), random(2, 4), random(5, 3, 4)),
     "linear": (F.linear, random(2, 3, 4), random(5, 4), random(5)),
@@ -263,11 +279,21 @@ CONTRACTIONS: dict[str, tuple[Any, ...]] = {
     "einsum_one": (lambda x: torch.einsum("ijk->kji", x), random(2, 3, 4)),
     "einsum_trace": (lambda x: torch.einsum("ii->i", x), random(4, 4)),
     "einsum_ellipsis": (lambda x, y: torch.einsum("...ij,jk->...ik", x, y), random(2, 3, 4), random(4, 5)),
-    "einsum_three": (lambda x, y, z: torch.einsum("ab,bc,cd->ad", x, y, z), random(2, 3), random(3, 4), random(4, 5)),
+    "einsum_three": (
+        lambda x, y, z: torch.einsum("ab,bc,cd->ad", x, y, z),
+        random(2, 3),
+        random(3, 4),
+        random(4, 5),
+    ),
     "tensordot": (lambda x, y: torch.tensordot(x, y, dims=([1], [0])), random(2, 3), random(3, 4)),
     "cdist": (lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1), random(3, 4), random(5, 4)),
     "integers": (torch.matmul, I, J.t().contiguous()),
-    "sdpa": (F.scaled_dot_product_attention, random(2, 4, 5, 8), random(2, 4, 6, 8), random(2, 4, 6, 8, seed=1)),
+    "sdpa": (
+        F.scaled_dot_product_attention,
+        random(2, 4, 5, 8),
+        random(2, 4, 6, 8),
+        random(2, 4, 6, 8, seed=1),
+    ),
     "sdpa_causal": (
         lambda x, y, z: F.scaled_dot_product_attention(x, y, z, is_causal=True, scale=0.3),
         random(2, 4, 6, 8),
@@ -312,7 +338,10 @@ def test_contractions(name: str) -> None:
 N = torch.nn
 LAYERS: dict[str, tuple[Any, Any]] = {
     "conv2d": (lambda: N.Conv2d(6, 4, 3, padding=1), IMAGE),
-    "conv2d_strided": (lambda: N.Conv2d(6, 4, (3, 2), stride=2, padding=(0, 1), dilation=(2, 1), bias=False), IMAGE),
+    "conv2d_strided": (
+        lambda: N.Conv2d(6, 4, (3, 2), stride=2, padding=(0, 1), dilation=(2, 1), bias=False),
+        IMAGE,
+    ),
     "conv2d_groups": (lambda: N.Conv2d(6, 9, 3, groups=3), IMAGE),
     "conv2d_depthwise": (lambda: N.Conv2d(6, 12, 3, groups=6, padding=1), IMAGE),
     "conv2d_same": (lambda: N.Conv2d(6, 4, (3, 4), padding="same"), IMAGE),
@@ -417,8 +446,18 @@ INDEXING: dict[str, tuple[Any, ...]] = {
     "take_along_dim": (lambda x, y: torch.take_along_dim(x, y, 1), random(3, 5), T([[4, 0]])),
     "gather": (lambda x, y: x.gather(1, y), random(3, 5), T([[4, 0], [1, 1]])),
     "scatter": (lambda x, y: x.scatter(1, y, 2.0), random(3, 5), T([[4, 0], [1, 2]])),
-    "scatter_src": (lambda x, y, z: x.scatter(1, y, z), random(3, 5), T([[4, 0], [1, 2]]), random(3, 5, seed=1)),
-    "scatter_add": (lambda x, y, z: x.scatter_add(1, y, z), random(3, 5), T([[4, 4], [1, 2]]), random(3, 5, seed=1)),
+    "scatter_src": (
+        lambda x, y, z: x.scatter(1, y, z),
+        random(3, 5),
+        T([[4, 0], [1, 2]]),
+        random(3, 5, seed=1),
+    ),
+    "scatter_add": (
+        lambda x, y, z: x.scatter_add(1, y, z),
+        random(3, 5),
+        T([[4, 4], [1, 2]]),
+        random(3, 5, seed=1),
+    ),
     "scatter_reduce": (
         lambda x, y, z: x.scatter_reduce(1, y, z, "amax"),
         random(3, 5),
@@ -426,8 +465,18 @@ INDEXING: dict[str, tuple[Any, ...]] = {
         random(3, 5, seed=1),
     ),
     "index_put": (lambda x, y, z: x.index_put((y, y), z), random(5, 4), T([0, 3]), random(2)),
-    "index_put_add": (lambda x, y, z: x.index_put((y,), z, accumulate=True), random(5, 4), T([0, 3, 0]), random(3, 4)),
-    "index_put_inner": (lambda x, y, z: torch.ops.aten.index_put(x, [None, y], z), random(5, 4), T([0, 3]), random(2)),
+    "index_put_add": (
+        lambda x, y, z: x.index_put((y,), z, accumulate=True),
+        random(5, 4),
+        T([0, 3, 0]),
+        random(3, 4),
+    ),
+    "index_put_inner": (
+        lambda x, y, z: torch.ops.aten.index_put(x, [None, y], z),
+        random(5, 4),
+        T([0, 3]),
+        random(2),
+    ),
     "index_pairs": (lambda x, y, z: x[y, z], random(5, 4, 3), T([[4, -1], [0, -5]]), T([3, -2])),
     "index_pairs_inner": (lambda x, y, z: x[:, y, z], random(2, 5, 4, 3), T([4, -1, 2]), T([-4, 3, 0])),
     "index_all": (lambda x, y, z: x[y, z], random(5, 4), T([[4], [-2]]), T([3, -1, 0])),

@@ -1,4 +1,4 @@
-"""Outputs that are no results of operators, and calls without any."""
+"""Outputs that are no results of operators, and calls without any output."""
 
 from __future__ import annotations
 
@@ -22,26 +22,35 @@ class Various(torch.nn.Module):
 
     def forward(self, x: Any) -> dict[str, Any]:
         return {
-            "y": x + 1, "whole": 3, "part": 2.5, "flag": True, "nothing": None, "text": "as it is",
-            "x": x, "table": self.table, "size": x.shape[0], "double": 2 * x.shape[0] + 1, "many": x.shape[0] > 4,
-        }  # fmt: skip
+            "y": x + 1,
+            "whole": 3,
+            "part": 2.5,
+            "flag": True,
+            "nothing": None,
+            "text": "as it is",
+            "x": x,
+            "table": self.table,
+            "size": x.shape[0],
+            "double": 2 * x.shape[0] + 1,
+            "many": x.shape[0] > 4,
+        }
 
 
 def test_numbers_sizes_constants_and_inputs() -> None:
-    """Numbers are scalar tensors; None and texts are left out."""
+    """Numbers are scalar tensors; None and strings are left out."""
     library = tw.compile(Various(), (random(5, 3),), dims={"x": {0: "n<=64"}})
     for n in (5, 2):
         x = random(n, 3)
-        found = library(x)
+        result = library(x)
         wanted = {k: v for k, v in Various()(x).items() if v is not None and not isinstance(v, str)}
-        assert len(found) == len(wanted)
-        for value, (name, expected) in zip(found, wanted.items(), strict=True):
+        assert len(result) == len(wanted)
+        for value, (name, expected) in zip(result, wanted.items(), strict=True):
             kind = expected.dtype if isinstance(expected, torch.Tensor) else np.asarray(expected).dtype
             assert str(value.dtype) == f"torch.{str(kind).removeprefix('torch.')}", name
             np.testing.assert_array_equal(value.numpy(), np.asarray(expected), err_msg=name)
     before = x.clone()
-    found[[spec.name for spec in library.outputs].index("x")].add_(1)
-    torch.testing.assert_close(x, before)  # an output is memory of its own
+    result[[spec.name for spec in library.outputs].index("x")].add_(1)
+    torch.testing.assert_close(x, before)  # An output has memory of its own.
 
 
 def test_nothing_but_an_input() -> None:
@@ -61,7 +70,7 @@ def test_assertions_about_data_end_the_run() -> None:
 
 
 def test_effects_in_order() -> None:
-    """Torch keeps what has effects in order by tokens, which are no inputs or outputs of a caller."""
+    """torch orders effects by tokens, which are no inputs or outputs for callers."""
 
     def function(x: Any) -> Any:
         torch._assert_async((x > 0).all(), "positive")

@@ -1,4 +1,4 @@
-"""Random operators of exported programs: their distributions, and that a seed gives one draw."""
+"""Random operators of exported programs: their distributions, and equal draws for equal seeds."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DRAWS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 def test_distributions(name: str) -> None:
     draw, mean, deviation = DRAWS[name]
     library = tw.compile(Lambda(draw).eval(), (X,), cache=False)
-    found = library(X, seed=1)
-    tolerance = 8 * deviation / found.numel() ** 0.5
-    assert abs(found.mean().item() - mean) < tolerance
-    assert abs(found.std().item() - deviation) < 2 * tolerance
-    assert torch.equal(library(X, seed=1), found)
-    assert not torch.equal(library(X, seed=2), found)
+    result = library(X, seed=1)
+    tolerance = 8 * deviation / result.numel() ** 0.5
+    assert abs(result.mean().item() - mean) < tolerance
+    assert abs(result.std().item() - deviation) < 2 * tolerance
+    assert torch.equal(library(X, seed=1), result)
+    assert not torch.equal(library(X, seed=2), result)
 
 
 def test_each_call_and_each_node_draws_anew() -> None:

@@ -1,4 +1,6 @@
-"""torch's recurrent layers: every form against eager torch, kept as loops whatever the sequence's length."""
+"""torch's recurrent layers: every form against eager torch, imported as loops for any length of the
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ FORMS = {
     "gru": lambda: torch.nn.GRU(5, 8, 2, bidirectional=True),
     "gru-no-bias": lambda: torch.nn.GRU(5, 8, bias=False, batch_first=True),
     "rnn": lambda: torch.nn.RNN(5, 8, 3, batch_first=True),
-    "rnn-relu": lambda: torch.nn.RNN(5, 8, nonlinearity="relu", bidirectional=True, dropout=0.5, num_layers=2),
+    "rnn-relu": lambda: torch.nn.RNN(
+        5, 8, nonlinearity="relu", bidirectional=True, dropout=0.5, num_layers=2
+    ),
 }
 
 
 class Whole(torch.nn.Module):
-    """A layer with all its results, from states that are given or zero."""
+    """A layer with all its results, from given or zero states."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -76,7 +80,9 @@ def test_compiled(form: str, dynamic: bool) -> None:
     whole = model(form)
     axis = int(whole.layer.batch_first)
     shape = (2, 7, 5) if axis else (7, 2, 5)
-    library = tw.compile(whole, (random(*shape),), dims={"x": {axis: "seq<=40"}} if dynamic else None, cache=False)
+    library = tw.compile(
+        whole, (random(*shape),), dims={"x": {axis: "seq<=40"}} if dynamic else None, cache=False
+    )
     for time in (1, 7, 30) if dynamic else (7,):
         x = random(*((2, time, 5) if axis else (time, 2, 5)))
         with torch.no_grad():
@@ -86,7 +92,7 @@ def test_compiled(form: str, dynamic: bool) -> None:
 
 
 def test_few_launches_a_step() -> None:
-    """The product with the state, with everything it is added to, and one kernel for the cell."""
+    """One kernel for the product with the state and everything added to it, one for the cell."""
     library = tw.compile(model("lstm"), (random(9, 1, 5),), cache=False)
     text = library.ir("host")
     loop = text[text.index("host.for") : text.index("host.yield")]
@@ -109,6 +115,8 @@ def test_weights_of_both_products_are_rounded_when_asked() -> None:
         wanted = whole(x)
     for got, want in zip(library(x.numpy()), wanted, strict=True):
         close(np.asarray(got), want, atol=3e-2)
-    # One for both directions' products with the inputs.
-    constants = [line for line in library.ir("host").splitlines() if "host.constant" in line and ".packed" in line]
+    # One launch for both directions' products with the inputs.
+    constants = [
+        line for line in library.ir("host").splitlines() if "host.constant" in line and ".packed" in line
+    ]
     assert len(constants) == 6 and all('"bf16"' in line for line in constants)

@@ -1,4 +1,4 @@
-"""Windows at drawn places, attention with dropout, and what else depends on numbers that a caller draws."""
+"""Windows at random places, attention with dropout, and other operators on numbers that callers draw."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def test_fractional_pooling(shape: Any, kernel: Any, size: Any) -> None:
     check(lambda x, y: pool(x, kernel, size, y), random(*shape), draws)
 
 
-@pytest.mark.parametrize("options", ({"is_causal": True}, {"enable_gqa": True}, {"attn_mask": random(5, 7) > -0.5}))
+@pytest.mark.parametrize(
+    "options", ({"is_causal": True}, {"enable_gqa": True}, {"attn_mask": random(5, 7) > -0.5})
+)
 def test_attention_with_dropout(options: Any) -> None:
-    """Half of it is dropped, and its mean is that of attention without."""
+    """Half of the weights are dropped; the mean is that of attention without dropout."""
     heads = 2 if "enable_gqa" in options else 4
     q, k, v = random(2, 4, 5, 8), random(2, heads, 7, 8), random(2, heads, 7, 8, seed=1)
     attention = F.scaled_dot_product_attention
@@ -49,14 +51,20 @@ def test_attention_broadcasts() -> None:
 
 
 def test_cross_entropy_of_a_linear_layer() -> None:
-    """Computed in chunks, by an operator of torch's own."""
+    """torch computes it in chunks, by a dedicated operator."""
     from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
     options = LinearCrossEntropyOptions(batch_chunk_size=2)
     x, weight, target = random(8, 3), random(4, 3), torch.tensor([0, 3, 1, 2, 2, 1, 3, 0])
-    for more in ({"reduction": "mean"}, {"reduction": "sum", "weight": random(4).abs()}, {"reduction": "none"}):
+    for more in (
+        {"reduction": "mean"},
+        {"reduction": "sum", "weight": random(4).abs()},
+        {"reduction": "none"},
+    ):
         check(
-            lambda x, y, z, more=more: F.linear_cross_entropy(x, y, z, ignore_index=1, options=options, **more),
+            lambda x, y, z, more=more: F.linear_cross_entropy(
+                x, y, z, ignore_index=1, options=options, **more
+            ),
             x,
             weight,
             target,

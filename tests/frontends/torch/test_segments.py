@@ -1,4 +1,4 @@
-"""Elements and slices by what they are: where they are not 0, which are distinct, what runs of them add up to."""
+"""Operators whose result depends on the values: nonzero elements, distinct elements, sums of runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ CASES: dict[str, tuple[Any, ...]] = {
         for mode in ("sum", "mean", "max")
     },
     "bags_weighted": (
-        lambda x, y, z: F.embedding_bag(y, x, T([0, 2, 5]), mode="sum", per_sample_weights=z, include_last_offset=True),
+        lambda x, y, z: F.embedding_bag(
+            y, x, T([0, 2, 5]), mode="sum", per_sample_weights=z, include_last_offset=True
+        ),
         random(5, 4),
         ROWS,
         random(6),
@@ -70,7 +72,7 @@ def test_against_eager(name: str) -> None:
 
 
 def test_a_mask_may_choose_more_elements_than_there_are() -> None:
-    """Broadcast against the mask there are more, which torch's bound of their number leaves out."""
+    """Broadcast against the mask there are more elements, which torch's bound of their number ignores."""
     module = check(torch.masked_select, random(4), random(5, 4, dtype=torch.bool) | True)
     (result,) = module.symbol("main").body.terminator.operands
     (size,) = result.type.shape
@@ -87,7 +89,7 @@ def test_a_mask_may_choose_more_elements_than_there_are() -> None:
     ],
 )
 def test_narrow_floats_are_computed_in_float32(function: Any, inputs: Any) -> None:
-    """Rounded once, at the end; torch's exponential of bfloat16 matrices overflows."""
+    """Results are rounded once, at the end; torch's exponential of bfloat16 matrices overflows."""
     narrow = [x.bfloat16() for x in inputs]
     (got,) = run(import_torch(Lambda(function), narrow), narrow)
     wanted = function(*(x.float() for x in narrow)).numpy()
@@ -95,8 +97,10 @@ def test_narrow_floats_are_computed_in_float32(function: Any, inputs: Any) -> No
 
 
 def test_the_next_number() -> None:
-    """Bit by bit, from and to zeros, subnormals, infinities and NaN."""
-    edges = T([0.0, -0.0, 1e-45, 1.0, -2.0, 1.1754944e-38, 3.4028235e38, float("inf"), float("-inf"), float("nan")])
+    """Bit for bit, from and to zeros, subnormals, infinities and NaN."""
+    edges = T(
+        [0.0, -0.0, 1e-45, 1.0, -2.0, 1.1754944e-38, 3.4028235e38, float("inf"), float("-inf"), float("nan")]
+    )
     for dtype, bits in ((torch.float32, torch.int32), (torch.bfloat16, torch.int16)):
         x = edges.to(dtype)
         check(lambda x, y, bits=bits: torch.nextafter(x, y).view(bits), x[:, None], x[None, :])
@@ -105,7 +109,7 @@ def test_the_next_number() -> None:
 @pytest.mark.parametrize("mode", ("bilinear", "bicubic"))
 @pytest.mark.parametrize("size", ((4, 13), (20, 2)))
 def test_antialiased_resizing(mode: str, size: tuple[int, int]) -> None:
-    """Of images of any size; each dimension shrinks once and grows once."""
+    """Each dimension shrinks in one case and grows in another."""
     check(
         lambda x: F.interpolate(x, size=size, mode=mode, antialias=True, align_corners=mode == "bicubic"),
         random(2, 3, 9, 8),

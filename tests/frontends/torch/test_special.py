@@ -1,4 +1,6 @@
-"""Special functions over ranges in which every formula has its turn: against torch's in float64, or mpmath where those have seven digits only."""
+"""Special functions over ranges that use every formula, against torch's in float64, or mpmath where torch's
+have only seven digits.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ from tilewright.frontends.torch import import_torch  # noqa: E402
 
 from .checks import Lambda, random, run  # noqa: E402
 
-ALL = torch.cat([torch.linspace(-30, 30, 1201), torch.tensor([0.0, -0.0, 1e-30, 1e30, float("inf"), float("nan")])])
+ALL = torch.cat(
+    [torch.linspace(-30, 30, 1201), torch.tensor([0.0, -0.0, 1e-30, 1e30, float("inf"), float("nan")])]
+)
 FINITE = ALL[:-3]
 RANGES: dict[str, Any] = {
-    **dict.fromkeys(("modified_bessel_i0", "modified_bessel_i1", "i0e", "i1e", "spherical_bessel_j0"), FINITE),
+    **dict.fromkeys(
+        ("modified_bessel_i0", "modified_bessel_i1", "i0e", "i1e", "spherical_bessel_j0"), FINITE
+    ),
     **dict.fromkeys(("modified_bessel_k0", "modified_bessel_k1"), ALL),
     **dict.fromkeys(("scaled_modified_bessel_k0", "scaled_modified_bessel_k1"), ALL),
 }
@@ -30,7 +36,9 @@ POLYNOMIALS = [
 
 
 def agree(function: Any, wanted: Any, *inputs: Any) -> None:
-    """Within a few units in the last place of the result, or of its neighbourhood where waves cross zero."""
+    """Compare within a few units in the last place of the result, or of its neighbourhood where oscillations
+    cross zero.
+    """
     (got,) = run(import_torch(Lambda(function), inputs), inputs)
     assert got.dtype == np.float32
     with np.errstate(over="ignore"):
@@ -49,7 +57,9 @@ def test_bessel_functions(kind: str, order: int) -> None:
     import mpmath
 
     x = FINITE[(FINITE >= 0) & (FINITE < 100)][::3]
-    exact = [float(getattr(mpmath, f"bessel{kind}")(order, v)) if v or kind == "j" else -np.inf for v in x.tolist()]
+    exact = [
+        float(getattr(mpmath, f"bessel{kind}")(order, v)) if v or kind == "j" else -np.inf for v in x.tolist()
+    ]
     agree(getattr(torch.special, f"bessel_{kind}{order}"), exact, x)
 
 
@@ -69,7 +79,7 @@ def test_edges() -> None:
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_polynomials(name: str) -> None:
-    """Of every degree from below zero on, and of what is no degree."""
+    """Degrees from below zero on, and values that are no degree."""
     degrees = torch.tensor([-2.0, 0.0, 0.9, 1.0, 2.0, 5.5, 9.0, 20.0, float("nan"), float("-inf")])[:, None]
     x = torch.cat([random(20) * 0.5, torch.tensor([-1.0, 0.0, 0.5, 1.0, 1.5])])
     function = getattr(torch.special, name)

@@ -1,4 +1,6 @@
-"""`tw.jit`: signatures, trees, dynamic sizes, control flow, and what a traced function must not do."""
+"""`tw.jit`: signatures, trees, dynamic sizes, control flow, and operations that a traced function must not
+use.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ def test_trees_and_fixed_arguments() -> None:
     def f(state: dict[str, Any], pair: Any, factor: float = 2, *, name: str = "a") -> Any:
         return {"sum": state["x"] + pair[0] * factor, name: [pair[1], factor, None]}, state["x"]
 
-    found, again = f({"x": X}, (X, np.int64(3)))
-    np.testing.assert_allclose(found["sum"], X + X * 2, rtol=1e-6)
-    assert int(found["a"][0]) == 3 and found["a"][1:] == [2, None]
+    result, again = f({"x": X}, (X, np.int64(3)))
+    np.testing.assert_allclose(result["sum"], X + X * 2, rtol=1e-6)
+    assert int(result["a"][0]) == 3 and result["a"][1:] == [2, None]
     np.testing.assert_array_equal(again, X)
     assert len(f.compiled) == 1
-    found, _ = f({"x": X}, (X, np.int64(3)), factor=5, name="b")
-    np.testing.assert_allclose(found["sum"], X + X * 5, rtol=1e-6)
-    assert "b" in found and len(f.compiled) == 2
+    result, _ = f({"x": X}, (X, np.int64(3)), factor=5, name="b")
+    np.testing.assert_allclose(result["sum"], X + X * 5, rtol=1e-6)
+    assert "b" in result and len(f.compiled) == 2
     assert [i.name for i in f.compiled[0].inputs] == ["state_x", "pair_0", "pair_1"]
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in traced functions are told as such, with their line."""
+"""Mistakes in traced functions raise errors that name them and their line."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def of_numpy(x: Any) -> Any:
 def test_a_mistake_in_the_function(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(
         CompileError, match=f"(?s)^{function.__name__} raises {message}\n  at .*test_mistakes.py:[0-9]+: "
-    ) as found:
+    ) as caught:
         tw.compile(function, (X,), cache=False)
-    assert "bug in Tilewright" not in str(found.value)
+    assert "bug in Tilewright" not in str(caught.value)
 
 
 def limited(x: Any) -> Any:
@@ -71,9 +71,9 @@ def nested(x: Any) -> Any:
     ],
 )
 def test_a_question_about_a_size_that_only_a_run_has(function: Callable[..., Any], message: str) -> None:
-    with pytest.raises(CompileError, match=f"(?s)^{message}.*\n  at .*test_mistakes.py:[0-9]+: ") as found:
+    with pytest.raises(CompileError, match=f"(?s)^{message}.*\n  at .*test_mistakes.py:[0-9]+: ") as caught:
         tw.compile(function, (X,), dims={"x": {0: "n"}}, cache=False)
-    assert "bug in Tilewright" not in str(found.value)
+    assert "bug in Tilewright" not in str(caught.value)
 
 
 def test_a_size_of_many_divisions() -> None:
@@ -87,5 +87,5 @@ def test_a_size_of_many_divisions() -> None:
 
     with tw.compile(f, (X,), dims={"x": {0: "n"}}, cache=False) as library:
         for rows in (2, 3000):
-            found = np.asarray(library(np.ones((rows, 3), np.float32)))
-            np.testing.assert_array_equal(found, np.ones(size_of(rows), np.float32))
+            result = np.asarray(library(np.ones((rows, 3), np.float32)))
+            np.testing.assert_array_equal(result, np.ones(size_of(rows), np.float32))

@@ -30,57 +30,244 @@ DATA: dict[str, np.ndarray] = {
 }
 CASES: dict[str, list[str]] = {
     "elementwise": [
-        *(f"xp.{f}(u)" for f in "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arctanh".split()),
-        *(f"xp.{f}(x)" for f in "floor ceil trunc rint abs negative sign square reciprocal cbrt deg2rad rad2deg positive".split()),
+        *(
+            f"xp.{f}(u)"
+            for f in "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan "
+            "sinh cosh tanh "
+            "arcsinh arctanh".split()
+        ),
+        *(
+            f"xp.{f}(x)"
+            for f in "floor ceil trunc rint abs negative sign square reciprocal cbrt deg2rad "
+            "rad2deg positive".split()
+        ),
         *(f"xp.{f}(n)" for f in "floor abs negative sign square invert logical_not isnan isfinite".split()),
         *(f"xp.{f}(w)" for f in "isnan isinf isfinite sign floor nan_to_num".split()),
-        "xp.round(x, 2)", "xp.arccosh(1 + u)", "xp.clip(x, -0.5, 0.5)", "xp.clip(n, None, 3)", "xp.where(b, x, y)", "xp.where(b, x, 0)",
+        "xp.round(x, 2)",
+        "xp.arccosh(1 + u)",
+        "xp.clip(x, -0.5, 0.5)",
+        "xp.clip(n, None, 3)",
+        "xp.where(b, x, y)",
+        "xp.where(b, x, 0)",
     ],
     "binary": [
-        *(f"xp.{f}(x, y)" for f in "add subtract multiply divide floor_divide remainder fmod minimum maximum fmin fmax arctan2 hypot logaddexp heaviside".split()),
+        *(
+            f"xp.{f}(x, y)"
+            for f in "add subtract multiply divide floor_divide remainder fmod minimum maximum "
+            "fmin fmax arctan2 "
+            "hypot logaddexp heaviside".split()
+        ),
         *(f"xp.{f}(x, v)" for f in "add equal not_equal less less_equal greater greater_equal".split()),
-        *(f"xp.{f}(n, m)" for f in "add subtract multiply floor_divide remainder fmod minimum maximum power bitwise_and bitwise_or bitwise_xor left_shift right_shift".split()),
-        *(f"xp.{f}(b, c)" for f in "add multiply logical_and logical_or logical_xor bitwise_and bitwise_xor equal maximum".split()),
-        "xp.power(u, y)", "u ** 2", "u ** -0.5", "2 ** x", "1 - x", "2 / u", "x // 0.5", "x % 0.3", "n + 3", "7 - n", "n % 4", "-n // 3", "~b", "abs(x)",
-        "x + n.astype('int8')", "x * b", "b + 2", "x @ y.T", "x @ v", "(x > 0) & (y > 0)", "xp.isclose(x, x + 1e-9)",
+        *(
+            f"xp.{f}(n, m)"
+            for f in "add subtract multiply floor_divide remainder fmod minimum maximum power bitwise_and "
+            "bitwise_or bitwise_xor left_shift right_shift".split()
+        ),
+        *(
+            f"xp.{f}(b, c)"
+            for f in "add multiply logical_and logical_or logical_xor bitwise_and bitwise_xor "
+            "equal maximum".split()
+        ),
+        "xp.power(u, y)",
+        "u ** 2",
+        "u ** -0.5",
+        "2 ** x",
+        "1 - x",
+        "2 / u",
+        "x // 0.5",
+        "x % 0.3",
+        "n + 3",
+        "7 - n",
+        "n % 4",
+        "-n // 3",
+        "~b",
+        "abs(x)",
+        "x + n.astype('int8')",
+        "x * b",
+        "b + 2",
+        "x @ y.T",
+        "x @ v",
+        "(x > 0) & (y > 0)",
+        "xp.isclose(x, x + 1e-9)",
     ],
     "reduction": [
-        *(f"xp.{f}(z{a})" for f in "sum mean max min prod var std argmax argmin ptp all any count_nonzero".split() for a in ("", ", axis=1", ", axis=-1, keepdims=True")
-          if not (f in ("ptp",) and "keepdims" in a)),
+        *(
+            f"xp.{f}(z{a})"
+            for f in "sum mean max min prod var std argmax argmin ptp all any count_nonzero".split()
+            for a in ("", ", axis=1", ", axis=-1, keepdims=True")
+            if not (f in ("ptp",) and "keepdims" in a)
+        ),
         *(f"xp.{f}(n, axis=0)" for f in "sum max min prod mean argmax cumsum cumprod".split()),
-        "xp.sum(b)", "xp.max(b, axis=0)", "z.sum((0, 2))", "xp.cumsum(x)", "xp.cumsum(z, axis=1)", "xp.var(z, axis=0, ddof=1)", "xp.nansum(w[:1])",
-        "xp.average(x, axis=1, weights=v + 9)", "xp.median(z, axis=1)", "xp.median(x)", "xp.sort(x)", "xp.sort(n, axis=0)", "xp.argsort(x, axis=0)", "xp.sort(w)",
+        "xp.sum(b)",
+        "xp.max(b, axis=0)",
+        "z.sum((0, 2))",
+        "xp.cumsum(x)",
+        "xp.cumsum(z, axis=1)",
+        "xp.var(z, axis=0, ddof=1)",
+        "xp.nansum(w[:1])",
+        "xp.average(x, axis=1, weights=v + 9)",
+        "xp.median(z, axis=1)",
+        "xp.median(x)",
+        "xp.sort(x)",
+        "xp.sort(n, axis=0)",
+        "xp.argsort(x, axis=0)",
+        "xp.sort(w)",
     ],
     "shape": [
-        "xp.reshape(z, (4, -1))", "z.reshape(2, 12)", "xp.ravel(z)", "xp.transpose(z)", "z.transpose(1, 0, 2)", "z.T", "xp.swapaxes(z, 0, 2)", "xp.moveaxis(z, 0, -1)",
-        "xp.moveaxis(z, (0, 1), (2, 0))", "xp.expand_dims(x, 1)", "xp.squeeze(x[None])", "xp.broadcast_to(v, (3, 4))", "xp.concatenate([x, y])", "xp.concatenate([x, n], axis=1)",
-        "xp.stack([x, y], axis=-1)", "xp.vstack([x, v])", "xp.hstack([x, y])", "xp.column_stack([v, v])", "xp.split(z, 2, axis=2)[1]", "xp.array_split(v, 3)[0]",
-        "xp.tile(x, (2, 3))", "xp.tile(v, (2, 1))", "xp.repeat(x, 2, axis=1)", "xp.repeat(x, 3)", "xp.repeat(x, [1, 0, 2], axis=0)", "xp.flip(z)", "xp.flip(z, 1)",
-        "xp.roll(x, 1)", "xp.roll(z, (1, -2), (0, 2))", "xp.rot90(x)", "xp.rot90(x, 3)", "xp.pad(x, 1)", "xp.pad(x, ((1, 0), (0, 2)), mode='edge')", "xp.pad(x, (1, 2), mode='reflect')",
-        "xp.tril(x)", "xp.triu(z, 1)", "xp.diagonal(z, 1, 1, 2)", "xp.diagonal(x, -1)", "xp.diag(v)", "xp.diag(v, 2)", "xp.diag(v, -1)", "xp.diag(x)", "xp.trace(x)",
-        "xp.diff(x)", "xp.diff(z, 2, axis=0 + 2)", "xp.meshgrid(v, x[0])[1]", "xp.zeros_like(n)", "xp.full_like(x, 3)", "xp.ones_like(b)", "xp.kron(x, y[:2, :2])", "xp.broadcast_arrays(x, v)[1]",
+        "xp.reshape(z, (4, -1))",
+        "z.reshape(2, 12)",
+        "xp.ravel(z)",
+        "xp.transpose(z)",
+        "z.transpose(1, 0, 2)",
+        "z.T",
+        "xp.swapaxes(z, 0, 2)",
+        "xp.moveaxis(z, 0, -1)",
+        "xp.moveaxis(z, (0, 1), (2, 0))",
+        "xp.expand_dims(x, 1)",
+        "xp.squeeze(x[None])",
+        "xp.broadcast_to(v, (3, 4))",
+        "xp.concatenate([x, y])",
+        "xp.concatenate([x, n], axis=1)",
+        "xp.stack([x, y], axis=-1)",
+        "xp.vstack([x, v])",
+        "xp.hstack([x, y])",
+        "xp.column_stack([v, v])",
+        "xp.split(z, 2, axis=2)[1]",
+        "xp.array_split(v, 3)[0]",
+        "xp.tile(x, (2, 3))",
+        "xp.tile(v, (2, 1))",
+        "xp.repeat(x, 2, axis=1)",
+        "xp.repeat(x, 3)",
+        "xp.repeat(x, [1, 0, 2], axis=0)",
+        "xp.flip(z)",
+        "xp.flip(z, 1)",
+        "xp.roll(x, 1)",
+        "xp.roll(z, (1, -2), (0, 2))",
+        "xp.rot90(x)",
+        "xp.rot90(x, 3)",
+        "xp.pad(x, 1)",
+        "xp.pad(x, ((1, 0), (0, 2)), mode='edge')",
+        "xp.pad(x, (1, 2), mode='reflect')",
+        "xp.tril(x)",
+        "xp.triu(z, 1)",
+        "xp.diagonal(z, 1, 1, 2)",
+        "xp.diagonal(x, -1)",
+        "xp.diag(v)",
+        "xp.diag(v, 2)",
+        "xp.diag(v, -1)",
+        "xp.diag(x)",
+        "xp.trace(x)",
+        "xp.diff(x)",
+        "xp.diff(z, 2, axis=0 + 2)",
+        "xp.meshgrid(v, x[0])[1]",
+        "xp.zeros_like(n)",
+        "xp.full_like(x, 3)",
+        "xp.ones_like(b)",
+        "xp.kron(x, y[:2, :2])",
+        "xp.broadcast_arrays(x, v)[1]",
     ],
     "index": [
-        "z[0]", "z[-1, 1:]", "z[..., 0]", "z[:, None, ::2]", "z[::-1, ::-2]", "z[1, ..., 1:3]", "z[:, -2:, :1]", "x[5:]", "x[2:1]", "z[k % 2]", "x[k]", "x[:, k]",
-        "x[k, 1]", "x[k[:, :3], k[:, 2:]]", "z[:, k[0], k[1]]", "z[k[0] % 2, :, k[1]]", "z[0, :, k[1]]", "z[None, :, k[0], None]", "x[[0, 2]]", "x[-k - 1]",
-        "xp.take(x, k, axis=0)", "xp.take(x, k)", "xp.take_along_axis(x, n[:, :2] % 4, axis=1)", "xp.isin(n, m[0])", "xp.searchsorted(xp.sort(v), x)",
+        "z[0]",
+        "z[-1, 1:]",
+        "z[..., 0]",
+        "z[:, None, ::2]",
+        "z[::-1, ::-2]",
+        "z[1, ..., 1:3]",
+        "z[:, -2:, :1]",
+        "x[5:]",
+        "x[2:1]",
+        "z[k % 2]",
+        "x[k]",
+        "x[:, k]",
+        "x[k, 1]",
+        "x[k[:, :3], k[:, 2:]]",
+        "z[:, k[0], k[1]]",
+        "z[k[0] % 2, :, k[1]]",
+        "z[0, :, k[1]]",
+        "z[None, :, k[0], None]",
+        "x[[0, 2]]",
+        "x[-k - 1]",
+        "xp.take(x, k, axis=0)",
+        "xp.take(x, k)",
+        "xp.take_along_axis(x, n[:, :2] % 4, axis=1)",
+        "xp.isin(n, m[0])",
+        "xp.searchsorted(xp.sort(v), x)",
     ],
     "product": [
-        "xp.matmul(z, y.T)", "z @ x.T", "v @ x.T", "n @ m.T", "xp.dot(x, v)", "xp.dot(z, v)", "xp.inner(x, y)", "xp.outer(v, v)", "xp.vdot(x, y)", "xp.tensordot(z, x, ([1, 2], [0, 1]))",
-        "xp.tensordot(x, y.T, 1)", "xp.einsum('ij,kj->ik', x, y)", "xp.einsum('bij,ij->b', z, x)", "xp.einsum('ii->i', x[:3, :3])", "xp.einsum('ij->', x)",
-        "xp.einsum('bij,kj,lk->bil', z, x, z[:, :, 0])", "xp.einsum('...i,i', z, v)", "xp.cross(x[:, :3], y[:, 1:])",
+        "xp.matmul(z, y.T)",
+        "z @ x.T",
+        "v @ x.T",
+        "n @ m.T",
+        "xp.dot(x, v)",
+        "xp.dot(z, v)",
+        "xp.inner(x, y)",
+        "xp.outer(v, v)",
+        "xp.vdot(x, y)",
+        "xp.tensordot(z, x, ([1, 2], [0, 1]))",
+        "xp.tensordot(x, y.T, 1)",
+        "xp.einsum('ij,kj->ik', x, y)",
+        "xp.einsum('bij,ij->b', z, x)",
+        "xp.einsum('ii->i', x[:3, :3])",
+        "xp.einsum('ij->', x)",
+        "xp.einsum('bij,kj,lk->bil', z, x, z[:, :, 0])",
+        "xp.einsum('...i,i', z, v)",
+        "xp.cross(x[:, :3], y[:, 1:])",
     ],
     "composed": [
-        *(f"xp.{f}(h{a})" for f in "nanmax nanmin nanprod nanvar nanstd nanargmax nanargmin nancumsum nancumprod".split() for a in ("", ", axis=1")),
-        "xp.nanmax(n)", "xp.nanmin(xp.where(b[:, :1], h, xp.nan), axis=1)", "xp.quantile(x, 0.3)", "xp.quantile(z, [0, 0.25, 1], axis=1)", "xp.quantile(z, 0.5, axis=-1, keepdims=True)", "xp.percentile(n, [10, 90], axis=0)", "xp.percentile(h, 50, axis=1)",
-        "xp.cov(x)", "xp.cov(x, rowvar=False, ddof=0)", "xp.cov(v, x[0])", "xp.corrcoef(x, y)", "xp.trapezoid(x)", "xp.trapezoid(z, dx=0.5, axis=1)", "xp.trapezoid(x, v)",
-        "xp.cumulative_sum(x, axis=0)", "xp.cumulative_prod(v)", "xp.select([x > 1, x > 0], [x, n], 7)", "xp.isneginf(w)", "xp.isposinf(w)", "xp.logaddexp2(x, y)", "xp.sinc(x)",
-        "xp.sinc(w[-1:])", "xp.conjugate(x)", "xp.interp(x, [-1, 0, 0.5, 2], [3, 1, 4, 1])", "xp.digitize(x, [-1, 0, 1])", "xp.digitize(n, m[0] * 0 + xp.arange(4), right=True)",
-        "xp.delete(x, [0, 2], axis=1)", "xp.delete(v, 1)", "xp.append(x, y)", "xp.append(x, y, axis=1)", "xp.atleast_3d(v)", "xp.atleast_3d(x)", "xp.dstack([v, v])", "xp.dstack([x, y])",
-        "xp.vsplit(x, 3)[1]", "xp.hsplit(x, [1, 2])[1]", "xp.hsplit(v, 2)[1]", "xp.dsplit(z, 2)[0]", "xp.diagflat(x[:2, :2], 1)", "xp.vecdot(x, y)", "xp.matvec(z, v)", "xp.vecmat(v, z.transpose(0, 2, 1))",
-        "xp.linalg.multi_dot([x, y.T, x])", "xp.linalg.trace(z)", "xp.linalg.diagonal(z, offset=1)", "xp.linalg.outer(v, v)", "xp.linalg.norm(x)",
+        *(
+            f"xp.{f}(h{a})"
+            for f in "nanmax nanmin nanprod nanvar nanstd nanargmax nanargmin nancumsum nancumprod".split()
+            for a in ("", ", axis=1")
+        ),
+        "xp.nanmax(n)",
+        "xp.nanmin(xp.where(b[:, :1], h, xp.nan), axis=1)",
+        "xp.quantile(x, 0.3)",
+        "xp.quantile(z, [0, 0.25, 1], axis=1)",
+        "xp.quantile(z, 0.5, axis=-1, keepdims=True)",
+        "xp.percentile(n, [10, 90], axis=0)",
+        "xp.percentile(h, 50, axis=1)",
+        "xp.cov(x)",
+        "xp.cov(x, rowvar=False, ddof=0)",
+        "xp.cov(v, x[0])",
+        "xp.corrcoef(x, y)",
+        "xp.trapezoid(x)",
+        "xp.trapezoid(z, dx=0.5, axis=1)",
+        "xp.trapezoid(x, v)",
+        "xp.cumulative_sum(x, axis=0)",
+        "xp.cumulative_prod(v)",
+        "xp.select([x > 1, x > 0], [x, n], 7)",
+        "xp.isneginf(w)",
+        "xp.isposinf(w)",
+        "xp.logaddexp2(x, y)",
+        "xp.sinc(x)",
+        "xp.sinc(w[-1:])",
+        "xp.conjugate(x)",
+        "xp.interp(x, [-1, 0, 0.5, 2], [3, 1, 4, 1])",
+        "xp.digitize(x, [-1, 0, 1])",
+        "xp.digitize(n, m[0] * 0 + xp.arange(4), right=True)",
+        "xp.delete(x, [0, 2], axis=1)",
+        "xp.delete(v, 1)",
+        "xp.append(x, y)",
+        "xp.append(x, y, axis=1)",
+        "xp.atleast_3d(v)",
+        "xp.atleast_3d(x)",
+        "xp.dstack([v, v])",
+        "xp.dstack([x, y])",
+        "xp.vsplit(x, 3)[1]",
+        "xp.hsplit(x, [1, 2])[1]",
+        "xp.hsplit(v, 2)[1]",
+        "xp.dsplit(z, 2)[0]",
+        "xp.diagflat(x[:2, :2], 1)",
+        "xp.vecdot(x, y)",
+        "xp.matvec(z, v)",
+        "xp.vecmat(v, z.transpose(0, 2, 1))",
+        "xp.linalg.multi_dot([x, y.T, x])",
+        "xp.linalg.trace(z)",
+        "xp.linalg.diagonal(z, offset=1)",
+        "xp.linalg.outer(v, v)",
+        "xp.linalg.norm(x)",
     ],
-}  # fmt: skip
+}
 OF_DATA = [
     "x[x > 0]",
     "z[:, b]",
@@ -96,13 +283,13 @@ def evaluate(text: str, xp: Any, data: dict[str, Any]) -> Any:
     return eval(text, {"xp": xp, "abs": abs, **data})
 
 
-def same(found: Any, expected: Any, text: str) -> None:
-    """Equal values, shapes and types, but where NumPy goes to float64: there is float32."""
-    found, expected = np.asarray(found), np.asarray(expected)
+def same(result: Any, expected: Any, text: str) -> None:
+    """Check for equal values, shapes and types; where NumPy computes in float64, tensors have float32."""
+    result, expected = np.asarray(result), np.asarray(expected)
     wanted = np.float32 if expected.dtype == np.float64 else expected.dtype
-    assert found.dtype == wanted, f"{text}: {found.dtype} for {expected.dtype}"
-    assert found.shape == expected.shape, f"{text}: {found.shape} for {expected.shape}"
-    np.testing.assert_allclose(found, expected, rtol=3e-5, atol=3e-5, err_msg=text)
+    assert result.dtype == wanted, f"{text}: {result.dtype} for {expected.dtype}"
+    assert result.shape == expected.shape, f"{text}: {result.shape} for {expected.shape}"
+    np.testing.assert_allclose(result, expected, rtol=3e-5, atol=3e-5, err_msg=text)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -111,10 +298,10 @@ def test_at_once(text: str) -> None:
     expected = evaluate(text, np, DATA)
     tensors = {n: tw.Tensor(a) for n, a in DATA.items()}
     same(evaluate(text, tw.numpy, tensors), expected, text)
-    # NumPy's functions, called on tensors, lead to the same.
-    found = evaluate(text, np, tensors)
-    assert isinstance(found, tw.Tensor)
-    same(found, expected, text)
+    # NumPy's functions on tensors give the same.
+    result = evaluate(text, np, tensors)
+    assert isinstance(result, tw.Tensor)
+    same(result, expected, text)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -125,8 +312,8 @@ def test_compiled(group: str) -> None:
     def run(**data: Any) -> dict[str, Any]:
         return {f"r{k}": evaluate(t, tw.numpy, data) for k, t in enumerate(texts)}
 
-    found = tw.jit(run)(**DATA)
-    for text, result in zip(texts, found.values(), strict=True):
+    compiled_result = tw.jit(run)(**DATA)
+    for text, result in zip(texts, compiled_result.values(), strict=True):
         same(result, evaluate(text, np, DATA), text)
 
 
@@ -162,14 +349,14 @@ def test_updates(method: str) -> None:
 
     function = {"add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}.get(method)
     for run in (update, tw.jit(update)):
-        for i, found in zip(places(rows), run(tw.Tensor(x), tw.Tensor(rows)), strict=True):
+        for i, result in zip(places(rows), run(tw.Tensor(x), tw.Tensor(rows)), strict=True):
             expected = x.copy()
             expected[i] = 0.5 if function is None else function(expected[i], np.float32(0.5))
-            same(found, expected, method)
+            same(result, expected, method)
 
 
 def test_updates_outside_are_refused() -> None:
-    """As in NumPy; without checks they take the nearest row, and nothing outside is written."""
+    """As in NumPy; without checks the nearest row is read, and nothing is written outside."""
     x, rows = DATA["x"], np.array([99, -99])
 
     def update(x: Any, rows: Any) -> Any:
@@ -178,20 +365,34 @@ def test_updates_outside_are_refused() -> None:
     with pytest.raises(IndexError, match="outside of -3 .. 2"):
         tw.jit(update)(tw.Tensor(x), tw.Tensor(rows))
     with tw.compile(update, (x, rows), checks=False, cache=False) as library:
-        for found, index in zip(library(x, rows), ([-1, 0], ([-1, 0], 1)), strict=True):
+        for result, index in zip(library(x, rows), ([-1, 0], ([-1, 0], 1)), strict=True):
             expected = x.copy()
             expected[index] = 0.5
-            same(found, expected, "")
+            same(result, expected, "")
 
 
 def test_types() -> None:
     half, single, byte = (tw.Tensor(np.ones(2, t)) for t in ("float16", "float32", "int8"))
     bf16 = tw.Tensor([1.0, 2.0], "bfloat16")
     for result, dtype in (
-        (half + 1.5, "float16"), (half + np.float64(2), "float16"), (single * 2, "float32"), (single / np.sqrt(64), "float32"), (half + single, "float32"),
-        (half + bf16, "float32"), (bf16 * 3, "bfloat16"), (byte + 1, "int8"), (byte + 0.5, "float32"), (byte / 2, "float32"), (half + byte, "float16"),
-        (half + np.float32(2), "float32"), (byte + np.int64(3), "int64"), (byte + tw.Tensor(np.ones(2, "uint8")), "int16"), (tw.Tensor(True) + 1, "int64"), (tw.Tensor(1.0), "float32"), (tw.Tensor(1), "int64"),
-    ):  # fmt: skip
+        (half + 1.5, "float16"),
+        (half + np.float64(2), "float16"),
+        (single * 2, "float32"),
+        (single / np.sqrt(64), "float32"),
+        (half + single, "float32"),
+        (half + bf16, "float32"),
+        (bf16 * 3, "bfloat16"),
+        (byte + 1, "int8"),
+        (byte + 0.5, "float32"),
+        (byte / 2, "float32"),
+        (half + byte, "float16"),
+        (half + np.float32(2), "float32"),
+        (byte + np.int64(3), "int64"),
+        (byte + tw.Tensor(np.ones(2, "uint8")), "int16"),
+        (tw.Tensor(True) + 1, "int64"),
+        (tw.Tensor(1.0), "float32"),
+        (tw.Tensor(1), "int64"),
+    ):
         assert result.dtype == np.dtype(dtype)
     with pytest.raises(OverflowError):
         byte + 300
@@ -212,18 +413,18 @@ def test_types() -> None:
     ],
 )
 def test_methods_of_ufuncs(call: Callable[..., Any]) -> None:
-    found = call(tw.Tensor(DATA["x"]), tw.Tensor(DATA["v"]))
-    assert isinstance(found, tw.Tensor)
-    same(found, call(DATA["x"], DATA["v"]), "")
+    result = call(tw.Tensor(DATA["x"]), tw.Tensor(DATA["v"]))
+    assert isinstance(result, tw.Tensor)
+    same(result, call(DATA["x"], DATA["v"]), "")
     same(tw.jit(call)(DATA["x"], DATA["v"]), call(DATA["x"], DATA["v"]), "")
 
 
 def test_norms() -> None:
     x = tw.Tensor(DATA["x"])
     for arguments in ((), (None, 1), (1, 0), (np.inf, -1), (3, 1, True), ("fro",)):
-        found = np.linalg.norm(x, *arguments)
-        assert isinstance(found, tw.Tensor)
-        same(found, np.linalg.norm(DATA["x"], *arguments), str(arguments))
+        result = np.linalg.norm(x, *arguments)
+        assert isinstance(result, tw.Tensor)
+        same(result, np.linalg.norm(DATA["x"], *arguments), str(arguments))
 
 
 def test_what_is_missing_is_listed() -> None:
@@ -246,16 +447,17 @@ def test_refusals() -> None:
         x[0, 0, 0]
     with pytest.raises(TypeError, match=r"x\.at\[index\]\.set"):
         x[0] = 1
-    with pytest.raises(TypeError, match=r"numpy\.linalg\.inv has no form"):
+    with pytest.raises(TypeError, match=r"numpy\.linalg\.inv is not implemented"):
         np.linalg.inv(x)
     with pytest.raises(TypeError, match="order 2"):
         np.linalg.norm(x, 2)
-    with pytest.raises(TypeError, match=r"numpy\.add\.at has no form"):
+    with pytest.raises(TypeError, match=r"numpy\.add\.at is not implemented"):
         np.add.at(x, [0], 1)
-    with pytest.raises(TypeError, match=r"numpy\.divide\.reduce has no form"):
+    with pytest.raises(TypeError, match=r"numpy\.divide\.reduce is not implemented"):
         np.divide.reduce(x)
     with pytest.raises(
-        TypeError, match=r"numpy\.sum of tilewright\.Tensor takes .*axis.*: got an unexpected keyword argument 'where'"
+        TypeError,
+        match=r"numpy\.sum of tilewright\.Tensor takes .*axis.*: got an unexpected keyword argument 'where'",
     ):
         np.sum(x, where=DATA["b"])
     with pytest.raises(TypeError, match="there is no 'out'"):

@@ -1,4 +1,6 @@
-"""The engine's promise: what a request gets does not depend on what else is served, nor on how much memory there is."""
+"""The engine's promise: what a request gets does not depend on what else is served, nor on how much memory
+there is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.llm.fake_runner import FakeRunner
 from tests.llm.small_tokenizer import tokenizer
 
 from tilewright.errors import EngineError, OverloadedError, RequestError
-from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Completion, Request, Stream
@@ -21,7 +23,7 @@ from tilewright.llm.runner import PAGE
 GREEDY = SamplingParameters(temperature=0)
 
 
-def watched(options: Options | None = None, **runner: Any) -> tuple[Engine, FakeRunner]:
+def watched(options: EngineOptions | None = None, **runner: Any) -> tuple[Engine, FakeRunner]:
     """An engine, and a runner that minds when a free or shared page is touched."""
     fake = FakeRunner(**{"vocabulary": tokenizer().vocabulary, **runner})
     engine = Engine(fake, tokenizer(), options)
@@ -50,7 +52,7 @@ def leaks(engine: Engine) -> bool:
 
 
 def alone(request: Request, **runner: Any) -> list[Completion]:
-    """What the request gets with nobody else there."""
+    """The result of the request without other requests."""
     found = watched(**{"pages": 64, **runner})[0].submit(request).collect()
     for choice in found:
         if request.sampling == GREEDY:
@@ -60,7 +62,9 @@ def alone(request: Request, **runner: Any) -> list[Completion]:
 
 
 def requests(count: int, seed: int, longest: int = 200) -> list[Request]:
-    """Of mixed lengths; many begin alike, some differ in the midst of a page; greedy and drawn, some with penalties, stop strings and two choices."""
+    """Requests of mixed lengths. Many share a prefix, some diverge within a page; greedy and sampled, some
+    with penalties, stop strings and two choices.
+    """
     random_ = random.Random(seed)
     top = tokenizer().vocabulary
     systems = [[random_.randrange(2, top) for _ in range(n)] for n in (40, 130, longest)]
@@ -113,7 +117,7 @@ def test_64_requests_at_once_get_what_each_gets_alone(pages: int, uniform: bool,
     if speculation == "draft":
         draft = FakeRunner(**{"vocabulary": tokenizer().vocabulary, **runner}, draft=True)
         speculation = Speculation(draft, tokens=3, max_batch=99)
-    engine, fake = watched(Options(speculation=speculation), **runner)
+    engine, fake = watched(EngineOptions(speculation=speculation), **runner)
     random_ = random.Random(pages)
     todo = [(request, random_.randrange(200), random_.random() < 0.2) for request in requests(64, pages)]
     streams: list[Stream] = []
@@ -154,14 +158,19 @@ def test_sequences_with_state_share_nothing_and_are_computed_again(uniform: bool
     found = [stream.collect() for stream in streams]
     for stream, got in zip(streams, found, strict=True):
         assert got == alone(stream.request, has_state=True, uniform=uniform)
-    assert not fake.misuses and fake.calls["copy_page"] == 0 and engine.stats().preemptions > 0 and not leaks(engine)
+    assert (
+        not fake.misuses
+        and fake.calls["copy_page"] == 0
+        and engine.stats().preemptions > 0
+        and not leaks(engine)
+    )
     with pytest.raises(RequestError, match="cannot be used with speculation"):
-        Engine(fake, tokenizer(), Options(speculation=Speculation()))
+        Engine(fake, tokenizer(), EngineOptions(speculation=Speculation()))
 
 
 @pytest.mark.parametrize(("keep", "count"), [(True, 1500), (False, 500)])
 def test_nothing_leaks_over_thousands_of_requests(keep: bool, count: int) -> None:
-    engine, fake = watched(Options(prefix_cache=keep), pages=24, max_batch=16, vocabulary=300)
+    engine, fake = watched(EngineOptions(prefix_cache=keep), pages=24, max_batch=16, vocabulary=300)
     fake.may_write = lambda page: True  # asks the whole tree each time
     random_ = random.Random(0)
     streams = []
@@ -169,7 +178,9 @@ def test_nothing_leaks_over_thousands_of_requests(keep: bool, count: int) -> Non
         prompt = [random_.randrange(2, 6) for _ in range(random_.choice([3, 30, 100]))]
         streams.append(
             engine.submit(
-                Request(prompt, SamplingParameters(seed=i), max_tokens=random_.randrange(1, 6), ignore_eos=True)
+                Request(
+                    prompt, SamplingParameters(seed=i), max_tokens=random_.randrange(1, 6), ignore_eos=True
+                )
             )
         )
         if random_.random() < 0.1:
@@ -205,7 +216,9 @@ def test_where_decoding_is_another_arithmetic_prompts_alone_are_shared() -> None
     assert first.tokens == fake.greedy(prompt, 80)
     for more, cached in (([], 145), (first.tokens, 146), ([7], 146)):
         stream = engine.submit(Request([*prompt, *more], GREEDY, max_tokens=5, ignore_eos=True))
-        assert stream.collect()[0].tokens == fake.greedy([*prompt, *more], 5) and stream.cached_tokens == cached
+        assert (
+            stream.collect()[0].tokens == fake.greedy([*prompt, *more], 5) and stream.cached_tokens == cached
+        )
 
 
 def test_what_was_decoded_is_decoded_again_many_tokens_at_a_time() -> None:
@@ -220,7 +233,9 @@ def test_what_was_decoded_is_decoded_again_many_tokens_at_a_time() -> None:
     before = dict(fake.calls)
     assert low.collect()[0].tokens == fake.greedy([5] * 100, 50)
     assert fake.calls["prefill"] == before["prefill"], "the prompt was found"
-    assert fake.calls["decode"] - before["decode"] == 3 + 9, "39 tokens that were known and the 40th, 9 that were not"
+    assert fake.calls["decode"] - before["decode"] == 3 + 9, (
+        "39 tokens that were known and the 40th, 9 that were not"
+    )
 
 
 def test_prompts_that_come_together_are_computed_once() -> None:
@@ -234,7 +249,7 @@ def test_prompts_that_come_together_are_computed_once() -> None:
 
 def test_prompts_computed_side_by_side_end_up_in_the_same_pages() -> None:
     """Chunks of less than a page: both have computed it when it is whole, and one of the two is freed."""
-    engine, fake = watched(Options(chunk=32))
+    engine, fake = watched(EngineOptions(chunk=32))
     prompt = list(range(2, 142))
     streams = [engine.submit(Request([*prompt, i], GREEDY, max_tokens=70, ignore_eos=True)) for i in range(2)]
     for _ in range(14):
@@ -269,7 +284,9 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
 
 def test_priorities_go_first_and_make_room() -> None:
     engine, fake = watched(max_batch=2)
-    low = [engine.submit(Request([5 + i], GREEDY, max_tokens=50, ignore_eos=True, priority=1)) for i in range(3)]
+    low = [
+        engine.submit(Request([5 + i], GREEDY, max_tokens=50, ignore_eos=True, priority=1)) for i in range(3)
+    ]
     for _ in range(5):
         engine.step()
     high = engine.submit(Request([9], GREEDY, max_tokens=5, ignore_eos=True))
@@ -282,7 +299,9 @@ def test_priorities_go_first_and_make_room() -> None:
 
 def test_users_take_turns_however_many_requests_each_has() -> None:
     engine, _ = watched(max_batch=1)
-    many = [engine.submit(Request([5], GREEDY, max_tokens=4, ignore_eos=True, user="many")) for _ in range(10)]
+    many = [
+        engine.submit(Request([5], GREEDY, max_tokens=4, ignore_eos=True, user="many")) for _ in range(10)
+    ]
     engine.step()
     few = [engine.submit(Request([6], GREEDY, max_tokens=4, ignore_eos=True, user="few")) for _ in range(2)]
     while not all(stream.done for stream in few):
@@ -314,11 +333,15 @@ def test_stop_strings_end_the_text_and_are_no_part_of_it() -> None:
 
 def test_log_probabilities_come_with_each_token() -> None:
     engine, _ = watched()
-    request = Request([5, 6], SamplingParameters(0, logprobs=3, logit_bias={7: 50.0}), max_tokens=4, ignore_eos=True)
+    request = Request(
+        [5, 6], SamplingParameters(0, logprobs=3, logit_bias={7: 50.0}), max_tokens=4, ignore_eos=True
+    )
     found = engine.submit(request).collect()[0]
     assert found.tokens == [7] * 4 and [p.token for p in found.logprobs] == [7] * 4
     for p in found.logprobs:
-        assert len(p.top) == 3 and p.logprob < p.top[2][1] < p.top[0][1] < 0, "the model's own, before the bias"
+        assert len(p.top) == 3 and p.logprob < p.top[2][1] < p.top[0][1] < 0, (
+            "the model's own, before the bias"
+        )
 
 
 def test_outputs_end_where_the_context_does() -> None:
@@ -329,7 +352,9 @@ def test_outputs_end_where_the_context_does() -> None:
             found = stream.collect()[0]
             assert len(found.tokens) == engine.limit - 1 and found.finish_reason == "length"
             assert found.tokens == fake.greedy([5 + i], engine.limit - 1)
-        with pytest.raises(RequestError, match=f"has {engine.limit} tokens; prompt and output may have {engine.limit}"):
+        with pytest.raises(
+            RequestError, match=f"has {engine.limit} tokens; prompt and output may have {engine.limit}"
+        ):
             engine.submit(Request([5] * engine.limit))
 
 
@@ -337,7 +362,7 @@ def test_outputs_end_where_the_context_does() -> None:
     ("request_", "message"),
     [
         (Request([]), "the prompt has no token"),
-        (Request([5, 100_000]), "prompt has a token that is none of the model's"),
+        (Request([5, 100_000]), "prompt has a token outside the model's"),
         (Request([5], stop_tokens=[-1]), "stop_tokens"),
         (Request([5], max_tokens=0), "max_tokens is 0"),
         (Request([5], n=0), "n is 0"),
@@ -353,7 +378,7 @@ def test_requests_that_cannot_be_are_refused(request_: Request, message: str) ->
 
 
 def test_a_full_queue_refuses() -> None:
-    engine, _ = watched(Options(queue=3), max_batch=1)
+    engine, _ = watched(EngineOptions(queue=3), max_batch=1)
     streams = [engine.submit(Request([5], GREEDY, max_tokens=2)) for _ in range(3)]
     with pytest.raises(OverloadedError, match="3 choices wait already"):
         engine.submit(Request([5]))
@@ -374,7 +399,9 @@ def failing(fake: FakeRunner, call: str, when: Callable[[], bool]) -> None:
 def test_an_error_of_the_runner_fails_its_requests_and_no_others(call: str) -> None:
     engine, fake = watched(local=1.0)
     prompt = [5, 6, 7] * 30
-    bad = [engine.submit(Request([*prompt, i], GREEDY, max_tokens=60, ignore_eos=True, n=2)) for i in range(2)]
+    bad = [
+        engine.submit(Request([*prompt, i], GREEDY, max_tokens=60, ignore_eos=True, n=2)) for i in range(2)
+    ]
     for _ in range(4):
         engine.step()
     late = engine.submit(Request([*prompt, 9], GREEDY, max_tokens=60, ignore_eos=True))
@@ -386,21 +413,27 @@ def test_an_error_of_the_runner_fails_its_requests_and_no_others(call: str) -> N
     for stream in hit:
         with pytest.raises(EngineError, match="the model failed: OSError: out of luck"):
             stream.collect()
-    if call == "decode":  # what a failed sequence's own pages hold is not relied on; the first was shared before
+    if (
+        call == "decode"
+    ):  # what a failed sequence's own pages hold is not relied on; the first was shared before
         again = engine.submit(Request(bad[0].request.prompt, GREEDY, max_tokens=1))
         assert again.collect()[0].tokens and again.cached_tokens == PAGE
     for stream in spared:
         for choice in stream.collect():
             assert choice.tokens == fake.greedy(stream.request.prompt, 60)
     assert engine.stats().finished["error"] == {"prefill": 1, "decode": 4}[call]
-    assert engine.submit(Request([5], GREEDY, max_tokens=3, ignore_eos=True)).collect()[0].tokens == fake.greedy([5], 3)
+    assert engine.submit(Request([5], GREEDY, max_tokens=3, ignore_eos=True)).collect()[
+        0
+    ].tokens == fake.greedy([5], 3)
     assert not fake.misuses and not leaks(engine)
 
 
 def test_logits_that_are_no_numbers_fail_the_request() -> None:
     engine, fake = watched()
     fake.bias[3] = np.nan
-    with pytest.raises(EngineError, match="no token can follow the 2 so far: the model's logits are no numbers"):
+    with pytest.raises(
+        EngineError, match="no token can follow the 2 so far: the model's logits are not numbers"
+    ):
         engine.submit(Request([5, 6])).collect()
     fake.bias[3] = 0
     assert engine.submit(Request([5, 6], max_tokens=1)).collect()[0].tokens and not leaks(engine)
@@ -419,7 +452,11 @@ def test_a_page_that_cannot_be_copied_is_computed() -> None:
 def test_embeddings() -> None:
     engine, fake = watched()
     assert engine.embed([3, 4, 5]).tolist() == [3, 7, 12]
-    for tokens, message in (([], "has 0 tokens"), ([5] * 2000, "has 2000 tokens"), ([-1], "none of the model's")):
+    for tokens, message in (
+        ([], "has 0 tokens"),
+        ([5] * 2000, "has 2000 tokens"),
+        ([-1], "outside the model's"),
+    ):
         with pytest.raises(RequestError, match=message):
             engine.embed(tokens)
     failing(fake, "embed", lambda: True)
@@ -429,21 +466,26 @@ def test_embeddings() -> None:
 
 def test_options_must_fit_the_model() -> None:
     for options, message in (
-        (Options(pages=1000), "option pages is 1000; the model was compiled for 1 to 64"),
-        (Options(max_batch=0), "option max_batch is 0"),
-        (Options(chunk=4096), "option chunk is 4096"),
+        (EngineOptions(pages=1000), "option pages is 1000; the model was compiled for 1 to 64"),
+        (EngineOptions(max_batch=0), "option max_batch is 0"),
+        (EngineOptions(chunk=4096), "option chunk is 4096"),
     ):
         with pytest.raises(RequestError, match=message):
             watched(options)
 
 
 def test_statistics_count_what_happened() -> None:
-    engine, _ = watched(Options(max_batch=2))
+    engine, _ = watched(EngineOptions(max_batch=2))
     streams = [engine.submit(Request([5] * 70, GREEDY, max_tokens=4, ignore_eos=True)) for _ in range(3)]
     for _ in range(3):
         engine.step()
     found = engine.stats()
-    assert (found.running, found.waiting, found.requests, found.pages) == (2, 1, 3, 64) and found.pages_used >= 3
+    assert (found.running, found.waiting, found.requests, found.pages) == (
+        2,
+        1,
+        3,
+        64,
+    ) and found.pages_used >= 3
     for stream in streams:
         stream.collect()
     found = engine.stats()

@@ -10,7 +10,7 @@ from tests.llm.fake_runner import FakeRunner
 from tests.llm.small_tokenizer import tokenizer
 
 from tilewright.errors import RequestError
-from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.grammar import Grammars
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
@@ -19,7 +19,10 @@ from tilewright.llm.tokenizer import Tokenizer
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "list": {"type": "array", "items": {"type": "integer"}}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "list": {"type": "array", "items": {"type": "integer"}},
+    },
     "required": ["name", "list"],
     "additionalProperties": False,
 }
@@ -30,7 +33,7 @@ def grammars() -> Grammars:
     return Grammars(tokenizer())
 
 
-def engine(options: Options | None = None, local: float = 0.5) -> Engine:
+def engine(options: EngineOptions | None = None, local: float = 0.5) -> Engine:
     t = tokenizer()
     runner = FakeRunner(vocabulary=t.vocabulary + 3, local=local, scale=5)  # as padded as models' are
     runner.bias[1] = 4.0  # ends sooner or later
@@ -52,7 +55,11 @@ def test_json_of_a_schema(grammars: Grammars, seed: int) -> None:
 def test_regular_expression_and_lark(grammars: Grammars) -> None:
     pattern = r"(one|two){3}-[0-9]{2,4}"
     for grammar in (grammars.regex(pattern), grammars.lark(f"start: /{pattern}/")):
-        found = engine().submit(Request([5], SamplingParameters(seed=1), grammar=grammar, max_tokens=100)).collect()[0]
+        found = (
+            engine()
+            .submit(Request([5], SamplingParameters(seed=1), grammar=grammar, max_tokens=100))
+            .collect()[0]
+        )
         assert re.fullmatch(pattern, found.text) and found.finish_reason == "stop"
 
 
@@ -73,7 +80,7 @@ def test_speculation_makes_no_difference(grammars: Grammars, temperature: float,
         grammar=grammars.json_schema(SCHEMA),
         max_tokens=120,
     )
-    fast = engine(Options(speculation=Speculation(draft, tokens=3)), 0.9)
+    fast = engine(EngineOptions(speculation=Speculation(draft, tokens=3)), 0.9)
     found = fast.submit(request).collect()
     assert found == engine(local=0.9).submit(request).collect()
     assert fast.stats().accepted_tokens > 0
@@ -89,7 +96,7 @@ def test_a_grammar_is_used_again(grammars: Grammars) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda g: g.json_schema('{"type":'), "the JSON schema is no JSON"),
+        (lambda g: g.json_schema('{"type":'), "the JSON schema is not JSON"),
         (lambda g: g.json_schema({"type": "objekt"}), "the JSON schema cannot be used: .*objekt"),
         (lambda g: g.regex("[a"), "the regular expression cannot be used: .*unclosed"),
         (lambda g: g.lark("start: other"), "the grammar cannot be used: .*other"),

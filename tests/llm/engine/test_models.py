@@ -1,4 +1,6 @@
-"""Model definitions in the engine say what `transformers` generates: many at once, in little memory, guessed or not."""
+"""Model definitions in the engine say what `transformers` generates: many at once, in little memory, guessed
+or not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.llm.model_runner import ModelRunner  # noqa: E402
 from tests.llm.models.test_families import checkpoint  # noqa: E402
 from tests.llm.small_tokenizer import tokenizer  # noqa: E402
 
-from tilewright.llm.engine.engine import Engine, Options  # noqa: E402
+from tilewright.llm.engine.engine import Engine, EngineOptions  # noqa: E402
 from tilewright.llm.engine.sampling import SamplingParameters  # noqa: E402
 from tilewright.llm.engine.speculative import Speculation  # noqa: E402
 from tilewright.llm.engine.stream import Request  # noqa: E402
@@ -33,11 +35,12 @@ def test_greedy_outputs_are_those_of_transformers(family: str, speculation: Any,
     ours = build(tmp_path)
     load_weights(ours, load_file(tmp_path / "model.safetensors"))
     runner = ModelRunner(ours, vocabulary=96, pages=5, has_state=family == "falcon h1")
-    engine = Engine(runner, tokenizer(), Options(speculation=speculation))
+    engine = Engine(runner, tokenizer(), EngineOptions(speculation=speculation))
     system = np.random.default_rng(0).integers(3, 96, 70).tolist()
     prompts = [[*system, 5, 6, 7], system[:30], [9] * 20, [*system, 5, 8], [*system[:50], 4]]
     streams = [
-        engine.submit(Request(p, SamplingParameters(temperature=0), max_tokens=12, ignore_eos=True)) for p in prompts
+        engine.submit(Request(p, SamplingParameters(temperature=0), max_tokens=12, ignore_eos=True))
+        for p in prompts
     ]
     found = [stream.collect()[0].tokens for stream in streams]
     for prompt, tokens in zip(prompts, found, strict=True):

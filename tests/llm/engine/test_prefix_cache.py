@@ -1,4 +1,6 @@
-"""Pages and the tree of prefixes: a state machine against a list of what should be held, and the cases worth naming."""
+"""Pages and the tree of prefixes: a state machine against a list of what should be held, and the cases worth
+naming.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tilewright.errors import InternalError
 from tilewright.llm.engine.pages import PagePool
-from tilewright.llm.engine.prefix_cache import Node, PrefixCache
+from tilewright.llm.engine.prefix_cache import PrefixCache, PrefixNode
 
 PAGE = 4
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
@@ -26,9 +28,9 @@ def test_a_page_is_given_back_once() -> None:
     assert pool.take() == first
 
 
-def filled(cache: PrefixCache, tokens: list[int]) -> list[Node]:
+def filled(cache: PrefixCache, tokens: list[int]) -> list[PrefixNode]:
     """Insert all pages of tokens, and leave them idle."""
-    nodes: list[Node] = []
+    nodes: list[PrefixNode] = []
     for at in range(0, len(tokens), PAGE):
         page = cache.take()
         assert page is not None
@@ -55,7 +57,7 @@ def test_what_is_used_is_not_evicted() -> None:
     cache.use(nodes[0])
     assert cache.available == 2
     assert {cache.take(), cache.take()} == {2, nodes[1].page} and cache.take() is None
-    with pytest.raises(InternalError, match="left more often"):
+    with pytest.raises(InternalError, match="released more often"):
         cache.leave([nodes[0], nodes[0]])
 
 
@@ -98,20 +100,26 @@ def test_without_keeping_pages_are_free_when_the_last_user_leaves() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Sequences that come, share, write, and go; `content` is what each page holds, as the runner would know it."""
+    """Sequences that come, share, write, and go; `content` is what each page holds, as the runner would know
+    it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(9)
         self.cache = PrefixCache(self.pool)
         self.content: dict[int, list[int]] = {}
-        self.running: list[tuple[list[int], list[Node], list[int]]] = []  # tokens, shared nodes, own pages
+        self.running: list[
+            tuple[list[int], list[PrefixNode], list[int]]
+        ] = []  # tokens, shared nodes, own pages
 
     @rule(tokens=TOKENS)
     def come(self, tokens: list[int]) -> None:
-        nodes: list[Node] = []
+        nodes: list[PrefixNode] = []
         while (
-            node := self.cache.child(nodes[-1] if nodes else self.cache.root, tokens[len(nodes) * PAGE :][:PAGE])
+            node := self.cache.child(
+                nodes[-1] if nodes else self.cache.root, tokens[len(nodes) * PAGE :][:PAGE]
+            )
         ) and (len(node.key) == 4 * PAGE):
             self.cache.use(node)
             nodes.append(node)
@@ -137,7 +145,9 @@ class Machine(RuleBasedStateMachine):
         tokens, nodes, own = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
         while keep and own:
             at = len(nodes) * PAGE
-            node = self.cache.insert(nodes[-1] if nodes else self.cache.root, tokens[at : at + PAGE], own.pop(0))
+            node = self.cache.insert(
+                nodes[-1] if nodes else self.cache.root, tokens[at : at + PAGE], own.pop(0)
+            )
             if len(tokens) - at < PAGE:
                 self.cache.settle(node)
             else:

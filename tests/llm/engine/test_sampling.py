@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import RequestError
 from tilewright.llm.engine.sampling import (
-    Chooser,
+    Sampler,
     SamplingParameters,
     choose,
     draw,
@@ -23,7 +23,7 @@ from tilewright.llm.engine.sampling import (
 
 
 def plain(logits: Any, p: SamplingParameters) -> Any:
-    """What `probabilities` shall be: each filter sorts everything."""
+    """The reference for `probabilities`: each filter sorts everything."""
     x = np.asarray(logits, np.float64) / p.temperature
     found = np.exp(x - x.max())
     found /= found.sum()
@@ -68,18 +68,24 @@ def test_nuclei_of_many_tokens(spread: float, top_p: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(1, 100), st.sampled_from([1, 1e-1, 1e3]))
 def test_largest(seed: int, n: int, count: int, step: float) -> None:
-    x = np.round(np.random.default_rng(seed).normal(0, 1, n) / step).astype(np.float32)  # many or few equal ones
+    x = np.round(np.random.default_rng(seed).normal(0, 1, n) / step).astype(
+        np.float32
+    )  # many or few equal ones
     assert largest(x, count).tolist() == np.argsort(-x, kind="stable")[:count].tolist()
 
 
 def frequencies(logits: Any, p: SamplingParameters, count: int = 6_000) -> Any:
-    chooser = Chooser(p, [0], 7, None)
+    sampler = Sampler(p, [0], 7, None)
     rows = np.broadcast_to(logits, (500, len(logits)))
-    found = np.concatenate([choose(rows, [(chooser, step + i) for i in range(500)]) for step in range(0, count, 500)])
+    found = np.concatenate(
+        [choose(rows, [(sampler, step + i) for i in range(500)]) for step in range(0, count, 500)]
+    )
     return np.bincount(found, minlength=len(logits)) / count
 
 
-@pytest.mark.parametrize("p", [SamplingParameters(), SamplingParameters(0.7, top_p=0.8), SamplingParameters(top_k=5)])
+@pytest.mark.parametrize(
+    "p", [SamplingParameters(), SamplingParameters(0.7, top_p=0.8), SamplingParameters(top_k=5)]
+)
 def test_draws_have_the_distribution(p: SamplingParameters) -> None:
     logits = np.random.default_rng(3).normal(0, 2, 40).astype(np.float32)
     expected = probabilities(logits, p)
@@ -98,21 +104,21 @@ def test_draws_over_many_blocks_reach_every_token_and_none_of_no_weight() -> Non
 def test_a_draw_depends_on_seed_and_step_alone() -> None:
     logits = np.random.default_rng(0).normal(0, 1, (8, 300)).astype(np.float32)
     p = SamplingParameters()
-    alone = [int(choose(logits[i : i + 1], [(Chooser(p, [0], 5, None), i)])[0]) for i in range(8)]
-    assert choose(logits, [(Chooser(p, [0], 5, None), i) for i in range(8)]).tolist() == alone
-    assert choose(logits, [(Chooser(p, [0], 6, None), i) for i in range(8)]).tolist() != alone
+    alone = [int(choose(logits[i : i + 1], [(Sampler(p, [0], 5, None), i)])[0]) for i in range(8)]
+    assert choose(logits, [(Sampler(p, [0], 5, None), i) for i in range(8)]).tolist() == alone
+    assert choose(logits, [(Sampler(p, [0], 6, None), i) for i in range(8)]).tolist() != alone
     assert len({seed_of_choice(s, i) for s in (0, 1, 2**64 - 1) for i in range(4)}) == 12
 
 
 def test_uniform_numbers_are_uniform() -> None:
-    chooser = Chooser(SamplingParameters(), [0], 1, None)
-    found = np.array([chooser.uniform(step, purpose) for step in range(4000) for purpose in (0, 1, 2)])
+    sampler = Sampler(SamplingParameters(), [0], 1, None)
+    found = np.array([sampler.uniform(step, purpose) for step in range(4000) for purpose in (0, 1, 2)])
     assert abs(found.mean() - 0.5) < 0.01 and np.histogram(found, 10, (0, 1))[0].min() > 1050
 
 
 def test_greedy_takes_the_first_of_equals_and_finds_what_is_no_number() -> None:
-    greedy = Chooser(SamplingParameters(temperature=0), [0], 0, None)
-    warm = Chooser(SamplingParameters(), [0], 0, None)
+    greedy = Sampler(SamplingParameters(temperature=0), [0], 0, None)
+    warm = Sampler(SamplingParameters(), [0], 0, None)
     rows = np.array([[1, 3, 3], [1, np.nan, 3], [-np.inf] * 3, [0, 1, -np.inf]], np.float32)
     assert choose(rows, [(greedy, 0)] * 4).tolist() == [1, -1, -1, 1]
     assert choose(rows[1:3], [(warm, 0)] * 2).tolist() == [-1, -1]
@@ -122,23 +128,23 @@ def test_penalties_and_bias() -> None:
     p = SamplingParameters(
         repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25, logit_bias={6: 3.0, 7: -np.inf}
     )
-    chooser = Chooser(p, [1, 2, 2], 0, None)
+    sampler = Sampler(p, [1, 2, 2], 0, None)
     for token in (2, 3, 3):
-        chooser.accept(token)
-    chooser.look_ahead()
-    chooser.accept(4)
-    chooser.look_back([4])  # as if it had never been
+        sampler.accept(token)
+    sampler.look_ahead()
+    sampler.accept(4)
+    sampler.look_back([4])  # as if it had never been
     logits = np.array([1, 1, 1, -1, 1, 1, 1, 1], np.float32)
-    chooser.adjust(logits)
+    sampler.adjust(logits)
     assert logits.tolist() == [1, 0.5, 0.5 - 0.75, -2 - 1.25, 1, 1, 4, -np.inf]
 
 
 def test_penalties_see_many_tokens() -> None:
-    chooser = Chooser(SamplingParameters(presence_penalty=1.0), [0], 0, None)
+    sampler = Sampler(SamplingParameters(presence_penalty=1.0), [0], 0, None)
     for token in range(100):
-        chooser.accept(token)
+        sampler.accept(token)
     logits = np.zeros(120, np.float32)
-    chooser.adjust(logits)
+    sampler.adjust(logits)
     assert logits.tolist() == [-1.0] * 100 + [0.0] * 20
 
 

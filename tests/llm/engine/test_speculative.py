@@ -1,4 +1,6 @@
-"""Speculation changes how fast tokens come, never which: the same greedy tokens, the same distribution of drawn ones."""
+"""Speculation changes how fast tokens come, never which: the same greedy tokens, the same distribution of
+drawn ones.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from tests.llm.fake_runner import FakeRunner
 from tests.llm.small_tokenizer import tokenizer
 
 from tilewright.errors import RequestError
-from tilewright.llm.engine.engine import Engine, Options
-from tilewright.llm.engine.sampling import Chooser, SamplingParameters, choose, probabilities
+from tilewright.llm.engine.engine import Engine, EngineOptions
+from tilewright.llm.engine.sampling import Sampler, SamplingParameters, choose, probabilities
 from tilewright.llm.engine.sequence import Sequence
 from tilewright.llm.engine.speculative import Guess, PromptLookup, Speculation, accepted
 from tilewright.llm.engine.stream import Request, Stream
@@ -21,12 +23,14 @@ from tilewright.llm.tokenizer import Detokenizer
 def sequence(prompt: list[int], sampling: SamplingParameters, seed: int = 0) -> Sequence:
     request = Request(prompt, sampling)
     stream = Stream(request, lambda stream: None, lambda: None)
-    return Sequence(request, stream, 0, 0, Chooser(sampling, prompt, seed, None), Detokenizer(tokenizer()))
+    return Sequence(request, stream, 0, 0, Sampler(sampling, prompt, seed, None), Detokenizer(tokenizer()))
 
 
 @pytest.mark.parametrize("sampling", [SamplingParameters(), SamplingParameters(0.8, top_p=0.9, top_k=6)])
 def test_rejection_sampling_keeps_the_distribution(sampling: SamplingParameters) -> None:
-    """The first token after a guess has the model's probabilities, whatever the draft's are; and the guess is kept as often as can be."""
+    """The first token after a guess has the model's probabilities, whatever the draft's are; and the guess is
+    kept as often as can be.
+    """
     rng = np.random.default_rng(0)
     model, draft = rng.normal(0, 1.5, (2, 10)).astype(np.float32)
     p, q = probabilities(model, sampling), probabilities(draft, sampling)
@@ -34,8 +38,8 @@ def test_rejection_sampling_keeps_the_distribution(sampling: SamplingParameters)
     count, kept, found = 3_000, 0, np.zeros(10)
     for seed in range(count):
         s = sequence([0], sampling, seed)
-        guess = Guess(choose(draft[None], [(s.chooser, 0)]).tolist(), [q])
-        tokens = accepted(s, guess, logits, choose(logits, [(s.chooser, 0), (s.chooser, 1)]).tolist())
+        guess = Guess(choose(draft[None], [(s.sampler, 0)]).tolist(), [q])
+        tokens = accepted(s, guess, logits, choose(logits, [(s.sampler, 0), (s.sampler, 1)]).tolist())
         found[tokens[0]] += 1
         kept += len(tokens) == 2
     np.testing.assert_allclose(found / count, p, atol=4 * np.sqrt(0.25 / count))
@@ -71,15 +75,21 @@ def test_what_comes_out_is_the_same(drafted: bool) -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft = FakeRunner(**size, draft=True, chunk=48) if drafted else None
     fast, plain = (
-        Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft))),
+        Engine(FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft))),
         Engine(FakeRunner(**size), tokenizer()),
     )
-    for sampling in (SamplingParameters(0), SamplingParameters(0.7, seed=1), SamplingParameters(0, presence_penalty=1)):
+    for sampling in (
+        SamplingParameters(0),
+        SamplingParameters(0.7, seed=1),
+        SamplingParameters(0, presence_penalty=1),
+    ):
         for prompt in ([5], [*range(2, 130), 2, 3, 4], [7, 8, 9] * 40):
             request = Request(prompt, sampling, max_tokens=60, ignore_eos=True, n=2)
             assert fast.submit(request).collect() == plain.submit(request).collect()
     statistics = fast.stats()
-    assert 0 < statistics.accepted_tokens < statistics.proposed_tokens and statistics.steps < plain.stats().steps
+    assert (
+        0 < statistics.accepted_tokens < statistics.proposed_tokens and statistics.steps < plain.stats().steps
+    )
 
 
 def test_drawn_tokens_have_the_models_frequencies() -> None:
@@ -87,7 +97,7 @@ def test_drawn_tokens_have_the_models_frequencies() -> None:
     size: dict[str, Any] = {"vocabulary": 12, "local": 0.7, "scale": 3.0, "max_batch": 64}
     found = []
     for speculation in (None, Speculation(FakeRunner(**size, draft=True), tokens=2, max_batch=64)):
-        engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=speculation, seed=1))
+        engine = Engine(FakeRunner(**size), tokenizer(), EngineOptions(speculation=speculation, seed=1))
         request = Request([5], SamplingParameters(), max_tokens=3, ignore_eos=True, n=64)
         choices = [choice for _ in range(20) for choice in engine.submit(request).collect()]
         found.append(np.bincount([choice.tokens[1] for choice in choices], minlength=12) / len(choices))
@@ -99,11 +109,15 @@ def test_a_draft_that_is_the_model_itself_is_always_right() -> None:
     """So its cache holds what the model's does, whatever was shared, copied, forked or preempted."""
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "pages": 9}
     draft = FakeRunner(**size, chunk=48)
-    engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft, tokens=3, max_batch=3)))
+    engine = Engine(
+        FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft, tokens=3, max_batch=3))
+    )
     prompt = list(range(2, 90))
     sampling = (SamplingParameters(0), SamplingParameters(seed=5))
     streams = [
-        engine.submit(Request([*prompt[: 88 - 9 * i], i], sampling[i % 2], max_tokens=70, ignore_eos=True, n=1 + i % 2))
+        engine.submit(
+            Request([*prompt[: 88 - 9 * i], i], sampling[i % 2], max_tokens=70, ignore_eos=True, n=1 + i % 2)
+        )
         for i in range(6)
     ]
     for stream in streams:
@@ -117,7 +131,9 @@ def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
     """Two at a time are not speculated with, so the draft's cache lacks what they said."""
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft, plain = FakeRunner(**size, draft=True, chunk=32), FakeRunner(**size)
-    engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft, max_batch=1)))
+    engine = Engine(
+        FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft, max_batch=1))
+    )
     prompts = [[first] * 40 for first in (5, 6)]
     greedy = SamplingParameters(0)
     long = engine.submit(Request(prompts[0], greedy, max_tokens=150, ignore_eos=True))
@@ -133,7 +149,7 @@ def test_what_a_draft_has_missed_is_made_up_for_and_not_shared() -> None:
 def test_a_draft_that_fails_is_given_up() -> None:
     size: dict[str, Any] = {"vocabulary": tokenizer().vocabulary, "local": 0.9}
     draft = FakeRunner(**size, draft=True)
-    engine = Engine(FakeRunner(**size), tokenizer(), Options(speculation=Speculation(draft)))
+    engine = Engine(FakeRunner(**size), tokenizer(), EngineOptions(speculation=Speculation(draft)))
     request = Request([5] * 70, SamplingParameters(0, frequency_penalty=0.1), max_tokens=30, ignore_eos=True)
     expected = Engine(FakeRunner(**size), tokenizer()).submit(request).collect()
 
@@ -155,4 +171,4 @@ def test_a_draft_must_fit_the_model() -> None:
     ):
         draft = FakeRunner(**{"vocabulary": runner.vocabulary, **changed})
         with pytest.raises(RequestError, match=message):
-            Engine(runner, tokenizer(), Options(speculation=Speculation(draft)))
+            Engine(runner, tokenizer(), EngineOptions(speculation=Speculation(draft)))

@@ -85,7 +85,9 @@ def test_cancelling_ends_all_choices(engine: Engine) -> None:
     stream = engine.submit(Request([5], GREEDY, ignore_eos=True, n=3))
     first = next(iter(stream))
     stream.cancel()
-    assert [choice.finish_reason for choice in stream.collect()] == ["cancelled"] * 3 and len(first.tokens) == 1
+    assert [choice.finish_reason for choice in stream.collect()] == ["cancelled"] * 3 and len(
+        first.tokens
+    ) == 1
     stream.cancel()  # nothing left to do
 
 
@@ -123,7 +125,9 @@ def test_stopping_fails_what_is_under_way_and_starting_again_serves(engine: Engi
 def test_draining_finishes_what_is_under_way(engine: Engine) -> None:
     streams = [engine.submit(request(first, 50)) for first in range(2, 22)]
     engine.stop(drain=True)
-    assert [stream.collect()[0].tokens for stream in streams] == [said(engine, first, 50) for first in range(2, 22)]
+    assert [stream.collect()[0].tokens for stream in streams] == [
+        said(engine, first, 50) for first in range(2, 22)
+    ]
 
 
 def test_a_mistake_of_the_engine_fails_its_requests_and_the_thread_lives(

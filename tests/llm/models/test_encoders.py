@@ -63,7 +63,11 @@ def test_like_transformers(architecture: str, tmp_path: Path) -> None:
         ours(tokens, mask, types if two_types else None).numpy() * seen, expected * seen, atol=1e-4
     )
     if architecture == "XLMRobertaModel":
-        library = tw.compile(lambda tokens, mask: ours(tokens, mask), (tokens, mask), dims={"tokens": {0: "b<=4", 1: "n<=32"}, "mask": {0: "b", 1: "n"}})  # fmt: skip
+        library = tw.compile(
+            lambda tokens, mask: ours(tokens, mask),
+            (tokens, mask),
+            dims={"tokens": {0: "b<=4", 1: "n<=32"}, "mask": {0: "b", 1: "n"}},
+        )
         np.testing.assert_allclose(library(tokens, mask) * seen, plain * seen, atol=1e-4)
         # Rows that are padding from there on.
         np.testing.assert_allclose(

@@ -1,4 +1,6 @@
-"""Every family gives the logits of `transformers`, for small models with random weights, as a checkpoint on disk has them."""
+"""Every family gives the logits of `transformers`, for small models with random weights, as a checkpoint on
+disk has them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from tilewright.llm.library import LibraryOptions, LibraryRunner, compile_librar
 from tilewright.llm.load_weights import load_weights  # noqa: E402
 from tilewright.llm.models import build  # noqa: E402
 
-SMALL = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 GROUPED = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
 
@@ -26,7 +34,9 @@ def rope(kind: str, **settings: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **settings}}
 
 
-LLAMA3 = rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+LLAMA3 = rope(
+    "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+)
 LONGROPE = {
     **rope(
         "longrope",
@@ -40,16 +50,32 @@ MIXTURE = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 
 GEMMA = {**GROUPED, "head_dim": 24, "query_pre_attn_scalar": 20, "sliding_window": 6}
 SSM = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2}
 FALCON = {
-    **GROUPED, "max_position_embeddings": 128, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 8, "lm_head_multiplier": 0.7,
-    "embedding_multiplier": 1.3, "mlp_multipliers": [0.8, 1.2], "key_multiplier": 0.6, "attention_out_multiplier": 0.9, "attention_in_multiplier": 1.1,
-    "ssm_multipliers": [0.5, 1.5, 0.7, 1.4, 0.9], "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.8,
-}  # fmt: skip
+    **GROUPED,
+    "max_position_embeddings": 128,
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 8,
+    "lm_head_multiplier": 0.7,
+    "embedding_multiplier": 1.3,
+    "mlp_multipliers": [0.8, 1.2],
+    "key_multiplier": 0.6,
+    "attention_out_multiplier": 0.9,
+    "attention_in_multiplier": 1.1,
+    "ssm_multipliers": [0.5, 1.5, 0.7, 1.4, 0.9],
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.8,
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {**GROUPED, "attention_bias": True, "mlp_bias": True, "head_dim": 24}),
     "llama 3, tied": ("LlamaForCausalLM", {**GROUPED, **LLAMA3, "tie_word_embeddings": True}),
     "llama, linear": ("LlamaForCausalLM", {**GROUPED, **rope("linear", factor=3.0)}),
     "llama, dynamic": ("LlamaForCausalLM", {**GROUPED, **rope("dynamic", factor=3.0)}),
-    "llama, yarn": ("LlamaForCausalLM", {**GROUPED, **rope("yarn", factor=4.0, original_max_position_embeddings=16)}),
+    "llama, yarn": (
+        "LlamaForCausalLM",
+        {**GROUPED, **rope("yarn", factor=4.0, original_max_position_embeddings=16)},
+    ),
     "mistral": ("MistralForCausalLM", {**GROUPED, "sliding_window": 6}),
     "qwen 2": (
         "Qwen2ForCausalLM",
@@ -62,14 +88,24 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {**GROUPED, **MIXTURE, "norm_topk_prob": True, "num_hidden_layers": 3, "decoder_sparse_step": 2},
     ),
     "mixtral": ("MixtralForCausalLM", {**GROUPED, "num_local_experts": 3}),
-    "gemma 2": ("Gemma2ForCausalLM", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma 2": (
+        "Gemma2ForCausalLM",
+        {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
     "gemma 3": (
         "Gemma3ForCausalLM",
-        {**GEMMA, "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {
+            **GEMMA,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
     ),
     "phi 3": ("Phi3ForCausalLM", {**GROUPED, "pad_token_id": 0}),
     "phi 4 mini": ("Phi3ForCausalLM", {**GROUPED, **LONGROPE, "pad_token_id": 0, "sliding_window": 9}),
-    "gpt 2": ("GPT2LMHeadModel", {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}),
+    "gpt 2": (
+        "GPT2LMHeadModel",
+        {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    ),
     "gpt neox": ("GPTNeoXForCausalLM", {**SMALL, "max_position_embeddings": 64}),
     "gpt neox, one after the other": (
         "GPTNeoXForCausalLM",
@@ -170,12 +206,20 @@ def test_compiled(pair: tuple[Any, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_library(name: str, tmp_path: Path) -> None:
-    """Chunks of prompts, then a token each of sequences of different lengths; pages and slots in any order."""
+    """Chunks of prompts, then a token each of sequences of different lengths; pages and slots in any
+    order.
+    """
     theirs = checkpoint(name, tmp_path)
     x = tokens(3, 60).astype(np.int32)
     expected = logits(theirs, x.astype(np.int64))
-    pages, slots, lengths = np.array([[1], [3], [0]], np.int32), np.array([2, 0, 3], np.int32), np.zeros(3, np.int32)
-    options = LibraryOptions(context=64, chunk=32, max_batch=4, pages=4, cache_dtype="float32", precision=None)
+    pages, slots, lengths = (
+        np.array([[1], [3], [0]], np.int32),
+        np.array([2, 0, 3], np.int32),
+        np.zeros(3, np.int32),
+    )
+    options = LibraryOptions(
+        context=64, chunk=32, max_batch=4, pages=4, cache_dtype="float32", precision=None
+    )
     with compile_library(tmp_path, options) as library:
         runner = LibraryRunner(library)
         for row, chunks in enumerate(((20, 7, 1), (32, 8), (5, 5))):

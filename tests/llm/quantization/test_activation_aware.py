@@ -27,8 +27,12 @@ def statistics_of(x: np.ndarray, pieces: int = 4) -> ActivationStatistics:
 def test_statistics_do_not_depend_on_how_they_come() -> None:
     x, _ = problem()
     whole, pieces = statistics_of(x, 1), statistics_of(x.reshape(8, 64, 128), 4)
-    assert np.allclose(whole.mean_absolute, np.abs(x).mean(0)) and np.allclose(whole.mean_square, np.square(x).mean(0))
-    assert np.allclose(whole.mean_absolute, pieces.mean_absolute) and np.allclose(whole.mean_square, pieces.mean_square)
+    assert np.allclose(whole.mean_absolute, np.abs(x).mean(0)) and np.allclose(
+        whole.mean_square, np.square(x).mean(0)
+    )
+    assert np.allclose(whole.mean_absolute, pieces.mean_absolute) and np.allclose(
+        whole.mean_square, pieces.mean_square
+    )
 
 
 @pytest.mark.parametrize("name", ["int4_g128", "int4_g32_asym", "int3_g64"])

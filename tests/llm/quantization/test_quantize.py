@@ -1,4 +1,6 @@
-"""Schemes: packing is exact, errors are bounded and not above plain rounding's, scales that float16 cannot hold are kept wider."""
+"""Schemes: packing is exact, errors are bounded and not above plain rounding's, scales that float16 cannot
+hold are kept wider.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def matrix(*shape: int, seed: int = 0, scale: float = 0.02) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
-@given(bits=st.sampled_from([2, 3, 4, 8]), rows=st.integers(0, 3), n=st.integers(0, 70), seed=st.integers(0, 9))
+@given(
+    bits=st.sampled_from([2, 3, 4, 8]), rows=st.integers(0, 3), n=st.integers(0, 70), seed=st.integers(0, 9)
+)
 @settings(max_examples=60, deadline=None)
 def test_packing_is_a_stream_of_bits_and_reversible(bits: int, rows: int, n: int, seed: int) -> None:
     values = np.random.default_rng(seed).integers(0, 1 << bits, (rows, n), dtype=np.uint8)
@@ -79,7 +83,7 @@ def test_no_group_is_worse_than_by_plain_rounding(name: str, columns: int) -> No
     ("name", "most"), [("int4_g32", 0.085), ("int4_g128", 0.1), ("int4_g128_asym", 0.1), ("int3_g64", 0.19)]
 )
 def test_the_search_pays(name: str, most: float) -> None:
-    """Of normally distributed weights; plain rounding has 0.097, 0.117, 0.107 and 0.25."""
+    """Errors for normally distributed weights; plain rounding has 0.097, 0.117, 0.107 and 0.25."""
     w = matrix(256, 512)
     found = dequantize(quantize(w, scheme_of(name)))
     assert np.linalg.norm(found - w) / np.linalg.norm(w) < most
@@ -110,7 +114,11 @@ def test_the_stored_form_of_four_bits_by_hand() -> None:
 def test_the_stored_form_of_zeros_by_hand() -> None:
     w = np.float32([[0, 1, 2, 15, 3, 4, 5, 6]]) * np.float32(0.5) - 1
     quantized = quantize(w, scheme_of("int4_g8_asym"))
-    assert quantized.zeros is not None and quantized.zeros.tolist() == [[2]] and quantized.scales.tolist() == [[0.5]]
+    assert (
+        quantized.zeros is not None
+        and quantized.zeros.tolist() == [[2]]
+        and quantized.scales.tolist() == [[0.5]]
+    )
     assert np.array_equal(dequantize(quantized), w)
 
 
@@ -161,7 +169,9 @@ def test_fp8_scales_each_block_of_128() -> None:
 def test_importance_moves_the_error_to_what_matters_less() -> None:
     w, importance = matrix(64, 128), np.ones(128, np.float32)
     importance[::8] = 100
-    weighed, plain = (np.square(dequantize(quantize(w, scheme_of("int4_g128"), i)) - w) for i in (importance, None))
+    weighed, plain = (
+        np.square(dequantize(quantize(w, scheme_of("int4_g128"), i)) - w) for i in (importance, None)
+    )
     assert (weighed * importance).sum() < 0.97 * (plain * importance).sum()
     assert weighed.sum() > plain.sum()
 
@@ -175,7 +185,9 @@ def test_values_that_are_not_finite_are_refused(name: str, bad: float) -> None:
         quantize(w, scheme_of(name))
 
 
-@pytest.mark.parametrize("name", ["int5", "int4_g", "int4_g31", "int4_g0", "fp8", "", "INT4", "int4_asym_g32"])
+@pytest.mark.parametrize(
+    "name", ["int5", "int4_g", "int4_g31", "int4_g0", "fp8", "", "INT4", "int4_asym_g32"]
+)
 def test_unknown_schemes_are_refused(name: str) -> None:
     with pytest.raises(WeightsError):
         scheme_of(name)

@@ -22,11 +22,19 @@ def executable() -> str | None:
 
 
 class Browser:
-    """One page of a Chromium with a profile of its own. `hosts` maps names to addresses, as a DNS server would."""
+    """One page of a Chromium with a profile of its own. `hosts` maps names to addresses, as a DNS server
+    would.
+    """
 
     def __init__(self, profile: Path, hosts: str = "") -> None:
         commands, answers = os.pipe(), os.pipe()
-        arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]  # fmt: skip
+        arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        ]
         more = [f"--user-data-dir={profile}", f"--host-resolver-rules={hosts}", "about:blank"]
         # The protocol is spoken over the descriptors 3 and 4.
         shell = f'exec "$@" 3<&{commands[0]} 4>&{answers[1]}'
@@ -43,7 +51,9 @@ class Browser:
         self._numbers = itertools.count(1)
         self._session: dict[str, str] = {}
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        self._session = {
+            "sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        }
 
     def open(self, url: str) -> None:
         """Go to a page and wait until it is there."""
@@ -52,7 +62,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression of JavaScript; promises are awaited."""
-        found = self._call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)  # fmt: skip
+        found = self._call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.server.app import application
 from tilewright.llm.server.http import Server, make_server
 from tilewright.llm.server.limits import Keys, Limits
@@ -29,7 +29,7 @@ class Running:
         origins: Any = (),
         hosts: Any = (),
         runner: Any = None,
-        options: Options | None = None,
+        options: EngineOptions | None = None,
         **limits: Any,
     ) -> None:
         self.engine = Engine(runner or EchoRunner(), tokenizer(template), options)
@@ -45,7 +45,9 @@ class Running:
         assert ready.wait(20)
         self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0))
+        self.http = httpx.Client(
+            base_url=self.url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
+        )
 
     def client(self, key: str = "none") -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)

@@ -1,4 +1,5 @@
-"""A model that anybody can predict: it answers a chat with the user's last message, and goes on with any other text by a fixed rule.
+"""A model that anybody can predict: it answers a chat with the user's last message, and goes on with any
+other text by a fixed rule.
 
 Its KV cache holds the tokens themselves, so an answer is right only if every page was.
 """
@@ -59,7 +60,9 @@ class EchoRunner:
         return self._logits(pages, start + len(tokens))
 
     def decode(self, tokens: Any, lengths: Any, pages: Any, slots: Any) -> Any:
-        return np.stack([self.prefill(tokens[i : i + 1], int(lengths[i]), pages[i], 0) for i in range(len(tokens))])
+        return np.stack(
+            [self.prefill(tokens[i : i + 1], int(lengths[i]), pages[i], 0) for i in range(len(tokens))]
+        )
 
     def copy_page(self, source: int, target: int) -> None:
         self._cache[target] = self._cache[source]

@@ -1,4 +1,4 @@
-"""What OpenAI's own client gets from the server."""
+"""The server's answers to OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ def test_models(client: OpenAI) -> None:
 def test_chat(client: OpenAI) -> None:
     answer = client.chat.completions.create(model="echo", messages=ask("Grüße 🌍!"))
     choice = answer.choices[0]
-    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Grüße 🌍!", "stop")
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == (
+        "assistant",
+        "Grüße 🌍!",
+        "stop",
+    )
     assert (
         answer.usage is not None
         and answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
@@ -58,21 +62,37 @@ def test_messages_reach_the_template(client: OpenAI) -> None:
     messages: Any = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+            ],
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
         {"role": "user", "content": "last"},
-    ]  # fmt: skip
+    ]
     first = client.chat.completions.create(model="echo", messages=messages)
     again = client.chat.completions.create(model="echo", messages=messages)
     assert first.choices[0].message.content == "last"
     assert first.usage and again.usage and again.usage.prompt_tokens_details
-    assert 0 < (again.usage.prompt_tokens_details.cached_tokens or 0) < again.usage.prompt_tokens, "the prefix is known"
+    assert 0 < (again.usage.prompt_tokens_details.cached_tokens or 0) < again.usage.prompt_tokens, (
+        "the prefix is known"
+    )
 
 
 def test_stream_equals_the_whole(client: OpenAI) -> None:
-    options: Any = {"model": "echo", "messages": ask("Wörter — mit 🎈"), "n": 3, "logprobs": True, "top_logprobs": 2}
+    options: Any = {
+        "model": "echo",
+        "messages": ask("Wörter — mit 🎈"),
+        "n": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
     whole = client.chat.completions.create(**options)
-    chunks = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    )
     texts, reasons = ["", "", ""], [""] * 3
     tokens: list[list[str]] = [[], [], []]
     for chunk in chunks[:-1]:
@@ -85,7 +105,11 @@ def test_stream_equals_the_whole(client: OpenAI) -> None:
     assert texts == [choice.message.content for choice in whole.choices] == ["Wörter — mit 🎈"] * 3
     assert reasons == [choice.finish_reason for choice in whole.choices] == ["stop"] * 3
     assert chunks[-1].choices == []
-    assert chunks[-1].usage and whole.usage and chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert (
+        chunks[-1].usage
+        and whole.usage
+        and chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    )
     for choice, streamed in zip(whole.choices, tokens, strict=True):
         assert choice.logprobs and choice.logprobs.content
         assert [entry.token for entry in choice.logprobs.content] == streamed
@@ -105,7 +129,9 @@ def test_stop(client: OpenAI, stop: Any, text: str) -> None:
 def test_max_tokens_and_logit_bias(client: OpenAI) -> None:
     cut = client.chat.completions.create(model="echo", messages=ask("abcdef"), max_completion_tokens=3)
     assert (cut.choices[0].message.content, cut.choices[0].finish_reason) == ("abc", "length")
-    biased = client.chat.completions.create(model="echo", messages=ask("aaaa"), max_tokens=1, logit_bias={"256": 100})
+    biased = client.chat.completions.create(
+        model="echo", messages=ask("aaaa"), max_tokens=1, logit_bias={"256": 100}
+    )
     assert biased.choices[0].message.content == "", "256 ends the answer"
 
 
@@ -127,10 +153,15 @@ def test_json(client: OpenAI) -> None:
         label: str
 
     free = client.chat.completions.create(
-        model="echo", messages=ask('{"a": [1, true]}'), response_format={"type": "json_object"}, max_tokens=100
+        model="echo",
+        messages=ask('{"a": [1, true]}'),
+        response_format={"type": "json_object"},
+        max_tokens=100,
     )
     assert json.loads(free.choices[0].message.content or "") == {"a": [1, True]}
-    parsed = client.chat.completions.parse(model="echo", messages=ask('{"x": 3, "label": "ab"}'), response_format=Point)
+    parsed = client.chat.completions.parse(
+        model="echo", messages=ask('{"x": 3, "label": "ab"}'), response_format=Point
+    )
     assert parsed.choices[0].message.parsed == Point(x=3, label="ab")
 
 
@@ -153,9 +184,17 @@ def test_tools(client: OpenAI, stream: bool) -> None:
     assert run(CALL + CALL, parallel_tool_calls=False) == ("", [one], "tool_calls")
     assert run(CALL, tool_choice="none") == (CALL, [], "stop")
     text, [(name, arguments)], reason = run("hello", tool_choice="required")
-    assert text == "" and reason == "tool_calls" and (name, arguments.keys()) in (("add", {"a", "b"}), ("say", set()))
-    text, [(name, arguments)], reason = run("hello", tool_choice={"type": "function", "function": {"name": "add"}})
-    assert (text, name, reason) == ("", "add", "stop") and arguments["a"] in range(10) and arguments["b"] in "xy"
+    assert (
+        text == ""
+        and reason == "tool_calls"
+        and (name, arguments.keys()) in (("add", {"a", "b"}), ("say", set()))
+    )
+    text, [(name, arguments)], reason = run(
+        "hello", tool_choice={"type": "function", "function": {"name": "add"}}
+    )
+    assert (
+        (text, name, reason) == ("", "add", "stop") and arguments["a"] in range(10) and arguments["b"] in "xy"
+    )
 
 
 def test_completions(client: OpenAI) -> None:
@@ -174,7 +213,9 @@ def test_completions(client: OpenAI) -> None:
     assert many.choices[0].text == many.choices[1].text == "abc" + choice.text
     assert many.choices[2].text.startswith("xyz") and many.usage and many.usage.completion_tokens == 20
     streamed = ["", ""]
-    for chunk in client.completions.create(model="echo", prompt=["abc", "xyz"], max_tokens=5, echo=True, stream=True):
+    for chunk in client.completions.create(
+        model="echo", prompt=["abc", "xyz"], max_tokens=5, echo=True, stream=True
+    ):
         streamed[chunk.choices[0].index] += chunk.choices[0].text
     assert streamed == [many.choices[0].text, many.choices[2].text]
     assert len(client.completions.create(model="echo", prompt="q").choices[0].text) == 16, "OpenAI's default"
@@ -215,7 +256,10 @@ def test_responses_with_tools_and_formats(client: OpenAI) -> None:
     first = client.responses.create(model="echo", input=f"Go. {CALL}", tools=tools)
     message, call = first.output
     assert message.type == "message" and first.output_text == "Go."
-    assert call.type == "function_call" and (call.name, json.loads(call.arguments)) == ("add", {"a": 5, "b": "x"})
+    assert call.type == "function_call" and (call.name, json.loads(call.arguments)) == (
+        "add",
+        {"a": 5, "b": "x"},
+    )
     result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "6"}, *ask("thanks")]
     second = client.responses.create(model="echo", input=result, previous_response_id=first.id, tools=tools)
     assert second.output_text == "thanks"
@@ -223,11 +267,24 @@ def test_responses_with_tools_and_formats(client: OpenAI) -> None:
         model="echo", input="x", tools=tools, tool_choice={"type": "function", "name": "add"}
     )
     assert [item.type for item in forced.output] == ["function_call"]
-    schema: Any = {"type": "json_schema", "name": "n", "schema": {"type": "object", "properties": {"k": {"const": 1}}, "required": ["k"], "additionalProperties": False}}  # fmt: skip
-    assert json.loads(client.responses.create(model="echo", input="x", text={"format": schema}).output_text) == {"k": 1}
+    schema: Any = {
+        "type": "json_schema",
+        "name": "n",
+        "schema": {
+            "type": "object",
+            "properties": {"k": {"const": 1}},
+            "required": ["k"],
+            "additionalProperties": False,
+        },
+    }
+    assert json.loads(
+        client.responses.create(model="echo", input="x", text={"format": schema}).output_text
+    ) == {"k": 1}
 
 
-@pytest.mark.parametrize(("tokens", "said", "called"), [(20, "Go.", None), (44, "Go.", ""), (51, "Go.", '{"a": ')])
+@pytest.mark.parametrize(
+    ("tokens", "said", "called"), [(20, "Go.", None), (44, "Go.", ""), (51, "Go.", '{"a": ')]
+)
 def test_a_call_that_is_cut(client: OpenAI, tokens: int, said: str, called: str | None) -> None:
     asked: Any = {"model": "echo", "messages": ask(f"Go. {CALL}"), "tools": [ADD], "max_tokens": tokens}
     (choice,) = client.chat.completions.create(**asked).choices
@@ -257,7 +314,9 @@ def test_responses_stream(client: OpenAI) -> None:
 def test_metrics_and_health(server: Running) -> None:
     server.client().chat.completions.create(model="echo", messages=ask("count me"))
     lines = server.http.get("/metrics").text.splitlines()
-    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    values = {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")
+    }
     assert values['tilewright_http_requests_total{path="/v1/chat/completions",status="200"}'] >= 1
     assert values["tilewright_engine_generated_tokens_total"] >= len("count me")
     assert values["tilewright_answers_in_progress"] == 0

@@ -12,7 +12,9 @@ from .browser import Browser, executable
 from .conftest import Running
 from .test_http import Slow, until
 
-pytestmark = pytest.mark.skipif(executable() is None, reason="chromium runs the page (apt: chromium-headless-shell)")
+pytestmark = pytest.mark.skipif(
+    executable() is None, reason="chromium runs the page (apt: chromium-headless-shell)"
+)
 
 ANSWERED = "document.getElementById('send').textContent === 'Send'"
 
@@ -38,7 +40,10 @@ class Page:
         self.browser, self.server = browser, server
         browser.open(server.url + "/")
         browser.until("document.title === 'echo'")
-        browser.run("sent = []; (real => { window.fetch = (url, how) => { sent.push(how.body); return real(url, how); }; })(fetch)")  # fmt: skip
+        browser.run(
+            "sent = []; (real => "
+            "{ window.fetch = (url, how) => { sent.push(how.body); return real(url, how); }; })(fetch)"
+        )
 
     def send(self, text: str) -> None:
         self.browser.run(f"$('text').value = {json.dumps(text)}; $('form').requestSubmit()")
@@ -49,12 +54,16 @@ class Page:
         self.browser.until(ANSWERED)
 
     def until_said(self, text: str) -> None:
-        self.browser.until(f"[...document.querySelectorAll('.assistant')].at(-1)?.textContent.includes({json.dumps(text)})")  # fmt: skip
+        self.browser.until(
+            f"[...document.querySelectorAll('.assistant')].at(-1)?.textContent.includes({json.dumps(text)})"
+        )
 
     @property
     def boxes(self) -> list[tuple[str, str]]:
-        """What the page shows of the chat: (kind, text), without figures."""
-        found = self.browser.run("[...document.querySelectorAll('#log > div')].map((box) => [box.className, box.textContent])")  # fmt: skip
+        """The chat as the page shows it: (kind, text), without figures."""
+        found = self.browser.run(
+            "[...document.querySelectorAll('#log > div')].map((box) => [box.className, box.textContent])"
+        )
         return [(kind, text) for kind, text in found if kind != "note"]
 
     @property
@@ -72,13 +81,18 @@ def page(browser: Browser, slow: Running) -> Page:
 def test_chat(page: Page) -> None:
     page.ask("one *two*")
     page.ask("three")
-    assert page.boxes == [("user", "one *two*"), ("assistant", "one two"), ("user", "three"), ("assistant", "three")]
+    assert page.boxes == [
+        ("user", "one *two*"),
+        ("assistant", "one two"),
+        ("user", "three"),
+        ("assistant", "three"),
+    ]
     assert page.sent[1] == [("user", "one *two*"), ("assistant", "one *two*"), ("user", "three")]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_new_chat_during_a_reply(page: Page, at_once: bool) -> None:
-    """What was begun belongs to the old chat, even when the new one is asked before the old one's end is heard of."""
+    """A reply that has begun belongs to the old chat, even if the new chat begins before the reply ends."""
     page.send("old " * 60)
     page.until_said("old old")
     if at_once:
@@ -106,7 +120,7 @@ def test_a_message_that_is_too_long(page: Page) -> None:
 
 
 def test_stop(page: Page) -> None:
-    """What was said until then stays in the chat."""
+    """The text received so far stays in the chat."""
     page.send("word " * 60)
     page.until_said("word word")
     page.browser.run("$('form').requestSubmit()")

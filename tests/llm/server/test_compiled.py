@@ -1,4 +1,6 @@
-"""The server with a compiled library of 4-bit weights: many clients, thousands of requests, and a process that is killed."""
+"""The server with a compiled library of 4-bit weights: many clients, thousands of requests, and a process
+that is killed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.llm.small_library import checkpoint, library
-from tilewright.llm.engine.engine import Engine, Options
+from tilewright.llm.engine.engine import Engine, EngineOptions
 from tilewright.llm.engine.sampling import SamplingParameters
 from tilewright.llm.engine.speculative import Speculation
 from tilewright.llm.engine.stream import Request
@@ -43,7 +45,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library with its weights and tokenizer beside it, alone in its folder."""
     folder = checkpoint(tmp_path_factory.mktemp("llama"), vocabulary=tokenizer().vocabulary)
     tokenizer().backend.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message.content }}{% endfor %}"
+    )
     path: Path = tmp_path_factory.mktemp("library") / "small.so"
     with library(folder, "int4_g32", LibraryOptions(context=256, chunk=64, max_batch=8)) as found:
         save_library(found, open_checkpoint(folder), path)
@@ -66,7 +70,9 @@ def runner(path: Path) -> Iterator[LibraryRunner]:
 
 
 def requests() -> list[tuple[list[int], int]]:
-    """Prompts and how many tokens follow: most begin alike, some repeat themselves, so that more can be guessed, and some are short and get long answers."""
+    """Prompts and how many tokens follow: most begin alike, some repeat themselves, so that more can be
+    guessed, and some are short and get long answers.
+    """
     draw = random.Random(3)
     shared = draw.choices(range(256), k=90)
     found = []
@@ -80,7 +86,7 @@ def requests() -> list[tuple[list[int], int]]:
 
 @pytest.fixture(scope="module")
 def alone(runner: LibraryRunner) -> list[str]:
-    """What each gets from an engine of its own."""
+    """The result of each request on an engine of its own."""
     greedy = SamplingParameters(temperature=0)
     asked = [Request(prompt, greedy, max_tokens=most, ignore_eos=True) for prompt, most in requests()]
     return [Engine(runner, tokenizer()).submit(request).collect()[0].text for request in asked]
@@ -91,7 +97,9 @@ def test_64_clients_get_what_each_gets_alone(
     start: Callable[..., Running], runner: LibraryRunner, alone: list[str], speculation: Speculation | None
 ) -> None:
     """All stream at a time, some leave in the midst; memory for few makes the engine interrupt and resume."""
-    server = start(runner=Unhurried(runner.library), options=Options(pages=12, speculation=speculation), queue=200)
+    server = start(
+        runner=Unhurried(runner.library), options=EngineOptions(pages=12, speculation=speculation), queue=200
+    )
     gone = set(random.Random(4).sample([i for i, (_, most) in enumerate(requests()) if most > 5], 12))
 
     async def talk(client: httpx.AsyncClient, index: int) -> str:
@@ -132,7 +140,9 @@ def test_64_clients_get_what_each_gets_alone(
 
 @pytest.mark.slow
 def test_nothing_is_left_of_5000_requests(start: Callable[..., Running], runner: LibraryRunner) -> None:
-    """Streams that are left, whole answers, and refused ones, in turns: memory, pages, threads and open files."""
+    """Streams that are left, whole answers, and refused ones, in turns: memory, pages, threads and open
+    files.
+    """
     server = start(runner=runner, queue=100)
     process = psutil.Process()
 
@@ -169,7 +179,9 @@ def test_nothing_is_left_of_5000_requests(start: Callable[..., Running], runner:
 
 
 async def kill_while_streaming(process: subprocess.Popen[str], url: str, body: dict[str, Any]) -> None:
-    """Kill the server at the first piece of many answers: the work of seconds, so that most of them break off."""
+    """Kill the server at the first piece of many answers: the work of seconds, so that most of them break
+    off.
+    """
 
     async def read(client: httpx.AsyncClient) -> None:
         async with client.stream("POST", url + COMPLETIONS, json=body) as answer:
@@ -182,13 +194,21 @@ async def kill_while_streaming(process: subprocess.Popen[str], url: str, body: d
 
 
 def test_killed_and_started_again(path: Path, tmp_path: Path) -> None:
-    """On the same port, with the same files: whatever is asked anew is answered as before, and responses are kept."""
+    """On the same port, with the same files: whatever is asked anew is answered as before, and responses are
+    kept.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     files = sorted(path.parent.rglob("*"))
-    body = {"model": "small", "prompt": "It was a dark night", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    body = {
+        "model": "small",
+        "prompt": "It was a dark night",
+        "max_tokens": 40,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
     command = [
         sys.executable,
         "-m",

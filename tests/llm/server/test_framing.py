@@ -15,7 +15,8 @@ SMUGGLED = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 AMBIGUOUS = {
     "both lengths": POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both lengths, the other way round": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 99\r\n\r\n0\r\n\r\n",
+    "both lengths, the other way round": POST
+    + b"Transfer-Encoding: chunked\r\nContent-Length: 99\r\n\r\n0\r\n\r\n",
     "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
     "two lengths in one": POST + b"Content-Length: 2, 3\r\n\r\n{}",
     "a length with a sign": POST + b"Content-Length: +2\r\n\r\n{}",
@@ -45,7 +46,7 @@ AMBIGUOUS = {
     "chunks that end in a line feed": CHUNKED + CHUNK + b"0\r\n\n",
     "a trailer that ends in a line feed": CHUNKED + CHUNK + b"0\r\nX: y\n\n",
     "a folded trailer": CHUNKED + CHUNK + b"0\r\nX: y\r\n z\r\n\r\n",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", AMBIGUOUS.values(), ids=AMBIGUOUS)
@@ -60,7 +61,7 @@ def test_ambiguous_requests(server: Running, text: bytes) -> None:
 
 
 def test_byte_by_byte_and_pipelined(server: Running) -> None:
-    """What is well-formed is read, in whatever pieces it comes."""
+    """Well-formed requests are read in pieces of any size."""
     whole = CHUNKED + CHUNK + b"0\r\nX: y\r\n\r\n" + request(BODY, "Connection: close")
     for pieces in ([whole], [whole[i : i + 1] for i in range(len(whole))]):
         connection = connect(server)

@@ -45,8 +45,16 @@ def rest(connection: socket.socket) -> bytes:
         found += part
 
 
-def request(body: bytes, *headers: str, path: str = "/v1/chat/completions", length: int | None = None) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body) if length is None else length}", *headers]  # fmt: skip
+def request(
+    body: bytes, *headers: str, path: str = "/v1/chat/completions", length: int | None = None
+) -> bytes:
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body) if length is None else length}",
+        *headers,
+    ]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -86,7 +94,9 @@ def test_slow_headers(start: Start) -> None:
 
 
 def test_slow_second_request(start: Start) -> None:
-    """Neither a half request behind a whole one nor blank lines hold a connection longer than one that never began."""
+    """Neither a half request behind a whole one nor blank lines hold a connection longer than one that never
+    began.
+    """
     server = start(header_timeout=0.3, keep_alive=30)
     for trickle in (b"GET /health HT", b"\r\n"):
         connection = connect(server)
@@ -106,7 +116,9 @@ def test_slow_body(start: Start) -> None:
 
 
 def test_body_behind_an_answer(start: Start) -> None:
-    """An answer that came before the body's end does not leave the rest of the body a place to dribble into."""
+    """An answer that came before the body's end does not leave the rest of the body a place to dribble
+    into.
+    """
     server = start(keys=("k",), header_timeout=0.3, keep_alive=30)
     connection = connect(server)
     connection.sendall(request(b"{", length=5000))
@@ -147,7 +159,15 @@ def test_too_many_connections(start: Start) -> None:
 
 def test_a_full_queue(start: Start) -> None:
     server = start(runner=Slow(max_batch=2), queue=1)
-    with httpx.Client(timeout=20) as client, client.stream("POST", f"{server.url}/v1/chat/completions", content=chat("x" * 500, stream=True, n=3), headers={"Content-Type": "application/json"}) as held:  # fmt: skip
+    with (
+        httpx.Client(timeout=20) as client,
+        client.stream(
+            "POST",
+            f"{server.url}/v1/chat/completions",
+            content=chat("x" * 500, stream=True, n=3),
+            headers={"Content-Type": "application/json"},
+        ) as held,
+    ):
         parts = held.iter_bytes()  # which is kept, for its end closes the connection
         next(parts)
         refused = client.post(f"{server.url}/v1/chat/completions", json=json.loads(chat("hi")))
@@ -177,7 +197,14 @@ def test_a_client_that_reads_nothing(start: Start) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", server.port))
     tokens = 1500
-    connection.sendall(request(json.dumps({"model": "echo", "prompt": "x", "max_tokens": tokens, "stream": True, "logprobs": 20}).encode(), path="/v1/completions"))  # fmt: skip
+    connection.sendall(
+        request(
+            json.dumps(
+                {"model": "echo", "prompt": "x", "max_tokens": tokens, "stream": True, "logprobs": 20}
+            ).encode(),
+            path="/v1/completions",
+        )
+    )
     until(lambda: server.engine.stats().generated_tokens > 3)
     until(lambda: not server.server.server_state.connections)
     until(lambda: server.engine.stats().running == 0)
@@ -205,7 +232,9 @@ def test_heartbeats(start: Start) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_request_timeout(start: Start, stream: bool) -> None:
     server = start(runner=Slow(), request_timeout=0.3)
-    answer = server.http.post("/v1/chat/completions", json=json.loads(chat("x" * 1500, stream=stream)), timeout=20)
+    answer = server.http.post(
+        "/v1/chat/completions", json=json.loads(chat("x" * 1500, stream=stream)), timeout=20
+    )
     if stream:
         event = json.loads(answer.text.strip().splitlines()[-1].removeprefix("data: "))
         assert event["error"]["code"] == "timeout" and "[DONE]" not in answer.text
@@ -215,7 +244,7 @@ def test_request_timeout(start: Start, stream: bool) -> None:
 
 
 def test_drain(start: Start) -> None:
-    """What is in progress is finished, what is new gets 503, and then the server ends."""
+    """Requests in progress are finished, new ones get 503, and then the server ends."""
     server = start(runner=Slow())
     texts: list[str] = []
 

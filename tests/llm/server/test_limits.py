@@ -29,7 +29,18 @@ def test_read_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = read_keys(file)
     for key in ("a", "b", "c", "schlüssel"):
         assert accepts(keys, f"Bearer {key}") and accepts(keys, f"bearer  {key} ")
-    for wrong in (None, "", "Bearer", "Bearer ", "Basic a", "a", "Bearer d", "Bearer #", "Bearer a,b", "Bearer \udcff"):
+    for wrong in (
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic a",
+        "a",
+        "Bearer d",
+        "Bearer #",
+        "Bearer a,b",
+        "Bearer \udcff",
+    ):
         assert not accepts(keys, wrong)
     file.write_text("# none\n")
     with pytest.raises(TilewrightError, match="no API key"):

@@ -24,7 +24,9 @@ CLIENTS = 64
 
 
 def test_many_streams(start: Callable[..., Running]) -> None:
-    """64 clients stream at a time, some leave in the midst; memory for 10 makes the engine interrupt and resume."""
+    """64 clients stream at a time, some leave in the midst; memory for 10 makes the engine interrupt and
+    resume.
+    """
     server = start(runner=EchoRunner(pages=60, max_batch=12), queue=200)
     draw = random.Random(3)
     shared = "It was a dark and stormy night; the rain fell in torrents. " * 2
@@ -49,14 +51,21 @@ def test_many_streams(start: Callable[..., Running]) -> None:
         return said
 
     async def everybody() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=120) as client:
+        async with AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=120
+        ) as client:
             return await asyncio.gather(*(talk(client, index) for index in range(CLIENTS)))
 
     found = asyncio.run(everybody())
     for index, (said, text) in enumerate(zip(found, texts, strict=True)):
         assert text.startswith(said) if index in gone else said == text
     until(
-        lambda: server.engine.stats().running == server.engine.stats().waiting == server.service.admission.inside == 0
+        lambda: (
+            server.engine.stats().running
+            == server.engine.stats().waiting
+            == server.service.admission.inside
+            == 0
+        )
     )
     stats = server.engine.stats()
     assert stats.finished["stop"] >= CLIENTS - len(gone) and stats.pages_used == 0

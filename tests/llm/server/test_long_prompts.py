@@ -1,4 +1,6 @@
-"""A prompt of some megabytes is refused without work where its size tells that it is too long, and else without holding others up."""
+"""A prompt of some megabytes is refused without work where its size tells that it is too long, and else
+without holding others up.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ def refused(server: Running, text: str) -> tuple[float, str]:
     answer = server.http.post("/v1/chat/completions", json=body)
     seconds = time.perf_counter() - begin
     error = answer.json()["error"]
-    assert answer.status_code == 400 and error["code"] == "context_length_exceeded" and error["param"] == "messages"
+    assert (
+        answer.status_code == 400
+        and error["code"] == "context_length_exceeded"
+        and error["param"] == "messages"
+    )
     return seconds, error["message"]
 
 

@@ -36,7 +36,7 @@ def test_markdown(server: Running) -> None:
         "`<b>` & **<i>**": "<p><code>&#60;b&#62;</code> &#38; <strong>&#60;i&#62;</strong></p>",
         "# A <b>\ntext": "<h1>A &#60;b&#62;</h1><p>text</p>",
         "- a\n- b\n\n1. c\n2. d": "<ul><li>a</li><li>b</li></ul><ol><li>c</li><li>d</li></ol>",
-        "x\n\n```html\n<script>\n\n*a*\n```\ny": "<p>x</p><pre><code>&#60;script&#62;\n\n*a*\n</code></pre><p>y</p>",
+        "x\n\n```html\n<script>\n\n*a*\n```\ny": "<p>x</p><pre><code>&#60;script&#62;\n\n*a*\n</code></pre><p>y</p>",  # noqa: E501
         "```\nhalf <": "<pre><code>half &#60;</code></pre>",
         "*a* 2 * 3 * 4": "<p><em>a</em> 2 * 3 * 4</p>",
     }

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.errors import ArtifactError
 from tilewright.llm.server.errors import ApiError
-from tilewright.llm.server.responses import Store
+from tilewright.llm.server.responses import ResponseStore
 
 
 def response(number: int) -> dict[str, object]:
@@ -16,7 +16,7 @@ def response(number: int) -> dict[str, object]:
 
 
 def test_the_oldest_are_forgotten() -> None:
-    store = Store(5000)
+    store = ResponseStore(5000)
     for number in range(10):
         store.put(response(number), [], "me")
     kept = []
@@ -34,14 +34,16 @@ def test_the_oldest_are_forgotten() -> None:
 
 
 def test_in_a_file(tmp_path: Path) -> None:
-    """What one server has put there the next one finds; the oldest go."""
+    """The responses of one server are available to the next one; the oldest are removed."""
     path = tmp_path / "responses"
-    first = Store(3300, path)
+    first = ResponseStore(3300, path)
     messages = [{"role": "user", "content": "Hällo"}]
     for number in range(2):
         first.put(response(number), messages, "me")
-    second = Store(3300, path)
-    assert second.get("resp_0", "me").messages == messages and second.get("resp_1", "me").response == response(1)
+    second = ResponseStore(3300, path)
+    assert second.get("resp_0", "me").messages == messages and second.get(
+        "resp_1", "me"
+    ).response == response(1)
     for number in (2, 3):
         second.put(response(number), messages, "me")
     for gone in ("resp_0", "resp_9"):
@@ -59,6 +61,6 @@ def test_a_file_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "responses"
     path.write_bytes(b"no data base, but quite long enough to look like one" * 100)
     with pytest.raises(ArtifactError, match="responses"):
-        Store(1 << 20, path)
+        ResponseStore(1 << 20, path)
     with pytest.raises(ArtifactError, match="missing"):
-        Store(1 << 20, tmp_path / "missing" / "responses")
+        ResponseStore(1 << 20, tmp_path / "missing" / "responses")

@@ -9,7 +9,15 @@ import pytest
 
 from tilewright.llm.server.errors import ApiError
 from tilewright.llm.server.protocol import Function
-from tilewright.llm.server.tools import HERMES, LLAMA, CallArguments, CallBegins, Convention, ToolCallParser, convention
+from tilewright.llm.server.tools import (
+    HERMES,
+    LLAMA,
+    CallArguments,
+    CallBegins,
+    Convention,
+    ToolCallParser,
+    convention,
+)
 
 KNOWN = ("add", "say")
 
@@ -38,23 +46,40 @@ REPLIES = [
     (HERMES, "Hello, <tool> me", "Hello, <tool> me", []),
     (HERMES, "two blanks  \n", "two blanks  \n", []),
     (HERMES, ONE, "", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')]),
-    (HERMES, f"I will.\n\n{ONE}\n{ONE}", "I will.", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')] * 2),
+    (
+        HERMES,
+        f"I will.\n\n{ONE}\n{ONE}",
+        "I will.",
+        [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')] * 2,
+    ),
     (HERMES, '<tool_call>{"arguments": {"x": 2}, "name": "say"}</tool_call>', "", [("say", '{"x": 2}')]),
     (HERMES, '<tool_call>{"name": "say"}</tool_call>', "", [("say", "{}")]),
-    (HERMES, '<tool_call>{"name": "rm", "arguments": {}}</tool_call>.', '<tool_call>{"name": "rm", "arguments": {}}</tool_call>.', []),
+    (
+        HERMES,
+        '<tool_call>{"name": "rm", "arguments": {}}</tool_call>.',
+        '<tool_call>{"name": "rm", "arguments": {}}</tool_call>.',
+        [],
+    ),
     (HERMES, "<tool_call>not JSON</tool_call>", "<tool_call>not JSON</tool_call>", []),
     (HERMES, '<tool_call>{"name": "add", "argu', '<tool_call>{"name": "add", "argu', []),
     (HERMES, '<tool_call>{"name": "add", "arguments": {"a": 1', "", [("add", '{"a": 1')]),
     (HERMES, ONE[:-3], "", [("add", '{"a": 1, "b": {"c": "}<\\"/tool_call>"}}')]),
     (LLAMA, '{"name": "add", "parameters": {"a": 1}}', "", [("add", '{"a": 1}')]),
-    (LLAMA, ' {"name": "add", "parameters": {}}; {"name": "say", "parameters": {"b": "é"}}', "", [("add", "{}"), ("say", '{"b": "é"}')]),
+    (
+        LLAMA,
+        ' {"name": "add", "parameters": {}}; {"name": "say", "parameters": {"b": "é"}}',
+        "",
+        [("add", "{}"), ("say", '{"b": "é"}')],
+    ),
     (LLAMA, '{"name": "Bob", "age": 3} is JSON', '{"name": "Bob", "age": 3} is JSON', []),
     (LLAMA, 'See {"name": "add", "parameters": {}}', 'See {"name": "add", "parameters": {}}', []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("style", "reply", "text", "calls"), REPLIES)
-def test_however_the_reply_is_cut(style: Convention, reply: str, text: str, calls: list[tuple[str, str]]) -> None:
+def test_however_the_reply_is_cut(
+    style: Convention, reply: str, text: str, calls: list[tuple[str, str]]
+) -> None:
     draw = random.Random(1)
     cuts = [[reply], list(reply)]
     for _ in range(20):
@@ -70,7 +95,9 @@ def test_a_reply_that_was_begun_for_the_model(style: Convention) -> None:
         whole = f'{style.prefix("add")}{{"a": 1}}}}{style.closing}'
         rest = whole.removeprefix(style.prefix(name))
         assert parse(style, list(rest), begun=name or "") == ("", [("add", '{"a": 1}')])
-    assert parse(style, ['{"a": 1}'], begun="add") == ("", [("add", '{"a": 1}')]), "the grammar ends with the arguments"
+    assert parse(style, ['{"a": 1}'], begun="add") == ("", [("add", '{"a": 1}')]), (
+        "the grammar ends with the arguments"
+    )
 
 
 CUT = [
@@ -98,7 +125,9 @@ CUT = [
 
 
 @pytest.mark.parametrize(("style", "reply", "text", "calls"), CUT)
-def test_a_reply_that_is_cut_in_a_call(style: Convention, reply: str, text: str, calls: list[tuple[str, str]]) -> None:
+def test_a_reply_that_is_cut_in_a_call(
+    style: Convention, reply: str, text: str, calls: list[tuple[str, str]]
+) -> None:
     """No markup is shown as text; what arguments there are, are given, as OpenAI does."""
     for pieces in ([reply], list(reply)):
         assert parse(style, pieces, cut=True) == (text, calls)
@@ -106,11 +135,14 @@ def test_a_reply_that_is_cut_in_a_call(style: Convention, reply: str, text: str,
 
 def test_conventions_of_templates() -> None:
     assert convention("... <tool_call></tool_call> XML tags") is HERMES
-    assert convention('{%- if tools %} Respond in the format {"name": function name, "parameters": dict}') is LLAMA
-    with pytest.raises(ApiError, match="knows no tools"):
+    assert (
+        convention('{%- if tools %} Respond in the format {"name": function name, "parameters": dict}')
+        is LLAMA
+    )
+    with pytest.raises(ApiError, match="does not support tools"):
         convention("{{ messages }}")
     for other in ("[TOOL_CALLS]", "<tool_call><function=name>", "{{ tools | tojson }}"):
-        with pytest.raises(ApiError, match="does not read"):
+        with pytest.raises(ApiError, match="does not support"):
             convention("{% if tools %}" + other)
 
 
@@ -119,4 +151,7 @@ def test_schema_of_calls() -> None:
     schema = LLAMA.schema([add, Function(name="say")])
     assert [s["properties"]["name"] for s in schema["anyOf"]] == [{"const": "add"}, {"const": "say"}]
     assert schema["anyOf"][0]["properties"]["parameters"] == add.parameters
-    assert json.loads(HERMES.prefix("add").removeprefix("<tool_call>\n") + "{}}") == {"name": "add", "arguments": {}}
+    assert json.loads(HERMES.prefix("add").removeprefix("<tool_call>\n") + "{}}") == {
+        "name": "add",
+        "arguments": {},
+    }

@@ -34,7 +34,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": MOE | {"head_dim": 16, "norm_topk_prob": True, "mlp_only_layers": []},
     "gemma": {"head_dim": 16},
     "gemma2": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 32},
-    "gemma3_text": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 32, "num_hidden_layers": 7},
+    "gemma3_text": {
+        "head_dim": 32,
+        "query_pre_attn_scalar": 32,
+        "sliding_window": 32,
+        "num_hidden_layers": 7,
+    },
     "phi3": {},
     "mixtral": {"num_local_experts": 3, "num_experts_per_tok": 2},
     "starcoder2": {},
@@ -42,7 +47,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5},
     "olmo2": {},
 }
-"""What differs from `SMALL`, by Hugging Face's model_type."""
+"""The differences from `SMALL`, by Hugging Face's model_type."""
 
 _ARCHITECTURES = {
     "llama": "llama",
@@ -160,8 +165,13 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if match := _EXPERT.fullmatch(name):
             stacked = f"{match[1]}.{match[3]}.weight"
             if stacked not in result:
-                count = sum(bool((m := _EXPERT.fullmatch(n)) and (m[1], m[3]) == (match[1], match[3])) for n in tensors)
-                result[stacked] = np.stack([tensors[f"{match[1]}.{e}.{match[3]}.weight"] for e in range(count)])
+                count = sum(
+                    bool((m := _EXPERT.fullmatch(n)) and (m[1], m[3]) == (match[1], match[3]))
+                    for n in tensors
+                )
+                result[stacked] = np.stack(
+                    [tensors[f"{match[1]}.{e}.{match[3]}.weight"] for e in range(count)]
+                )
         else:
             result[name] = tensors[name]
     return result
@@ -170,7 +180,11 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _as_llama_cpp(architecture: str, name: str, array: np.ndarray, heads: int, kv_heads: int) -> np.ndarray:
     if architecture == "llama" and (match := re.search(r"(q|k)_proj", name)):
         n = heads if match[1] == "q" else kv_heads
-        return array.reshape(n, 2, array.shape[0] // n // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+        return (
+            array.reshape(n, 2, array.shape[0] // n // 2, *array.shape[1:])
+            .swapaxes(1, 2)
+            .reshape(array.shape)
+        )
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return array + 1
     if architecture == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):

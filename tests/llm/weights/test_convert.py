@@ -52,12 +52,17 @@ def test_nothing_is_lost_without_quantization(name: str, llama: Path, tmp_path: 
     folder = convert(llama, tmp_path / "out", Conversion(name, shard_size=50_000))
     assert same(folder, open_checkpoint(llama)) and len(folder.sources) > 3
     assert folder.config == open_checkpoint(llama).config
-    assert folder.files["tokenizer.json"]() == b'{"version": "1.0"}' and "generation_config.json" in folder.files
+    assert (
+        folder.files["tokenizer.json"]() == b'{"version": "1.0"}' and "generation_config.json" in folder.files
+    )
 
 
 @pytest.mark.parametrize("name", ["bf16", "int8", "int4_g32_asym", "int3_g32", "fp8_e4m3"])
 def test_each_matrix_is_what_its_scheme_makes_of_it(name: str, llama: Path, tmp_path: Path) -> None:
-    source, folder = open_checkpoint(llama), convert(llama, tmp_path / "out", Conversion(name, shard_size=40_000))
+    source, folder = (
+        open_checkpoint(llama),
+        convert(llama, tmp_path / "out", Conversion(name, shard_size=40_000)),
+    )
     scheme, embedding = scheme_of(name), scheme_of("int8" if name.startswith("int") else name)
     for tensor_name, tensor in folder.items():
         before = source[tensor_name].read()
@@ -79,7 +84,8 @@ def test_embedding_and_head_can_be_chosen(llama: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "kept"), [("mixtral", "block_sparse_moe.gate"), ("qwen2_moe", "shared_expert_gate"), ("gpt2", "wpe")]
+    ("family", "kept"),
+    [("mixtral", "block_sparse_moe.gate"), ("qwen2_moe", "shared_expert_gate"), ("gpt2", "wpe")],
 )
 def test_routers_and_positions_stay(family: str, kept: str, tmp_path: Path) -> None:
     source = folder_of(small_model(family), tmp_path / "in")
@@ -143,7 +149,9 @@ def test_two_conversions_to_one_folder_are_refused(llama: Path, tmp_path: Path) 
 
 def test_progress_ends_at_its_total(llama: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    convert(llama, tmp_path, Conversion("int8"), progress=lambda stage, done, total: seen.append((done, total)))
+    convert(
+        llama, tmp_path, Conversion("int8"), progress=lambda stage, done, total: seen.append((done, total))
+    )
     assert [d for d, _ in seen] == sorted(d for d, _ in seen) and seen[-1][0] == seen[-1][1] > 0
 
 
@@ -230,7 +238,9 @@ def test_values_that_a_type_cannot_hold_are_refused(tmp_path: Path) -> None:
         convert(source, tmp_path / "out", Conversion("f16"))
     model.model.layers[0].mlp.up_proj.weight.data[3, 4] = float("nan")
     source = folder_of(model, tmp_path / "in2")
-    with pytest.raises(WeightsError, match=r"model.safetensors: .*up_proj.weight: holds values that are not finite"):
+    with pytest.raises(
+        WeightsError, match=r"model.safetensors: .*up_proj.weight: holds values that are not finite"
+    ):
         convert(source, tmp_path / "out2", Conversion("int8"))
 
 
@@ -243,7 +253,7 @@ def test_values_that_a_type_cannot_hold_are_refused(tmp_path: Path) -> None:
         (
             "model.safetensors.index.json",
             '{"weight_map": {"a": "../../etc/passwd"}}',
-            "no name of a file in this folder",
+            "not the name of a file in this folder",
         ),
         ("model.safetensors.index.json", "{}", "has no weight_map"),
         (
@@ -292,7 +302,9 @@ def test_memory_is_bounded_by_a_shard_and_a_tensor(tmp_path: Path) -> None:
     assert total > 80 << 20 and 6 << 20 < peak < 20 << 20
 
 
-@pytest.mark.parametrize("arguments", [["--quantization", "int9"], ["--quantization", "int8", "--shard-size", "x"], []])
+@pytest.mark.parametrize(
+    "arguments", [["--quantization", "int9"], ["--quantization", "int8", "--shard-size", "x"], []]
+)
 def test_the_command_line_is_checked(arguments: list[str], llama: Path, tmp_path: Path) -> None:
     from click.testing import CliRunner
 

@@ -1,4 +1,6 @@
-"""GGUF files, written by the package `gguf` the way llama.cpp converts: equal to the Hugging Face folder they were made from."""
+"""GGUF files, written by the package `gguf` the way llama.cpp converts: equal to the Hugging Face folder they
+were made from.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_a_file_equals_the_folder_it_was_made_from(family: str, tmp_path: Path) 
         assert tensor.shape == folder[name].shape
         rounded = family.startswith("gemma") and "norm" in name  # 1 is added and taken off again
         assert np.allclose(tensor.read(), folder[name].read(), rtol=0, atol=1e-6 if rounded else 0), name
-    config = transformers.AutoConfig.for_model(**{k: v for k, v in file.config.items() if not k.endswith("_token_id")})
+    config = transformers.AutoConfig.for_model(
+        **{k: v for k, v in file.config.items() if not k.endswith("_token_id")}
+    )
     ours, theirs = config.to_dict(), model.config.to_dict()
     unimportant = {
         "_name_or_path",
@@ -65,13 +69,17 @@ def test_a_file_equals_the_folder_it_was_made_from(family: str, tmp_path: Path) 
         "rope_theta",
         "rotary_emb_base",
     }
-    unlike = {k for k in {*ours, *theirs} - unimportant if ours.get(k) != theirs.get(k) and not k.endswith("_token_id")}
+    unlike = {
+        k
+        for k in {*ours, *theirs} - unimportant
+        if ours.get(k) != theirs.get(k) and not k.endswith("_token_id")
+    }
     assert not unlike, {k: (ours.get(k), theirs.get(k)) for k in unlike}
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "gemma"])  # of which there is no definition
 def test_logits_are_those_of_the_folder(family: str, tmp_path: Path) -> None:
-    """Of Tilewright's definitions, with each checkpoint's own configuration, and after conversion."""
+    """Logits of our definitions, with each checkpoint's own configuration, and after conversion."""
     model = small_model(family)
     folder_of(model, tmp_path / "hf")
     gguf_of(tmp_path / "hf", tmp_path / "m.gguf")
@@ -90,7 +98,9 @@ def test_logits_are_those_of_the_folder(family: str, tmp_path: Path) -> None:
 def test_formats_of_whole_files(kind: str, llama: Path, tmp_path: Path) -> None:
     original = open_checkpoint(llama)
     file = open_checkpoint(gguf_of(llama, tmp_path / "m.gguf", kind))
-    bound = {"F16": 1e-3, "BF16": 1e-2, "Q8_0": 0.02, "Q4_0": 0.2, "Q4_1": 0.2, "Q5_0": 0.1, "Q5_1": 0.1}[kind]
+    bound = {"F16": 1e-3, "BF16": 1e-2, "Q8_0": 0.02, "Q4_0": 0.2, "Q4_1": 0.2, "Q5_0": 0.1, "Q5_1": 0.1}[
+        kind
+    ]
     for name, tensor in original.items():
         before = tensor.read()
         assert np.abs(file[name].read().astype(np.float32) - before).max() <= bound * np.abs(before).max()
@@ -98,7 +108,9 @@ def test_formats_of_whole_files(kind: str, llama: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "scheme"), [("Q4_0", "int4_g32"), ("Q8_0", "int8_g32")])
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gpt2"])
-def test_formats_that_a_scheme_holds_are_kept_bit_by_bit(kind: str, scheme: str, family: str, tmp_path: Path) -> None:
+def test_formats_that_a_scheme_holds_are_kept_bit_by_bit(
+    kind: str, scheme: str, family: str, tmp_path: Path
+) -> None:
     folder = folder_of(small_model(family), tmp_path / "hf")
     file = open_checkpoint(gguf_of(folder, tmp_path / "m.gguf", kind))
     converted = convert(file, tmp_path / "out", Conversion(scheme, embedding_quantization=scheme))
@@ -144,7 +156,10 @@ def test_a_file_in_parts(llama: Path, tmp_path: Path) -> None:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-    parts, whole = open_checkpoint(tmp_path / "m-00001-of-00002.gguf"), open_checkpoint(tmp_path / "whole.gguf")
+    parts, whole = (
+        open_checkpoint(tmp_path / "m-00001-of-00002.gguf"),
+        open_checkpoint(tmp_path / "whole.gguf"),
+    )
     assert set(parts) == set(whole) and len(parts.sources) == 2
     assert all(np.array_equal(parts[name].read(), whole[name].read()) for name in whole)
     with pytest.raises(WeightsError, match="is one of 2 parts; give the first"):
@@ -206,12 +221,16 @@ def put(format: str, value: int, at: int) -> Callable[[bytearray], None]:
     return change
 
 
-def before(text: bytes, format: str, value: int, after: bool = False, skip: int = 0) -> Callable[[bytearray], None]:
+def before(
+    text: bytes, format: str, value: int, after: bool = False, skip: int = 0
+) -> Callable[[bytearray], None]:
     """Overwrite what stands before, or after, the first occurrence of a name."""
 
     def change(data: bytearray) -> None:
         at = data.index(text)
-        struct.pack_into("<" + format, data, at + len(text) + skip if after else at - struct.calcsize(format), value)
+        struct.pack_into(
+            "<" + format, data, at + len(text) + skip if after else at - struct.calcsize(format), value
+        )
 
     return change
 
@@ -223,7 +242,7 @@ BAD = {
     "tensors without end": (put("Q", 1 << 60, 8), "cut off or damaged|which is not|twice|dimensions"),
     "keys without end": (put("Q", 1 << 60, 16), "cut off or damaged|has type|twice"),
     "a key without end": (put("Q", 1 << 63, 24), "9223372036854775808 more bytes should follow"),
-    "a type that there is not": (before(b"llama.block_count", "I", 77, after=True), "has type 77"),
+    "a type that there is not": (before(b"llama.block_count", "I", 77, after=True), "the unknown type 77"),
     "dimensions": (before(b"blk.0.attn_q.weight", "I", 1000, after=True), "has 1000 dimensions"),
     "a huge size": (before(b"blk.0.attn_q.weight", "Q", 1 << 62, after=True, skip=4), "cut off or damaged"),
     "a size that blocks do not divide": (
@@ -232,14 +251,14 @@ BAD = {
     ),
     "a format that is not read": (
         before(b"blk.0.attn_q.weight", "I", 23, after=True, skip=20),
-        "has format IQ4_XS, which is not read",
+        "has format IQ4_XS, which is not supported",
     ),
     "an offset beyond the end": (
         before(b"blk.0.attn_q.weight", "Q", 1 << 40, after=True, skip=24),
         "cut off or damaged",
     ),
     "an offset between": (before(b"blk.0.attn_q.weight", "Q", 7, after=True, skip=24), "cut off or damaged"),
-    "no layers": (before(b"llama.block_count", "I", 0, after=True, skip=4), "make no model"),
+    "no layers": (before(b"llama.block_count", "I", 0, after=True, skip=4), "do not describe a model"),
     "heads that do not divide": (
         before(b"llama.attention.head_count", "I", 5, after=True, skip=4),
         "which are not 5 heads",
@@ -291,12 +310,12 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(WeightsError, match=re.escape("has architecture rwkv7; read are llama, qwen2")):
+    with pytest.raises(WeightsError, match=re.escape("has architecture rwkv7; supported: llama, qwen2")):
         open_checkpoint(tmp_path / "m.gguf")
 
 
 def test_a_tensor_of_no_known_name_is_refused(llama: Path, tmp_path: Path) -> None:
     path = gguf_of(llama, tmp_path / "m.gguf")
     path.write_bytes(path.read_bytes().replace(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"))
-    with pytest.raises(WeightsError, match=r"blk.0.attn_z.weight: no tensor of llama is called so"):
+    with pytest.raises(WeightsError, match=r"blk.0.attn_z.weight: llama has no tensor of this name"):
         open_checkpoint(path)

@@ -1,4 +1,6 @@
-"""Tokenizers in GGUF files encode and decode as those they were made from: byte-level BPE of `tokenizers`, and SentencePiece's own."""
+"""Tokenizers in GGUF files encode and decode as those they were made from: byte-level BPE of `tokenizers`,
+and SentencePiece's own.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ TEXTS = [
     "<|end|> regular expression <|start|>",
     "an expression pattern string matching operations",
 ]
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
 
 
 def byte_level(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
@@ -43,13 +45,17 @@ def byte_level(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind == "llama-bpe"))
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind not in ("llama-bpe", "qwen2"))
     if kind == "llama-bpe":
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"), level])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(LLAMA3), "isolated"), level]
+        )
     elif kind == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
         pattern = Regex(LLAMA3.replace("{1,3}", ""))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, "isolated"), level])
     elif kind == "starcoder":
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), level]
+        )
     else:
         tokenizer.pre_tokenizer = level
     tokenizer.decoder = decoders.ByteLevel()
@@ -177,7 +183,9 @@ def test_sentence_pieces(pieces: sentencepiece.SentencePieceProcessor, tmp_path:
 
 @given(text=st.text(alphabet=st.sampled_from("abcdeinorst .,'ïß東한🙂\n")))
 @settings(max_examples=150, deadline=None)
-def test_sentence_pieces_of_any_text(text: str, pieces: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_sentence_pieces_of_any_text(
+    text: str, pieces: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     made = _PIECES.get("made") or _PIECES.setdefault(
         "made", tokenizer_of(of_pieces(pieces), tmp_path_factory.mktemp("t"))
     )
@@ -202,7 +210,11 @@ def test_the_tokenizers_configuration(tmp_path: Path) -> None:
     data["tokenizer.chat_template"] = "{% for m in messages %}{{ m.content }}{% endfor %}"
     files = checkpoint(data, tmp_path / "m.gguf").files
     config = json.loads(files["tokenizer_config.json"]())
-    assert config["bos_token"] == "<|start|>" and config["eos_token"] == "<|end|>" and not config["add_bos_token"]
+    assert (
+        config["bos_token"] == "<|start|>"
+        and config["eos_token"] == "<|end|>"
+        and not config["add_bos_token"]
+    )
     assert config["chat_template"].startswith("{% for m")
 
 
@@ -221,10 +233,10 @@ def test_a_converted_file_has_its_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pre": "unheard-of"}, "cuts text as 'unheard-of'"),
-        ({"model": "t5"}, "model 't5' is not read"),
-        ({"merges": ["a"]}, "does not make a token of two"),
-        ({"merges": ["a zzzz"]}, "does not make a token of two"),
+        ({"pre": "unheard-of"}, "splits text by the rule 'unheard-of'"),
+        ({"model": "t5"}, "model 't5' is not supported"),
+        ({"merges": ["a"]}, "does not join two tokens into a token"),
+        ({"merges": ["a zzzz"]}, "does not join two tokens into a token"),
         ({"token_type": [1, 1]}, "2 types of"),
         ({"bos_token_id": 10**6}, "but there are"),
         ({"merges": 3}, "merges is int"),

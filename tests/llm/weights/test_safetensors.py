@@ -1,4 +1,6 @@
-"""Safetensors files: what the package `safetensors` writes is read and the other way round; damage is refused by name."""
+"""Safetensors files: what the package `safetensors` writes is read and the other way round; damage is refused
+by name.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ BAD = {
     "empty": (b"", "not a whole safetensors file"),
     "header longer than the file": ((1 << 40).to_bytes(8, "little") + b"{}", "a header of 1099511627776"),
     "no JSON": (with_header(b"{nonsense"), "not JSON"),
-    "a list": (with_header([1]), "no JSON object"),
+    "a list": (with_header([1]), "not a JSON object"),
     "deep": (with_header(b"[" * 100_000), "not JSON"),
     "twice": (with_header(b'{"a": 1, "a": 2}'), "occurs twice"),
     "no dtype": (with_header({"w": {"shape": [1], "data_offsets": [0, 4]}}), "w: its header lacks"),
@@ -70,7 +72,10 @@ BAD = {
     "huge": (with_header({"w": ENTRY | {"shape": [1 << 40, 1 << 40]}}), "w: F32"),
     "beyond": (with_header({"w": ENTRY}, b"\0" * 12), "w: F32 .* cut off or damaged"),
     "overlap": (with_header({"w": ENTRY, "v": ENTRY}), "v: does not begin where w ends|w: does not begin"),
-    "hole": (with_header({"w": ENTRY | {"data_offsets": [4, 20]}}, b"\0" * 20), "does not begin where the header ends"),
+    "hole": (
+        with_header({"w": ENTRY | {"data_offsets": [4, 20]}}, b"\0" * 20),
+        "does not begin where the header ends",
+    ),
     "more": (with_header({"w": ENTRY}, b"\0" * 20), "4 bytes after the last tensor"),
 }
 
@@ -107,4 +112,6 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     write_safetensors(path, {"old": np.ones(1)}, {})
     with pytest.raises(OSError, match="no space"):
         write_safetensors(path, Fails(a=np.ones(4), b=np.ones(4)), {})
-    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"] and list(read_safetensors(path)[0]) == ["old"]
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"] and list(read_safetensors(path)[0]) == [
+        "old"
+    ]

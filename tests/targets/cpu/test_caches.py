@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.targets.base import resolve
 from tilewright.targets.cpu.caches import l2_bytes
 from tilewright.targets.llvm.target import LlvmTarget
+from tilewright.targets.registry import resolve
 
 
 def system(folder: Path, caches: dict[int, tuple[str, str]], cores: dict[int, str]) -> Path:
-    """A copy of the system's files: size and sharing processors of each processor's cache, and the processors of its core."""
+    """A copy of the system's files: size and sharing processors of each processor's cache, and the processors
+    of its core.
+    """
     for number, (size, shared) in caches.items():
         for index, level, text in ((0, 1, "48K"), (1, 2, size), (2, 3, "300M")):
             cache = folder / f"cpu{number}" / "cache" / f"index{index}"
@@ -56,6 +58,12 @@ def test_named_targets() -> None:
         assert target.describe()["l2_bytes"] == target.isa.l2_bytes
         return target.isa.l2_bytes >> 10
 
-    assert [size(n) for n in ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "aarch64-linux", "wasm32")] == [
-        256, 512, 1024, 1024, 256,
-    ]  # fmt: skip
+    assert [
+        size(n) for n in ("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "aarch64-linux", "wasm32")
+    ] == [
+        256,
+        512,
+        1024,
+        1024,
+        256,
+    ]

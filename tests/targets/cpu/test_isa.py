@@ -1,4 +1,6 @@
-"""Feature sets by name, forced for the target ``cpu``, and emulated where this machine has no such instructions."""
+"""Feature sets by name, forced for the target ``cpu``, and emulated where this machine has no such
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import pytest
 from tilewright.errors import CompileError
 from tilewright.targets.cpu.isa import FORCED, X86_64_V4, isa_named
 
-pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="feature sets of x86-64")
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="feature sets of x86-64"
+)
 
 EVERYTHING = "x86-64-v4+avx512vnni+avx512bf16+avxvnni+amx-tile+amx-bf16+amx-int8"
 
@@ -59,7 +63,9 @@ def test_unknown_names(name: str, message: str) -> None:
 
 def run(forced: str, program: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, FORCED: forced}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.parametrize("forced", ("x86-64-v3", "x86-64-v4", EVERYTHING))

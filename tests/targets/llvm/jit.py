@@ -21,6 +21,11 @@ MIDDLE = Isa("middle", "", "", (), 256, 16, masked=False, fma=True)
 NARROW = Isa("narrow", "", "", (), 128, 16, masked=False, fma=False)
 ISAS = pytest.mark.parametrize("isa", [WIDE, MIDDLE, NARROW], ids=lambda isa: isa.name)
 
+LEVEL = 0
+"""LLVM's level: enough for what a function computes, in half the time. Tests of whole libraries use the
+default level.
+"""
+
 _engines: list[Any] = []
 
 
@@ -29,7 +34,7 @@ def host_machine() -> Any:
     llvm.initialize_native_asmprinter()
     features = ",".join(("+" if on else "-") + name for name, on in llvm.get_host_cpu_features().items())
     target = llvm.Target.from_default_triple()
-    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=2, jit=True)
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=LEVEL, jit=True)
 
 
 def has_instructions(feature: str) -> bool:
@@ -53,8 +58,8 @@ def compile_functions(text: str) -> Callable[[str], int]:
     machine = host_machine()
     module = llvm.parse_assembly(emulate(text, missing(), threads=False))
     module.verify()
-    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_vectorization = tuning.slp_vectorization = False
+    tuning = llvm.create_pipeline_tuning_options(speed_level=LEVEL)
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
     engine = llvm.create_mcjit_compiler(module, machine)
@@ -67,6 +72,9 @@ def exported(definitions: Iterable[str], name: str, extra: int) -> Callable[...,
     """The internal function `name` with three pointers and `extra` i64 arguments."""
     numbers = "".join(f", i64 %d{i}" for i in range(extra))
     pointers = "ptr %a, ptr %b, ptr %c"
-    entry = f"define void @entry({pointers}{numbers}) {{\n  call void @{name}({pointers}{numbers})\n  ret void\n}}\n"
+    entry = (
+        f"define void @entry({pointers}{numbers}) {{\n  call void "
+        f"@{name}({pointers}{numbers})\n  ret void\n}}\n"
+    )
     address = compile_functions("\n".join([*definitions, entry]))("entry")
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * extra)(address)

@@ -16,7 +16,7 @@ from tilewright.dialects.tensor_builder import TensorBuilder
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Module
 from tilewright.ir.interpreter import Frame
-from tilewright.ir.symbolic import evaluate
+from tilewright.ir.substitution import evaluate
 from tilewright.ir.types import TensorType
 from tilewright.lowering.tensor_to_loop import kernel_of_group
 from tilewright.schedule import Schedule, finalize
@@ -29,13 +29,15 @@ PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None)
 
 
-def make_group(types: Sequence[TensorType], body: Callable[..., Sequence[Any]], kind: str = "rows") -> tensor.Group:
+def make_group(
+    types: Sequence[TensorType], body: Callable[..., Sequence[Any]], kind: str = "rows"
+) -> tensor.Group:
     """A group of computations over arguments of `types`; ``body(t, *tensors)`` returns its results."""
     group = tensor.Group((), kind=kind, result_types=())
     arguments = [group.body.add_arg(t) for t in types]
     t = TensorBuilder(Builder(group.body))
     results = body(t, *(t.wrap(v) for v in arguments))
-    Builder(group.body)(tensor.Yield([r.value for r in results]))
+    Builder(group.body).insert(tensor.Yield([r.value for r in results]))
     return tensor.Group((), kind=kind, regions=[group.regions[0]])
 
 
@@ -75,7 +77,9 @@ def run_kernel(
     pieces: int = 1,
     in_place: Mapping[int, int] | None = None,
 ) -> tuple[list[np.ndarray[Any, Any]], KernelCode]:
-    """The outputs of a kernel; its range is cut into `pieces`. `in_place`: output number -> input number whose memory it is."""
+    """The outputs of a kernel; its range is cut into `pieces`. `in_place`: output number -> input number
+    whose memory it is.
+    """
     code = print_kernel(kernel, isa, "kernel")
     text = "\n".join([*code.helpers.values(), code.text])
     address = _compiled(text)
@@ -103,7 +107,11 @@ def run_kernel(
         cuts = [extent * k // pieces for k in range(pieces + 1)]
         for begin, end in itertools.pairwise(cuts):
             function(
-                begin, end, ctypes.cast(pointers, ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), scratch.address
+                begin,
+                end,
+                ctypes.cast(pointers, ctypes.c_void_p),
+                ctypes.cast(sizes, ctypes.c_void_p),
+                scratch.address,
             )
         results = [b.array.copy() for b in buffers[len(inputs) :]]
         if outputs:
@@ -116,14 +124,14 @@ def run_kernel(
 def reference(
     group: tensor.Group, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]
 ) -> list[np.ndarray[Any, Any]]:
-    """What the tensor level says the group computes."""
+    """The result of the group according to the tensor level."""
     return [np.asarray(x) for x in Frame(Module(), dict(dims), {}).run_block(group.body, list(inputs))]
 
 
 def interpreted(
     kernel: loop.Kernel, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]
 ) -> list[np.ndarray[Any, Any]]:
-    """What the loop level says the kernel computes."""
+    """The result of the kernel according to the loop level."""
     outputs = []
     for arg in kernel.body.args[len(inputs) :]:
         outputs.append(np.zeros(tuple(evaluate(d, dims) for d in arg.type.shape), arg.type.dtype.numpy))

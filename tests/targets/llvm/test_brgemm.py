@@ -9,7 +9,8 @@ import pytest
 
 from tilewright.dialects import simd
 from tilewright.ir.core import Block
-from tilewright.ir.symbolic import Dim, evaluate, smin, symbol
+from tilewright.ir.substitution import evaluate
+from tilewright.ir.symbolic import Dim, smin, symbol
 from tilewright.ir.types import BufferType, DType, bf16, f16, f32, f64
 from tilewright.targets.llvm.brgemm import brgemm_function, tile_rows, tile_shape
 from tilewright.targets.llvm.isa import Isa
@@ -49,30 +50,53 @@ def packed(b: np.ndarray[Any, Any], nr: int) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(full.reshape(k, panels, nr).transpose(1, 0, 2))
 
 
-def run(op: simd.BatchReduceGemm, isa: Isa, a: Any, b: Any, c: Any, values: dict[str, int] | None = None) -> None:
+def run(
+    op: simd.BatchReduceGemm, isa: Isa, a: Any, b: Any, c: Any, values: dict[str, int] | None = None
+) -> None:
     name, definitions, dims = brgemm_function(op, isa)
     function = exported(definitions.values(), name, len(dims))
     function(a.ctypes.data, b.ctypes.data, c.ctypes.data, *(int(evaluate(d, values or {})) for d in dims))
 
 
 def check(
-    isa: Isa, m: int, n: int, k: int, *, is_packed: bool, dtype: DType = f32, c_dtype: DType = f32,
-    accumulate: bool = False, symbolic: str = "", nr: int | None = None, rtol: float = 1e-4, atol: float = 1e-5,
-) -> None:  # fmt: skip
+    isa: Isa,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    is_packed: bool,
+    dtype: DType = f32,
+    c_dtype: DType = f32,
+    accumulate: bool = False,
+    symbolic: str = "",
+    nr: int | None = None,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+) -> None:
     """One product against NumPy in float64; C has wider rows than n, whose other columns must stay."""
     nr = nr or tile_shape(isa, c_dtype)[1]
     a, b = random((m, k), dtype), random((k, n), dtype)
     gap = 5
     c = random((m, n + gap), c_dtype)
     before = c.copy()
-    expected = a.astype(np.float64) @ b.astype(np.float64) + (c[:, :n].astype(np.float64) if accumulate else 0)
+    expected = a.astype(np.float64) @ b.astype(np.float64) + (
+        c[:, :n].astype(np.float64) if accumulate else 0
+    )
     sizes: dict[str, Dim] = {"m": m, "n": n, "k": k}
     for s in symbolic:
         sizes[s] = symbol(s, 0)
     layout = {"b_panel": sizes["k"] * nr, "b_k": nr} if is_packed else {"b_panel": nr, "b_k": sizes["n"]}
     op = make_op(
-        dtype, c_dtype, **sizes, nr=nr, a_m=sizes["k"], c_m=n + gap, accumulate=accumulate, padded=is_packed, **layout
-    )  # fmt: skip
+        dtype,
+        c_dtype,
+        **sizes,
+        nr=nr,
+        a_m=sizes["k"],
+        c_m=n + gap,
+        accumulate=accumulate,
+        padded=is_packed,
+        **layout,
+    )
     c = guarded(c)
     run(op, isa, guarded(a), guarded(packed(b, nr) if is_packed else b), c, {"m": m, "n": n, "k": k})
     np.testing.assert_allclose(c[:, :n].astype(np.float64), expected, rtol=rtol, atol=atol * max(1.0, k**0.5))
@@ -81,7 +105,9 @@ def check(
 
 @ISAS
 @pytest.mark.parametrize("is_packed", [True, False], ids=["packed", "rows"])
-@pytest.mark.parametrize("m,n,k", [(128, 64, 32), (1, 100, 37), (7, 33, 8), (19, 5, 3), (2, 1, 1), (32, 128, 64)])
+@pytest.mark.parametrize(
+    "m,n,k", [(128, 64, 32), (1, 100, 37), (7, 33, 8), (19, 5, 3), (2, 1, 1), (32, 128, 64)]
+)
 def test_static(isa: Isa, is_packed: bool, m: int, n: int, k: int) -> None:
     check(isa, m, n, k, is_packed=is_packed, accumulate=m % 2 == 1)
 
@@ -110,7 +136,12 @@ def test_every_remainder_of_columns(isa: Isa) -> None:
             a, b = random((3, 5), f32), random((5, columns), f32)
             c = np.full((3, stride), 7, np.float32)
             where = guarded(packed(b, nr) if is_packed else b)
-            function(a.ctypes.data, where.ctypes.data, c.ctypes.data, *(int(evaluate(d, {"n": columns})) for d in dims))
+            function(
+                a.ctypes.data,
+                where.ctypes.data,
+                c.ctypes.data,
+                *(int(evaluate(d, {"n": columns})) for d in dims),
+            )
             np.testing.assert_allclose(c[:, :columns], a @ b, rtol=1e-4, atol=1e-5)
             assert (c[:, columns:] == 7).all()
 
@@ -143,21 +174,43 @@ def test_convolution(isa: Isa, channels: int) -> None:
     b = packed(weights.reshape(-1, out), nr)
     row = (pixels + width - 1) * channels
     op = make_op(
-        m=pixels, n=out, k=channels, nr=nr, reductions=(height, width), a_m=channels, a_r=(row, channels),
-        b_panel=height * width * channels * nr, b_k=nr, b_r=(width * channels * nr, channels * nr), c_m=out, padded=True,
-    )  # fmt: skip
+        m=pixels,
+        n=out,
+        k=channels,
+        nr=nr,
+        reductions=(height, width),
+        a_m=channels,
+        a_r=(row, channels),
+        b_panel=height * width * channels * nr,
+        b_k=nr,
+        b_r=(width * channels * nr, channels * nr),
+        c_m=out,
+        padded=True,
+    )
     c = np.zeros((pixels, out), np.float32)
     run(op, isa, image, b, c)
     expected = sum(
-        image[y, x : x + pixels].astype(np.float64) @ weights[y, x] for y in range(height) for x in range(width)
+        image[y, x : x + pixels].astype(np.float64) @ weights[y, x]
+        for y in range(height)
+        for x in range(width)
     )
     np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-5)
     # a dilated one cannot be merged into longer rows
     spread = symbol("spread", 1)
     op = make_op(
-        m=pixels - 4, n=out, k=channels, nr=nr, reductions=(height, width), a_m=channels, a_r=(row, channels * spread),
-        b_panel=height * width * channels * nr, b_k=nr, b_r=(width * channels * nr, channels * nr), c_m=out, padded=True,
-    )  # fmt: skip
+        m=pixels - 4,
+        n=out,
+        k=channels,
+        nr=nr,
+        reductions=(height, width),
+        a_m=channels,
+        a_r=(row, channels * spread),
+        b_panel=height * width * channels * nr,
+        b_k=nr,
+        b_r=(width * channels * nr, channels * nr),
+        c_m=out,
+        padded=True,
+    )
     c[:] = 7
     run(op, isa, image, b, c, {"spread": 2})
     expected = sum(
@@ -170,7 +223,9 @@ def test_convolution(isa: Isa, channels: int) -> None:
 
 
 @ISAS
-@pytest.mark.parametrize("a,c,tolerance", [(f64, f64, 1e-12), (f16, f32, 1e-4), (bf16, f32, 1e-4), (f16, f16, 2e-3)])
+@pytest.mark.parametrize(
+    "a,c,tolerance", [(f64, f64, 1e-12), (f16, f32, 1e-4), (bf16, f32, 1e-4), (f16, f16, 2e-3)]
+)
 def test_dtypes(isa: Isa, a: DType, c: DType, tolerance: float) -> None:
     for is_packed in (True, False):
         check(
@@ -199,7 +254,14 @@ def test_strided_k_and_empty(isa: Isa) -> None:
     c = np.zeros((12, 16), np.float32)
     run(make_op(m=12, n=16, k=6, nr=16, a_m=1, a_k=12, b_panel=96, b_k=16, c_m=16), isa, a, b, c)
     np.testing.assert_allclose(c, a.T @ b, rtol=1e-4, atol=1e-5)
-    run(make_op(m=12, n=16, k=symbol("k"), nr=16, a_m=1, a_k=12, b_panel=96, b_k=16, c_m=16), isa, a, b, c, {"k": 0})
+    run(
+        make_op(m=12, n=16, k=symbol("k"), nr=16, a_m=1, a_k=12, b_panel=96, b_k=16, c_m=16),
+        isa,
+        a,
+        b,
+        c,
+        {"k": 0},
+    )
     assert (c == 0).all()
 
 

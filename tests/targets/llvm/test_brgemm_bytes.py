@@ -44,14 +44,18 @@ def numbers(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
     """Random integers, the extremes (where saturating instructions go wrong) more often than others."""
     low, high = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
     x = RNG.integers(low, high + 1, shape)
-    return np.where(RNG.random(shape) < 0.3, np.where(RNG.random(shape) < 0.5, low, high), x).astype(dtype.numpy)
+    return np.where(RNG.random(shape) < 0.3, np.where(RNG.random(shape) < 0.5, low, high), x).astype(
+        dtype.numpy
+    )
 
 
 def check(
     isa: Isa, a_type: DType, b_type: DType, m: int, n: int, k: int, *,
     taps: int = 1, accumulate: bool = False, symbolic: str = "", packed: bool = True,
 ) -> None:  # fmt: skip
-    """The sum of `taps` products against NumPy. C has wider rows than n; what follows a row of A must not be used, what follows A not be read."""
+    """The sum of `taps` products against NumPy. C has wider rows than n; what follows a row of A must not be
+    used, what follows A not be read.
+    """
     panel = panel_of(isa, a_type, b_type) if packed else simd.Panel(16)
     gap = 3
     a, b = numbers((taps, m, k + gap), a_type), numbers((taps, k, n), b_type)
@@ -70,9 +74,18 @@ def check(
         else {"b_panel": panel.nr, "b_k": sizes["n"], "b_r": (sizes["k"] * sizes["n"],)}
     )
     op = simd.BatchReduceGemm(
-        *Block([BufferType(t, (1,)) for t in (a_type, b_type, i32)]).args, **sizes, nr=panel.nr, group=panel.group,
-        a_m=sizes["k"] + gap, c_m=n + gap, accumulate=accumulate, padded=packed, reductions=(taps,), a_r=(m * (k + gap),), **layout,
-    )  # fmt: skip
+        *Block([BufferType(t, (1,)) for t in (a_type, b_type, i32)]).args,
+        **sizes,
+        nr=panel.nr,
+        group=panel.group,
+        a_m=sizes["k"] + gap,
+        c_m=n + gap,
+        accumulate=accumulate,
+        padded=packed,
+        reductions=(taps,),
+        a_r=(m * (k + gap),),
+        **layout,
+    )
     laid_out = b
     if packed:  # whether k is known or not, the operand is laid out as the operation's own k asks
         depth = panel.depth if "k" in symbolic else panel.padded_rows(k) if k else 1

@@ -38,8 +38,12 @@ def in_panels(b: np.ndarray[Any, Any], panel: Panel) -> np.ndarray[Any, Any]:
     )
 
 
-def check(isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool = False, symbolic: str = "") -> None:
-    """The sum of `taps` products against NumPy in float64. A's rows are longer than k, and what follows must not be used: NaN."""
+def check(
+    isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool = False, symbolic: str = ""
+) -> None:
+    """The sum of `taps` products against NumPy in float64. A's rows are longer than k, and what follows must
+    not be used: NaN.
+    """
     panel = panel_of(isa, bf16, bf16)
     gap = 3
     a = np.full((taps, m, k + gap), np.nan, np.float32).astype(bf16.numpy)
@@ -55,10 +59,21 @@ def check(isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool =
         sizes[s] = symbol(s, 0)
     rows = panel.padded_rows(sizes["k"])
     op = make_op(
-        bf16, f32, **sizes, nr=panel.nr, group=2, a_m=sizes["k"] + gap, c_m=n + gap, accumulate=accumulate, padded=True,
-        reductions=(taps,) if taps > 1 else (), a_r=(m * (k + gap),) if taps > 1 else (), b_r=(rows * panel.nr,) if taps > 1 else (),
-        b_panel=taps * rows * panel.nr, b_k=2 * panel.nr,
-    )  # fmt: skip
+        bf16,
+        f32,
+        **sizes,
+        nr=panel.nr,
+        group=2,
+        a_m=sizes["k"] + gap,
+        c_m=n + gap,
+        accumulate=accumulate,
+        padded=True,
+        reductions=(taps,) if taps > 1 else (),
+        a_r=(m * (k + gap),) if taps > 1 else (),
+        b_r=(rows * panel.nr,) if taps > 1 else (),
+        b_panel=taps * rows * panel.nr,
+        b_k=2 * panel.nr,
+    )
     # k known or not, the operand is laid out as the operation's own k asks
     laid_out = in_panels(b, panel if "k" not in symbolic else replace(panel, depth=max(panel.depth, 2)))
     if "k" in symbolic and panel.depth > 2:
@@ -74,7 +89,17 @@ def check(isa: Isa, m: int, n: int, k: int, *, taps: int = 1, accumulate: bool =
 
 @ISAS
 @pytest.mark.parametrize(
-    "m,n,k", [(64, 64, 64), (1, 100, 37), (7, 33, 8), (19, 5, 3), (2, 1, 1), (48, 128, 80), (35, 31, 24), (16, 16, 100)]
+    "m,n,k",
+    [
+        (64, 64, 64),
+        (1, 100, 37),
+        (7, 33, 8),
+        (19, 5, 3),
+        (2, 1, 1),
+        (48, 128, 80),
+        (35, 31, 24),
+        (16, 16, 100),
+    ],
 )
 def test_static(isa: Isa, m: int, n: int, k: int) -> None:
     check(isa, m, n, k, accumulate=m % 2 == 1)
@@ -100,8 +125,19 @@ def test_every_number_of_rows(isa: Isa) -> None:
     rows = smin(64, total - 64 * outer)
     k = 48
     op = make_op(
-        bf16, f32, m=rows, n=32, k=k, nr=panel.nr, group=2, a_m=k, b_panel=k * panel.nr, b_k=2 * panel.nr, c_m=32, padded=True
-    )  # fmt: skip
+        bf16,
+        f32,
+        m=rows,
+        n=32,
+        k=k,
+        nr=panel.nr,
+        group=2,
+        a_m=k,
+        b_panel=k * panel.nr,
+        b_k=2 * panel.nr,
+        c_m=32,
+        padded=True,
+    )
     name, definitions, dims = brgemm_function(op, isa)
     assert dims == (rows,)
     function = exported(definitions.values(), name, 1)
@@ -118,9 +154,13 @@ def test_every_number_of_rows(isa: Isa) -> None:
 
 @ISAS
 @pytest.mark.parametrize("many", ["known", "symbolic"])
-@pytest.mark.parametrize(("lines", "pixels"), [(1, 7), (2, 14), (5, 7), (3, 16), (2, 21), (2, 56), (3, 33), (0, 7)])
+@pytest.mark.parametrize(
+    ("lines", "pixels"), [(1, 7), (2, 14), (5, 7), (3, 16), (2, 21), (2, 56), (3, 33), (0, 7)]
+)
 def test_lines_of_an_image(isa: Isa, lines: int, pixels: int, many: str) -> None:
-    """Blocks of rows that lie apart, in the image and in the result, whose gaps are left alone; 3 taps along a line."""
+    """Blocks of rows that lie apart, in the image and in the result, whose gaps are left alone; 3 taps along
+    a line.
+    """
     panel, channels, out, taps = panel_of(isa, bf16, bf16), 40, 50, 3
     number = symbol("lines", 0) if many == "symbolic" else lines
     image = random((lines, pixels + taps - 1, channels), bf16)
@@ -129,10 +169,26 @@ def test_lines_of_an_image(isa: Isa, lines: int, pixels: int, many: str) -> None
     c = random((max(lines, 1), pixels + 1, out), f32)
     before = c.copy()
     op = make_op(
-        bf16, f32, m=pixels, n=out, k=channels, nr=panel.nr, group=2, a_m=channels, c_m=out, padded=True, accumulate=lines == 5,
-        lines=number, a_line=(pixels + taps - 1) * channels, c_line=(pixels + 1) * out, reductions=(taps,), a_r=(channels,),
-        b_r=(rows * panel.nr,), b_panel=taps * rows * panel.nr, b_k=2 * panel.nr,
-    )  # fmt: skip
+        bf16,
+        f32,
+        m=pixels,
+        n=out,
+        k=channels,
+        nr=panel.nr,
+        group=2,
+        a_m=channels,
+        c_m=out,
+        padded=True,
+        accumulate=lines == 5,
+        lines=number,
+        a_line=(pixels + taps - 1) * channels,
+        c_line=(pixels + 1) * out,
+        reductions=(taps,),
+        a_r=(channels,),
+        b_r=(rows * panel.nr,),
+        b_panel=taps * rows * panel.nr,
+        b_k=2 * panel.nr,
+    )
     expected = np.zeros((lines, pixels, out))
     for tap in range(taps):
         expected += image[:, tap : tap + pixels].astype(np.float64) @ weights[tap].astype(np.float64)
@@ -151,7 +207,17 @@ def test_lines_of_an_image(isa: Isa, lines: int, pixels: int, many: str) -> None
 
 
 def test_blocks_of_k() -> None:
-    assert [depth_block(k, 32, 2) for k in (64, 24, 16, 80, 96, 144, 7, 34, 62)] == [32, 24, 16, 20, 32, 24, 32, 32, 32]
+    assert [depth_block(k, 32, 2) for k in (64, 24, 16, 80, 96, 144, 7, 34, 62)] == [
+        32,
+        24,
+        16,
+        20,
+        32,
+        24,
+        32,
+        32,
+        32,
+    ]
     panel = Panel(32, 2, 32)
     assert [panel.padded_rows(k) for k in (64, 24, 7, 34, 80)] == [64, 24, 32, 64, 80]
     assert Panel(64, 2, 2).padded_rows(7) == 8
@@ -162,10 +228,20 @@ def test_blocks_of_k() -> None:
 def test_a_panel_that_is_near_is_not_asked_for(near: bool) -> None:
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(
-        bf16, f32,
-        m=64, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True, group=2,
+        bf16,
+        f32,
+        m=64,
+        n=64,
+        k=64,
+        nr=panel.nr,
+        a_m=64,
+        b_panel=32 * panel.nr * 2,
+        b_k=panel.nr * 2,
+        c_m=64,
+        padded=True,
+        group=2,
         near=near,
-    )  # fmt: skip
+    )
     _, definitions, _ = brgemm_function(op, TILES)
     assert any("llvm.prefetch" in text for text in definitions.values()) != near
 
@@ -175,24 +251,52 @@ def test_a_few_rows_are_multiplied_in_vectors(m: int, lines: int, tiles: bool) -
     """They do not wait for the tiles' configuration."""
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(
-        bf16, f32,
-        m=m, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True, group=2,
-        lines=lines, a_line=64 * m, c_line=64 * m,
-    )  # fmt: skip
+        bf16,
+        f32,
+        m=m,
+        n=64,
+        k=64,
+        nr=panel.nr,
+        a_m=64,
+        b_panel=32 * panel.nr * 2,
+        b_k=panel.nr * 2,
+        c_m=64,
+        padded=True,
+        group=2,
+        lines=lines,
+        a_line=64 * m,
+        c_line=64 * m,
+    )
     _, definitions, _ = brgemm_function(op, TILES)
     assert any("tdpbf16ps" in text for text in definitions.values()) == tiles
 
 
 @pytest.mark.parametrize(
-    ("m", "near", "streams"), [(128, False, "a"), (128, True, "a"), (64, True, ""), (32, False, ""), (32, True, "b")]
+    ("m", "near", "streams"),
+    [(128, False, "a"), (128, True, "a"), (64, True, ""), (32, False, ""), (32, True, "b")],
 )
-def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(m: int, near: bool, streams: str) -> None:
-    """And what is near already is not asked for again. Registers 4 and 5 hold rows of A, 6 and 7 columns of B."""
+def test_what_is_used_once_leaves_the_first_cache_to_the_other_factor(
+    m: int, near: bool, streams: str
+) -> None:
+    """And what is near already is not asked for again. Registers 4 and 5 hold rows of A, 6 and 7 columns of
+    B.
+    """
     panel = panel_of(TILES, bf16, bf16)
     op = make_op(
-        bf16, f32, m=m, n=64, k=64, nr=panel.nr, a_m=64, b_panel=32 * panel.nr * 2, b_k=panel.nr * 2, c_m=64, padded=True,
-        near=near, group=2,
-    )  # fmt: skip
+        bf16,
+        f32,
+        m=m,
+        n=64,
+        k=64,
+        nr=panel.nr,
+        a_m=64,
+        b_panel=32 * panel.nr * 2,
+        b_k=panel.nr * 2,
+        c_m=64,
+        padded=True,
+        near=near,
+        group=2,
+    )
     _, definitions, _ = brgemm_function(op, TILES)
     text = "".join(definitions.values())
     hinted = set(re.findall(r"tileloaddt164\(i8 (\d)", text))

@@ -1,4 +1,6 @@
-"""float16 and bfloat16 in memory: every value is kept, rounding is to nearest even, and vectors stay vectors."""
+"""float16 and bfloat16 in memory: every value is kept, rounding is to nearest even, and vectors stay
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_what_only_chooses_keeps_every_bit(isa: Isa, dtype: DType) -> None:
 
 
 def roundings() -> np.ndarray[Any, Any]:
-    """float32 at, between and beside the middles of neighbouring bfloat16 numbers, of every exponent and sign."""
+    """float32 at, between and beside the middles of neighbouring bfloat16 numbers, of every exponent and
+    sign.
+    """
     high = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16
     low = np.asarray([0, 1, 0x1FFF, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     return (high | low).reshape(-1).view(np.float32)
@@ -65,7 +69,9 @@ def test_rounding_to_bfloat16(isa: Isa) -> None:
     with np.errstate(all="ignore"):
         want = x.astype(bf16.numpy)
     if isa.bf16 and has_instructions("avx512bf16"):  # the instruction takes subnormal numbers for zero
-        want = np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x).astype(bf16.numpy), want)
+        want = np.where(
+            np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x).astype(bf16.numpy), want
+        )
     numbers = ~np.isnan(x)
     np.testing.assert_array_equal(got[numbers].view(np.uint16), want[numbers].view(np.uint16))
     assert np.isnan(got[~numbers].astype(np.float32)).all()
@@ -102,7 +108,9 @@ def test_vectors_are_converted_whole(dtype: DType, isa: Isa, instruction: str) -
 def test_floats_to_integers_saturate(isa: Isa, source: DType) -> None:
     """Toward zero, ends of the range beyond it, 0 for NaN; at and around both ends of every integer type."""
     ends = [e for b in (8, 16, 32, 64) for e in (-(2.0 ** (b - 1)), 2.0 ** (b - 1), 2.0**b, 0.0)]
-    near = [y for e in ends for x in (e, e - 1, e + 1, e - 0.5, e + 0.5) for y in (x, np.nextafter(x, -np.inf))]
+    near = [
+        y for e in ends for x in (e, e - 1, e + 1, e - 0.5, e + 0.5) for y in (x, np.nextafter(x, -np.inf))
+    ]
     with np.errstate(over="ignore"):
         x = np.asarray([*near, np.nan, np.inf, -np.inf, -0.0, 2.9, -2.9] * 2, np.float64).astype(source.numpy)
     for target in (i8, u8, i16, u16, i32, u32, i64, u64):

@@ -18,10 +18,16 @@ pytestmark = pytest.mark.every_isa
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense 3x3": (lambda: nn.Conv2d(20, 37, 3, padding=1), (2, 20, 9, 13)),
     "dense, small image": (lambda: nn.Conv2d(70, 130, 3, padding=1), (1, 70, 4, 5)),
-    "dense, stride, dilation": (lambda: nn.Conv2d(5, 19, 3, (2, 3), padding=(2, 1), dilation=(2, 1)), (2, 5, 17, 16)),
+    "dense, stride, dilation": (
+        lambda: nn.Conv2d(5, 19, 3, (2, 3), padding=(2, 1), dilation=(2, 1)),
+        (2, 5, 17, 16),
+    ),
     "first layer": (lambda: nn.Conv2d(3, 16, 7, 2, padding=3), (1, 3, 33, 31)),
     "same padding of an even kernel": (lambda: nn.Conv2d(4, 6, 4, padding="same"), (1, 4, 10, 11)),
-    "asymmetric padding": (lambda: nn.Sequential(nn.ZeroPad2d((1, 0, 2, 1)), nn.Conv2d(4, 9, 3)), (2, 4, 8, 9)),
+    "asymmetric padding": (
+        lambda: nn.Sequential(nn.ZeroPad2d((1, 0, 2, 1)), nn.Conv2d(4, 9, 3)),
+        (2, 4, 8, 9),
+    ),
     "1x1": (lambda: nn.Conv2d(33, 65, 1), (2, 33, 7, 7)),
     "1x1, stride": (lambda: nn.Conv2d(16, 40, 1, 2), (1, 16, 15, 14)),
     "patches": (lambda: nn.Conv2d(3, 24, 4, 4), (2, 3, 16, 20)),
@@ -30,7 +36,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "depthwise 3x3": (lambda: nn.Conv2d(35, 35, 3, padding=1, groups=35), (2, 35, 7, 14)),
     "depthwise 3x3, stride": (lambda: nn.Conv2d(48, 48, 3, 2, padding=1, groups=48), (1, 48, 15, 16)),
     "depthwise 7x7": (lambda: nn.Conv2d(50, 50, 7, padding=3, groups=50), (1, 50, 6, 16)),
-    "depthwise 5x5, stride, prime width": (lambda: nn.Conv2d(9, 9, 5, 2, padding=2, groups=9), (1, 9, 22, 22)),
+    "depthwise 5x5, stride, prime width": (
+        lambda: nn.Conv2d(9, 9, 5, 2, padding=2, groups=9),
+        (1, 9, 22, 22),
+    ),
     "depthwise, dilation": (lambda: nn.Conv2d(20, 20, 3, padding=2, dilation=2, groups=20), (1, 20, 12, 12)),
     "depthwise, multiplier": (lambda: nn.Conv2d(8, 24, 3, padding=1, groups=8), (1, 8, 6, 8)),
     "1-D": (lambda: nn.Conv1d(10, 22, 5, padding=2), (2, 10, 40)),
@@ -42,12 +51,21 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "3-D": (lambda: nn.Conv3d(5, 12, 3, (1, 2, 1), padding=1), (2, 5, 5, 6, 7)),
     "3-D depthwise": (lambda: nn.Conv3d(17, 17, 3, padding=1, groups=17), (1, 17, 4, 5, 8)),
     "transposed 2x2": (lambda: nn.ConvTranspose2d(12, 7, 2, 2), (2, 12, 5, 6)),
-    "transposed 3x3, output padding": (lambda: nn.ConvTranspose2d(6, 9, 3, 2, 1, output_padding=1), (1, 6, 5, 7)),
+    "transposed 3x3, output padding": (
+        lambda: nn.ConvTranspose2d(6, 9, 3, 2, 1, output_padding=1),
+        (1, 6, 5, 7),
+    ),
     "transposed 4x4": (lambda: nn.ConvTranspose2d(8, 8, 4, 2, 1), (1, 8, 6, 6)),
-    "transposed, unequal strides": (lambda: nn.ConvTranspose2d(4, 6, (3, 5), (1, 3), (1, 2), (0, 1)), (2, 4, 5, 4)),
+    "transposed, unequal strides": (
+        lambda: nn.ConvTranspose2d(4, 6, (3, 5), (1, 3), (1, 2), (0, 1)),
+        (2, 4, 5, 4),
+    ),
     "transposed, grouped": (lambda: nn.ConvTranspose2d(8, 12, 3, 2, 1, groups=4), (1, 8, 5, 5)),
     "transposed, dilated": (lambda: nn.ConvTranspose2d(4, 5, 3, 2, dilation=2), (1, 4, 5, 5)),
-    "transposed, stride above kernel": (lambda: nn.ConvTranspose2d(4, 5, 2, 3, output_padding=1), (1, 4, 4, 5)),
+    "transposed, stride above kernel": (
+        lambda: nn.ConvTranspose2d(4, 5, 2, 3, output_padding=1),
+        (1, 4, 4, 5),
+    ),
     "transposed 1-D": (lambda: nn.ConvTranspose1d(6, 10, 16, 8, 4), (1, 6, 9)),
     "transposed 3-D": (lambda: nn.ConvTranspose3d(4, 3, 2, 2), (1, 4, 3, 2, 3)),
     "max pool": (lambda: nn.MaxPool2d(3, 1, 1), (1, 20, 8, 8)),
@@ -88,14 +106,18 @@ def test_windows_side_by_side_share_what_they_read() -> None:
 
 
 def test_a_column_read_left_operand_is_a_tile() -> None:
-    """A 1x1 convolution of an image whose channels lie apart: its kernel has no steps, and still becomes a contraction tile."""
+    """A 1x1 convolution of an image whose channels lie apart: its kernel has no steps, and still becomes a
+    contraction tile.
+    """
     layer = nn.Conv2d(16, 32, 1).eval()
     assert "simd.brgemm" in tw.compile(layer, (torch.randn(1, 16, 6, 6),), cache=False).ir("loop")
 
 
 @pytest.mark.parametrize(("size", "rows_lead"), [(24, True), (2, False)])
 def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
-    """Of a large image a thread takes some rows and all columns; of a small one some columns, whose weights are more."""
+    """For a large image each thread takes some rows and all columns; for a small one some columns, since the
+    weights are larger.
+    """
     layer = nn.Sequential(nn.Conv2d(128, 512, 1), nn.ReLU(), nn.Conv2d(512, 128, 1)).eval()
     text = tw.compile(layer, (torch.randn(1, 128, size, size),), cache=False).ir("loop")
     tiles = [line for line in text.splitlines() if "simd.brgemm" in line and "b_offset" in line]
@@ -106,7 +128,9 @@ def test_what_leads_is_read_once(size: int, rows_lead: bool) -> None:
 
 @pytest.mark.parametrize(("size", "channels", "out"), [(14, 96, 64), (7, 64, 160), (7, 64, 320)])
 def test_few_tiles_are_an_even_number(size: int, channels: int, out: int) -> None:
-    """196 rows would be three tiles, 160 and 320 columns three and five panels of 64: one of two threads would wait."""
+    """196 rows would be three tiles, 160 and 320 columns three and five panels of 64: one of two threads
+    would wait.
+    """
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, out, 1)).eval()
     x = torch.randn(1, channels, size, size)
@@ -120,7 +144,9 @@ def test_few_tiles_are_an_even_number(size: int, channels: int, out: int) -> Non
 
 @pytest.mark.parametrize("precision", [None, "bf16"])
 def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> None:
-    """The residual connection of a network: the last convolution writes where the image lies that it adds, if nobody needs that any more."""
+    """The residual connection of a network: the last convolution writes where the image lies that it adds, if
+    nobody needs that any more.
+    """
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -145,7 +171,9 @@ def test_a_sum_with_an_earlier_image_takes_its_place(precision: str | None) -> N
 @pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "relu"])
 @pytest.mark.parametrize("channels,blocks", [(200, 1), (700, 3)])
 def test_long_windows_are_taken_row_by_row(channels: int, blocks: int, epilogue: bool) -> None:
-    """A panel of the weights that does not stay in the second-level cache (512 KiB here) is read once for each piece of a row, else."""
+    """A panel of the weights that does not stay in the second-level cache (512 KiB here) is read once for
+    each piece of a row, else.
+    """
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, 70, 3, padding=1, bias=False)
     model = nn.Sequential(conv, nn.ReLU()) if epilogue else conv

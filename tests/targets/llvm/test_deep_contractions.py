@@ -1,4 +1,6 @@
-"""Sums too long for the second-level cache are taken in blocks: same values, in the result's tile or beside an epilogue."""
+"""Sums too long for the second-level cache are taken in blocks: same values, in the result's tile or beside
+an epilogue.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,21 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.dialects import func, graph, loop
+from tilewright.dialects import func, graph
 from tilewright.dialects.simd import Panel
 from tilewright.ir.builder import Builder
 from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module, Value
 from tilewright.ir.interpreter import Interpreter
 from tilewright.ir.symbolic import Dim, symbol
+from tilewright.ir.target_info import CacheLevel, MatrixUnit, RegisterTile, TargetInfo
 from tilewright.ir.types import DType, TensorType, bf16, f32, i32, u8
 from tilewright.lowering.pipeline import LoweringOptions, lower
 from tilewright.schedule import Schedule
-from tilewright.targets.llvm.rules import Machine, schedule_kernel
+from tilewright.schedule.rules import ScheduleRule
+from tilewright.targets.llvm.rules import RULES
 
-pytestmark = pytest.mark.every_isa
+every_isa = pytest.mark.every_isa
 
 RNG = np.random.default_rng(0)
 ROWS = symbol("m", 1, 128)
@@ -29,7 +33,9 @@ ROWS = symbol("m", 1, 128)
 def product(
     m: int, k: int, n: int, dtype: DType, epilogue: bool, rows: Dim = ROWS
 ) -> tuple[Module, np.ndarray, np.ndarray]:
-    """``a @ w``, or its tanh, by default with a symbolic number of rows; the input and the result in float64."""
+    """``a @ w``, or its tanh, by default with a symbolic number of rows; the input and the result in
+    float64.
+    """
     a = (RNG.standard_normal((m, k)) / k**0.5).astype(dtype.numpy)
     w = RNG.standard_normal((k, n)).astype(dtype.numpy)
     module = Module()
@@ -38,7 +44,7 @@ def product(
     x = main.body.add_arg(TensorType(dtype, (rows, k)), "a")
     g = Builder(main.body)
     y: Value = g(graph.Matmul(x, g(graph.Constant(value=Constant(w)))))
-    g(func.Return([g(graph.Tanh(y)) if epilogue else y]))
+    g.insert(func.Return([g(graph.Tanh(y)) if epilogue else y]))
     wanted = a.astype(np.float64) @ w.astype(np.float64)
     return module, a, np.tanh(wanted) if epilogue else wanted
 
@@ -58,6 +64,7 @@ def test_blocks(dtype: DType, k: int, blocks: int, epilogue: bool) -> None:
     np.testing.assert_allclose(library(a).astype(np.float64), wanted, rtol=tolerance, atol=tolerance)
 
 
+@every_isa
 def test_matrix_registers() -> None:
     """The same on this host, whatever tile and cache it has."""
     module, a, wanted = product(70, 40960, 70, bf16, False)
@@ -68,18 +75,20 @@ def test_matrix_registers() -> None:
 def test_many_rows_and_columns(tile: tuple[int, int], order: str, rows: int) -> None:
     """Matrix registers take all columns with as many rows as stay near before they go on to the next rows."""
     module, a, wanted = product(512, 128, 512, bf16, False, rows=512)
-    trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=192 * 1024, tiles=((bf16, tile),)))
+    trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     first = next(step for step in trace if step.startswith("reorder"))
     assert re.findall(r"i\d(?:_[oi])+", first)[: len(order.split())] == order.split()
     found = [int(n) for n in re.findall(r"split\('\w+_i0', (\d+)\)", "\n".join(trace))]
     assert found == [rows]
 
 
-@pytest.mark.parametrize("l2,tile", [(32 * 1024, [224, 32]), (256 * 1024, [64])], ids=["to memory", "in the cache"])
+@pytest.mark.parametrize(
+    "l2,tile", [(32 * 1024, [224, 32]), (256 * 1024, [64])], ids=["to memory", "in the cache"]
+)
 def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
-    """What goes to memory is computed in long pieces of a few rows."""
+    """Results that go to memory are computed in long pieces of a few rows."""
     module, a, wanted = product(96, 256, 1031, bf16, False, rows=96)
-    trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=l2, tiles=((bf16, (32, 32)),)))
+    trace = scheduled(module, a, wanted, described(l2, (32, 32)))
     assert [int(n) for n in re.findall(r"split\('\w+_i\d', (\d+)\)", "\n".join(trace))] == tile
 
 
@@ -89,29 +98,44 @@ def test_results_of_matrix_registers(l2: int, tile: list[int]) -> None:
 def test_panels_of_many_rows_stay_near(rows: int, tile: tuple[int, int], near: bool) -> None:
     """Matrix registers need not ask for panels that so many rows use."""
     module, a, wanted = product(rows, 64, 128, bf16, False, rows=rows)
-    trace = scheduled(module, a, wanted, Machine(6, 64, 16, l2=192 * 1024, tiles=((bf16, tile),)))
+    trace = scheduled(module, a, wanted, described(192 * 1024, tile))
     (step,) = (step for step in trace if step.startswith("tensorize"))
     assert step.endswith("True)") == near
 
 
-def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, machine: Machine) -> list[str]:
+def described(l2: int, tile: tuple[int, int]) -> TargetInfo:
+    """A device with a second-level cache of `l2` bytes and a register tile for bf16; one of 32 rows is a
+    matrix unit's.
+    """
+    return TargetInfo(
+        vector_bits=512,
+        caches=(CacheLevel(2, l2),),
+        matrix_units=(MatrixUnit(16, 16, 32, bf16, f32),) if tile[0] == 32 else (),
+        register_tiles=((f32, RegisterTile(6, 64)), (bf16, RegisterTile(*tile))),
+    )
+
+
+def scheduled(module: Module, a: np.ndarray, wanted: np.ndarray, info: TargetInfo) -> list[str]:
     """The steps of the kernel's schedule for a machine; the result is compared."""
     steps: list[str] = []
 
-    def rule(kernel: loop.Kernel, kind: str, leading: int) -> Schedule:
-        s = schedule_kernel(kernel, kind, leading, machine)
-        steps.extend(map(str, s.trace))
-        return s
+    def recorded(rule: ScheduleRule) -> ScheduleRule:
+        def schedule(s: Schedule, leading: int) -> None:
+            rule(s, leading)
+            steps.extend(map(str, s.trace))
 
-    panel = Panel(machine.tile(bf16)[1])
-    lower(module, LoweringOptions(panel=lambda *_: panel, rule=rule), lambda step, m: step(m))
+        return schedule
+
+    panel = Panel(info.register_tile(bf16).columns)
+    rules = {kind: recorded(rule) for kind, rule in RULES.items()}
+    lower(module, LoweringOptions(panel=lambda *_: panel, rules=rules, info=info), lambda step, m: step(m))
     found = np.zeros(wanted.shape, bf16.numpy)
     Interpreter(module).run("main", [a, found])
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-2, atol=2e-2)
     return steps
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v4"])
+@pytest.mark.parametrize("target", [pytest.param("cpu", marks=every_isa), "cpu:x86-64-v4"])
 @pytest.mark.parametrize("m,k,n", [(70, 40960, 70), (16, 8192, 32), (5, 8200, 20)])
 def test_integers(m: int, k: int, n: int, target: str) -> None:
     """Sums of 8-bit integers in blocks or pieces are exact."""
@@ -122,6 +146,8 @@ def test_integers(m: int, k: int, n: int, target: str) -> None:
     module.body.append(main)
     g = Builder(main.body)
     x: Value = g(graph.Cast(main.body.add_arg(TensorType(u8, (m, k)), "a"), dtype=i32))
-    g(func.Return([g(graph.Matmul(x, g(graph.Cast(g(graph.Constant(value=Constant(w))), dtype=i32))))]))
+    g.insert(
+        func.Return([g(graph.Matmul(x, g(graph.Cast(g(graph.Constant(value=Constant(w))), dtype=i32))))])
+    )
     wanted = a.astype(np.int64) @ w
     np.testing.assert_array_equal(tw.compile(module, target=target, threads=2)(a), wanted)

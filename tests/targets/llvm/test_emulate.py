@@ -1,4 +1,6 @@
-"""Emulated x86 instructions against the processor's own, bit for bit, and against NumPy where this processor has none."""
+"""Emulated x86 instructions against the processor's own, bit for bit, and against NumPy where this processor
+has none.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,23 @@ def floats(lanes: int, seed: int) -> Array:
     rng = random(seed)
     size = COUNT * lanes
     x = rng.standard_normal(size) * np.exp2(rng.integers(-140, 127, size))
-    special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e38, 0.75, 1.5, 2.0**-126, 2.5, -2.5]
+    special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-40,
+        -1e-45,
+        3e38,
+        0.75,
+        1.5,
+        2.0**-126,
+        2.5,
+        -2.5,
+    ]
     x[rng.integers(0, size, size // 4)] = rng.choice(special, size // 4)
     return x.astype(np.float32).reshape(COUNT, lanes)
 
@@ -50,8 +68,10 @@ def function(text: str, pointers: int) -> Callable[..., None]:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * pointers)(compile_functions(text)("entry"))
 
 
-def run(intrinsic: str, result: str, size: int, given: list[tuple[str, Array]], rest: str, *, emulated: bool) -> Array:
-    """What the intrinsic makes of each row of the operands: `size` bytes of the vector type `result`."""
+def run(
+    intrinsic: str, result: str, size: int, given: list[tuple[str, Array]], rest: str, *, emulated: bool
+) -> Array:
+    """The intrinsic's result for each row of the operands: `size` bytes of the vector type `result`."""
     loads = "".join(f"  %v{i} = load {kind}, ptr %p{i}, align 1\n" for i, (kind, _) in enumerate(given))
     pointers = ", ".join(f"ptr %p{i}" for i in range(len(given)))
     operands = ", ".join(f"{kind} %v{i}" for i, (kind, _) in enumerate(given))
@@ -80,12 +100,19 @@ def equal(a: Array, b: Array, dtype: Any) -> None:
     np.testing.assert_array_equal(a.view(bits)[~both], b.view(bits)[~both])
 
 
-SCALES = np.where(random(5).random((COUNT, 16)) < 0.8, random(6).standard_normal((COUNT, 16)) * 60, floats(16, 7))
+SCALES = np.where(
+    random(5).random((COUNT, 16)) < 0.8, random(6).standard_normal((COUNT, 16)) * 60, floats(16, 7)
+)
 
 FUNCTIONS = {
     "getexp": ("avx512f", "avx512.mask.getexp.ps.512", [floats(16, 0)], f", {MASKED}, i32 4"),
     "getmant": ("avx512f", "avx512.mask.getmant.ps.512", [floats(16, 0)], f", i32 15, {MASKED}, i32 4"),
-    "reduce to nearest": ("avx512dq", "avx512.mask.reduce.ps.512", [floats(16, 0)], f", i32 0, {MASKED}, i32 4"),
+    "reduce to nearest": (
+        "avx512dq",
+        "avx512.mask.reduce.ps.512",
+        [floats(16, 0)],
+        f", i32 0, {MASKED}, i32 4",
+    ),
     "reduce down": ("avx512dq", "avx512.mask.reduce.ps.512", [floats(16, 0)], f", i32 1, {MASKED}, i32 4"),
     "scalef": (
         "avx512f",
@@ -108,7 +135,9 @@ def test_functions_of_floats(name: str) -> None:
 
 def test_reciprocals_are_as_good_as_the_instruction_s() -> None:
     x = floats(16, 0)
-    found = run("avx512.rcp14.ps.512", FLOATS, 64, [(FLOATS, x)], f", {MASKED}", emulated=True).view(np.float32)
+    found = run("avx512.rcp14.ps.512", FLOATS, 64, [(FLOATS, x)], f", {MASKED}", emulated=True).view(
+        np.float32
+    )
     normal = np.isfinite(x) & (np.abs(x) > 1e-38) & (np.abs(x) < 1e37)
     assert np.abs(found[normal].astype(np.float64) * x[normal] - 1).max() <= 2.0**-13
     assert np.isinf(found[x == 0]).all()
@@ -173,7 +202,9 @@ def test_dot_products_of_bf16(bits: int) -> None:
         equal(found, expected, np.float32)
     total = random(3).standard_normal((COUNT, lanes)).astype(np.float32)
     a, b = (random(seed).standard_normal((COUNT, 2 * lanes)).astype(bf16.numpy) for seed in (4, 5))
-    found = run(name, kind, 4 * lanes, [(kind, total), (raw, a), (raw, b)], "", emulated=True).view(np.float32)
+    found = run(name, kind, 4 * lanes, [(kind, total), (raw, a), (raw, b)], "", emulated=True).view(
+        np.float32
+    )
     pairs = (a.astype(np.float64) * b.astype(np.float64)).reshape(COUNT, lanes, 2).sum(-1)
     np.testing.assert_allclose(found, total + pairs, rtol=1e-5, atol=1e-5)
 
@@ -218,7 +249,9 @@ def test_products_of_tiles(name: str, rows: int, depth: int, columns: int) -> No
         expected = c.copy()
         total = c[:rows, :columns] + left @ right[:, :columns]
         expected[:rows, :columns] = total.astype(c.dtype)
-        np.testing.assert_allclose(found, expected, rtol=2e-5 if is_float else 0, atol=2e-5 if is_float else 0)
+        np.testing.assert_allclose(
+            found, expected, rtol=2e-5 if is_float else 0, atol=2e-5 if is_float else 0
+        )
         if has_instructions(PRODUCTS[name]):
             if is_float:  # numbers of every magnitude
                 a, b, c = halves(32, row)[:16], halves(32, row + 1)[:16], floats(16, row + 2)[:16]

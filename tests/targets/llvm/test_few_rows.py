@@ -1,5 +1,7 @@
-"""Products of a few rows with a matrix that is no constant. Where its rows lie along the sum (`a @ b.T`): sums side by side, with lanes along
-them. Where they lie along the result: blocks of some of its rows, many columns wide."""
+"""Products of a few rows with a matrix that is no constant. Where its rows lie along the sum (`a @ b.T`):
+sums side by side, with lanes along them. Where they lie along the result: blocks of some of its rows, many
+columns wide.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def module_of(m: int, n: int, k: int, dtype: DType, with_bias: bool, transposed:
     y: Value = g(graph.Matmul(a, g(graph.Transpose(b, permutation=(1, 0))) if transposed else b))
     if with_bias:
         y = g(graph.Add(y, main.body.add_arg(TensorType(dtype, (n,)), "c")))
-    g(func.Return([y]))
+    g.insert(func.Return([y]))
     return module
 
 
@@ -71,7 +73,9 @@ def check(library: Any, m: int, n: int, k: int, dtype: DType, transposed: bool) 
 
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=lambda d: d.name)
-@pytest.mark.parametrize("m,n,k,blocks", [(1, 4100, 192, 3), (8, 4096, 130, 3), (3, 4096, 60, 1), (4, 1000, 192, 1)])
+@pytest.mark.parametrize(
+    "m,n,k,blocks", [(1, 4100, 192, 3), (8, 4096, 130, 3), (3, 4096, 60, 1), (4, 1000, 192, 1)]
+)
 def test_rows_along_the_result(m: int, n: int, k: int, blocks: int, dtype: DType, target: str) -> None:
     library = tw.compile(module_of(m, n, k, dtype, m % 2 == 0, transposed=False), target=target, threads=2)
     found = re.findall(r"r0\w*_o in 0\.\.(\d+) ", library.ir("loop"))

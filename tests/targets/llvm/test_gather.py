@@ -26,8 +26,11 @@ def test_gather_along_every_axis(axis: int, dtype: DType) -> None:
     f = func.Func(sym_name="main", arg_names=("x", "i"), result_names=("y", "z"))
     module.body.append(f)
     b = Builder(f.body)
-    table, where = f.body.add_arg(TensorType(dtype, x.shape), "x"), f.body.add_arg(TensorType(i64, places.shape), "i")
+    table, where = (
+        f.body.add_arg(TensorType(dtype, x.shape), "x"),
+        f.body.add_arg(TensorType(i64, places.shape), "i"),
+    )
     constant = b(graph.Constant(value=Constant(np.where(places < 0, places + n, places))))
-    b(func.Return([b(graph.Gather(table, i, axis=axis)) for i in (where, constant)]))
+    b.insert(func.Return([b(graph.Gather(table, i, axis=axis)) for i in (where, constant)]))
     for y in tw.compile(module)(x, places):
         np.testing.assert_array_equal(y, np.take(x, places, axis, mode="wrap"))

@@ -1,4 +1,6 @@
-"""Products in which every row chooses its matrix: runs of rows in any order, few and many, of every kind of weights; against NumPy."""
+"""Products in which every row chooses its matrix: runs of rows in any order, few and many, of every kind of
+weights; against NumPy.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import IRError, Module
 from tilewright.ir.symbolic import symbol
 from tilewright.ir.types import TensorType, bf16, f32, i4, i8, i64
-from tilewright.targets.base import resolve
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.llvm.brgemm import panel_of
+from tilewright.targets.registry import resolve
 
 pytestmark = pytest.mark.every_isa
 
@@ -25,8 +27,12 @@ COUNT = 5
 S = symbol("s", 1, 90)
 
 
-def library(kind: str, depth: int, columns: int, *, epilogue: bool = False, rows: Any = S, **options: Any) -> Any:
-    """A compiled product, and its weights [count, depth, columns]. Of `kind` ``float``, ``transposed`` (as linear layers keep them), ``run`` (an argument), or codes: ``int4 i8``, ..."""
+def library(
+    kind: str, depth: int, columns: int, *, epilogue: bool = False, rows: Any = S, **options: Any
+) -> Any:
+    """A compiled product, and its weights [count, depth, columns]. `kind` is ``float``, ``transposed`` (as
+    linear layers store them), ``run`` (an argument), or quantized: ``int4 i8``, ...
+    """
     rng = np.random.default_rng(0)
     module = Module()
     names = ("x", "index", "w") if kind == "run" else ("x", "index")
@@ -56,7 +62,7 @@ def library(kind: str, depth: int, columns: int, *, epilogue: bool = False, rows
         y = b(graph.QuantizedMatMul(x, *parts, index, factors=factors))
         w = (codes.reshape(*scales.shape, 32) * scales[..., None].astype(np.float64)).reshape(codes.shape)
         w = w.transpose(0, 2, 1)
-    b(func.Return([b(graph.Add(b(graph.Sigmoid(y)), y)) if epilogue else y]))
+    b.insert(func.Return([b(graph.Add(b(graph.Sigmoid(y)), y)) if epilogue else y]))
     return tw.compile(module, cache=False, **options), w
 
 
@@ -73,9 +79,16 @@ def close(y: Any, x: Any, w: Any, index: Any, tolerance: float) -> None:
 
 
 KINDS = {
-    "float": (None, 1e-5), "transposed": (None, 1e-5), "run": (None, 1e-5), "float, bf16": ("bf16", 2e-2), "run, bf16": ("bf16", 2e-2),
-    "int4 int8": (None, 2e-2), "int8 int8": (None, 2e-2), "int4 bf16": (None, 2e-2), "int8 bf16": (None, 2e-2),
-}  # fmt: skip
+    "float": (None, 1e-5),
+    "transposed": (None, 1e-5),
+    "run": (None, 1e-5),
+    "float, bf16": ("bf16", 2e-2),
+    "run, bf16": ("bf16", 2e-2),
+    "int4 int8": (None, 2e-2),
+    "int8 int8": (None, 2e-2),
+    "int4 bf16": (None, 2e-2),
+    "int8 bf16": (None, 2e-2),
+}
 
 
 @pytest.mark.parametrize("columns", (200, 33))
@@ -84,10 +97,18 @@ def test_any_rows_in_any_order(kind: str, columns: int) -> None:
     precision, tolerance = KINDS[kind]
     compiled, w = library(kind.partition(",")[0], 64, columns, precision=precision)
     with compiled:
-        # Codes stay unpacked where the machine has no dot product of bytes: then each row reads its own matrix.
+        # Codes stay unpacked where the machine has no dot product of bytes: then each row reads its own
+        # matrix.
         has_runs = "int" not in kind or panel_of(host_isa(), i8, i8).group == 4
         assert ("loop.runs" in compiled.ir("loop")) == has_runs
-        for n, order in ((1, "one"), (7, "mixed"), (40, "sorted"), (90, "sorted"), (90, "one"), (90, "mixed")):
+        for n, order in (
+            (1, "one"),
+            (7, "mixed"),
+            (40, "sorted"),
+            (90, "sorted"),
+            (90, "one"),
+            (90, "mixed"),
+        ):
             x, index = rows_of(n, 64, order)
             y = compiled(x, index, w) if kind.startswith("run") else compiled(x, index)
             close(y, x, w, index, tolerance)
@@ -175,5 +196,9 @@ def test_matrices_that_nobody_chooses_do_no_harm() -> None:
     index[index == 2] = 1
     with compiled:
         close(
-            compiled(x, index, np.where(np.arange(COUNT)[:, None, None] == 2, np.float32(np.nan), w)), x, w, index, 1e-5
+            compiled(x, index, np.where(np.arange(COUNT)[:, None, None] == 2, np.float32(np.nan), w)),
+            x,
+            w,
+            index,
+            1e-5,
         )

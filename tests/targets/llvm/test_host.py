@@ -15,12 +15,12 @@ import pytest
 from tilewright.artifact import link, package
 from tilewright.artifact.sources import COMPILE_FLAGS, INCLUDE_DIR, runtime_sources
 from tilewright.dialects import func, host, loop
+from tilewright.driver.metadata import interface
 from tilewright.errors import CompileError, InternalError, ShapeError
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Constant, Module
 from tilewright.ir.symbolic import Dim, Expr, smax, symbol
 from tilewright.ir.types import BufferType, f32
-from tilewright.lowering.interface import interface
 from tilewright.lowering.memory_plan import MemoryPlan, plan_memory
 from tilewright.runtime.library import Library
 from tilewright.targets.cpu.target import BuiltCpuLibrary
@@ -46,13 +46,17 @@ def host_isa() -> Isa:
     return Isa("test", llvm.get_default_triple(), "", (), 128, 16, False, False)
 
 
-def kernel(module: Module, name: str, shapes: list[tuple[Dim, ...]], dims: tuple[Expr, ...], outputs: int = 1) -> None:
+def kernel(
+    module: Module, name: str, shapes: list[tuple[Dim, ...]], dims: tuple[Expr, ...], outputs: int = 1
+) -> None:
     made = module.body.append(loop.Kernel(sym_name=name, dims=dims, num_outputs=outputs))
     for shape in shapes:
         made.body.add_arg(BufferType(f32, shape))
 
 
-def begin(inputs: dict[str, tuple[Dim, ...]], outputs: dict[str, tuple[Dim, ...]]) -> tuple[Module, Builder, list]:
+def begin(
+    inputs: dict[str, tuple[Dim, ...]], outputs: dict[str, tuple[Dim, ...]]
+) -> tuple[Module, Builder, list]:
     module = Module()
     main = func.Func(sym_name="main", arg_names=(*inputs, *outputs), result_names=tuple(outputs))
     module.body.append(main)
@@ -102,22 +106,26 @@ n = symbol("n", 1, 512)
 
 
 def affine() -> tuple[Module, dict[str, Code]]:
-    """out = (x + y) + w reshaped, twice, of which one lands in the output through a view; last = a copy of x."""
+    """out = (x + y) + w reshaped, twice, of which one lands in the output through a view; last = a copy
+    of x.
+    """
     inputs: dict[str, tuple[Dim, ...]] = {"x": (m, n), "y": (n,), "wide": (2 * n + 1,)}
     module, b, (x, y, _, out, last) = begin(inputs, {"out": (m * n,), "last": (m, n)})
     kernel(module, "add", [(m, n), (n,), (m, n)], (n,))
     first = b(host.Alloc(buffer=BufferType(f32, (m, n))))
-    b(host.Launch([x, y, first], kernel="add"))
-    b(host.Launch([first, y, b(host.View(out, shape=(m, n)))], kernel="add"))
-    b(host.Copy(x, last))
-    b(func.Return(()))
+    b.insert(host.Launch([x, y, first], kernel="add"))
+    b.insert(host.Launch([first, y, b(host.View(out, shape=(m, n)))], kernel="add"))
+    b.insert(host.Copy(x, last))
+    b.insert(func.Return(()))
     return module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m, grain=2, scratch=8 * n)}
 
 
 def linked(module: Module, codes: Any, isa: Isa, plan: MemoryPlan | None = None) -> BuiltLibrary:
     main = module.symbol("main")
     assert isinstance(main, func.Func)
-    return build(module, codes, isa, {"name": "test", **interface(host_inputs(main), host_outputs(main))}, plan=plan)
+    return build(
+        module, codes, isa, {"name": "test", **interface(host_inputs(main), host_outputs(main))}, plan=plan
+    )
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +171,9 @@ def test_metadata(library: Library) -> None:
         {"name": "last", "dtype": "float32", "shape": ["m", "n"]},
     ]
     assert library.metadata["symbols"] == {"m": [1, 64], "n": [1, 512]}
-    assert [t.calls for t in library.profile_raw(*map(np.float32, (np.ones((2, 2)), np.ones(2), np.ones(5))))] == [2]
+    assert [
+        t.calls for t in library.profile_raw(*map(np.float32, (np.ones((2, 2)), np.ones(2), np.ones(5))))
+    ] == [2]
 
 
 def test_interpreter_agrees() -> None:
@@ -172,10 +182,10 @@ def test_interpreter_agrees() -> None:
 
     module, b, (x, out, again) = begin({"x": (m, n)}, {"out": (n, m), "again": (m, n)})
     between = b(host.Alloc(buffer=BufferType(f32, (m * n,))))
-    b(host.Copy(x, between))
-    b(host.Copy(b(host.View(between, shape=(n, m))), out))
-    b(host.Copy(between, again))
-    b(func.Return(()))
+    b.insert(host.Copy(x, between))
+    b.insert(host.Copy(b(host.View(between, shape=(n, m))), out))
+    b.insert(host.Copy(between, again))
+    b.insert(func.Return(()))
     built = linked(module, {}, host_isa())
     data = np.random.default_rng(1).random((3, 4), np.float32)
     results = [np.zeros((4, 3), np.float32), np.zeros((3, 4), np.float32)]
@@ -192,9 +202,9 @@ def test_weights_are_passed_or_embedded(tmp_path: Path) -> None:
     # The kernel's first size is its number of columns; here it is given rows, so x is square.
     weights = [b(host.Constant(value=Constant(row * k))) for k in (1, 2)]
     middle = b(host.Alloc(buffer=BufferType(f32, (m, 8))))
-    b(host.Launch([x, weights[0], middle], kernel="add"))
-    b(host.Launch([middle, weights[1], out], kernel="add"))
-    b(func.Return(()))
+    b.insert(host.Launch([x, weights[0], middle], kernel="add"))
+    b.insert(host.Launch([middle, weights[1], out], kernel="add"))
+    b.insert(func.Return(()))
     built = linked(module, {"add": Code(ADD, "k_add", {"helper": HELPER}, extent=m)}, host_isa())
     assert built.weights_size == 128
     data = np.random.default_rng(2).random((8, 8), np.float32)
@@ -208,8 +218,8 @@ def test_divisible_dimensions() -> None:
     """Symbols that occur with a factor, or that have a known divisor."""
     half, block = symbol("half", 1, 100), symbol("block", 8, 512, 8)
     module, b, (x, y, out) = begin({"x": (2 * half,), "y": (block,)}, {"out": (2 * half,)})
-    b(host.Copy(x, out))
-    b(func.Return(()))
+    b.insert(host.Copy(x, out))
+    b.insert(func.Return(()))
     del y
     library = BuiltCpuLibrary(linked(module, {}, host_isa()), None)
     zeros = [np.zeros(k, np.float32) for k in (6, 16, 7, 12)]
@@ -225,7 +235,7 @@ def test_formulas() -> None:
     a, c = symbol("a", 0, 1000), symbol("c", 1, 1000)
     sizes = (a // 3, smax(a, c) - c % 7, (a * c + 5) % 11, smax(0, (a - c) // 4))
     module, b, (_, _, out) = begin({"x": (a,), "y": (c,)}, {"out": tuple(sizes)})
-    b(func.Return(()))
+    b.insert(func.Return(()))
     del out
     library = BuiltCpuLibrary(linked(module, {}, host_isa()), None)
     for i, j in ((0, 1), (7, 3), (3, 7), (100, 13), (5, 999)):
@@ -236,7 +246,7 @@ def test_formulas() -> None:
 def test_unknown_output_dimension() -> None:
     free = symbol("count", 0, 10)
     module, b, _ = begin({"x": (m,)}, {"found": (free,)})
-    b(func.Return(()))
+    b.insert(func.Return(()))
     with pytest.raises(
         CompileError, match="output 'found' has the shape \\(count\\), but no input's shape determines count"
     ):
@@ -259,13 +269,21 @@ def test_helper_processes_give_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_modules_of_kernels() -> None:
-    """What is inlined stands in each kernel's module, what is not in one of its own; only what is used."""
+    """Inlined helpers are in each kernel's module, others in modules of their own; only used ones are
+    included.
+    """
     helpers = {
         "h": HELPER.replace("@helper", "@h"),
-        "tile": "declare void @llvm.trap()\ndefine internal void @tile(ptr %a) noinline nounwind {\n  call float @h()\n  ret void\n}\n",
+        "tile": (
+            "declare void @llvm.trap()\ndefine internal void @tile(ptr %a) "
+            "noinline nounwind {\n  call float @h()\n  ret void\n}\n"
+        ),
         "unused": HELPER.replace("@helper", "@unused"),
     }
-    text = "declare float @llvm.fabs.f32(float)\ndefine void @k%d() {\n  call void @tile(ptr null)\n  ret void\n}\n"
+    text = (
+        "declare float @llvm.fabs.f32(float)\ndefine void @k%d() "
+        "{\n  call void @tile(ptr null)\n  ret void\n}\n"
+    )
     tile, *kernels = kernel_modules([Code(text % k, f"k{k}", helpers) for k in range(3)])
     assert tile.count("define") == 2
     assert "define hidden void @tile(ptr %a) noinline" in tile
@@ -316,7 +334,10 @@ def test_aarch64(tmp_path: Path) -> None:
         f"-I{INCLUDE_DIR}",
     ]
     objects = [*built.objects, *link.compile_c(runtime_sources(), [INCLUDE_DIR], isa, list(COMPILE_FLAGS))]
-    objects += [link.blob_object(bytes(package.blob(b"")), f"tw_blob_{k}", isa.triple) for k in ("weights", "metadata")]
+    objects += [
+        link.blob_object(bytes(package.blob(b"")), f"tw_blob_{k}", isa.triple)
+        for k in ("weights", "metadata")
+    ]
     files = []
     for k, data in enumerate(objects):
         files.append(tmp_path / f"{k}.o")
@@ -336,7 +357,8 @@ int main(void) {
   float x[4] = {1, 2, 3, 4}, y[2] = {0, 1}, wide[5], out[4], last[4];
   int64_t xs[] = {2, 2}, ys[] = {2}, ws[] = {5}, os[] = {4};
   DLDataType f32 = {kDLFloat, 32, 1};
-  DLTensor in[] = {{x, {1, 0}, 2, f32, xs, 0, 0}, {y, {1, 0}, 1, f32, ys, 0, 0}, {wide, {1, 0}, 1, f32, ws, 0, 0}};
+  DLTensor in[] = {{x, {1, 0}, 2, f32, xs, 0, 0}, {y, {1, 0}, 1, f32, ys, 0, 0}, {wide, {1, 0}, 1, f32, ws,
+      0, 0}};
   DLTensor results[] = {{out, {1, 0}, 1, f32, os, 0, 0}, {last, {1, 0}, 2, f32, xs, 0, 0}};
   tw_context* context;
   if (tw_create(0, &context) || tw_run(context, in, 3, results, 2)) return puts(tw_last_error());

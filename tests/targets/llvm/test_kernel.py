@@ -1,4 +1,6 @@
-"""Kernels printed as LLVM IR compute what the tensor level says, for masked, unmasked and narrow vectors, and touch nothing else."""
+"""Kernels printed as LLVM IR compute what the tensor level says, for masked, unmasked and narrow vectors, and
+touch nothing else.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.dialects import loop, scalar
+from tilewright.ir import notes
 from tilewright.ir.builder import Builder
 from tilewright.ir.symbolic import smin, symbol
 from tilewright.ir.types import BufferType, DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
@@ -24,7 +27,7 @@ m = symbol("m", 1, 64)
 
 
 def data(types: Sequence[TensorType], dims: Mapping[str, int], seed: int = 0) -> list[np.ndarray[Any, Any]]:
-    from tilewright.ir.symbolic import evaluate
+    from tilewright.ir.substitution import evaluate
 
     rng = np.random.default_rng(seed)
     result = []
@@ -51,7 +54,9 @@ def check(
     exact: bool = False,
     **options: Any,
 ) -> list[np.ndarray[Any, Any]]:
-    """Compare a group's kernel with the tensor level (and the loop level, where it is small); returns the outputs."""
+    """Compare a group's kernel with the tensor level (and the loop level, where it is small); returns the
+    outputs.
+    """
     dims = dims or {}
     group = make_group(types, body)
     inputs = data(types, dims) if inputs is None else inputs
@@ -60,7 +65,11 @@ def check(
     found, _ = run_kernel(kernel, isa, inputs, dims, **options)
     narrow = any(w.dtype.itemsize == 2 for w in wanted)
     tolerance = (
-        {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-2, "atol": 1e-3} if narrow else {"rtol": 1e-5, "atol": 1e-5}
+        {"rtol": 0, "atol": 0}
+        if exact
+        else {"rtol": 1e-2, "atol": 1e-3}
+        if narrow
+        else {"rtol": 1e-5, "atol": 1e-5}
     )
     for levels in (found, interpreted(kernel, inputs, dims)) if interpret else (found,):
         for a, w in zip(levels, wanted, strict=True):
@@ -81,7 +90,7 @@ def rows_parallel(s: Schedule) -> None:
     blocks = [op.sym_name for op in s.kernel.walk() if isinstance(op, loop.Block)]
     first = s.loops(blocks[0])[0]
     for other in blocks[1:]:
-        s.merge(first, s.loops(other)[0])
+        s.fuse_loops(first, s.loops(other)[0])
     s.parallel(first)
     last_vectorized(s)
 
@@ -92,7 +101,7 @@ def columns_vectorized(s: Schedule) -> None:
     s.vectorize(s.loops(block)[0])
 
 
-# -- Elementwise -------------------------------------------------------------------------------------------------------------
+# -- Elementwise ---------------------------------------------------------------------------------------------
 
 
 @ISAS
@@ -155,7 +164,11 @@ def test_transpose(isa: Isa, dtype: DType, vector: int) -> None:
         s.vectorize(names[vector])
 
     check(
-        [TensorType(dtype, (13, 41))], lambda t, x: [t.compute((41, 13), lambda i, j: x[j, i])], isa, rule, exact=True
+        [TensorType(dtype, (13, 41))],
+        lambda t, x: [t.compute((41, 13), lambda i, j: x[j, i])],
+        isa,
+        rule,
+        exact=True,
     )
 
 
@@ -176,13 +189,23 @@ def square(isa: Isa, lanes: int) -> Callable[[Schedule], None]:
 def test_squares_are_transposed_in_registers(isa: Isa, dtype: DType) -> None:
     """Every remainder of both extents; the buffers are fenced."""
     lanes = isa.lanes(max(dtype.bits, 32))
-    for dims in ({"m": 3 * lanes, "n": 2 * lanes}, {"m": 2 * lanes + 1, "n": lanes - 1}, {"m": 3, "n": 3 * lanes - 1}):
+    for dims in (
+        {"m": 3 * lanes, "n": 2 * lanes},
+        {"m": 2 * lanes + 1, "n": lanes - 1},
+        {"m": 3, "n": 3 * lanes - 1},
+    ):
         types = [TensorType(dtype, (n, m))]
         rule = square(isa, lanes)
         check(types, lambda t, x: [t.compute((m, n), lambda j, i: x[i, j])], isa, rule, dims, exact=True)
     for rows, columns in ((lanes, lanes), (2 * lanes + 3, lanes // 2 + 1), (5, 3 * lanes - 2)):
         types = [TensorType(dtype, (rows, columns))]
-        check(types, lambda t, x: [t.compute(x.shape[::-1], lambda j, i: x[i, j])], isa, square(isa, lanes), exact=True)
+        check(
+            types,
+            lambda t, x: [t.compute(x.shape[::-1], lambda j, i: x[i, j])],
+            isa,
+            square(isa, lanes),
+            exact=True,
+        )
     types = [TensorType(dtype, (2 * lanes, 3 * lanes))]
     group = make_group(types, lambda t, x: [t.compute(x.shape[::-1], lambda j, i: x[i, j])])
     assert "gather" not in print_kernel(scheduled(group, square(isa, lanes)), isa, "k").text
@@ -191,7 +214,9 @@ def test_squares_are_transposed_in_registers(isa: Isa, dtype: DType) -> None:
 @ISAS
 @pytest.mark.parametrize("otherwise", [0.0, 2.5])
 def test_squares_with_guards_and_other_operands(isa: Isa, otherwise: float) -> None:
-    """Rows past the end are not read; an operand along the lanes and one the same in all of them take part."""
+    """Rows past the end are not read; an operand along the lanes and one the same in all of them take
+    part.
+    """
     types = [TensorType(f32, (n, m)), TensorType(f32, (n,)), TensorType(f32, (m,))]
 
     def body(t: Any, x: Any, y: Any, z: Any) -> list[Any]:
@@ -213,7 +238,10 @@ def test_gather_of_rows_and_of_elements(isa: Isa) -> None:
     ]
 
     def body(t: Any, x: Any, rows: Any, columns: Any) -> list[Any]:
-        return [t.compute((9, 20), lambda i, j: x[rows[i], j]), t.compute((9, 20), lambda i, j: x[i, columns[i, j]])]
+        return [
+            t.compute((9, 20), lambda i, j: x[rows[i], j]),
+            t.compute((9, 20), lambda i, j: x[i, columns[i, j]]),
+        ]
 
     (whole, single) = check(types, body, isa, rows_parallel, inputs=inputs, exact=True, interpret=True)
     np.testing.assert_array_equal(whole, inputs[0][inputs[1]])
@@ -224,7 +252,9 @@ def test_gather_of_rows_and_of_elements(isa: Isa) -> None:
 @pytest.mark.parametrize("otherwise", [0.0, -np.inf, 2.5])
 @pytest.mark.parametrize("vector", [0, 1])
 def test_padding_guards(isa: Isa, vector: int, otherwise: float) -> None:
-    """Guards in the vector loop's variable and in another; nothing outside is read (the buffers are fenced)."""
+    """Guards in the vector loop's variable and in another; nothing outside is read (the buffers are
+    fenced).
+    """
 
     def body(t: Any, x: Any) -> list[Any]:
         return [
@@ -251,7 +281,11 @@ def test_guarded_read_with_computed_replacement_and_stride(isa: Isa) -> None:
     """A dilated read: present where 3 divides, else another input's element."""
 
     def body(t: Any, x: Any, y: Any) -> list[Any]:
-        return [t.compute((40,), lambda i: x.at(3 * i - 30, guard=(3 * i - 30, 59 - (3 * i - 30)), otherwise=y[i]))]
+        return [
+            t.compute(
+                (40,), lambda i: x.at(3 * i - 30, guard=(3 * i - 30, 59 - (3 * i - 30)), otherwise=y[i])
+            )
+        ]
 
     check([TensorType(f32, (60,)), TensorType(f32, (40,))], body, isa, last_vectorized, exact=True)
 
@@ -267,7 +301,10 @@ def test_divisions_in_addresses(isa: Isa, shape: tuple[int, int]) -> None:
             t.compute((columns, rows), lambda i, j: x[j, i]),
             t.compute(
                 (rows * columns,),
-                lambda i: x[i // columns, i % columns] + y[(i * 3 + 7) % columns] * y[(rows * columns - 1 - i) // rows],
+                lambda i: (
+                    x[i // columns, i % columns]
+                    + y[(i * 3 + 7) % columns] * y[(rows * columns - 1 - i) // rows]
+                ),
             ),
         ]
 
@@ -300,13 +337,13 @@ def test_in_place(isa: Isa) -> None:
         [TensorType(f32, (6, 45))], lambda t, x: [t.compute((6, 45), lambda i, j: x[i, j] * x[i, j] + 1.0)]
     )
     kernel = scheduled(group, rows_parallel)
-    kernel.attributes["tw.in_place"] = ((0, 0),)
+    notes.BUFFER_ALIASES.set(kernel, ((0, 0),))
     (x,) = data([TensorType(f32, (6, 45))], {})
     found, _ = run_kernel(kernel, isa, [x], {}, in_place={0: 0})
     np.testing.assert_allclose(found[0], x * x + 1, rtol=1e-6)
 
 
-# -- Rows --------------------------------------------------------------------------------------------------------------------
+# -- Rows ----------------------------------------------------------------------------------------------------
 
 
 def softmax(t: Any, x: Any) -> list[Any]:
@@ -320,8 +357,14 @@ def softmax(t: Any, x: Any) -> list[Any]:
 def layer_norm(t: Any, x: Any, scale: Any, shift: Any) -> list[Any]:
     rows, columns = x.shape
     mean = t.reduce("sum", (rows,), (columns,), lambda i, r: x[i, r] * (1.0 / 61))
-    variance = t.reduce("sum", (rows,), (columns,), lambda i, r: (x[i, r] - mean[i]) * (x[i, r] - mean[i]) * (1.0 / 61))
-    return [t.compute(x.shape, lambda i, j: (x[i, j] - mean[i]) * (variance[i] + 1e-5).rsqrt() * scale[j] + shift[j])]
+    variance = t.reduce(
+        "sum", (rows,), (columns,), lambda i, r: (x[i, r] - mean[i]) * (x[i, r] - mean[i]) * (1.0 / 61)
+    )
+    return [
+        t.compute(
+            x.shape, lambda i, j: (x[i, j] - mean[i]) * (variance[i] + 1e-5).rsqrt() * scale[j] + shift[j]
+        )
+    ]
 
 
 @ISAS
@@ -350,7 +393,7 @@ def test_local_buffers_of_unknown_size_go_to_scratch() -> None:
     np.testing.assert_allclose(found[0], reference(group, inputs, {"big": 5003})[0], rtol=1e-5, atol=1e-8)
 
 
-# -- Reductions --------------------------------------------------------------------------------------------------------------
+# -- Reductions ----------------------------------------------------------------------------------------------
 
 
 @ISAS
@@ -375,8 +418,15 @@ def test_reduce_first_axis(isa: Isa, columns: Any) -> None:
 @pytest.mark.parametrize("dtype", [i32, i64, u8, f16, f64, boolean], ids=str)
 def test_reduce_dtypes(isa: Isa, dtype: DType) -> None:
     types = [TensorType(dtype, (4, 37))]
-    for combiner in ("or", "and") if dtype is boolean else ("max", "min", "sum") if dtype is not u8 else ("max", "min"):
-        check(types, lambda t, x, c=combiner: [t.reduce(c, (4,), (37,), lambda i, r: x[i, r])], isa, rows_parallel)
+    for combiner in (
+        ("or", "and") if dtype is boolean else ("max", "min", "sum") if dtype is not u8 else ("max", "min")
+    ):
+        check(
+            types,
+            lambda t, x, c=combiner: [t.reduce(c, (4,), (37,), lambda i, r: x[i, r])],
+            isa,
+            rows_parallel,
+        )
 
 
 @ISAS
@@ -392,7 +442,9 @@ def test_reduce_nothing(isa: Isa) -> None:
 
 @ISAS
 def test_minimum_and_maximum_propagate_nan(isa: Isa) -> None:
-    x = np.array([[1, np.nan, 3, 4] * 9, [np.nan] + [1.0] * 35, [-np.inf] * 36, [1.0] * 35 + [np.nan]], np.float32)
+    x = np.array(
+        [[1, np.nan, 3, 4] * 9, [np.nan] + [1.0] * 35, [-np.inf] * 36, [1.0] * 35 + [np.nan]], np.float32
+    )
     for combiner in ("max", "min"):
         (found,) = check(
             [TensorType(f32, (4, 36))],
@@ -405,7 +457,17 @@ def test_minimum_and_maximum_propagate_nan(isa: Isa) -> None:
         assert np.isnan(found).tolist() == [True, True, False, True]
     y = x[::-1].copy()
     for name in ("min", "max"):
-        check([TensorType(f32, (4, 36))] * 2, lambda t, a, b, f=name: [t.compute((4, 36), lambda i, j: a[i, j].apply(f, b[i, j])), t.compute((4, 36), lambda i, j: a[i, j].apply(f, 2.0))], isa, rows_parallel, inputs=[x, y], exact=True)  # fmt: skip
+        check(
+            [TensorType(f32, (4, 36))] * 2,
+            lambda t, a, b, f=name: [
+                t.compute((4, 36), lambda i, j: a[i, j].apply(f, b[i, j])),
+                t.compute((4, 36), lambda i, j: a[i, j].apply(f, 2.0)),
+            ],
+            isa,
+            rows_parallel,
+            inputs=[x, y],
+            exact=True,
+        )
 
 
 @ISAS
@@ -424,7 +486,12 @@ def test_argmax(isa: Isa) -> None:
     def body(t: Any, x: Any) -> list[Any]:
         top = t.reduce("max", (6,), (43,), lambda i, r: x[i, r])
         return [
-            t.reduce("min", (6,), (43,), lambda i, r: x[i, r].equals(top[i]).select(t.index(r), t.constant(43, i64)))
+            t.reduce(
+                "min",
+                (6,),
+                (43,),
+                lambda i, r: x[i, r].equals(top[i]).select(t.index(r), t.constant(43, i64)),
+            )
         ]
 
     inputs = data(types, {})
@@ -439,7 +506,7 @@ def test_reduction_continues_outside_the_vector_loop(isa: Isa) -> None:
     check([TensorType(f32, (5, 4, 21))], body, isa, rows_parallel, interpret=True)
 
 
-# -- Scalars -----------------------------------------------------------------------------------------------------------------
+# -- Scalars -------------------------------------------------------------------------------------------------
 
 DTYPES = [boolean, i8, i32, i64, u8, f16, bf16, f32, f64]
 
@@ -509,7 +576,10 @@ def test_remainders_of_floats(isa: Isa) -> None:
     x = np.array([5.5, -5.5, 1e30, 3.0, 0.0, -0.0, 1e-40, 7.0, np.inf, 2.0, 1.0, -1.0, 1.0], np.float32)
     y = np.array([2.0, 2.0, 3.0, np.inf, 2.0, 2.0, 3e-41, -2.5, 2.0, 0.0, 0.1, np.inf, np.nan], np.float32)
     types = [TensorType(f32, x.shape)] * 2
-    body = lambda t, a, b: [t.compute(x.shape, lambda i, f=f: a[i].apply(f, b[i])) for f in ("rem", "mod", "floordiv")]  # noqa: E731
+
+    def body(t: Any, a: Any, b: Any) -> list[Any]:
+        return [t.compute(x.shape, lambda i, f=f: a[i].apply(f, b[i])) for f in ("rem", "mod", "floordiv")]
+
     rem, _, quotient = check(types, body, isa, last_vectorized, inputs=[x, y], exact=True)
     np.testing.assert_array_equal(rem, np.fmod(x, y))
     np.testing.assert_array_equal(quotient[10], np.float32(9.0))
@@ -551,7 +621,15 @@ def test_integer_and_boolean_functions(isa: Isa) -> None:
             exact=True,
         )
     names = [name for name, op in scalar.BINARY.items() if "bool" in op.kinds]
-    check([TensorType(boolean, (19,))] * 2, lambda t, a, b: [t.compute((19,), lambda i: ~a[i]), *(t.compute((19,), lambda i, f=f: a[i].apply(f, b[i])) for f in names)], isa, last_vectorized)  # fmt: skip
+    check(
+        [TensorType(boolean, (19,))] * 2,
+        lambda t, a, b: [
+            t.compute((19,), lambda i: ~a[i]),
+            *(t.compute((19,), lambda i, f=f: a[i].apply(f, b[i])) for f in names),
+        ],
+        isa,
+        last_vectorized,
+    )
 
 
 @ISAS
@@ -566,7 +644,16 @@ def test_bitcasts(isa: Isa) -> None:
     from tilewright.ir.types import u16
 
     for dtype in (f16, bf16):
-        check([TensorType(dtype, (19,))], lambda t, a: [t.compute((19,), lambda i: a[i].bitcast(u16)), t.compute((19,), lambda i: a[i].bitcast(u16).bitcast(a.dtype))], isa, last_vectorized, exact=True)  # fmt: skip
+        check(
+            [TensorType(dtype, (19,))],
+            lambda t, a: [
+                t.compute((19,), lambda i: a[i].bitcast(u16)),
+                t.compute((19,), lambda i: a[i].bitcast(u16).bitcast(a.dtype)),
+            ],
+            isa,
+            last_vectorized,
+            exact=True,
+        )
 
 
 def test_every_float16_is_converted_exactly() -> None:
@@ -585,7 +672,7 @@ def test_every_float16_is_converted_exactly() -> None:
     assert np.isnan(found[1][np.isnan(x)]).all()
 
 
-# -- Conditions, scatters, symbols -------------------------------------------------------------------------------------------
+# -- Conditions, scatters, symbols ---------------------------------------------------------------------------
 
 
 @ISAS
@@ -598,11 +685,11 @@ def test_conditions(isa: Isa) -> None:
     kernel.body.append(rows)
     rows.body.append(columns)
     inner = Builder(columns.body)
-    inner(loop.Store(inner(scalar.Constant(value=-1.0, dtype=f32)), y, (), indices=(i, j)))
+    inner.insert(loop.Store(inner(scalar.Constant(value=-1.0, dtype=f32)), y, (), indices=(i, j)))
     condition = loop.If(conditions=(j - 3, 30 - j - i, i - 1))
     inner.insert(condition)
     body = Builder(condition.body)
-    body(loop.Store(body(loop.Load(x, (), None, indices=(i, j - 3))), y, (), indices=(i, j)))
+    body.insert(loop.Store(body(loop.Load(x, (), None, indices=(i, j - 3))), y, (), indices=(i, j)))
     inputs = data([TensorType(f32, (6, 37))], {})
     (wanted,) = interpreted(kernel, inputs, {})
     found, _ = run_kernel(kernel, isa, inputs, {})
@@ -696,7 +783,9 @@ def _innermost_loop(text: str) -> list[str]:
 @ISAS
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, i8, boolean], ids=str)
 def test_steps_backward_and_by_two(isa: Isa, dtype: DType) -> None:
-    """Reversed and every second element, whole vectors and tails, at the very ends of the buffer; stores likewise."""
+    """Reversed and every second element, whole vectors and tails, at the very ends of the buffer; stores
+    likewise.
+    """
     for length in (1, 2, 31, 64, 129, 160):
         x = TensorType(dtype, (3, length))
         check(
@@ -707,7 +796,13 @@ def test_steps_backward_and_by_two(isa: Isa, dtype: DType) -> None:
             exact=True,
         )
         half = -(-length // 2)
-        check([x], lambda t, a, h=half: [t.compute((3, h), lambda i, j: a[i, 2 * j])], isa, last_vectorized, exact=True)
+        check(
+            [x],
+            lambda t, a, h=half: [t.compute((3, h), lambda i, j: a[i, 2 * j])],
+            isa,
+            last_vectorized,
+            exact=True,
+        )
         odd = length // 2
         if odd:
             check(

@@ -1,4 +1,6 @@
-"""Every function against NumPy in a wider type, over all exponents; errors in units in the last place (ulp)."""
+"""Every function against NumPy in a wider type, over all exponents; errors in units in the last place
+(ulp).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ UNARY_NAMES = [name for name in FUNCTIONS if name not in ("pow", "atan2")]
 
 @lru_cache
 def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
-    """A module with one loop over arrays (a multiple of `lanes` long) per function: ``void run.<name>(ptr x, ptr y, ptr out, i64 n)``."""
+    """A module with one loop over arrays (a multiple of `lanes` long) per function: ``void run.<name>(ptr x,
+    ptr y, ptr out, i64 n)``.
+    """
     element = {32: "float", 64: "double"}[bits]
     kind = element if lanes == 1 else f"<{lanes} x {element}>"
     parts: list[str] = []
@@ -38,7 +42,8 @@ def loaded(isa: Isa, bits: int, lanes: int) -> Callable[[str], int]:
         symbol, definitions = math_function(name, bits, lanes, isa)
         operands = ["x", "y"] if name in ("pow", "atan2") else ["x"]
         loads = "".join(
-            f"  %p{o} = getelementptr {element}, ptr %{o}, i64 %i\n  %v{o} = load {kind}, ptr %p{o}, align {bits // 8}\n"
+            f"  %p{o} = getelementptr {element}, ptr %{o}, i64 %i\n  %v{o} = load {kind}, ptr %p{o}, align "
+            f"{bits // 8}\n"
             for o in operands
         )
         given = ", ".join(f"{kind} %v{o}" for o in operands)
@@ -66,7 +71,9 @@ def call(name: str, x: Array, y: Array | None = None, isa: Isa = MIDDLE, lanes: 
     count = -(-x.size // lanes) * lanes
     padded = [np.resize(v, count) for v in (x, x if y is None else y)]
     out = np.empty(count, x.dtype)
-    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(loaded(isa, bits, lanes)(f"run.{name}"))
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(
+        loaded(isa, bits, lanes)(f"run.{name}")
+    )
     run(padded[0].ctypes.data, padded[1].ctypes.data, out.ctypes.data, count)
     return out[: x.size].reshape(x.shape)
 
@@ -93,7 +100,9 @@ def reference(name: str, x: Array, y: Array | None = None) -> Array:
 
 
 def ulps(got: Array, want: Array, flush: float = 0.0) -> Array:
-    """Distance in units in the last place of the result; both infinite or both NaN is none. `want` below `flush` may be zero."""
+    """Distance in units in the last place of the result; both infinite or both NaN is none. `want` below
+    `flush` may be zero.
+    """
     with np.errstate(all="ignore"):
         rounded = want.astype(got.dtype)
         unit = np.spacing(np.maximum(np.abs(rounded), np.finfo(got.dtype).tiny)).astype(want.dtype)
@@ -112,7 +121,9 @@ def sweep(bits: int, count: int, low: float = 0.0, high: float = INF) -> Array:
 
 
 def dense(mantissas: int) -> Array:
-    """float32 of every sign and exponent, infinities and NaN too, with the least and the greatest mantissa and random ones."""
+    """float32 of every sign and exponent, infinities and NaN too, with the least and the greatest mantissa
+    and random ones.
+    """
     rng = np.random.default_rng(0)
     low = np.concatenate([rng.integers(0, 1 << 23, mantissas - 2), [0, (1 << 23) - 1]]).astype(np.uint32)
     return ((np.arange(512, dtype=np.uint32)[:, None] << 23) | low).reshape(-1).view(np.float32)
@@ -121,7 +132,9 @@ def dense(mantissas: int) -> Array:
 def active(kind: Any, count: int) -> Array:
     """Numbers where the functions do something."""
     rng = np.random.default_rng(0)
-    return np.concatenate([rng.uniform(-scale, scale, count) for scale in (1.0, 4.0, 20.0, 100.0, 750.0)]).astype(kind)
+    return np.concatenate(
+        [rng.uniform(-scale, scale, count) for scale in (1.0, 4.0, 20.0, 100.0, 750.0)]
+    ).astype(kind)
 
 
 @lru_cache(maxsize=1)
@@ -149,7 +162,9 @@ FLUSHED = {"exp": 1.7e-38, "exp2": 1.2e-38, "sigmoid": 1.7e-38}
 )
 @pytest.mark.parametrize("name", UNARY_NAMES)
 def test_float32(name: str, isa: Isa, lanes: int) -> None:
-    """At most 2 ulp, over all exponents: a million points. `bench/vector_math_errors.py` goes over all 2**32."""
+    """At most 2 ulp, over all exponents: a million points. `bench/vector_math_errors.py` goes over all
+    2**32.
+    """
     x, want = points_32(name, 1000)
     if lanes < 16:
         x, want = x[::5], want[::5]
@@ -174,8 +189,12 @@ def test_lanes_agree(name: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("isa,lanes", [(TABLES, 16), (WIDE, 16)], ids=["avx512", "16"])
 def test_large_angles(isa: Isa, lanes: int) -> None:
-    """One large angle takes its whole vector the long way; the results on both sides of the limit are good."""
-    x = np.concatenate([np.linspace(60_000, 70_000, 4096), np.tile([0.5] * 15 + [1e8], 64)]).astype(np.float32)
+    """One large angle takes its whole vector the long way; the results on both sides of the limit are
+    good.
+    """
+    x = np.concatenate([np.linspace(60_000, 70_000, 4096), np.tile([0.5] * 15 + [1e8], 64)]).astype(
+        np.float32
+    )
     for name in ("sin", "cos", "tan"):
         assert ulps(call(name, x, isa=isa, lanes=lanes), reference(name, x)).max() <= 2
 
@@ -197,7 +216,25 @@ def test_float64(name: str, isa: Isa, lanes: int) -> None:
 @pytest.mark.parametrize("name", UNARY_NAMES)
 def test_special_values(name: str, isa: Isa, kind: Any) -> None:
     x = np.asarray(
-        [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 1e-45, -1e-45, 1e-40, 88.72, 88.73, -103.0, 3e38, -3e38, 709.7, 710.0],
+        [
+            0.0,
+            -0.0,
+            INF,
+            -INF,
+            NAN,
+            1.0,
+            -1.0,
+            1e-45,
+            -1e-45,
+            1e-40,
+            88.72,
+            88.73,
+            -103.0,
+            3e38,
+            -3e38,
+            709.7,
+            710.0,
+        ],
         kind,
     )
     x = np.concatenate([x, np.frombuffer(b"\xff" * 16, kind)])  # NaN of any payload
@@ -210,7 +247,8 @@ def test_special_values(name: str, isa: Isa, kind: Any) -> None:
         assert np.array_equal(np.signbit(got[:2]), [False, True])
 
 
-# The numbers whose distance from a multiple of pi/2 is the least: 2**-30 quadrants in float32, 2**-61 in float64.
+# The numbers whose distance from a multiple of pi/2 is the least: 2**-30 quadrants in float32, 2**-61 in
+# float64.
 UNLUCKY = {
     np.float32: (16367173.0 * 2.0**72, [1.0, -1.6147697982476212e-9, -619283318.95061387]),
     np.float64: (6381956970095103.0 * 2.0**797, [1.0, -4.6871659242546276e-19, -2133485385753703843.7]),
@@ -229,7 +267,26 @@ def test_angles_of_any_size(isa: Isa, kind: Any) -> None:
         assert np.isnan(got[1:]).all()
 
 
-SPECIAL = [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1e-30, 1e30, -1e30, 2.5, 1e-310]
+SPECIAL = [
+    0.0,
+    -0.0,
+    INF,
+    -INF,
+    NAN,
+    1.0,
+    -1.0,
+    2.0,
+    -2.0,
+    3.0,
+    -3.0,
+    0.5,
+    -0.5,
+    1e-30,
+    1e30,
+    -1e30,
+    2.5,
+    1e-310,
+]
 
 
 @ISAS
@@ -310,11 +367,14 @@ def test_no_library_is_called(isa: Isa) -> None:
             parts += [text for key, text in definitions.items() if key not in seen]
             seen |= definitions.keys()
             parts.append(
-                f"define {kind} @use.{name}.{bits}({operands}) {{\n  %r = call {kind} @{symbol}({operands})\n  ret {kind} %r\n}}\n"
+                f"define {kind} @use.{name}.{bits}({operands}) {{\n  %r = call {kind} "
+                f"@{symbol}({operands})\n  ret {kind} %r\n}}\n"
             )
     text = assembly("\n".join(parts), isa)
     calls = [
-        line for line in text.splitlines() if re.search(r"^\s+(call|callq|bl|jmp\s+[a-z_]+@|b\s+[a-z_]+$)\b", line)
+        line
+        for line in text.splitlines()
+        if re.search(r"^\s+(call|callq|bl|jmp\s+[a-z_]+@|b\s+[a-z_]+$)\b", line)
     ]
     assert not [line for line in calls if ".large" not in line]
     assert "use.atan2.64" in text

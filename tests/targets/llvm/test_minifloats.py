@@ -1,4 +1,6 @@
-"""Floats of 8, 6 and 4 bits and integers of 4 and 2 bits in kernels: all codes, and many numbers, as `ml_dtypes` converts them."""
+"""Floats of 8, 6 and 4 bits and integers of 4 and 2 bits in kernels: all codes, and many numbers, as
+`ml_dtypes` converts them.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_other_types_go_by_way_of_float32(source: DType, dtype: DType) -> None:
 
 @FLOATS
 def test_vectors_are_converted_whole(dtype: DType) -> None:
-    code = print_kernel(kernel_of(dtype, (4096,), lambda v: (v.cast(f32) * 3.0).cast(dtype)), X86_64_V4, "kernel")
+    code = print_kernel(
+        kernel_of(dtype, (4096,), lambda v: (v.cast(f32) * 3.0).cast(dtype)), X86_64_V4, "kernel"
+    )
     text = assembly("\n".join([*code.helpers.values(), code.text]), X86_64_V4)
     assert "zmm" in text and "call" not in text and "pextr" not in text and "pinsr" not in text
 
@@ -99,7 +103,7 @@ def test_vectors_are_converted_whole(dtype: DType) -> None:
 @INTEGERS
 @ISAS
 def test_integers_of_few_bits(isa: Isa, dtype: DType) -> None:
-    """What lies above an element's bits in its byte does not count."""
+    """The bits above an element's own bits in its byte are ignored."""
     x = np.arange(256, dtype=np.uint8).view(dtype.numpy)
     targets = (f32, dtype, i64, u8, u4, i2, boolean)
     kernel = kernel_of(dtype, x.shape, *(lambda v, t=t: v.cast(t) for t in targets))

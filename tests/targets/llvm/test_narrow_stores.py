@@ -27,7 +27,7 @@ def test_one_element_is_left(source: DType, target: DType, turned: bool) -> None
     module.body.append(main)
     b = Builder(main.body)
     y = b(g.Cast(main.body.add_arg(TensorType(source, x.shape), "x"), dtype=target))
-    b(
+    b.insert(
         func.Return(
             [
                 b(g.Transpose(y, permutation=(1, 0)))

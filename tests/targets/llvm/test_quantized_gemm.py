@@ -1,4 +1,6 @@
-"""Products with packed codes of few bits: vector tiles, matrix registers, tails; against the same groups multiplied in NumPy."""
+"""Products with packed codes of few bits: vector tiles, matrix registers, tails; against the same groups
+multiplied in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tilewright.ir.constant import Constant
 from tilewright.ir.core import Module
 from tilewright.ir.symbolic import Dim, symbol
 from tilewright.ir.types import DType, TensorType, bf16, f32, i8
-from tilewright.targets.base import resolve
+from tilewright.targets.registry import resolve
 
 pytestmark = pytest.mark.every_isa
 
@@ -46,7 +48,7 @@ def model(
     y = b(graph.QuantizedMatMul(x, *weights, factors=factors))
     if epilogue:
         y = b(graph.Add(b(graph.Sigmoid(y)), y))
-    b(func.Return([y]))
+    b.insert(func.Return([y]))
     grouped = codes.reshape(columns, groups, -1) * scales[..., None].astype(np.float64)
     return module, grouped.reshape(columns, depth)
 
@@ -64,7 +66,9 @@ def rounded(x: Any, groups: int) -> Any:
 
 def close(y: Any, x: Any, weights: Any, groups: int) -> None:
     left = rounded(x, groups)
-    np.testing.assert_allclose(y, left @ weights.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(weights).T).max())
+    np.testing.assert_allclose(
+        y, left @ weights.T, rtol=0, atol=1e-6 * (np.abs(left) @ np.abs(weights).T).max()
+    )
 
 
 def rows_of(*shape: int) -> Any:

@@ -1,4 +1,6 @@
-"""Scatters: lanes and threads only where no two points meet; where they meet, their order and their sums are kept."""
+"""Scatters: lanes and threads only where no two points meet; where they meet, their order and their sums are
+kept.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,57 @@ def places(*shape: int, upto: int) -> torch.Tensor:
 
 
 CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], str]] = {
-    "long rows": (lambda x, i, u: x.index_add(0, i, u), (random(50, 512), places(70, upto=50), random(70, 512)), "parallel vectorize"),
-    "odd rows": (lambda x, i, u: x.index_add(0, i, u), (random(50, 531), places(70, upto=50), random(70, 531)), "parallel vectorize"),
-    "short rows": (lambda x, i, u: x.index_add(0, i, u), (random(50, 20), places(70, upto=50), random(70, 20)), "vectorize"),
-    "within rows": (lambda x, i, u: x.scatter_add(1, i, u), (random(50, 33), places(50, 33, upto=33), random(50, 33)), "parallel vectorize"),
-    "across rows": (lambda x, i, u: x.scatter_add(0, i, u), (random(50, 600), places(70, 600, upto=50), random(70, 600)), "parallel vectorize"),
-    "part of the rows": (lambda x, i, u: x.scatter_add(0, i, u), (random(50, 600), places(70, 300, upto=50), random(70, 300)), "vectorize"),
-    "cache": (lambda x, i, u: x.index_copy(2, i, u), (random(1, 4, 64, 16), torch.tensor([7]), random(1, 4, 1, 16)), "parallel vectorize"),
-    "one element": (lambda x, i, u: x.scatter_add(1, i, u), (random(1, 1), places(1, 1, upto=1), random(1, 1)), ""),
-    "one row": (lambda x, i, u: x.scatter_add(1, i, u), (random(1, 40), places(1, 9, upto=40), random(1, 9)), "vectorize"),
-    "maxima": (lambda x, i, u: x.scatter_reduce(1, i, u, "amax"), (random(50, 33), places(50, 33, upto=33), random(50, 33)), "parallel vectorize"),
-}  # fmt: skip
+    "long rows": (
+        lambda x, i, u: x.index_add(0, i, u),
+        (random(50, 512), places(70, upto=50), random(70, 512)),
+        "parallel vectorize",
+    ),
+    "odd rows": (
+        lambda x, i, u: x.index_add(0, i, u),
+        (random(50, 531), places(70, upto=50), random(70, 531)),
+        "parallel vectorize",
+    ),
+    "short rows": (
+        lambda x, i, u: x.index_add(0, i, u),
+        (random(50, 20), places(70, upto=50), random(70, 20)),
+        "vectorize",
+    ),
+    "within rows": (
+        lambda x, i, u: x.scatter_add(1, i, u),
+        (random(50, 33), places(50, 33, upto=33), random(50, 33)),
+        "parallel vectorize",
+    ),
+    "across rows": (
+        lambda x, i, u: x.scatter_add(0, i, u),
+        (random(50, 600), places(70, 600, upto=50), random(70, 600)),
+        "parallel vectorize",
+    ),
+    "part of the rows": (
+        lambda x, i, u: x.scatter_add(0, i, u),
+        (random(50, 600), places(70, 300, upto=50), random(70, 300)),
+        "vectorize",
+    ),
+    "cache": (
+        lambda x, i, u: x.index_copy(2, i, u),
+        (random(1, 4, 64, 16), torch.tensor([7]), random(1, 4, 1, 16)),
+        "parallel vectorize",
+    ),
+    "one element": (
+        lambda x, i, u: x.scatter_add(1, i, u),
+        (random(1, 1), places(1, 1, upto=1), random(1, 1)),
+        "",
+    ),
+    "one row": (
+        lambda x, i, u: x.scatter_add(1, i, u),
+        (random(1, 40), places(1, 9, upto=40), random(1, 9)),
+        "vectorize",
+    ),
+    "maxima": (
+        lambda x, i, u: x.scatter_reduce(1, i, u, "amax"),
+        (random(50, 33), places(50, 33, upto=33), random(50, 33)),
+        "parallel vectorize",
+    ),
+}
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import prove_eq
 from ...ir.types import TensorType, Type, boolean
 from .base import GraphOp, tensor_type
@@ -24,12 +25,14 @@ from .shape import Concat, Iota, Reshape, Slice
 class Attention(GraphOp):
     """``softmax(scale * q k^T + mask) v``. Vaswani et al., 2017.
 
-    Shapes: q (B, H, S, D), k (B, G, T, D), v (B, G, T, E), result (B, H, S, E); H is a multiple of G (grouped queries; Ainslie
-    et al., 2023). `mask` broadcasts to (B, H, S, T): boolean (True attends) or added to the scores. `causal` hides keys j > i.
-    `scale` None is ``1 / sqrt(D)``; a `softcap` c other than 0 caps scores below the masks: ``c * tanh(scores / c)``. A row with every key hidden gives zeros, as in PyTorch and ONNX.
+    Shapes: q (B, H, S, D), k (B, G, T, D), v (B, G, T, E), result (B, H, S, E); H is a multiple of G (grouped
+    queries; Ainslie et al., 2023). `mask` broadcasts to (B, H, S, T): boolean (True attends) or added to the
+    scores. `causal` hides keys j > i. `scale` None is ``1 / sqrt(D)``; a `softcap` c other than 0 caps scores
+    below the masks: ``c * tanh(scores / c)``. A row with every key hidden gives zeros, as in PyTorch and
+    ONNX.
 
-    Keys and values may be codes of any type, multiplied by `k_scale` and `v_scale` (B, G, T). `sinks` (H) are scores that take part in each row's softmax and have
-    no value (Xiao et al., 2024; learned, as in GPT-OSS).
+    Keys and values may be codes of any type, multiplied by `k_scale` and `v_scale` (B, G, T). `sinks` (H) are
+    scores that take part in each row's softmax and have no value (Xiao et al., 2024; learned, as in GPT-OSS).
     """
 
     name = "graph.attention"
@@ -51,7 +54,9 @@ class Attention(GraphOp):
         heads, groups = q.shape[1], k.shape[1]
         whole = isinstance(heads, int) and isinstance(groups, int) and groups == v.shape[1]
         if not whole or (heads % groups if groups else heads):  # of no heads over no groups there is nothing
-            raise IRError(f"{heads} query heads do not go over {groups} key and {v.shape[1]} value heads", self)
+            raise IRError(
+                f"{heads} query heads do not go over {groups} key and {v.shape[1]} value heads", self
+            )
         if not prove_eq(q.shape[3], k.shape[3]) or not prove_eq(k.shape[2], v.shape[2]):
             raise IRError(f"shapes {q.shape}, {k.shape}, {v.shape} do not fit", self)
         for name, x, shape in (
@@ -72,7 +77,7 @@ class Attention(GraphOp):
             raise IRError("the head size is symbolic: give a scale", self)
         return 1.0 / math.sqrt(depth)
 
-    def reference(self, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    def reference(self, q: Array, k: Array, v: Array, *rest: Array) -> Any:
         given = iter(rest)
         mask, k_scale, v_scale, sinks = (
             None if x is None else next(given) for x in (self.mask, self.k_scale, self.v_scale, self.sinks)
@@ -115,7 +120,7 @@ class Attention(GraphOp):
             q = b(Reshape(q, shape=(*lead, rows, depth)))
 
         def of_keys(scale: Value) -> Value:
-            return b(Reshape(narrow(b, scale, q), shape=(batch, groups, *ones, keys)))  # type: ignore[no-any-return]
+            return b(Reshape(narrow(b, scale, q), shape=(batch, groups, *ones, keys)))
 
         scores = b(Einsum((q, k), equation=f"{letters}sd,bgtd->{letters}st"))
         if self.k_scale is not None:
@@ -157,7 +162,7 @@ class Attention(GraphOp):
         if len(shape) < 3:
             return self.mask
         heads = (1, 1) if shape[-3] == 1 else (groups, repeat)
-        return b(Reshape(self.mask, shape=(*shape[:-3], *heads, *shape[-2:])))  # type: ignore[no-any-return]
+        return b(Reshape(self.mask, shape=(*shape[:-3], *heads, *shape[-2:])))
 
 
 @operation
@@ -179,7 +184,7 @@ class Rotary(GraphOp):
             raise IRError(f"needs an even last dimension, got {x.shape}", self)
         return (x,)
 
-    def reference(self, x: Any, cos: Any, sin: Any) -> Any:
+    def reference(self, x: Array, cos: Array, sin: Array) -> Any:
         wide = x.astype(np.float64)
         if self.interleaved:
             turned = np.stack((-wide[..., 1::2], wide[..., ::2]), -1).reshape(wide.shape)
@@ -196,7 +201,7 @@ class Rotary(GraphOp):
         ones = (1,) * (x.rank - 1)
 
         def part(start: int, stop: int, step: int) -> Value:
-            return b(Slice(self.x, starts=(*zero, start), stops=(*lead, stop), steps=(*ones, step)))  # type: ignore[no-any-return]
+            return b(Slice(self.x, starts=(*zero, start), stops=(*lead, stop), steps=(*ones, step)))
 
         if self.interleaved:
             odd, even = part(1, n, 2), part(0, n, 2)
@@ -204,7 +209,7 @@ class Rotary(GraphOp):
             turned = b(Reshape(b(Concat(pairs, axis=-1)), shape=x.shape))
         else:
             turned = b(Concat((b(UNARY["neg"](part(n // 2, n, 1))), part(0, n // 2, 1)), axis=-1))
-        return b(BINARY["add"](b(BINARY["mul"](self.x, self.cos)), b(BINARY["mul"](turned, self.sin))))  # type: ignore[no-any-return]
+        return b(BINARY["add"](b(BINARY["mul"](self.x, self.cos)), b(BINARY["mul"](turned, self.sin))))
 
 
 __all__ = ["Attention", "Rotary"]

@@ -1,8 +1,8 @@
 """The base of graph operators: everything about one operator stands in its class.
 
-A subclass states shape and dtype inference (`infer_types`), its reference meaning (`reference`), and how it is computed:
-either `decompose` into other graph operators or `lower` to the tensor level. `fold` (algebraic identities) and `gradient` are
-optional. Differentiation, fusion and every target follow from these.
+A subclass states shape and dtype inference (`infer_types`), its reference meaning (`reference`), and how it
+is computed: either `decompose` into other graph operators or `lower` to the tensor level. `fold` (algebraic
+identities) is optional. Fusion and code for every target follow from these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...ir.builder import Builder
 from ...ir.core import Constant, Effect, IRError, Operation, Value
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType
-from ..tensor_builder import Tensor, TensorBuilder
+from ..tensor_builder import TensorBuilder, TensorRef
 
 
 class GraphOp(Operation):
@@ -23,25 +23,26 @@ class GraphOp(Operation):
     effects = Effect.PURE
 
     def reference(self, *inputs: Any) -> Any:
-        """The result(s) for NumPy inputs, written as obviously as possible. May take a keyword ``env`` to evaluate dims."""
+        """The result(s) for NumPy inputs, written as obviously as possible. May take a keyword ``env`` to
+        evaluate dims.
+        """
         raise IRError("has no reference meaning", self)
 
     def fold(self) -> Value | Constant | None:
-        """An existing value or a constant equal to the only result, or None. Constant operands need no case here: they are
-        folded through `reference`."""
+        """An existing value or a constant equal to the only result, or None. Constant operands need no case
+        here: they are folded through `reference`.
+        """
         return None
 
     def decompose(self, b: Builder) -> Value | Sequence[Value] | None:
-        """The results in terms of other graph operators built with `b`; None when this operator is lowered directly."""
+        """The results in terms of other graph operators built with `b`; None when this operator is lowered
+        directly.
+        """
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor | Sequence[Tensor]:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef | Sequence[TensorRef]:
         """The results as tensor-level computations."""
-        raise IRError("has neither a decomposition nor a lowering", self)
-
-    def gradient(self, b: Builder, *result_gradients: Value | None) -> Sequence[Value | None]:
-        """Gradients with respect to the operands, from those of the results (None: no gradient flows)."""
-        raise IRError("has no gradient", self)
+        raise IRError("has neither a `lower` nor a `decompose`", self)
 
 
 def broadcast_shapes(*shapes: Sequence[Dim], op: Operation | None = None) -> tuple[Dim, ...]:

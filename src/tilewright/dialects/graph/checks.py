@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ...ir.core import Attr, Effect, IRError, Operand, operation
+from ...ir.interpreter import Array, Frame
 from ...ir.location import Location
 from ...ir.symbolic import Dim
 from ...ir.types import Type, i64
 from .. import tensor
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 
 
@@ -23,7 +24,9 @@ def _told(where: object) -> object:
 
 
 def index_message(where: object, size: Dim, wraps: bool = True) -> str:
-    """The message for an index outside of a dimension of `size` elements, with its place in the user's model."""
+    """The message for an index outside of a dimension of `size` elements, with its place in the user's
+    model.
+    """
     text = str(size)
     low = "0" if not wraps else f"-{text}" if text.isalnum() else f"-({text})"
     return f"{_told(where)}: an index is outside of {low} .. {size - 1}, of a dimension of {size} elements"
@@ -35,7 +38,9 @@ def division_message(where: object) -> str:
 
 
 class ElementCheck(GraphOp):
-    """Ends the run with `message` unless every element of `x`, integers, is what is expected. `transforms/checks.py` removes what always holds."""
+    """Ends the run with `message` unless every element of `x`, integers, is what is expected.
+    `passes/graph/remove_checks.py` removes what always holds.
+    """
 
     effects = Effect.WRITE
     error = tensor.ERRORS[0]
@@ -53,23 +58,25 @@ class ElementCheck(GraphOp):
         """Whether an element is as expected."""
 
     @abstractmethod
-    def hold(self, env: Any, x: Any) -> Any:
+    def hold(self, env: Frame, x: Array) -> Any:
         """`holds` on NumPy's side."""
 
-    def interpret(self, env: Any, x: Any) -> Any:
+    def interpret(self, env: Frame, x: Array) -> Any:
         return tensor.check(self, np.asarray(self.hold(env, x)), self.error)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         (x,) = operands
         flat = t.reshape(x, (x.type.size,))
         condition = t.reduce("and", (), (flat.shape[0],), lambda i: self.holds(t, flat[i]))
-        t.builder(tensor.Check(condition.value, message=self.message, error=self.error))
+        t.builder.insert(tensor.Check(condition.value, message=self.message, error=self.error))
         return ()
 
 
 @operation
 class CheckIndex(ElementCheck):
-    """Expects indices of a dimension of `size` elements; with `wraps`, negative ones that count from its end too."""
+    """Expects indices of a dimension of `size` elements; with `wraps`, negative ones that count from its end
+    too.
+    """
 
     name = "graph.check_index"
     error = "index"
@@ -86,7 +93,7 @@ class CheckIndex(ElementCheck):
             return wide < self.size
         return (wide >= self.least) & (wide < self.size)
 
-    def hold(self, env: Any, x: Any) -> Any:
+    def hold(self, env: Frame, x: Array) -> Any:
         size = int(env.evaluate(self.size))
         return (x < size) & (x >= (-size if self.wraps else 0))
 
@@ -101,7 +108,7 @@ class CheckDivisor(ElementCheck):
     def holds(self, t: TensorBuilder, x: Scalar) -> Scalar:
         return x.differs(0)
 
-    def hold(self, env: Any, x: Any) -> Any:
+    def hold(self, env: Frame, x: Array) -> Any:
         return x != 0
 
 

@@ -10,15 +10,16 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, VariadicOperand, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, boolean, f32, i8, i32, u8
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 from .elementwise import Cast
 from .index import clamped, clamped_array
 
 
-def accumulate(t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body: Any) -> Tensor:
+def accumulate(t: TensorBuilder, result: TensorType, depth: Sequence[Dim], body: Any) -> TensorRef:
     """A sum over `depth`; 16-bit floats accumulate in float32 and are rounded once."""
     y = t.reduce("sum", result.shape, depth, body)
     return y if y.dtype is result.dtype else t.compute(result.shape, lambda *i: y[i].cast(result.dtype))
@@ -35,7 +36,8 @@ def factor_dtype(op: Any, a: TensorType, b: TensorType) -> DType:
     """The element type of a product of `a` and `b`.
 
     Raises:
-        IRError: they differ in type and `op.dtype` does not say in which type 8-bit integers are to be multiplied.
+        IRError: they differ in type and `op.dtype` does not say in which type 8-bit integers are to be
+            multiplied.
     """
     if op.dtype is None:
         if a.dtype is not b.dtype:
@@ -47,7 +49,9 @@ def factor_dtype(op: Any, a: TensorType, b: TensorType) -> DType:
 
 
 def of_truth(b: Builder, product: Callable[..., GraphOp], operands: Sequence[Value]) -> Value | None:
-    """A contraction of booleans, counted in i32: whether any product is true, as in NumPy. None for other element types."""
+    """A contraction of booleans, counted in i32: whether any product is true, as in NumPy. None for other
+    element types.
+    """
     if tensor_type(operands[0]).dtype is not boolean:
         return None
     count = b(product(*(b(Cast(x, dtype=i32)) for x in operands)))
@@ -57,8 +61,11 @@ def of_truth(b: Builder, product: Callable[..., GraphOp], operands: Sequence[Val
 
 @operation
 class Matmul(GraphOp):
-    """NumPy's matrix product: batch dimensions broadcast, 1-D operands are a row or a column. 8-bit integers, signed or not, may be
-    multiplied and summed in another `dtype`, i32. Of booleans, whether any pair of factors is true."""
+    """NumPy's matrix product: batch dimensions broadcast, 1-D operands are a row or a column.
+
+    8-bit integers, signed or not, may be multiplied and summed in another `dtype`, i32. For booleans, the
+    result is whether any pair of factors is true.
+    """
 
     name = "graph.matmul"
     a: Operand
@@ -75,18 +82,18 @@ class Matmul(GraphOp):
         shape = broadcast_shapes(a.shape[:-2], b.shape[:-2], op=self)
         return (TensorType(dtype, (*shape, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))),)
 
-    def reference(self, a: Any, b: Any) -> Any:
+    def reference(self, a: Array, b: Array) -> Any:
         if self.dtype is not None:
             a, b = a.astype(self.dtype.numpy), b.astype(self.dtype.numpy)
         wide = a.dtype.kind not in "iub"
-        return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)).astype(
-            a.dtype
-        )
+        return np.asarray(
+            np.matmul(a.astype(np.float64), b.astype(np.float64)) if wide else np.matmul(a, b)
+        ).astype(a.dtype)
 
     def decompose(self, b: Builder) -> Value | None:
         return of_truth(b, Matmul, (self.a, self.b))
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         a, b = operands
         batch = len(broadcast_shapes(a.shape[:-2], b.shape[:-2]))
 
@@ -102,14 +109,18 @@ class Matmul(GraphOp):
         return accumulate(t, self.result.type, (a.shape[-1],), body)
 
 
-def chosen(t: TensorBuilder, index: Tensor, count: Dim) -> Tensor:
-    """Which of `count` matrices each row meets (i64), in a tensor of its own: what multiplies reads it as it is."""
+def chosen(t: TensorBuilder, index: TensorRef, count: Dim) -> TensorRef:
+    """Each row's choice among `count` matrices (i64), in a tensor of its own, which the product reads
+    unchanged.
+    """
     return t.compute(index.shape, lambda i: clamped(t, index[i], count))
 
 
 def check_chosen(op: GraphOp, rows: Dim, index: TensorType) -> None:
-    """Raises:
-    IRError: `index` is not an integer for each of so many rows.
+    """Check that `index` has one integer for each row.
+
+    Raises:
+        IRError: it has not.
     """
     if index.rank != 1 or not index.dtype.is_integer or not prove_eq(index.shape[0], rows):
         raise IRError(f"needs an integer for each of {rows} rows, got {index}", op)
@@ -117,10 +128,12 @@ def check_chosen(op: GraphOp, rows: Dim, index: TensorType) -> None:
 
 @operation
 class GroupedMatMul(GraphOp):
-    """``y[i] = x[i] @ w[index[i]]``: x (S, K), w (G, K, N), `index` (S,) integers, clamped as a gather's are; result (S, N).
+    """``y[i] = x[i] @ w[index[i]]``: x (S, K), w (G, K, N), `index` (S,) integers, clamped as a gather's;
+    result (S, N).
 
-    What experts of a mixture compute. Only matrices that rows choose are read, and rows of equal index that follow one another are multiplied together: where rows
-    are sorted by index, each matrix is read once (grouped products: Gale et al., "MegaBlocks", 2022).
+    Mixtures of experts use it. Only matrices that rows choose are read. Successive rows of equal index are
+    multiplied together: if the rows are sorted by index, each matrix is read once (grouped products: Gale et
+    al., "MegaBlocks", 2022).
     """
 
     name = "graph.grouped_matmul"
@@ -135,7 +148,7 @@ class GroupedMatMul(GraphOp):
         check_chosen(self, x.shape[0], tensor_type(self.index))
         return (TensorType(x.dtype, (x.shape[0], w.shape[2])),)
 
-    def reference(self, x: Any, w: Any, index: Any) -> Any:
+    def reference(self, x: Array, w: Array, index: Array) -> Any:
         y = np.zeros((x.shape[0], w.shape[2]), x.dtype)
         wide = x.dtype if x.dtype.kind in "iub" else np.float64
         for k in set(clamped_array(index, w.shape[0]).tolist()):
@@ -143,16 +156,19 @@ class GroupedMatMul(GraphOp):
             y[rows] = (x[rows].astype(wide) @ w[k].astype(wide)).astype(x.dtype)
         return y
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, index = operands
         which = chosen(t, index, w.shape[0])
-        return accumulate(t, self.result.type, x.shape[1:], lambda i, j, r: widen(x[i, r]) * widen(w[which[i], r, j]))
+        return accumulate(
+            t, self.result.type, x.shape[1:], lambda i, j, r: widen(x[i, r]) * widen(w[which[i], r, j])
+        )
 
 
 @operation
 class Einsum(GraphOp):
-    """Einstein summation of one or two operands, in NumPy's explicit or implicit notation, without ellipsis after expansion. Of booleans,
-    whether any product is true."""
+    """Einstein summation of one or two operands, in NumPy's explicit or implicit notation without ellipsis.
+    For booleans, the result is whether any product is true.
+    """
 
     name = "graph.einsum"
     inputs: VariadicOperand
@@ -163,7 +179,9 @@ class Einsum(GraphOp):
         left, arrow, output = text.partition("->")
         terms = left.split(",")
         if len(terms) != len(self.inputs):
-            raise IRError(f"equation {self.equation!r} has {len(terms)} terms for {len(self.inputs)} operands", self)
+            raise IRError(
+                f"equation {self.equation!r} has {len(terms)} terms for {len(self.inputs)} operands", self
+            )
         spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
         widest = max(
             (
@@ -186,7 +204,9 @@ class Einsum(GraphOp):
             for letter, n in zip(term, shape, strict=True):
                 if letter in sizes and not prove_eq(sizes[letter], n) and not (isinstance(n, int) and n == 1):
                     if not (isinstance(sizes[letter], int) and sizes[letter] == 1):
-                        raise IRError(f"'{letter}' is both {sizes[letter]} and {n} in {self.equation!r}", self)
+                        raise IRError(
+                            f"'{letter}' is both {sizes[letter]} and {n} in {self.equation!r}", self
+                        )
                     sizes[letter] = n
                 sizes.setdefault(letter, n)
         if arrow:
@@ -203,19 +223,19 @@ class Einsum(GraphOp):
         _, output, sizes = self._parse()
         return (TensorType(types[0].dtype, tuple(sizes[c] for c in output)),)
 
-    def reference(self, *inputs: Any) -> Any:
+    def reference(self, *inputs: Array) -> Any:
         wide = inputs[0].dtype.kind not in "iub"
         operands = [x.astype(np.float64) if wide else x for x in inputs]
         return np.einsum(self.equation, *operands, optimize=True).astype(inputs[0].dtype)
 
     def products(self) -> Dim:
-        """How many products it sums up in all."""
+        """Number of products that the sum adds up in all."""
         return math.prod(self._parse()[2].values())
 
     def decompose(self, b: Builder) -> Value | None:
         return of_truth(b, lambda *x: Einsum(list(x), equation=self.equation), self.inputs)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         terms, output, sizes = self._parse()
         summed = [c for c in sizes if c not in output]
 
@@ -224,7 +244,8 @@ class Einsum(GraphOp):
             value: Scalar | None = None
             for term, x in zip(terms, operands, strict=True):
                 index = tuple(
-                    0 if isinstance(n, int) and n == 1 else where[c] for c, n in zip(term, x.shape, strict=True)
+                    0 if isinstance(n, int) and n == 1 else where[c]
+                    for c, n in zip(term, x.shape, strict=True)
                 )
                 factor = widen(x[index])
                 value = factor if value is None else value * factor

@@ -1,4 +1,4 @@
-"""What is decided while a model runs: sizes that are computed, branches, and loops that a condition ends."""
+"""Control flow at run time: computed sizes, branches, and loops with a condition."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ...ir.core import (
     VariadicOperand,
     operation,
 )
+from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, symbol
 from ...ir.types import TensorType, Type, boolean, i64
 from .. import tensor
-from ..tensor_builder import Tensor, TensorBuilder
+from ..tensor_builder import TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 from .elementwise import BINARY, Cast, Select, Symbolic, constant
 from .index import ScatterElements
@@ -34,7 +35,9 @@ from .shape import BroadcastTo, Iota, Reshape
 
 @operation
 class BindSize(GraphOp):
-    """Makes a number computed at run time a size: defines `symbol` as the value of `count`, an i64 scalar within the symbol's bounds."""
+    """Make a number computed at run time a size: define `symbol` as the value of `count`, an i64 scalar
+    within the symbol's bounds.
+    """
 
     name = "graph.bind_size"
     effects = Effect.WRITE
@@ -49,17 +52,17 @@ class BindSize(GraphOp):
         if self.count.type is not TensorType(i64, ()):
             raise IRError(f"a size is an i64 scalar, not {self.count.type}", self)
 
-    def interpret(self, env: Any, count: Any) -> Any:
+    def interpret(self, env: Frame, count: Array) -> Any:
         return tensor.bind_size(self, env, count)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
-        t.builder(tensor.BindSize(operands[0].value, symbol=self.symbol))
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
+        t.builder.insert(tensor.BindSize(operands[0].value, symbol=self.symbol))
         return ()
 
 
 @operation
 class Check(GraphOp):
-    """Ends the run with `message` unless `condition`, a bool scalar, holds."""
+    """End the run with `message` unless `condition`, a bool scalar, holds."""
 
     name = "graph.check"
     effects = Effect.WRITE
@@ -72,17 +75,19 @@ class Check(GraphOp):
     def verify(self) -> None:
         _check_condition(self, self.condition)
 
-    def interpret(self, env: Any, condition: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array) -> Any:
         return tensor.check(self, condition)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
-        t.builder(tensor.Check(operands[0].value, message=self.message))
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
+        t.builder.insert(tensor.Check(operands[0].value, message=self.message))
         return ()
 
 
 @operation
 class NonZero(GraphOp):
-    """The index vectors of the elements of `x` that are not 0, in row-major order: i64 of shape (`count`, rank). Defines `count`."""
+    """The index vectors of the elements of `x` that are not 0, in row-major order: i64 of shape (`count`,
+    rank). Defines `count`.
+    """
 
     name = "graph.non_zero"
     effects = Effect.WRITE
@@ -93,10 +98,10 @@ class NonZero(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(i64, (self.count, tensor_type(self.x).rank)),)
 
-    def interpret(self, env: Any, x: Any) -> Any:
-        found = np.argwhere(x).astype(np.int64)
-        env.dims[self.count.name] = len(found)
-        return found
+    def interpret(self, env: Frame, x: Array) -> Any:
+        places = np.argwhere(x).astype(np.int64)
+        env.dims[self.count.name] = len(places)
+        return places
 
     def decompose(self, b: Builder) -> Value:
         shape = tensor_type(self.x).shape
@@ -105,24 +110,27 @@ class NonZero(GraphOp):
         if flags.type.dtype is not boolean:
             flags = b(BINARY["ne"](flags, constant(b, 0, flags)))
         ones = b(Cast(flags, dtype=i64))
-        b(BindSize(b(ReduceSum(ones, axes=(0,), keepdims=False)), symbol=self.count))
-        # An element's place among those kept is how many come before it; the others' places lie outside, where nothing is written.
+        b.insert(BindSize(b(ReduceSum(ones, axes=(0,), keepdims=False)), symbol=self.count))
+        # A kept element's position is the number of kept elements before it. The other elements get positions
+        # outside, where nothing is written.
         nowhere = b(BroadcastTo(b(Symbolic(values=(self.count,))), shape=(size,)))
         places = b(Select(flags, b(Cumsum(ones, axis=0, exclusive=True)), nowhere))
         empty = b(BroadcastTo(constant(b, 0, ones), shape=(self.count,)))
-        found = b(ScatterElements(empty, places, b(Iota(shape=(size,))), axis=0))
+        vectors = b(ScatterElements(empty, places, b(Iota(shape=(size,))), axis=0))
         strides: list[Dim] = [1]
         for n in shape[:0:-1]:
             strides.insert(0, strides[0] * n)
-        columns = b(Reshape(found, shape=(self.count, 1)))
+        columns = b(Reshape(vectors, shape=(self.count, 1)))
         steps = b(Symbolic(values=tuple(strides[: len(shape)]), shape=(len(shape),)))
         counted = b(BINARY["floordiv"](columns, steps))
-        return b(BINARY["mod"](counted, b(Symbolic(values=tuple(shape), shape=(len(shape),)))))  # type: ignore[no-any-return]
+        return b(BINARY["mod"](counted, b(Symbolic(values=tuple(shape), shape=(len(shape),)))))
 
 
 @operation
 class AssumeShape(GraphOp):
-    """`x` under a shape with as many elements, which a run checks: for sizes computed at run time, where no proof can be given."""
+    """`x` reshaped to a shape with as many elements. The run checks the sizes, which are computed at run time
+    and not provably equal.
+    """
 
     name = "graph.assume_shape"
     x: Operand
@@ -134,18 +142,19 @@ class AssumeShape(GraphOp):
     def fold(self) -> Any:
         return self.x if self.x.type is self.result.type else None
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         return tensor.assumed(self, env, x, self.shape)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         return t.wrap(t.builder(tensor.AssumeShape(operands[0].value, shape=self.shape)))
 
 
 @operation
 class If(GraphOp):
-    """The results of one of two regions, as `condition` (a bool scalar) says: the first where it holds, else the second.
+    """The results of the first region if `condition` (a bool scalar) holds, else those of the second.
 
-    Regions take no arguments, capture the values around them, and end in `graph.yield` of the results.
+    Regions take no arguments, capture values of the enclosing blocks, and end in `graph.yield` with the
+    results.
     """
 
     name = "graph.if"
@@ -161,10 +170,10 @@ class If(GraphOp):
         if len(first) != len(second) or not all(map(same_type, first, second)):
             raise IRError(f"one branch yields {first}, the other {second}", self)
 
-    def interpret(self, env: Any, condition: Any) -> Any:
+    def interpret(self, env: Frame, condition: Array) -> Any:
         return env.run_block(self.regions[0 if condition.all() else 1].block, ())
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         op = tensor.If(operands[0].value, result_types=[r.type for r in self.results], location=self.location)
         for source, region in zip(self.regions, op.regions, strict=True):
             block = region.block
@@ -175,18 +184,20 @@ class If(GraphOp):
                 inside.reshape(inside.wrap(values.get(v, v)), r.type.shape).value
                 for v, r in zip(source.block.terminator.operands, self.results, strict=True)
             ]
-            inside.builder(tensor.Yield(ends))
+            inside.builder.insert(tensor.Yield(ends))
         t.builder.insert(op)
         return [t.wrap(r) for r in op.results]
 
 
 @operation
 class While(GraphOp):
-    """``condition, *carried, *slices = body(step, *carried)`` for ``step = 0, 1, ...`` as long as `condition` holds.
+    """A loop with a condition: ``condition, *carried, *slices = body(step, *carried)`` for ``step = 0, 1,
+    ...`` while `condition` holds.
 
-    The carried values begin as `initial`, the condition (a bool scalar) as the operand. There are at most `limit` (an i64 scalar) steps. Everything
-    else the body captures directly. Results are the carried values after the last step, then the slices of all steps stacked along a new
-    leading axis of `count` elements: the symbol that this operation defines as the number of its steps.
+    The carried values start as `initial`, the condition (a bool scalar) as the operand. At most `limit` (an
+    i64 scalar) steps run. The body captures other values directly. Results are the carried values after the
+    last step, then the slices of all steps stacked along a new leading axis of `count` elements; the
+    operation defines the symbol `count` as the number of its steps.
     """
 
     name = "graph.while"
@@ -201,7 +212,10 @@ class While(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         carried = len(self.initial)
         slices = [v.type for v in self.body.terminator.operands[1 + carried :]]
-        return (*(v.type for v in self.initial), *(TensorType(t.dtype, (self.count, *t.shape)) for t in slices))
+        return (
+            *(v.type for v in self.initial),
+            *(TensorType(t.dtype, (self.count, *t.shape)) for t in slices),
+        )
 
     def verify(self) -> None:
         _check_condition(self, self.condition)
@@ -215,12 +229,12 @@ class While(GraphOp):
             if not same_type(x.type, end.type):
                 raise IRError(f"carried value {k} begins as {x.type} and becomes {end.type}", self)
 
-    def interpret(self, env: Any, *operands: Any) -> Any:
+    def interpret(self, env: Frame, *operands: Array) -> Any:
         return tensor.run_while(
             self, env, operands, lambda step, carried: env.run_block(self.body, [np.int64(step), *carried])
         )
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         condition, *initial = (x.value for x in operands)
         limit = None if self.limit is None else initial.pop(0)
         step = symbol(step_name(self), 0, None)
@@ -240,13 +254,13 @@ class While(GraphOp):
         ends = [values.get(v, v) for v in self.body.terminator.operands]
         for k, x in enumerate(self.initial, 1):
             ends[k] = inside.reshape(inside.wrap(ends[k]), x.type.shape).value
-        inside.builder(tensor.Yield(ends))
+        inside.builder.insert(tensor.Yield(ends))
         t.builder.insert(loop)
         return [t.wrap(r) for r in loop.results]
 
 
 def _move(source: Block, target: Block, values: dict[Value, Value]) -> None:
-    """Copy the operations of a block but its last one."""
+    """Copy the operations of a block except its terminator."""
     for op in source.ops:
         if not op.terminator:
             target.append(op.clone(values))

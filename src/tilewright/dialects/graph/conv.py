@@ -1,4 +1,6 @@
-"""Convolutions of any rank. Dense ones lower to a contraction over a padded input (implicit GEMM), depthwise ones to guarded reads."""
+"""Convolutions of any rank. Dense ones lower to a contraction over a padded input (implicit GEMM), depthwise
+ones to guarded reads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import numpy as np
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, operation
 from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le
 from ...ir.types import TensorType, Type, f32
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 from .contract import accumulate, factor_dtype, widen
 
@@ -49,9 +51,11 @@ def from_channels_first(x: Any, layout: str) -> Any:
 
 
 def pad_spatial(
-    t: TensorBuilder, x: Tensor, layout: str, padding: Sequence[tuple[Dim, Dim]], value: float = 0
-) -> Tensor:
-    """`x` with its spatial dimensions padded, as a tensor of its own; `x` itself when there is nothing to pad."""
+    t: TensorBuilder, x: TensorRef, layout: str, padding: Sequence[tuple[Dim, Dim]], value: float = 0
+) -> TensorRef:
+    """`x` with its spatial dimensions padded, as a tensor of its own; `x` itself when there is nothing to
+    pad.
+    """
     if all(isinstance(p, int) and p == 0 for pair in padding for p in pair):
         return x
     axes = spatial_axes(x.rank, layout)
@@ -73,8 +77,9 @@ def pad_spatial(
 class Conv(GraphOp):
     """N-dimensional convolution (cross-correlation).
 
-    `x` is (N, C, *spatial) or, `channels_last`, (N, *spatial, C); `w` is always (O, C / groups, *kernel); `padding` holds (low, high) per
-    spatial dimension. 8-bit integers may be multiplied and summed in another `dtype`, i32; a bias is of the result's type.
+    `x` is (N, C, *spatial) or, `channels_last`, (N, *spatial, C); `w` is always (O, C / groups, *kernel);
+    `padding` holds (low, high) per spatial dimension. 8-bit integers may be multiplied and summed in another
+    `dtype`, i32; a bias is of the result's type.
     """
 
     name = "graph.conv"
@@ -100,7 +105,12 @@ class Conv(GraphOp):
         spatial = [
             window_size(x.shape[a], cast(int, k), s, p, d)
             for a, k, s, p, d in zip(
-                spatial_axes(x.rank, self.layout), w.shape[2:], self.strides, self.padding, self.dilations, strict=True
+                spatial_axes(x.rank, self.layout),
+                w.shape[2:],
+                self.strides,
+                self.padding,
+                self.dilations,
+                strict=True,
             )
         ]
         for n in spatial:
@@ -132,7 +142,7 @@ class Conv(GraphOp):
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * rank)
         return from_channels_first(y, self.layout).astype(dtype)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, *rest = operands
         result: TensorType = self.result.type
         y = self._depthwise(t, x, w) if self._is_depthwise(x, w) else self._dense(t, x, w)
@@ -141,7 +151,7 @@ class Conv(GraphOp):
         axis = channel_axis(result.rank, self.layout)
         return t.compute(result.shape, lambda *i: y[i] + rest[0][i[axis]])
 
-    def _is_depthwise(self, x: Tensor, w: Tensor) -> bool:
+    def _is_depthwise(self, x: TensorRef, w: TensorRef) -> bool:
         return isinstance(w.shape[1], int) and w.shape[1] == 1 and self.groups > 1
 
     def _split(self, i: Sequence[Any]) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -152,7 +162,7 @@ class Conv(GraphOp):
     def _product(self, x: Scalar, w: Scalar) -> Scalar:
         return widen(x, self.dtype) * widen(w, self.dtype)
 
-    def _depthwise(self, t: TensorBuilder, x: Tensor, w: Tensor) -> Tensor:
+    def _depthwise(self, t: TensorBuilder, x: TensorRef, w: TensorRef) -> TensorRef:
         result: TensorType = self.result.type
         rank = result.rank
         axes = spatial_axes(rank, self.layout)
@@ -178,7 +188,7 @@ class Conv(GraphOp):
 
         return accumulate(t, result, w.shape[2:], body)
 
-    def _dense(self, t: TensorBuilder, x: Tensor, w: Tensor) -> Tensor:
+    def _dense(self, t: TensorBuilder, x: TensorRef, w: TensorRef) -> TensorRef:
         result: TensorType = self.result.type
         xp = pad_spatial(t, x, self.layout, self.padding)
         rank, g = result.rank, self.groups
@@ -202,7 +212,9 @@ class Conv(GraphOp):
 
         def grouped(*i: Any) -> Scalar:
             own, inner = i[: len(shape)], i[len(shape) :]
-            n, q, o, out = (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            n, q, o, out = (
+                (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            )
             *taps, c = inner
             left = xp[place(self.layout, n, q * per_in + c, position(out, taps))]
             return self._product(left, w[(q * per_out + o, c, *taps)])
@@ -213,7 +225,9 @@ class Conv(GraphOp):
 
 @operation
 class ConvTranspose(GraphOp):
-    """Transposed convolution: the gradient of `Conv` with respect to its input. `w` is (C, O / groups, *kernel)."""
+    """Transposed convolution: the gradient of `Conv` with respect to its input. `w` is (C, O / groups,
+    *kernel).
+    """
 
     name = "graph.conv_transpose"
     x: Operand
@@ -260,7 +274,9 @@ class ConvTranspose(GraphOp):
         letters = "xyz"[: len(sizes)]
         for taps in np.ndindex(*w.shape[2:]):
             part = np.einsum(
-                f"ngc{letters},gco->ngo{letters}", left, weight[(slice(None), slice(None), slice(None), *taps)]
+                f"ngc{letters},gco->ngo{letters}",
+                left,
+                weight[(slice(None), slice(None), slice(None), *taps)],
             )
             where = tuple(
                 slice(r * d, r * d + (m - 1) * s + 1, s)
@@ -279,20 +295,23 @@ class ConvTranspose(GraphOp):
             y = y + bias.astype(np.float64).reshape(1, -1, *[1] * len(sizes))
         return from_channels_first(y, self.layout).astype(w.dtype)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, w, *rest = operands
         whole = all(
-            s == 1 or (d == 1 and k % s == 0) for k, s, d in zip(w.shape[2:], self.strides, self.dilations, strict=True)
+            s == 1 or (d == 1 and k % s == 0)
+            for k, s, d in zip(w.shape[2:], self.strides, self.dilations, strict=True)
         )
         if whole and self.layout == "channels_last":
             return self._by_phases(t, x, w, *rest)
         return self._stretched(t, x, w, *rest)
 
-    def _by_phases(self, t: TensorBuilder, x: Tensor, w: Tensor, *rest: Tensor) -> Tensor:
-        """A dense convolution that computes all `stride` phases of an output pixel from the same few input pixels.
+    def _by_phases(self, t: TensorBuilder, x: TensorRef, w: TensorRef, *rest: TensorRef) -> TensorRef:
+        """A dense convolution that computes all `stride` phases of an output pixel from the same few input
+        pixels.
 
-        Output pixel ``stride * q + p`` (before `padding` is cut off) is the sum over u of input ``q - u`` times kernel element
-        ``p + stride * u``: phases are further columns of the contraction, and no term is a product with an inserted zero.
+        Output pixel ``stride * q + p`` (before `padding` is cut off) is the sum over u of input ``q - u``
+        times kernel element ``p + stride * u``: phases are further columns of the contraction, and no term is
+        a product with an inserted zero.
         """
         result: TensorType = self.result.type
         rank, per_out, per_in, g = result.rank, w.shape[1], w.shape[0] // self.groups, self.groups
@@ -316,7 +335,9 @@ class ConvTranspose(GraphOp):
             n, *at, q, o = i[: len(shape)]
             *steps, c = i[len(shape) :]
             where = [p + u * d for p, u, d in zip(at[::2], steps, self.dilations, strict=True)]
-            kernel = [p + s * (u - 1 - e) for p, s, u, e in zip(at[1::2], self.strides, taps, steps, strict=True)]
+            kernel = [
+                p + s * (u - 1 - e) for p, s, u, e in zip(at[1::2], self.strides, taps, steps, strict=True)
+            ]
             return widen(z[(n, *where, q * per_in + c)]) * widen(w[(q * per_in + c, o, *kernel)])
 
         y = accumulate(t, TensorType(result.dtype, shape), (*taps, per_in), body)
@@ -328,15 +349,18 @@ class ConvTranspose(GraphOp):
         y = t.reshape(y, (result.shape[0], *full, g * per_out))
         if all(c == 0 for c in cut) and y.shape == result.shape:
             return y
-        return t.compute(result.shape, lambda n, *i: y[(n, *(e + c for e, c in zip(i[:-1], cut, strict=True)), i[-1])])
+        return t.compute(
+            result.shape, lambda n, *i: y[(n, *(e + c for e, c in zip(i[:-1], cut, strict=True)), i[-1])]
+        )
 
-    def _stretched(self, t: TensorBuilder, x: Tensor, w: Tensor, *rest: Tensor) -> Tensor:
+    def _stretched(self, t: TensorBuilder, x: TensorRef, w: TensorRef, *rest: TensorRef) -> TensorRef:
         result: TensorType = self.result.type
         rank = result.rank
         axes = spatial_axes(rank, self.layout)
         channels = channel_axis(rank, self.layout)
         per_out, per_in = w.shape[1], w.shape[0] // self.groups
-        # Zeros inserted between the elements of the input turn this into a dense convolution with a flipped kernel.
+        # Zeros inserted between the elements of the input turn this into a dense convolution with a flipped
+        # kernel.
         pads = [
             (d * (k - 1) - low, d * (k - 1) - high + extra)
             for (low, high), d, k, extra in zip(
@@ -361,15 +385,21 @@ class ConvTranspose(GraphOp):
         first = self.layout == "channels_first"
         spatial = tuple(result.shape[a] for a in axes)
         g = self.groups
-        grouped_shape = (result.shape[0], g, per_out, *spatial) if first else (result.shape[0], *spatial, g, per_out)
+        grouped_shape = (
+            (result.shape[0], g, per_out, *spatial) if first else (result.shape[0], *spatial, g, per_out)
+        )
 
         def body(*i: Any) -> Scalar:
             own, inner = i[: len(grouped_shape)], i[len(grouped_shape) :]
-            n, q, o, out = (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            n, q, o, out = (
+                (own[0], own[1], own[2], own[3:]) if first else (own[0], own[-2], own[-1], own[1:-2])
+            )
             *taps, c = inner
             where = [p + r * d for p, r, d in zip(out, taps, self.dilations, strict=True)]
             flipped = [k - 1 - r for k, r in zip(w.shape[2:], taps, strict=True)]
-            return widen(z[place(self.layout, n, q * per_in + c, where)]) * widen(w[(q * per_in + c, o, *flipped)])
+            return widen(z[place(self.layout, n, q * per_in + c, where)]) * widen(
+                w[(q * per_in + c, o, *flipped)]
+            )
 
         y = t.reshape(
             accumulate(t, TensorType(result.dtype, grouped_shape), (*w.shape[2:], per_in), body), result.shape

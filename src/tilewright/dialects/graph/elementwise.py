@@ -1,4 +1,6 @@
-"""Elementwise operators: constants, unary and binary functions with NumPy broadcasting, select, cast, activations."""
+"""Elementwise operators: constants, unary and binary functions with NumPy broadcasting, select, cast,
+activations.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
 from ...ir.core import Constant as ConstantData
+from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64, u8
 from .. import scalar
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 
 
@@ -43,7 +46,7 @@ class Symbolic(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(i64, self.shape),)
 
-    def reference(self, env: Any) -> Any:
+    def reference(self, env: Frame) -> Any:
         return np.array([int(env.evaluate(v)) for v in self.values], np.int64).reshape(
             [int(env.evaluate(d)) for d in self.shape]
         )
@@ -53,7 +56,7 @@ class Symbolic(GraphOp):
             return ConstantData(np.array(self.values, np.int64).reshape(self.shape))
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         if not self.shape:
             return t.compute((), lambda: t.index(self.values[0]))
 
@@ -97,12 +100,12 @@ class Unary(GraphOp):
         scalar.check_operand(self, scalar_class, x.dtype)
         return (TensorType(boolean if scalar_class.to_bool else x.dtype, x.shape),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         with np.errstate(all="ignore"):
             y = scalar.UNARY[type(self).function].function(x)
         return np.asarray(y).astype(self.result.type.dtype.numpy)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         name = type(self).function
         if x.dtype.is_float and x.dtype.bits <= 16 and not scalar.UNARY[name].to_bool:
@@ -123,9 +126,13 @@ class Binary(GraphOp):
         if a.dtype is not b.dtype:
             raise IRError(f"needs operands of one dtype, got {a.dtype.label} and {b.dtype.label}", self)
         scalar.check_operand(self, scalar_class, a.dtype)
-        return (TensorType(boolean if scalar_class.to_bool else a.dtype, broadcast_shapes(a.shape, b.shape, op=self)),)
+        return (
+            TensorType(
+                boolean if scalar_class.to_bool else a.dtype, broadcast_shapes(a.shape, b.shape, op=self)
+            ),
+        )
 
-    def reference(self, a: Any, b: Any) -> Any:
+    def reference(self, a: Array, b: Array) -> Any:
         with np.errstate(all="ignore"):
             y = scalar.BINARY[type(self).function].function(a, b)
         return np.asarray(y).astype(self.result.type.dtype.numpy)
@@ -134,13 +141,23 @@ class Binary(GraphOp):
         a, b = splat_value(self.a), splat_value(self.b)
         name = type(self).function
         left_identity, right_identity = _IDENTITIES.get(name, (None, None))
-        if right_identity is not None and b is not None and b == right_identity and self.a.type is self.result.type:
+        if (
+            right_identity is not None
+            and b is not None
+            and b == right_identity
+            and self.a.type is self.result.type
+        ):
             return self.a
-        if left_identity is not None and a is not None and a == left_identity and self.b.type is self.result.type:
+        if (
+            left_identity is not None
+            and a is not None
+            and a == left_identity
+            and self.b.type is self.result.type
+        ):
             return self.b
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         a, b = operands
         name = type(self).function
 
@@ -174,7 +191,12 @@ def _class_name(name: str) -> str:
 
 
 for _name in scalar.UNARY:
-    _body = {"name": f"graph.{_name}", "function": _name, "__module__": __name__, "__doc__": f"Elementwise {_name}."}
+    _body = {
+        "name": f"graph.{_name}",
+        "function": _name,
+        "__module__": __name__,
+        "__doc__": f"Elementwise {_name}.",
+    }
     UNARY[_name] = operation(type(_class_name(_name), (Unary,), _body))
 for _name in scalar.BINARY:
     if _name != "pow":
@@ -189,7 +211,9 @@ for _name in scalar.BINARY:
 
 @operation
 class Pow(Binary):
-    """``a ** b``; constant exponents of integers and small ones of floats by multiplication or square root."""
+    """``a ** b``; constant exponents of integers and small ones of floats by multiplication or square
+    root.
+    """
 
     name = "graph.pow"
     function = "pow"
@@ -197,7 +221,9 @@ class Pow(Binary):
     def infer_types(self) -> Sequence[Type]:
         a, b = tensor_type(self.a), tensor_type(self.b)
         if a.dtype is not b.dtype or a.dtype is boolean:
-            raise IRError(f"needs two operands of one numeric dtype, got {a.dtype.label} and {b.dtype.label}", self)
+            raise IRError(
+                f"needs two operands of one numeric dtype, got {a.dtype.label} and {b.dtype.label}", self
+            )
         return (TensorType(a.dtype, broadcast_shapes(a.shape, b.shape, op=self)),)
 
     def decompose(self, b: Builder) -> Value | None:
@@ -210,9 +236,9 @@ class Pow(Binary):
         if e in (2, 3) or (e > 0 and self.result.type.dtype.is_integer):
             return _repeated_squares(b, x, int(e))
         if self.result.type.dtype.is_float and e in (0.5, -0.5):
-            return b(UNARY["sqrt" if e > 0 else "rsqrt"](x))  # type: ignore[no-any-return]
+            return b(UNARY["sqrt" if e > 0 else "rsqrt"](x))
         if self.result.type.dtype.is_float and e == -1:
-            return b(BINARY["div"](constant(b, 1, x), x))  # type: ignore[no-any-return]
+            return b(BINARY["div"](constant(b, 1, x), x))
         return None
 
 
@@ -244,10 +270,12 @@ class Select(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         c, a, b = (tensor_type(v) for v in self.operands)
         if c.dtype is not boolean or a.dtype is not b.dtype:
-            raise IRError(f"needs (bool, T, T), got ({c.dtype.label}, {a.dtype.label}, {b.dtype.label})", self)
+            raise IRError(
+                f"needs (bool, T, T), got ({c.dtype.label}, {a.dtype.label}, {b.dtype.label})", self
+            )
         return (TensorType(a.dtype, broadcast_shapes(c.shape, a.shape, b.shape, op=self)),)
 
-    def reference(self, condition: Any, a: Any, b: Any) -> Any:
+    def reference(self, condition: Array, a: Array, b: Array) -> Any:
         return np.where(condition, a, b)
 
     def fold(self) -> Value | ConstantData | None:
@@ -258,7 +286,7 @@ class Select(GraphOp):
                 return chosen
         return self.a if self.a is self.b and self.a.type is self.result.type else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         c, a, b = operands
         return t.compute(
             self.result.type.shape,
@@ -279,20 +307,22 @@ class Cast(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         return (TensorType(self.dtype, tensor_type(self.x).shape),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         return scalar.cast_array(x, self.dtype)
 
     def fold(self) -> Value | ConstantData | None:
         return self.x if self.x.type.dtype is self.dtype else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(x.shape, lambda *i: x[i].cast(self.dtype))
 
 
 @operation
 class Bitcast(GraphOp):
-    """The same bits as another dtype of equal width. A bool is a byte: 1 where it holds; what is not 0 holds."""
+    """The same bits as another dtype of equal width. A bool is a byte: 1 where it holds; what is not 0
+    holds.
+    """
 
     name = "graph.bitcast"
     x: Operand
@@ -304,7 +334,7 @@ class Bitcast(GraphOp):
             raise IRError(f"cannot bitcast {x.dtype.label} to {self.dtype.label}: widths differ", self)
         return (TensorType(self.dtype, x.shape),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         if self.dtype is boolean:
             return x.view(np.uint8) != 0
         return np.ascontiguousarray(x).view(self.dtype.numpy).reshape(x.shape)
@@ -312,7 +342,7 @@ class Bitcast(GraphOp):
     def fold(self) -> Value | ConstantData | None:
         return self.x if self.x.type.dtype is self.dtype else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
 
         def element(*i: Dim) -> Scalar:
@@ -327,7 +357,9 @@ def _bits_in_memory(dtype: DType) -> int:
 
 
 class Activation(GraphOp):
-    """A unary function written in scalars; `scalar_function` works on lowering's `Scalar`, `array_function` on float64 arrays."""
+    """A unary function written in scalars; `scalar_function` works on lowering's `Scalar`, `array_function`
+    on float64 arrays.
+    """
 
     x: Operand
 
@@ -340,18 +372,18 @@ class Activation(GraphOp):
         if not x.dtype.is_float:
             raise IRError(f"is not defined for {x.dtype.label}", self)
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         raise NotImplementedError
 
     def scalar_function(self, x: Scalar) -> Scalar:
         raise NotImplementedError
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         with np.errstate(all="ignore"):
             wide = x.astype(np.float64) if self.result.type.dtype.is_float else x
             return np.asarray(self.array_function(wide)).astype(x.dtype)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         if x.dtype.is_float and x.dtype.bits <= 16:
             return t.compute(x.shape, lambda *i: self.scalar_function(x[i].cast(f32)).cast(x.dtype))
@@ -368,13 +400,13 @@ class Identity(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         return (self.x.type,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         return x
 
     def fold(self) -> Value | ConstantData | None:
         return self.x
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         return operands[0]
 
 
@@ -388,7 +420,7 @@ class Relu(Activation):
         if x.dtype is boolean:
             raise IRError("is not defined for bool", self)
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return np.maximum(x, 0)
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -401,7 +433,7 @@ class Reciprocal(Activation):
 
     name = "graph.reciprocal"
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return 1.0 / x
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -418,7 +450,7 @@ class Silu(Activation):
 
     name = "graph.silu"
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return x * _sigmoid(x)
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -432,7 +464,7 @@ class Gelu(Activation):
     name = "graph.gelu"
     approximate: Attr = "none"
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         if self.approximate == "tanh":
             return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
         return 0.5 * x * (1.0 + scalar.erf(x / math.sqrt(2.0)))
@@ -454,7 +486,7 @@ class Softplus(Activation):
     beta: Attr = 1.0
     threshold: Attr = 20.0
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return np.where(x * self.beta > self.threshold, x, np.logaddexp(0.0, x * self.beta) / self.beta)
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -471,7 +503,7 @@ class Elu(Activation):
     alpha: Attr = 1.0
     scale: Attr = 1.0
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return self.scale * np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -485,7 +517,7 @@ class Celu(Activation):
     name = "graph.celu"
     alpha: Attr = 1.0
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0) / self.alpha))
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -499,7 +531,7 @@ class LeakyRelu(Activation):
     name = "graph.leaky_relu"
     slope: Attr = 0.01
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return np.where(x > 0, x, self.slope * x)
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -514,7 +546,7 @@ class HardSigmoid(Activation):
     alpha: Attr = 1.0 / 6.0
     beta: Attr = 0.5
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return np.clip(self.alpha * x + self.beta, 0.0, 1.0)
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -527,7 +559,7 @@ class HardSwish(Activation):
 
     name = "graph.hard_swish"
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -540,7 +572,7 @@ class Mish(Activation):
 
     name = "graph.mish"
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return x * np.tanh(np.logaddexp(0.0, x))
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -553,7 +585,7 @@ class Softsign(Activation):
 
     name = "graph.softsign"
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         return x / (1.0 + np.abs(x))
 
     def scalar_function(self, x: Scalar) -> Scalar:
@@ -562,7 +594,9 @@ class Softsign(Activation):
 
 @operation
 class Clamp(Activation):
-    """`x` limited to ``[minimum, maximum]`` (either may be None); NaN stays NaN. Limits beyond an integer type's range are that range's ends."""
+    """`x` limited to ``[minimum, maximum]`` (either may be None); NaN stays NaN. Limits beyond an integer
+    type's range are that range's ends.
+    """
 
     name = "graph.clamp"
     minimum: Attr = None
@@ -578,9 +612,10 @@ class Clamp(Activation):
         if not dtype.is_integer:
             return self.minimum, self.maximum
         low, high = dtype.limits
-        return tuple(v if v is None else min(max(v, low), high) for v in (self.minimum, self.maximum))  # type: ignore[return-value]
+        least, most = (v if v is None else min(max(v, low), high) for v in (self.minimum, self.maximum))
+        return least, most
 
-    def array_function(self, x: Any) -> Any:
+    def array_function(self, x: Array) -> Any:
         low, high = self.limits()
         x = x if low is None else np.maximum(x, low)
         return x if high is None else np.minimum(x, high)

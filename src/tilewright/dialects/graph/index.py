@@ -1,4 +1,6 @@
-"""Operators with data-dependent positions: gather and scatter. Gather indices out of range are clamped, never read outside."""
+"""Operators with data-dependent positions: gather and scatter. Gather indices out of range are clamped, never
+read outside.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim
 from ...ir.types import TensorType, Type, i64
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import Constant
 
@@ -58,10 +61,10 @@ class Gather(GraphOp):
         axis = normalize_axis(self.axis, x.rank, self)
         return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])),)
 
-    def reference(self, x: Any, indices: Any) -> Any:
+    def reference(self, x: Array, indices: Array) -> Any:
         return np.take(x, clamped_array(indices, x.shape[self.axis]), self.axis)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices = operands
         axis, rank = self.axis % x.rank, indices.rank
         inside = _surely_inside(self.indices, x.shape[axis])
@@ -91,15 +94,16 @@ class GatherElements(GraphOp):
             raise IRError(f"indices have rank {indices.rank}, the data {x.rank}", self)
         return (TensorType(x.dtype, indices.shape),)
 
-    def reference(self, x: Any, indices: Any) -> Any:
+    def reference(self, x: Array, indices: Array) -> Any:
         axis = self.axis % x.ndim
         where = [
-            np.arange(n).reshape([-1 if d == k else 1 for d in range(x.ndim)]) for k, n in enumerate(indices.shape)
+            np.arange(n).reshape([-1 if d == k else 1 for d in range(x.ndim)])
+            for k, n in enumerate(indices.shape)
         ]
         where[axis] = clamped_array(indices, x.shape[axis])
         return x[tuple(where)]
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices = operands
         axis = self.axis % x.rank
         return t.compute(
@@ -109,7 +113,9 @@ class GatherElements(GraphOp):
 
 @operation
 class GatherNd(GraphOp):
-    """Slices of `x` at the index vectors in the last dimension of `indices`; the first `batch_dims` dimensions go together."""
+    """Slices of `x` at the index vectors in the last dimension of `indices`; the first `batch_dims`
+    dimensions go together.
+    """
 
     name = "graph.gather_nd"
     x: Operand
@@ -124,16 +130,17 @@ class GatherNd(GraphOp):
             raise IRError(f"index vectors of length {depth} do not fit rank {x.rank}", self)
         return (TensorType(x.dtype, (*indices.shape[:-1], *x.shape[self.batch_dims + depth :])),)
 
-    def reference(self, x: Any, indices: Any) -> Any:
+    def reference(self, x: Array, indices: Array) -> Any:
         batch, depth = self.batch_dims, indices.shape[-1]
         lead = indices.shape[:-1]
         where: list[Any] = [
-            np.arange(n).reshape([-1 if d == k else 1 for d in range(len(lead))]) for k, n in enumerate(lead[:batch])
+            np.arange(n).reshape([-1 if d == k else 1 for d in range(len(lead))])
+            for k, n in enumerate(lead[:batch])
         ]
         where += [clamped_array(indices[..., k], x.shape[batch + k]) for k in range(depth)]
         return x[tuple(np.broadcast_arrays(*where))] if where else x
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices = operands
         batch, lead = self.batch_dims, indices.rank - 1
         depth = indices.shape[-1]
@@ -151,7 +158,9 @@ _UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minim
 
 @operation
 class ScatterElements(GraphOp):
-    """A copy of `x` with ``result[..., indices[i], ...] = updates[i]`` along `axis`, or combined by `combiner`."""
+    """A copy of `x` with ``result[..., indices[i], ...] = updates[i]`` along `axis`, or combined by
+    `combiner`.
+    """
 
     name = "graph.scatter_elements"
     x: Operand
@@ -186,7 +195,7 @@ class ScatterElements(GraphOp):
             _UFUNC[self.combiner].at(result, tuple(points), values)
         return result
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices, updates = operands
         axis = self.axis % x.rank
 
@@ -201,9 +210,11 @@ class ScatterElements(GraphOp):
 
 @operation
 class ScatterNd(GraphOp):
-    """A copy of `x` with slices at the index vectors in the last dimension of `indices` replaced by (or combined with) `updates`.
+    """A copy of `x` with slices at the index vectors in the last dimension of `indices` replaced by (or
+    combined with) `updates`.
 
-    The vectors address the dimensions `axes`, the first ones unless given; the others are the last of `updates`.
+    The vectors address the dimensions `axes`, the first ones unless given; the others are the last of
+    `updates`.
     """
 
     name = "graph.scatter_nd"
@@ -230,11 +241,12 @@ class ScatterNd(GraphOp):
             raise IRError(f"index vectors of length {indices.shape[-1]} do not fit rank {x.rank}", self)
         if self.axes and (len(self.axes) != indices.shape[-1] or not {*self.axes} <= {*range(x.rank)}):
             raise IRError(
-                f"index vectors of length {indices.shape[-1]} address dimensions {self.axes} of {x.rank}", self
+                f"index vectors of length {indices.shape[-1]} address dimensions {self.axes} of {x.rank}",
+                self,
             )
         return (self.x.type,)
 
-    def reference(self, x: Any, indices: Any, updates: Any) -> Any:
+    def reference(self, x: Array, indices: Array, updates: Array) -> Any:
         whole = np.array(x)
         result = whole.transpose(self._order())
         x, depth = result, indices.shape[-1]
@@ -244,10 +256,12 @@ class ScatterNd(GraphOp):
         for point, value in zip(raw, values, strict=True):
             if all(0 <= p < n for p, n in zip(point, x.shape, strict=False)):
                 where = tuple(point)
-                result[where] = value if self.combiner is None else _UFUNC[self.combiner](result[where], value)
+                result[where] = (
+                    value if self.combiner is None else _UFUNC[self.combiner](result[where], value)
+                )
         return whole
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, indices, updates = operands
         lead = indices.rank - 1
         depth = indices.shape[-1]

@@ -1,6 +1,6 @@
 """Factorizations of matrices in the last two dimensions, as loops over columns or over rounds of rotations.
 
-Each step works on the whole matrix, so that what runs is elementwise computations and sums, in parallel over batch and matrix.
+Each step works on the whole matrix with elementwise computations and sums, in parallel over batch and matrix.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, prove_eq, prove_le, smin
 from ...ir.types import TensorType, Type, f64, i64
 from .base import GraphOp, tensor_type
@@ -36,23 +37,27 @@ def _inner(op: GraphOp, x: TensorType) -> Dim:
 
 
 def _last(stacked: Term) -> Term:
-    """What a loop stacked, with the steps' dimension moved from the front to the end."""
+    """The slices that a loop stacked, with the steps' dimension moved to the end."""
     rank = len(stacked.shape)
     return stacked.transpose([*range(1, rank), 0])
 
 
 def _each_matrix(function: Any, x: Any, *others: Any) -> Any:
-    """`function` of every matrix of a batch in float64; its results stacked, a list of them where there are several."""
+    """Apply `function` to every matrix of a batch in float64; return the stacked results, as a list if there
+    are several.
+    """
     lead = x.shape[:-2]
     flat = [y.reshape(-1, *y.shape[len(lead) :]) for y in (x, *others)]
     wide = [y.astype(np.float64) if y.dtype.kind == "f" else y for y in flat]
-    found = [function(*parts) for parts in zip(*wide, strict=True)]
-    return [np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*found, strict=True)]
+    results = [function(*parts) for parts in zip(*wide, strict=True)]
+    return [np.stack(parts).reshape(*lead, *parts[0].shape) for parts in zip(*results, strict=True)]
 
 
 @operation
 class Cholesky(GraphOp):
-    """The lower triangular ``L`` with ``L L^T = x``; only the lower triangle of `x` is read. NaN from the column on where `x` is not positive definite."""
+    """The lower triangular ``L`` with ``L L^T = x``; only the lower triangle of `x` is read. Where `x` is not
+    positive definite, the result is NaN from that column on.
+    """
 
     name = "graph.cholesky"
     x: Operand
@@ -60,7 +65,7 @@ class Cholesky(GraphOp):
     def infer_types(self) -> Sequence[Type]:
         return (_matrix(self, self.x, square=True),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         def factor(a: Any) -> Any:
             lower, rest = np.zeros_like(a), np.tril(a) + np.tril(a, -1).T
             for j in range(len(a)):
@@ -91,7 +96,9 @@ class Cholesky(GraphOp):
 
 @operation
 class TriangularSolve(GraphOp):
-    """``a^-1 b`` for a triangular `a` (n, n), of which the other triangle is not read, and `b` (n, m); leading dimensions are equal."""
+    """``a^-1 b`` for a triangular `a` (n, n) and `b` (n, m); the other triangle of `a` is not read. Leading
+    dimensions are equal.
+    """
 
     name = "graph.triangular_solve"
     a: Operand
@@ -105,7 +112,7 @@ class TriangularSolve(GraphOp):
             raise IRError(f"{a} and {b} do not fit each other", self)
         return (b,)
 
-    def reference(self, a: Any, b: Any) -> Any:
+    def reference(self, a: Array, b: Array) -> Any:
         def solve(a: Any, x: Any) -> Any:
             order = range(len(a))
             for j in reversed(order) if self.upper else order:
@@ -132,14 +139,15 @@ class TriangularSolve(GraphOp):
             return [index.equals(j).unsqueeze(-1).select(row, x - column.unsqueeze(-1) * row)], []
 
         steps = a.iota(n, n - 1, -1) if self.upper else a.iota(n)
-        (found,), _ = loop(b, steps, [x], step)
-        return found.value
+        (solution,), _ = loop(b, steps, [x], step)
+        return solution.value
 
 
 @operation
 class Lu(GraphOp):
-    """Elimination with exchange of rows: ``U`` above and on the diagonal, ``L`` without its unit diagonal below, and for each column the row (i64)
-    that changed places with it."""
+    """LU factorization with partial pivoting: ``U`` on and above the diagonal, ``L`` without its unit
+    diagonal below it, and for each column the row (i64) that was exchanged with it.
+    """
 
     name = "graph.lu"
     x: Operand
@@ -148,7 +156,7 @@ class Lu(GraphOp):
         x = _matrix(self, self.x)
         return (x, TensorType(i64, (*x.shape[:-2], _inner(self, x))))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         def factor(a: Any) -> Any:
             pivots = np.zeros(min(a.shape), np.int64)
             for j in range(len(pivots)):
@@ -161,8 +169,8 @@ class Lu(GraphOp):
 
         if not x.size:
             return x, np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int64)
-        found, pivots = _each_matrix(factor, x)
-        return found.astype(x.dtype), pivots
+        factors, pivots = _each_matrix(factor, x)
+        return factors.astype(x.dtype), pivots
 
     def decompose(self, b: Builder) -> Sequence[Value]:
         x = Term(b, self.x)
@@ -182,14 +190,17 @@ class Lu(GraphOp):
             below = columns.equals(j) & (rows > j).unsqueeze(-1)
             return [below.select(column, rest)], [pivot.reshape(pivot.shape[:-1])]
 
-        (found,), (pivots,) = loop(b, x.iota(_inner(self, tensor_type(self.x))), [x], step)
-        return found.value, _last(pivots).value
+        (factors,), (pivots,) = loop(b, x.iota(_inner(self, tensor_type(self.x))), [x], step)
+        return factors.value, _last(pivots).value
 
 
 @operation
 class HouseholderQr(GraphOp):
-    """``R`` above and on the diagonal, and below it the reflectors ``1 - tau v v^T`` whose product is ``Q``: each ``v`` is 1 on the diagonal. Then each
-    ``tau``. The form that LAPACK's geqrf gives."""
+    """QR factorization in the form of LAPACK's geqrf: ``R`` on and above the diagonal, below it the
+    reflectors ``v``, and then each ``tau``.
+
+    ``Q`` is the product of the reflections ``1 - tau v v^T``, where each ``v`` is 1 on the diagonal.
+    """
 
     name = "graph.householder_qr"
     x: Operand
@@ -198,7 +209,7 @@ class HouseholderQr(GraphOp):
         x = _matrix(self, self.x)
         return (x, TensorType(x.dtype, (*x.shape[:-2], _inner(self, x))))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         def factor(a: Any) -> Any:
             taus = np.zeros(min(a.shape))
             for j in range(len(taus)):
@@ -225,7 +236,7 @@ class HouseholderQr(GraphOp):
             column = a.at(j, -1)
             first = column.at(j, -1).unsqueeze(-1)
             rest = (rows > j).select(column, 0)
-            # Divided by the largest, so that no square overflows.
+            # Dividing by the largest element prevents overflow of the squares.
             size = column.abs().max(-1, keepdims=True)
             size = size.equals(0).select(1, size)
             scaled = (rows < j).select(0, column / size)
@@ -237,16 +248,18 @@ class HouseholderQr(GraphOp):
             whole = rows.equals(j).select(1, v).unsqueeze(-1)
             reflected = a - tau.unsqueeze(-1) * whole * (whole * a).sum(-2, keepdims=True)
             below = columns.equals(j) & (rows > j).unsqueeze(-1)
-            found = below.select(v.unsqueeze(-1), (columns < j).select(a, reflected))
-            return [found], [tau.reshape(tau.shape[:-1])]
+            updated = below.select(v.unsqueeze(-1), (columns < j).select(a, reflected))
+            return [updated], [tau.reshape(tau.shape[:-1])]
 
-        (found,), (taus,) = loop(b, x.iota(_inner(self, tensor_type(self.x))), [x], step)
-        return found.value, _last(taus).value
+        (factors,), (taus,) = loop(b, x.iota(_inner(self, tensor_type(self.x))), [x], step)
+        return factors.value, _last(taus).value
 
 
 @operation
 class Reflect(GraphOp):
-    """``Q x``, or ``Q^T x`` where `transposed`, for the ``Q`` of `reflectors` (…, m, k) and `tau` (…, k) as `HouseholderQr` gives them and `x` (…, m, n)."""
+    """``Q x``, or ``Q^T x`` with `transposed`: ``Q`` is given by `reflectors` (…, m, k) and `tau` (…, k) of
+    `HouseholderQr`, `x` is (…, m, n).
+    """
 
     name = "graph.reflect"
     reflectors: Operand
@@ -258,7 +271,7 @@ class Reflect(GraphOp):
         _matrix(self, self.reflectors)
         return (_matrix(self, self.x),)
 
-    def reference(self, reflectors: Any, tau: Any, x: Any) -> Any:
+    def reference(self, reflectors: Array, tau: Array, x: Array) -> Any:
         def apply(a: Any, taus: Any, x: Any) -> Any:
             order = range(len(taus))
             for j in order if self.transposed else reversed(order):
@@ -280,20 +293,20 @@ class Reflect(GraphOp):
             return [x - tau * v * (v * x).sum(-2, keepdims=True)], []
 
         steps = x.iota(k) if self.transposed else x.iota(k, k - 1, -1)
-        (found,), _ = loop(b, steps, [x], step)
-        return found.value
+        (product,), _ = loop(b, steps, [x], step)
+        return product.value
 
 
-# -- Rotations (Jacobi, 1846; Hestenes, 1958) -----------------------------------------------------------------------------------------
+# -- Rotations (Jacobi, 1846; Hestenes, 1958) ----------------------------------------------------------------
 
 
 def _sweeps(x: Term) -> int:
-    """How often all pairs of columns are rotated: convergence is quadratic in the end."""
+    """Number of sweeps over all pairs of columns; convergence is quadratic at the end."""
     return 18 if x.dtype is f64 else 12
 
 
 def _rotation(i: Term, partner: Term, own: Term, other: Term, product: Term) -> tuple[Term, Term]:
-    """Cosine and sine for each column that make the product with its partner vanish."""
+    """Cosine and sine, for each column, of the rotation that makes its product with its partner zero."""
     still = i.equals(partner) | product.equals(0)
     ratio = (other - own) / (still.select(1, product) * 2)
     positive = (ratio > 0) | (ratio.equals(0) & (i < partner))
@@ -304,7 +317,7 @@ def _rotation(i: Term, partner: Term, own: Term, other: Term, product: Term) -> 
 
 
 def _partners(step: Term, n: Dim) -> tuple[Term, Term]:
-    """The columns and with which each is rotated: in `n` steps each meets each."""
+    """The columns and their rotation partners at a step: in `n` steps each column meets every other one."""
     i = step.iota(n)
     return i, (step - i) % i.number(n)
 
@@ -322,7 +335,7 @@ def _eye(x: Term, lead: Sequence[Dim], rows: Dim, columns: Dim) -> Term:
 
 
 def _signs(vectors: Term) -> Term:
-    """Of each column's largest element, as a row: which of two opposite vectors is meant."""
+    """Sign of each column's largest element, as a row. It fixes which of two opposite vectors is returned."""
     largest = vectors.of(vectors.b(Argmax(vectors.abs().value, axis=-2, keepdims=True)))
     return (vectors.along(largest, -2) < 0).select(vectors.number(-1), 1)
 
@@ -334,7 +347,9 @@ def _sign_array(vectors: Any) -> Any:
 
 @operation
 class Eigh(GraphOp):
-    """Eigenvalues (ascending) and eigenvectors (columns of norm 1, their largest element positive) of symmetric matrices; the lower triangle is read."""
+    """Eigenvalues (ascending) and eigenvectors (columns of norm 1, their largest element positive) of
+    symmetric matrices; the lower triangle is read.
+    """
 
     name = "graph.eigh"
     x: Operand
@@ -343,7 +358,7 @@ class Eigh(GraphOp):
         x = _matrix(self, self.x, square=True)
         return (TensorType(x.dtype, x.shape[:-1]), x)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         values, vectors = np.linalg.eigh(x.astype(np.float64))
         if x.size:
             vectors = vectors * _sign_array(vectors)
@@ -364,7 +379,8 @@ class Eigh(GraphOp):
         def step(j: Term, a: Term, vectors: Term) -> Any:
             i, partner = _partners(j, n)
             diagonal, product = picked(a, i), picked(a, partner)
-            # Rounding leaves the two sides of the diagonal apart; of a pair, both must turn by the same angle.
+            # Rounding makes the two sides of the diagonal differ; both columns of a pair must rotate by the
+            # same angle.
             product = (product + product.at(partner, -1)) * 0.5
             cosine, sine = _rotation(i, partner, diagonal, diagonal.at(partner, -1), product)
             a = cosine.unsqueeze(-1) * a - sine.unsqueeze(-1) * a.at(partner, -2)
@@ -372,14 +388,15 @@ class Eigh(GraphOp):
             return [cosine * y - sine * y.at(partner, -1) for y in (a, vectors)], []
 
         (a, vectors), _ = loop(b, x.iota(n * _sweeps(x)), [x, _eye(x, lead, n, n)], step)
-        ordered, order = b(Topk(picked(a, a.iota(n)).value, k=n, axis=-1, largest=False))
+        ordered, order = b.insert(Topk(picked(a, a.iota(n)).value, k=n, axis=-1, largest=False)).results
         vectors = vectors.along(Term(b, order).unsqueeze(-2), -1)
         return ordered, (vectors * _signs(vectors)).value
 
 
 @operation
 class Svd(GraphOp):
-    """``x = u diag(s) v^T``: `u`, the singular values in descending order, and ``v^T``, each row of which has a positive largest element.
+    """``x = u diag(s) v^T``: `u`, the singular values in descending order, and ``v^T``, each row of which has
+    a positive largest element.
 
     `u` and ``v^T`` are square with `full`, else as large as `s` is.
     """
@@ -397,11 +414,14 @@ class Svd(GraphOp):
         rows, columns = (m, n) if self.full else (k, k)
         return tuple(TensorType(x.dtype, (*lead, *s)) for s in ((m, rows), (k,), (columns, n)))
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         u, s, vt = np.linalg.svd(x.astype(np.float64), full_matrices=self.full)
         if x.size:
             signs, k = _sign_array(np.swapaxes(vt, -1, -2)), s.shape[-1]
-            vt, u = vt * np.swapaxes(signs, -1, -2), np.concatenate([u[..., :k] * signs[..., :k], u[..., k:]], -1)
+            vt, u = (
+                vt * np.swapaxes(signs, -1, -2),
+                np.concatenate([u[..., :k] * signs[..., :k], u[..., k:]], -1),
+            )
         return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
 
     def decompose(self, b: Builder) -> Sequence[Value]:
@@ -423,11 +443,12 @@ class Svd(GraphOp):
             return [cosine * y - sine * y.at(partner, -1) for y in (w, v)], []
 
         (w, v), _ = loop(b, x.iota(n * _sweeps(x)), [x, _eye(x, lead, n, n)], step)
-        values, order = b(Topk((w * w).sum(-2).sqrt().value, k=n, axis=-1))
+        values, order = b.insert(Topk((w * w).sum(-2).sqrt().value, k=n, axis=-1)).results
         columns = Term(b, order).unsqueeze(-2)
         w, v = w.along(columns, -1), v.along(columns, -1)
-        # The columns are orthogonal already: their QR factorization makes them a basis, also where some are zero.
-        reflectors, tau = b(HouseholderQr(w.value))
+        # The columns are orthogonal already: their QR factorization completes them to a basis, also where
+        # some are zero.
+        reflectors, tau = b.insert(HouseholderQr(w.value)).results
         diagonal = Term(b, reflectors).along(w.iota(n).unsqueeze(-2), -2)
         width = m if self.full else n
         reflected: Value = b(Reflect(reflectors, tau, _eye(x, lead, m, width).value))
@@ -438,7 +459,7 @@ class Svd(GraphOp):
         return self._signed(u * turned, values, v, wide)
 
     def _signed(self, u: Term, values: Value, v: Term, wide: bool) -> Sequence[Value]:
-        """The results with signs as agreed upon; of the transposed matrix, `u` and `v` have changed places."""
+        """The results with normalized signs. For a transposed matrix, `u` and `v` are exchanged."""
         size = v.shape[-1]
         signs = _signs(_cut(u, -1, size) if wide else v)
         v = v * signs
@@ -448,7 +469,7 @@ class Svd(GraphOp):
 
 
 def _padded_signs(signs: Term, columns: Dim) -> Term:
-    """A row of signs continued with ones."""
+    """A row of signs padded with ones."""
     rank = len(signs.shape)
     high = (0,) * (rank - 1) + (columns - signs.shape[-1],)
     return signs.of(signs.b(Pad(signs.value, None, low=(0,) * rank, high=high, value=1)))

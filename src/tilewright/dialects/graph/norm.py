@@ -1,4 +1,6 @@
-"""Normalizations and softmax, kept whole at the graph level and decomposed for lowering. Statistics are at least float32."""
+"""Normalizations and softmax, kept whole at the graph level and decomposed for lowering. Statistics are at
+least float32.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
+from ...ir.interpreter import Array
 from ...ir.types import TensorType, Type, f32
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, constant
@@ -20,12 +23,12 @@ from .shape import Reshape
 def widen(b: Builder, x: Value) -> Value:
     """16-bit floats as float32."""
     dtype = tensor_type(x).dtype
-    return b(Cast(x, dtype=f32)) if dtype.is_float and dtype.bits <= 16 else x  # type: ignore[no-any-return]
+    return b(Cast(x, dtype=f32)) if dtype.is_float and dtype.bits <= 16 else x
 
 
 def narrow(b: Builder, x: Value, like: Value) -> Value:
     dtype = tensor_type(like).dtype
-    return x if tensor_type(x).dtype is dtype else b(Cast(x, dtype=dtype))  # type: ignore[no-any-return]
+    return x if tensor_type(x).dtype is dtype else b(Cast(x, dtype=dtype))
 
 
 class SameType(GraphOp):
@@ -49,7 +52,7 @@ class Softmax(SameType):
     x: Operand
     axis: Attr = -1
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         wide = x.astype(np.float64)
         with np.errstate(invalid="ignore"):
             e = np.exp(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
@@ -72,7 +75,7 @@ class LogSoftmax(SameType):
     x: Operand
     axis: Attr = -1
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         wide = x.astype(np.float64)
         shifted = wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf)
         return (shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(x.dtype)
@@ -95,7 +98,9 @@ def _affine(b: Builder, y: Value, scale: Value | None, bias: Value | None) -> Va
 
 @operation
 class LayerNorm(SameType):
-    """Zero mean and unit variance over the trailing `axes`, then scale and bias of their shape. Ba et al., 2016."""
+    """Zero mean and unit variance over the trailing `axes`, then scale and bias of their shape. Ba et al.,
+    2016.
+    """
 
     name = "graph.layer_norm"
     x: Operand
@@ -104,7 +109,7 @@ class LayerNorm(SameType):
     axes: Attr = (-1,)
     epsilon: Attr = 1e-5
 
-    def reference(self, x: Any, *rest: Any) -> Any:
+    def reference(self, x: Array, *rest: Array) -> Any:
         wide = x.astype(np.float64)
         axes = tuple(self.axes)
         y = (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + self.epsilon)
@@ -153,7 +158,9 @@ class RmsNorm(SameType):
 
 @operation
 class GroupNorm(SameType):
-    """Normalization over each of `groups` channel groups of (N, C, *spatial); instance norm has as many groups as channels."""
+    """Normalization over each of `groups` channel groups of (N, C, *spatial); instance norm has as many
+    groups as channels.
+    """
 
     name = "graph.group_norm"
     x: Operand
@@ -162,7 +169,7 @@ class GroupNorm(SameType):
     groups: Attr
     epsilon: Attr = 1e-5
 
-    def reference(self, x: Any, *rest: Any) -> Any:
+    def reference(self, x: Array, *rest: Array) -> Any:
         n, c, *spatial = x.shape
         wide = x.astype(np.float64).reshape(n, self.groups, c // self.groups * math.prod(spatial))
         y = (wide - wide.mean(2, keepdims=True)) / np.sqrt(wide.var(2, keepdims=True) + self.epsilon)
@@ -198,7 +205,7 @@ class BatchNorm(SameType):
     epsilon: Attr = 1e-5
     axis: Attr = 1
 
-    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+    def reference(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Any:
         axis = self.axis % x.ndim
         scale, bias, mean, variance = (
             v.astype(np.float64).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
@@ -212,7 +219,9 @@ class BatchNorm(SameType):
         shape = tuple(n if d == axis else 1 for d, n in enumerate(x.shape))
         scale, bias, mean, variance = (widen(b, v) for v in (self.scale, self.bias, self.mean, self.variance))
         factor = b(
-            BINARY["mul"](scale, b(UNARY["rsqrt"](b(BINARY["add"](variance, constant(b, self.epsilon, variance))))))
+            BINARY["mul"](
+                scale, b(UNARY["rsqrt"](b(BINARY["add"](variance, constant(b, self.epsilon, variance)))))
+            )
         )
         shift = b(BINARY["sub"](bias, b(BINARY["mul"](mean, factor))))
         y = b(BINARY["mul"](widen(b, self.x), b(Reshape(factor, shape=shape))))

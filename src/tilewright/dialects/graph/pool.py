@@ -9,12 +9,21 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, ceildiv, prove_le, smax, smin
 from ...ir.types import TensorType, Type, f32, i64
 from ..scalar import combiner_identity
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
-from .conv import channel_axis, check_layout, from_channels_first, place, spatial_axes, to_channels_first, window_size
+from .conv import (
+    channel_axis,
+    check_layout,
+    from_channels_first,
+    place,
+    spatial_axes,
+    to_channels_first,
+    window_size,
+)
 from .reduce import ReduceMean
 
 
@@ -37,18 +46,27 @@ class Pool(GraphOp):
         check_layout(self, self.layout)
         x = tensor_type(self.x)
         if x.rank != len(self.kernel) + 2:
-            raise IRError(f"a kernel {self.kernel} needs an input of rank {len(self.kernel) + 2}, got {x.shape}", self)
+            raise IRError(
+                f"a kernel {self.kernel} needs an input of rank {len(self.kernel) + 2}, got {x.shape}", self
+            )
         for what in ("strides", "padding", "steps"):
             if len(getattr(self, what)) != len(self.kernel):
                 raise IRError(f"{what} {getattr(self, what)} do not fit the kernel {self.kernel}", self)
         axes = spatial_axes(x.rank, self.layout)
         spatial = [self._positions(x.shape[a], k) for k, a in enumerate(axes)]
         return (
-            TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], spatial)),
+            TensorType(
+                x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], spatial)
+            ),
         )
 
     def _positions(self, n: Dim, k: int) -> Dim:
-        kernel, stride, (low, high), dilation = self.kernel[k], self.strides[k], self.padding[k], self.steps[k]
+        kernel, stride, (low, high), dilation = (
+            self.kernel[k],
+            self.strides[k],
+            self.padding[k],
+            self.steps[k],
+        )
         if not self.ceil_mode:
             return window_size(n, kernel, stride, (low, high), dilation)
         count = ceildiv(n + low + high - (dilation * (kernel - 1) + 1), stride) + 1
@@ -78,7 +96,7 @@ class Pool(GraphOp):
             grids.append(np.clip(i, 0, x.shape[2 + k] - 1))
         return x[(slice(None), slice(None), *grids)], inside
 
-    def _taps(self, x: Tensor) -> list[int]:
+    def _taps(self, x: TensorRef) -> list[int]:
         """The window without what lies beyond the end of the input wherever the window stands."""
         sizes = [x.shape[a] for a in spatial_axes(x.rank, self.layout)]
         return [
@@ -86,7 +104,7 @@ class Pool(GraphOp):
             for n, taps, step, (low, _) in zip(sizes, self.kernel, self.steps, self.padding, strict=True)
         ]
 
-    def _reads(self, x: Tensor, i: Sequence[Any]) -> tuple[tuple[Any, ...], list[Dim]]:
+    def _reads(self, x: TensorRef, i: Sequence[Any]) -> tuple[tuple[Any, ...], list[Dim]]:
         axes = spatial_axes(x.rank, self.layout)
         out, taps = i[: x.rank], i[x.rank :]
         where, guard = [], []
@@ -103,13 +121,15 @@ class MaxPool(Pool):
 
     name = "graph.max_pool"
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         windows, inside = self._windows(x)
         lowest = combiner_identity("max", self.result.type.dtype)
         windows = np.where(inside, windows, np.asarray(lowest, x.dtype))
-        return from_channels_first(windows.max(axis=tuple(range(-len(self.kernel), 0))), self.layout).astype(x.dtype)
+        return from_channels_first(windows.max(axis=tuple(range(-len(self.kernel), 0))), self.layout).astype(
+            x.dtype
+        )
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
 
         def element(*i: Any) -> Scalar:
@@ -121,8 +141,9 @@ class MaxPool(Pool):
 
 @operation
 class MaxPoolIndices(Pool):
-    """Where the largest element of each window lies (i64), counted in the flattened spatial dimensions of `x`: the first of equal ones,
-    the last NaN; never padding."""
+    """Where the largest element of each window lies (i64), counted in the flattened spatial dimensions of
+    `x`: the first of equal ones, the last NaN; never padding.
+    """
 
     name = "graph.max_pool_indices"
 
@@ -131,7 +152,7 @@ class MaxPoolIndices(Pool):
         assert isinstance(pooled, TensorType)
         return (TensorType(i64, pooled.shape),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         rank = len(self.kernel)
         windows, inside = self._windows(x)
         sizes = to_channels_first(x, self.layout).shape[2:]
@@ -145,13 +166,15 @@ class MaxPoolIndices(Pool):
 
         windows, inside, places = taps_last(windows), taps_last(inside[None, None]), taps_last(places)
         nan = np.isnan(windows) & inside
-        largest = np.where(inside, windows, combiner_identity("max", self.x.type.dtype)).max(-1, keepdims=True)
+        largest = np.where(inside, windows, combiner_identity("max", self.x.type.dtype)).max(
+            -1, keepdims=True
+        )
         hit = np.where(nan.any(-1, keepdims=True), nan, (windows == largest) & inside)
         key = np.where(nan, -1 - places, places)
         key = np.where(hit, key, plane.size).min(-1)
         return from_channels_first(np.where(key < 0, -1 - key, key), self.layout)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         axes = spatial_axes(x.rank, self.layout)
         sizes = [x.shape[a] for a in axes]
@@ -183,13 +206,15 @@ class MaxPoolIndices(Pool):
 
 @operation
 class AvgPool(Pool):
-    """Mean of each window. The divisor is `divisor`, or the window's size without (or, `count_include_pad`, with) padding."""
+    """Mean of each window. The divisor is `divisor`, or the window's size without (or, `count_include_pad`,
+    with) padding.
+    """
 
     name = "graph.avg_pool"
     count_include_pad: Attr = False
     divisor: Attr = None
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         windows, inside = self._windows(x)
         window = tuple(range(-len(self.kernel), 0))
         total = np.where(inside, windows.astype(np.float64), 0).sum(axis=window)
@@ -204,12 +229,15 @@ class AvgPool(Pool):
         sizes = to_channels_first(x, self.layout).shape[2:]
         for k, n in enumerate(sizes):
             p = self._positions(n, k)
-            i = np.arange(cast(int, p))[:, None] * self.strides[k] + np.arange(self.kernel[k])[None, :] * self.steps[k]
+            i = (
+                np.arange(cast(int, p))[:, None] * self.strides[k]
+                + np.arange(self.kernel[k])[None, :] * self.steps[k]
+            )
             c = (i < n + sum(self.padding[k])).sum(axis=1)
             counts = counts * c.reshape([-1 if d == k else 1 for d in range(len(sizes))])
         return counts
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         result: TensorType = self.result.type
         axes = spatial_axes(x.rank, self.layout)
@@ -256,15 +284,19 @@ class AdaptiveAvgPool(GraphOp):
         check_layout(self, self.layout)
         x = tensor_type(self.x)
         return (
-            TensorType(x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], self.size)),
+            TensorType(
+                x.dtype, place(self.layout, x.shape[0], x.shape[channel_axis(x.rank, self.layout)], self.size)
+            ),
         )
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         y = to_channels_first(x, self.layout).astype(np.float64)
         for k, size in enumerate(self.size):
             n = y.shape[2 + k]
             parts = [
-                np.take(y, range(j * n // size, -(-(j + 1) * n // size)), 2 + k).mean(axis=2 + k, keepdims=True)
+                np.take(y, range(j * n // size, -(-(j + 1) * n // size)), 2 + k).mean(
+                    axis=2 + k, keepdims=True
+                )
                 for j in range(size)
             ]
             y = np.concatenate(parts, 2 + k)
@@ -274,15 +306,15 @@ class AdaptiveAvgPool(GraphOp):
         x = tensor_type(self.x)
         axes = spatial_axes(x.rank, self.layout)
         if all(s == 1 for s in self.size):
-            return b(ReduceMean(self.x, axes=axes, keepdims=True))  # type: ignore[no-any-return]
+            return b(ReduceMean(self.x, axes=axes, keepdims=True))
         sizes = [x.shape[a] for a in axes]
         if all(isinstance(n, int) and n % s == 0 for n, s in zip(sizes, self.size, strict=True)):
             kernel = tuple(n // s for n, s in zip(sizes, self.size, strict=True))
             padding = ((0, 0),) * len(kernel)
-            return b(AvgPool(self.x, kernel=kernel, strides=kernel, padding=padding, layout=self.layout))  # type: ignore[no-any-return]
+            return b(AvgPool(self.x, kernel=kernel, strides=kernel, padding=padding, layout=self.layout))
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         axes = spatial_axes(x.rank, self.layout)
         windows = [x.shape[a] // s + 2 for a, s in zip(axes, self.size, strict=True)]

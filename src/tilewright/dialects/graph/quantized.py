@@ -1,4 +1,4 @@
-"""Products with weights of few bits, in groups that have a scale each."""
+"""Products with group-wise quantized weights."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ...ir import notes
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, operation
 from ...ir.symbolic import Dim, prove_eq
 from ...ir.types import TensorType, Type, bf16, f32, i4, i8, i32
-from ..tensor import QUANTIZED
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 from .contract import Einsum, GroupedMatMul, check_chosen, chosen
 from .elementwise import BINARY, UNARY, Cast, Select, constant
@@ -23,7 +23,8 @@ from .shape import Reshape, Transpose
 
 
 def _check_weights(op: Any, lead: Sequence[Dim], depth: Dim) -> tuple[int, int, int]:
-    """Rows and groups of ``op.codes`` and ``op.scales``, of one matrix or of several that ``op.index`` chooses from, and the size of a group.
+    """Rows and groups of ``op.codes`` and ``op.scales`` (of each matrix that ``op.index`` chooses from), and
+    the size of a group.
 
     Raises:
         IRError: they do not fit each other, or an x of ``(*lead, depth)``.
@@ -36,28 +37,39 @@ def _check_weights(op: Any, lead: Sequence[Dim], depth: Dim) -> tuple[int, int, 
         check_chosen(op, lead[0], tensor_type(op.index))
     if codes.dtype not in (i4, i8) or not scales.dtype.is_float:
         raise IRError(
-            f"needs codes of i4 or i8 with floating-point scales, got {codes.dtype.label}, {scales.dtype.label}", op
+            "needs codes of i4 or i8 with floating-point scales, "
+            f"got {codes.dtype.label}, {scales.dtype.label}",
+            op,
         )
     rank = 2 + len(matrices)
-    if codes.rank != rank or scales.rank != rank or not all(isinstance(n, int) for n in (*codes.shape, *scales.shape)):
+    if (
+        codes.rank != rank
+        or scales.rank != rank
+        or not all(isinstance(n, int) for n in (*codes.shape, *scales.shape))
+    ):
         form = "codes (E, N, K) and scales (E, N, G)" if matrices else "codes (N, K) and scales (N, G)"
         raise IRError(f"needs {form} of known sizes, got {codes.shape}, {scales.shape}", op)
     (rows, columns), (others, groups) = codes.shape[-2:], scales.shape[-2:]
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(groups, int)
     fit = rows == others and scales.shape[:-2] == matrices and groups and columns % groups == 0
     if not fit or not prove_eq(depth, columns):
-        raise IRError(f"codes {codes.shape} and scales {scales.shape} do not fit each other and a depth of {depth}", op)
+        raise IRError(
+            f"codes {codes.shape} and scales {scales.shape} do not fit each other and a depth of {depth}", op
+        )
     return rows, groups, columns // groups
 
 
 @operation
 class QuantizedMatMul(GraphOp):
-    """``x (codes * scales)^T``: x (..., K), `codes` (N, K) of i4 or i8, `scales` (N, G), one for each group of K / G neighbours; result (..., N).
+    """``x (codes * scales)^T``: x (..., K), quantized values `codes` (N, K) of i4 or i8, `scales` (N, G), one
+    for each group of K / G neighbours; result (..., N).
 
-    `factors` i8: each group of x is rounded to 8 bits first, with a scale of its own, so that products are products of integers (Dettmers et al.,
-    "LLM.int8()", 2022, by groups). bf16: x and the weights are rounded to that type, and summed in float32. f32: nothing is rounded.
+    `factors` is the type that is multiplied. With i8 each group of x is first rounded to 8 bits with its own
+    scale, so that products are products of integers (Dettmers et al., "LLM.int8()", 2022, by groups). With
+    bf16, x and the weights are rounded to that type and summed in float32. With f32 nothing is rounded.
 
-    With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `codes` (E, N, K) and `scales` (E, N, G), one of which each row of x (S, K) chooses.
+    With `index` (S,), as in `graph.grouped_matmul`, there are several matrices, `codes` (E, N, K) and
+    `scales` (E, N, G), and each row of x (S, K) chooses one.
     """
 
     name = "graph.quantized_matmul"
@@ -86,7 +98,10 @@ class QuantizedMatMul(GraphOp):
             wide = np.rint(wide * inverse) * (top * np.float32(1 / 127))
         elif self.factors is bf16:
             wide, weights = wide.astype(bf16.numpy), weights.astype(bf16.numpy)
-        left, right = wide.reshape(x.shape).astype(np.float64), weights.reshape(codes.shape).astype(np.float64)
+        left, right = (
+            wide.reshape(x.shape).astype(np.float64),
+            weights.reshape(codes.shape).astype(np.float64),
+        )
         return _products(left, right, index).astype(x.dtype)
 
     def decompose(self, b: Builder) -> Value:
@@ -102,9 +117,12 @@ class QuantizedMatMul(GraphOp):
             letters = "abcdefgh"[: len(lead)]
             weights = b(Reshape(weights, shape=(*matrices, rows, groups * size)))
             if self.index is not None:
-                return narrow(b, b(GroupedMatMul(x, b(Transpose(weights, permutation=(0, 2, 1))), self.index)), self.x)
+                return narrow(
+                    b, b(GroupedMatMul(x, b(Transpose(weights, permutation=(0, 2, 1))), self.index)), self.x
+                )
             return narrow(b, b(Einsum((x, weights), equation=f"{letters}k,nk->{letters}n")), self.x)
-        if self.factors is bf16:  # cast before the groups are told: so whatever computes x can do it
+        # The cast precedes the split into groups, so that it can be fused into the producer of x.
+        if self.factors is bf16:
             x = b(Reshape(b(Cast(x, dtype=bf16)), shape=(*lead, groups, size)))
             return narrow(b, b(DequantizedMatMul(x, self.codes, self.scales, self.index)), self.x)
         x = b(Reshape(x, shape=(*lead, groups, size)))
@@ -117,17 +135,21 @@ class QuantizedMatMul(GraphOp):
 
 
 def _products(left: Any, right: Any, index: Any) -> Any:
-    """``left @ right.T``, of the matrices that `index` chooses where it is given."""
+    """``left @ right.T``, with the matrices that `index` chooses if there is one."""
     if index is None:
         return left @ right.T
     which = clamped_array(index, right.shape[0])
-    return np.array([right[k] @ row for row, k in zip(left, which, strict=True)]).reshape(len(left), right.shape[1])
+    return np.array([right[k] @ row for row, k in zip(left, which, strict=True)]).reshape(
+        len(left), right.shape[1]
+    )
 
 
 def _weights_of(
-    t: TensorBuilder, codes: Tensor, scales: Tensor, index: Tensor | None = None
+    t: TensorBuilder, codes: TensorRef, scales: TensorRef, index: TensorRef | None = None
 ) -> Callable[[Sequence[Any]], tuple[Callable[..., Scalar], Callable[..., Scalar]]]:
-    """For the place of a row: what reads its matrix' codes, and what reads its scales."""
+    """For a row's position: a function that reads its matrix' quantized values, and one that reads their
+    scales.
+    """
     which = None if index is None else chosen(t, index, codes.shape[0])
 
     def reading(row: Sequence[Any]) -> tuple[Callable[..., Scalar], Callable[..., Scalar]]:
@@ -137,19 +159,23 @@ def _weights_of(
     return reading
 
 
-def _noted_sum(t: TensorBuilder, shape: Sequence[Dim], depth: Sequence[Dim], product: Callable[..., Scalar]) -> Tensor:
-    """A sum of products that packing recognizes by its note."""
+def _noted_sum(
+    t: TensorBuilder, shape: Sequence[Dim], depth: Sequence[Dim], product: Callable[..., Scalar]
+) -> TensorRef:
+    """A sum of products with the note `QUANTIZED`, by which packing recognizes it."""
     y = t.reduce("sum", shape, depth, product)
     made = y.value.defining_op
     assert made is not None
-    made.attributes[QUANTIZED] = True
+    notes.QUANTIZED.set(made, True)
     return y
 
 
 @operation
 class ScaledMatMul(GraphOp):
-    """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] codes[n, g, k])``: x i8 (..., G, S), x_scales (..., G), codes (N, G S), scales
-    (N, G), with `index` several of both; result f32 (..., N). The inner sums are exact."""
+    """``sum over g of x_scales[.., g] scales[n, g] (sum over k of x[.., g, k] codes[n, g, k])``: x i8 (...,
+    G, S), x_scales (..., G), codes (N, G S), scales (N, G), with `index` several of both; result f32 (...,
+    N). The inner sums are exact.
+    """
 
     name = "graph.scaled_matmul"
     x: Operand
@@ -164,7 +190,9 @@ class ScaledMatMul(GraphOp):
             raise IRError(f"needs i8 (..., G, S) with scales of f32, got {x} and {x_scales}", self)
         rows, groups, size = _check_weights(self, x.shape[:-2], x.shape[-2] * x.shape[-1])
         if x.shape[-2:] != (groups, size) or x_scales.shape != x.shape[:-1]:
-            raise IRError(f"{x.shape} with scales {x_scales.shape} does not fit {groups} groups of {size}", self)
+            raise IRError(
+                f"{x.shape} with scales {x_scales.shape} does not fit {groups} groups of {size}", self
+            )
         return (TensorType(f32, (*x.shape[:-2], rows)),)
 
     def reference(self, x: Any, x_scales: Any, codes: Any, scales: Any, index: Any = None) -> Any:
@@ -173,7 +201,7 @@ class ScaledMatMul(GraphOp):
         left = left.reshape(*x.shape[:-2], codes.shape[-1])
         return _products(left, right.reshape(codes.shape), index).astype(np.float32)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, x_scales, codes, scales, *index = operands
         groups, size = x.shape[-2:]
         weights = _weights_of(t, codes, scales, *index)
@@ -189,8 +217,9 @@ class ScaledMatMul(GraphOp):
 
 @operation
 class DequantizedMatMul(GraphOp):
-    """``x (codes * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), codes (N, G S), scales (N, G), with `index` several
-    of both; result f32 (..., N)."""
+    """``x (codes * scales)^T`` with the weights rounded to bf16: x bf16 (..., G, S), codes (N, G S), scales
+    (N, G), with `index` several of both; result f32 (..., N).
+    """
 
     name = "graph.dequantized_matmul"
     x: Operand
@@ -213,7 +242,7 @@ class DequantizedMatMul(GraphOp):
         left = x.reshape(*x.shape[:-2], codes.shape[-1]).astype(np.float64)
         return _products(left, right, index).astype(np.float32)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, codes, scales, *index = operands
         groups, size = x.shape[-2:]
         weights = _weights_of(t, codes, scales, *index)

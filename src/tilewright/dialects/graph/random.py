@@ -1,4 +1,5 @@
-"""Random numbers as a function of a key and a counter: nothing is handed on, so every element is computed by itself, anywhere.
+"""Random numbers as a function of a key and a counter: nothing is handed on, so every element is computed by
+itself, anywhere.
 
 Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
@@ -11,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from ...ir.core import IRError, Operand, operation
+from ...ir.interpreter import Array
 from ...ir.types import TensorType, Type, u32
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, broadcast_shapes, tensor_type
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def _threefry(key: Sequence[Any], counter: Sequence[Any], rotate: Callable[[Any, int], Any]) -> tuple[Any, Any]:
+def _threefry(
+    key: Sequence[Any], counter: Sequence[Any], rotate: Callable[[Any, int], Any]
+) -> tuple[Any, Any]:
     """20 rounds on words with the operators ``+``, modulo 2^32, and ``^``."""
     schedule = (*key, key[0] ^ key[1] ^ _PARITY)
     a, b = counter[0] + schedule[0], counter[1] + schedule[1]
@@ -34,10 +38,11 @@ def _threefry(key: Sequence[Any], counter: Sequence[Any], rotate: Callable[[Any,
 
 @operation
 class Threefry(GraphOp):
-    """Threefry-2x32 with 20 rounds: two random words (u32) for each counter of two words under a key of two words, with broadcasting.
+    """Threefry-2x32 with 20 rounds: two random words (u32) for each counter of two words under a key of two
+    words, with broadcasting.
 
-    Results: the two words. Equal counters under one key give equal words; different keys or counters give independent ones. The function that
-    ``jax.random`` is built on.
+    Results: the two words. Equal counters under one key give equal words; different keys or counters give
+    independent ones. The function that ``jax.random`` is built on.
     """
 
     name = "graph.threefry"
@@ -52,7 +57,7 @@ class Threefry(GraphOp):
             raise IRError(f"needs four tensors of u32, got {', '.join(map(str, types))}", self)
         return (TensorType(u32, broadcast_shapes(*(t.shape for t in types), op=self)),) * 2
 
-    def reference(self, *words: Any) -> Any:
+    def reference(self, *words: Array) -> Any:
         def rotate(x: Any, distance: int) -> Any:
             return (x << distance) | (x >> (32 - distance))
 
@@ -60,15 +65,15 @@ class Threefry(GraphOp):
         with np.errstate(over="ignore"):
             return tuple(np.asarray(w) for w in _threefry((key0, key1), (counter0, counter1), rotate))
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         def rotate(x: Scalar, distance: int) -> Scalar:
             return x.shl(distance) | x.shr(32 - distance)
 
-        def word(k: int) -> Tensor:
+        def word(k: int) -> TensorRef:
             def element(*i: Any) -> Scalar:
                 key0, key1, *counter = (x[broadcast_index(i, x.shape)] for x in operands)
-                found: Scalar = _threefry((key0, key1), counter, rotate)[k]
-                return found
+                word: Scalar = _threefry((key0, key1), counter, rotate)[k]
+                return word
 
             return t.compute(self.results[0].type.shape, element)
 

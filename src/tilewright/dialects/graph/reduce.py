@@ -9,11 +9,12 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, Value, operation
+from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim
 from ...ir.types import DType, TensorType, Type, boolean, f32, i64
 from .. import scalar, tensor
 from ..scalar import combiner_identity
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, normalize_axis, tensor_type
 from .elementwise import BINARY, UNARY, Cast, Clamp, Select, Symbolic, constant
 
@@ -39,14 +40,14 @@ class Reduction(GraphOp):
     def result_dtype(self, dtype: DType) -> DType:
         return dtype
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         y = tensor.reduce_array(type(self).combiner, x, self.normalized)
         return np.expand_dims(y, self.normalized) if self.keepdims else y
 
     def fold(self) -> Any:
         return self.x if not self.axes else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         narrow = x.dtype.is_float and x.dtype.bits <= 16
         y = reduce_axes(
@@ -56,8 +57,8 @@ class Reduction(GraphOp):
 
 
 def reduce_axes(
-    t: TensorBuilder, x: Tensor, combiner: str, axes: Sequence[int], keepdims: bool, element: Any
-) -> Tensor:
+    t: TensorBuilder, x: TensorRef, combiner: str, axes: Sequence[int], keepdims: bool, element: Any
+) -> TensorRef:
     """The reduction of ``element(x[...])`` over `axes`."""
     kept = [d for d in range(x.rank) if d not in axes]
     shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
@@ -68,9 +69,11 @@ def reduce_axes(
         where: list[Any] = []
         for d in range(x.rank):
             where.append(
-                reduced[axes.index(d)] if d in axes else (outer[d] if outer is not None else parallel[kept.index(d)])
+                reduced[axes.index(d)]
+                if d in axes
+                else (outer[d] if outer is not None else parallel[kept.index(d)])
             )
-        return element(x[tuple(where)])  # type: ignore[no-any-return]
+        return element(x[tuple(where)])
 
     if not axes:
         return t.compute(shape, body)
@@ -79,7 +82,12 @@ def reduce_axes(
 
 def _reduction(class_name: str, combiner: str) -> type[Reduction]:
     name = "graph." + "".join("_" + c.lower() if c.isupper() else c for c in class_name).lstrip("_")
-    body = {"name": name, "combiner": combiner, "__module__": __name__, "__doc__": f"Reduction by {combiner}."}
+    body = {
+        "name": name,
+        "combiner": combiner,
+        "__module__": __name__,
+        "__doc__": f"Reduction by {combiner}.",
+    }
     return operation(type(class_name, (Reduction,), body))
 
 
@@ -110,7 +118,12 @@ class BoolReduction(Reduction):
 
 def _bool_reduction(class_name: str, combiner: str) -> type[Reduction]:
     name = "graph." + "".join("_" + c.lower() if c.isupper() else c for c in class_name).lstrip("_")
-    body = {"name": name, "combiner": combiner, "__module__": __name__, "__doc__": f"Boolean reduction by {combiner}."}
+    body = {
+        "name": name,
+        "combiner": combiner,
+        "__module__": __name__,
+        "__doc__": f"Boolean reduction by {combiner}.",
+    }
     return operation(type(class_name, (BoolReduction,), body))
 
 
@@ -134,7 +147,7 @@ class ReduceMean(Reduction):
     name = "graph.reduce_mean"
     combiner = "sum"
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
             count = max(1, int(np.prod([x.shape[a] for a in self.normalized])))
             total = x.sum(axis=self.normalized, keepdims=self.keepdims)
@@ -146,7 +159,7 @@ class ReduceMean(Reduction):
         wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits <= 16 else self.x
         total = b(ReduceSum(wide, axes=self.normalized, keepdims=self.keepdims))
         mean: Value = b(BINARY["div"](total, count(b, self.x, self.normalized, tensor_type(wide).dtype)))
-        return b(Cast(mean, dtype=x.dtype)) if wide is not self.x else mean  # type: ignore[no-any-return]
+        return b(Cast(mean, dtype=x.dtype)) if wide is not self.x else mean
 
 
 @operation
@@ -156,9 +169,11 @@ class Variance(Reduction):
     name = "graph.variance"
     correction: Attr = 0.0
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         return (
-            x.astype(np.float64).var(axis=self.normalized, ddof=self.correction, keepdims=self.keepdims).astype(x.dtype)
+            x.astype(np.float64)
+            .var(axis=self.normalized, ddof=self.correction, keepdims=self.keepdims)
+            .astype(x.dtype)
         )
 
     def decompose(self, b: Builder) -> Value:
@@ -166,14 +181,16 @@ class Variance(Reduction):
         wide = b(Cast(self.x, dtype=f32)) if x.dtype.is_float and x.dtype.bits <= 16 else self.x
         mean = b(ReduceMean(wide, axes=self.normalized, keepdims=True))
         centered = b(BINARY["sub"](wide, mean))
-        total = b(ReduceSum(b(BINARY["mul"](centered, centered)), axes=self.normalized, keepdims=self.keepdims))
+        total = b(
+            ReduceSum(b(BINARY["mul"](centered, centered)), axes=self.normalized, keepdims=self.keepdims)
+        )
         n = b(
             BINARY["sub"](
                 count(b, self.x, self.normalized, tensor_type(wide).dtype), constant(b, self.correction, wide)
             )
         )
         result: Value = b(BINARY["div"](total, b(Clamp(n, minimum=0.0))))
-        return b(Cast(result, dtype=x.dtype)) if wide is not self.x else result  # type: ignore[no-any-return]
+        return b(Cast(result, dtype=x.dtype)) if wide is not self.x else result
 
 
 @operation
@@ -182,7 +199,7 @@ class LogSumExp(Reduction):
 
     name = "graph.log_sum_exp"
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         m = x.max(axis=self.normalized, keepdims=True, initial=-np.inf).astype(np.float64)
         m = np.where(np.isfinite(m), m, 0)
         with np.errstate(divide="ignore"):
@@ -196,13 +213,17 @@ class LogSumExp(Reduction):
         top = b(ReduceMax(self.x, axes=self.normalized, keepdims=True))
         infinite = b(UNARY["isinf"](top))
         top = b(Select(infinite, constant(b, 0, self.x), top))
-        total = b(ReduceSum(b(UNARY["exp"](b(BINARY["sub"](self.x, top)))), axes=self.normalized, keepdims=True))
+        total = b(
+            ReduceSum(b(UNARY["exp"](b(BINARY["sub"](self.x, top)))), axes=self.normalized, keepdims=True)
+        )
         result: Value = b(BINARY["add"](b(UNARY["log"](total)), top))
         return result if self.keepdims else squeeze(b, result, self.normalized)
 
 
 class ArgReduction(GraphOp):
-    """Index (i64) of the extreme element along `axis`: the first, or with `last` the last; a NaN is extreme."""
+    """Index (i64) of the extreme element along `axis`: the first, or with `last` the last; a NaN is
+    extreme.
+    """
 
     x: Operand
     axis: Attr
@@ -216,13 +237,13 @@ class ArgReduction(GraphOp):
         shape = [1 if d == axis else n for d, n in enumerate(x.shape) if self.keepdims or d != axis]
         return (TensorType(i64, shape),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         axis = self.axis % x.ndim
         function = np.argmax if type(self).combiner == "max" else np.argmin
         y = x.shape[axis] - 1 - function(np.flip(x, axis), axis) if self.last else function(x, axis)
         return np.expand_dims(y, axis).astype(np.int64) if self.keepdims else np.asarray(y, np.int64)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         axis = self.axis % x.rank
         best = reduce_axes(t, x, type(self).combiner, (axis,), True, lambda v: v)
@@ -255,8 +276,10 @@ class Argmin(ArgReduction):
     combiner = "min"
 
 
-class Prefix(GraphOp):
-    """Running combination along `axis`; `exclusive` leaves the own element out, `reverse` runs from the end."""
+class CumulativeOp(GraphOp):
+    """Running combination along `axis`; `exclusive` leaves the own element out, `reverse` runs from the
+    end.
+    """
 
     x: Operand
     axis: Attr
@@ -268,7 +291,7 @@ class Prefix(GraphOp):
         normalize_axis(self.axis, tensor_type(self.x).rank, self)
         return (self.x.type,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         axis = self.axis % x.ndim
         y = np.flip(x, axis) if self.reverse else x
         combiner = type(self).combiner
@@ -281,7 +304,7 @@ class Prefix(GraphOp):
             y[tuple(slice(0, 1) if d == axis else slice(None) for d in range(x.ndim))] = identity
         return np.flip(y, axis) if self.reverse else y
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         axis = self.axis % x.rank
         n = x.shape[axis]
@@ -289,7 +312,7 @@ class Prefix(GraphOp):
         narrow = x.dtype.is_float and x.dtype.bits <= 16
 
         def length(*i: Any) -> Dim:
-            return (n - 1 - i[axis] if self.reverse else i[axis]) + 1  # type: ignore[no-any-return]
+            return (n - 1 - i[axis] if self.reverse else i[axis]) + 1
 
         def element(*i: Any) -> Scalar:
             *where, r = i
@@ -305,32 +328,34 @@ class Prefix(GraphOp):
 
 
 @operation
-class Cumsum(Prefix):
+class Cumsum(CumulativeOp):
     name = "graph.cumsum"
     combiner = "sum"
 
 
 @operation
-class Cumprod(Prefix):
+class Cumprod(CumulativeOp):
     name = "graph.cumprod"
     combiner = "prod"
 
 
 @operation
-class Cummax(Prefix):
+class Cummax(CumulativeOp):
     name = "graph.cummax"
     combiner = "max"
 
 
 @operation
-class Cummin(Prefix):
+class Cummin(CumulativeOp):
     name = "graph.cummin"
     combiner = "min"
 
 
 @operation
 class Topk(GraphOp):
-    """The `k` largest (or smallest) elements along `axis` in order, and their indices (i64); equal elements by index."""
+    """The `k` largest (or smallest) elements along `axis` in order, and their indices (i64); equal elements
+    by index.
+    """
 
     name = "graph.topk"
     x: Operand
@@ -344,13 +369,13 @@ class Topk(GraphOp):
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
         return (TensorType(x.dtype, shape), TensorType(i64, shape))
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         axis, k = self.axis % x.ndim, int(env.evaluate(self.k))
         order = tensor.sorted_places(x, self.largest, axis)
         order = np.take(order, np.arange(k), axis)
         return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
         (x,) = operands
         axis = self.axis % x.rank
         indices = t.order(x, self.k, axis, self.largest)

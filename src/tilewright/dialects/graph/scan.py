@@ -1,4 +1,6 @@
-"""Loops over time: `graph.scan` runs its body once for each slice of its inputs and hands values from one step to the next."""
+"""Loops over time: `graph.scan` runs its body once for each slice of its inputs and passes values from step
+to step.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ import numpy as np
 
 from ...ir.builder import Builder
 from ...ir.core import Attr, Effect, IRError, Operation, Value, VariadicOperand, operation
+from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq, symbol
 from ...ir.types import TensorType, Type
 from .. import tensor
 from ..func import Func
-from ..tensor_builder import Tensor, TensorBuilder
+from ..tensor_builder import TensorBuilder, TensorRef
 from .base import GraphOp, tensor_type
 
 
@@ -32,12 +35,14 @@ class Yield(Operation):
 
 @operation
 class Scan(GraphOp):
-    """``*carried, *slices = body(*carried, *(x[t] for x in scanned))`` for ``t = 0, 1, ..., length - 1``.
+    """A loop over slices: ``*carried, *slices = body(*carried, *(x[t] for x in scanned))`` for ``t = 0, 1,
+    ..., length - 1``.
 
-    The body's arguments are the carried values, which begin as `initial`, and one slice along the leading axis of each scanned
-    input; everything else it captures directly. The results are the carried values after the last step, then the slices of
-    every step stacked along a new leading axis. Where `backward` (one entry for each scanned input, then for each stacked result;
-    empty: none) is true, step ``t`` takes or makes slice ``length - 1 - t``.
+    The body's arguments are the carried values, which start as `initial`, and one slice along the leading
+    axis of each scanned input; the body captures other values directly. The results are the carried values
+    after the last step, then the slices of every step stacked along a new leading axis. `backward` has one
+    entry for each scanned input, then for each stacked result (empty: none): where it is true, step ``t``
+    reads or writes slice ``length - 1 - t``.
     """
 
     name = "graph.scan"
@@ -58,7 +63,9 @@ class Scan(GraphOp):
         return tuple(self.body.args[len(self.initial) :])
 
     def place(self, k: int, step: Dim) -> Dim:
-        """The slice that scanned input `k`, or stacked result ``k - len(scanned)``, has to do with at `step`."""
+        """Position of the slice of scanned input `k`, or of stacked result ``k - len(scanned)``, at
+        `step`.
+        """
         return self.length - 1 - step if self.backward and self.backward[k] else step
 
     def infer_types(self) -> Sequence[Type]:
@@ -73,40 +80,55 @@ class Scan(GraphOp):
         count, results = len(self.initial), self.body.terminator.operands
         if len(self.body.args) != len(self.operands) or len(results) < count:
             raise IRError(
-                f"body takes {len(self.body.args)} and yields {len(results)} values for {count} carried and {len(self.scanned)} scanned",
+                f"body takes {len(self.body.args)} and yields {len(results)} values for {count} carried and "
+                f"{len(self.scanned)} scanned",
                 self,
             )
         if self.backward and len(self.backward) != len(self.scanned) + len(results) - count:
             raise IRError("'backward' has not one entry for each scanned input and stacked result", self)
         for k, (x, arg, end) in enumerate(zip(self.initial, self.carried, results, strict=False)):
             if x.type is not arg.type or not same_type(arg.type, end.type):
-                raise IRError(f"carried value {k} begins as {x.type}, is {arg.type} and becomes {end.type}", self)
+                raise IRError(
+                    f"carried value {k} begins as {x.type}, is {arg.type} and becomes {end.type}", self
+                )
         for k, (x, arg) in enumerate(zip(self.scanned, self.slices, strict=True)):
             t = tensor_type(x)
-            if not t.rank or not prove_eq(t.shape[0], self.length) or TensorType(t.dtype, t.shape[1:]) is not arg.type:
+            if (
+                not t.rank
+                or not prove_eq(t.shape[0], self.length)
+                or TensorType(t.dtype, t.shape[1:]) is not arg.type
+            ):
                 raise IRError(f"scanned input {k} is {t}, its {self.length} slices are {arg.type}", self)
 
-    def interpret(self, env: Any, *operands: Any) -> Any:
+    def interpret(self, env: Frame, *operands: Array) -> Any:
         count = len(self.initial)
         carried, scanned = list(operands[:count]), operands[count:]
         types = [r.type for r in self.results[count:]]
         stacked = [np.empty([int(env.evaluate(d)) for d in t.shape], t.dtype.numpy) for t in types]
         for step in range(int(env.evaluate(self.length))):
             places = [int(env.evaluate(self.place(k, step))) for k in range(len(scanned) + len(stacked))]
-            found = env.run_block(self.body, [*carried, *(x[p] for x, p in zip(scanned, places, strict=False))])
-            carried = found[:count]
-            for y, p, part in zip(stacked, places[len(scanned) :], found[count:], strict=True):
+            yielded = env.run_block(
+                self.body, [*carried, *(x[p] for x, p in zip(scanned, places, strict=False))]
+            )
+            carried = yielded[:count]
+            for y, p, part in zip(stacked, places[len(scanned) :], yielded[count:], strict=True):
                 y[p] = part
         return [*carried, *stacked]
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Sequence[Tensor]:
-        """A `tensor.scan` whose body holds this one's operators, yet to be lowered, after computations that read the slices."""
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> Sequence[TensorRef]:
+        """A `tensor.scan` that reads the slices and whose body has this operation's operators, which are
+        lowered later.
+        """
         count = len(self.initial)
         step = symbol(step_name(self), 0, self.length - 1)
         places = tuple(self.place(len(self.scanned) + k, step) for k in range(len(self.results) - count))
         types = [r.type for r in self.results]
         loop = tensor.Scan(
-            [x.value for x in operands[:count]], step=step, places=places, result_types=types, location=self.location
+            [x.value for x in operands[:count]],
+            step=step,
+            places=places,
+            result_types=types,
+            location=self.location,
         )
         values: dict[Value, Value] = {a: loop.body.add_arg(a.type, a.hint) for a in self.carried}
         inside = TensorBuilder(Builder(loop.body, location=self.location))
@@ -118,7 +140,7 @@ class Scan(GraphOp):
                 ends = [values.get(v, v) for v in op.operands]
                 for k, arg in enumerate(self.carried):
                     ends[k] = inside.reshape(inside.wrap(ends[k]), arg.type.shape).value
-                inside.builder(tensor.Yield(ends))
+                inside.builder.insert(tensor.Yield(ends))
             else:
                 loop.body.append(op.clone(values))
         t.builder.insert(loop)
@@ -126,12 +148,14 @@ class Scan(GraphOp):
 
 
 def same_type(a: TensorType, b: TensorType) -> bool:
-    """Equal up to the way a symbolic dimension is written."""
+    """Whether types are equal, symbolic dimensions compared by proof."""
     return a.dtype is b.dtype and a.rank == b.rank and all(map(prove_eq, a.shape, b.shape))
 
 
 def step_name(op: Operation) -> str:
-    """What the step of a scan is called: scans inside each other differ, and no dimension of the function has that name."""
+    """Name of a scan's step symbol, distinct from those of enclosing scans and from the function's
+    dimensions.
+    """
     depth, around = 0, op.parent_op
     while around is not None and not isinstance(around, Func):
         depth += isinstance(around, (GraphOp, tensor.Scan, tensor.While))

@@ -1,4 +1,6 @@
-"""Operators that move elements: broadcasting, reshaping, transposing, slicing, padding, joining, and generated patterns."""
+"""Operators that move elements: broadcasting, reshaping, transposing, slicing, padding, joining, and
+generated patterns.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import numpy as np
 from ...ir.builder import Builder
 from ...ir.core import Attr, IRError, Operand, OptionalOperand, Value, VariadicOperand, operation
 from ...ir.core import Constant as ConstantData
+from ...ir.interpreter import Array, Frame
 from ...ir.symbolic import Dim, ceildiv, prove_eq, prove_le, smax, smin
 from ...ir.types import TensorType, Type, f32, i64
-from ..tensor_builder import Scalar, Tensor, TensorBuilder
+from ..tensor_builder import Scalar, TensorBuilder, TensorRef
 from .base import GraphOp, broadcast_index, normalize_axis, tensor_type
 from .elementwise import same_shape
 
@@ -38,13 +41,13 @@ class BroadcastTo(GraphOp):
                 raise IRError(f"cannot broadcast {x.shape} to {self.shape}", self)
         return (TensorType(x.dtype, self.shape),)
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         return np.broadcast_to(x, _ints(env, self.shape))
 
     def fold(self) -> Value | ConstantData | None:
         return self.x if same_shape(tensor_type(self.x).shape, self.shape) else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(self.shape, lambda *i: x[broadcast_index(i, x.shape)])
 
@@ -61,11 +64,13 @@ class Reshape(GraphOp):
         result = TensorType(tensor_type(self.x).dtype, self.shape)
         if not prove_eq(tensor_type(self.x).size, result.size):
             raise IRError(
-                f"cannot reshape {tensor_type(self.x).shape} to {self.shape}: the sizes are not provably equal", self
+                f"cannot reshape {tensor_type(self.x).shape} to {self.shape}: "
+                "the sizes are not provably equal",
+                self,
             )
         return (result,)
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         return np.reshape(x, _ints(env, self.shape))
 
     def fold(self) -> Value | ConstantData | None:
@@ -78,7 +83,7 @@ class Reshape(GraphOp):
             self.set_operand(0, inner.x)
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         return t.reshape(operands[0], self.shape)
 
 
@@ -96,7 +101,7 @@ class Transpose(GraphOp):
             raise IRError(f"{self.permutation} is no permutation of {x.rank} dimensions", self)
         return (TensorType(x.dtype, tuple(x.shape[p] for p in self.permutation)),)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         return np.transpose(x, self.permutation)
 
     def fold(self) -> Value | ConstantData | None:
@@ -111,7 +116,7 @@ class Transpose(GraphOp):
             self.set_operand(0, inner.x)
         return None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(
             self.result.type.shape, lambda *i: x[tuple(i[self.permutation.index(d)] for d in range(x.rank))]
@@ -120,7 +125,9 @@ class Transpose(GraphOp):
 
 @operation
 class Slice(GraphOp):
-    """``x[start:stop:step]`` per dimension; bounds already lie within the dimension, a negative step counts down to an exclusive stop."""
+    """``x[start:stop:step]`` per dimension; bounds already lie within the dimension, a negative step counts
+    down to an exclusive stop.
+    """
 
     name = "graph.slice"
     x: Operand
@@ -142,17 +149,21 @@ class Slice(GraphOp):
             shape.append(length)
         return (TensorType(x.dtype, shape),)
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         where = []
-        for start, stop, step in zip(_ints(env, self.starts), _ints(env, self.stops), self.steps, strict=True):
+        for start, stop, step in zip(
+            _ints(env, self.starts), _ints(env, self.stops), self.steps, strict=True
+        ):
             where.append(slice(start, None if step < 0 and stop < 0 else stop, step))
         return x[tuple(where)]
 
     def fold(self) -> Value | ConstantData | None:
-        whole = all(s == 0 if isinstance(s, int) else False for s in self.starts) and all(s == 1 for s in self.steps)
+        whole = all(s == 0 if isinstance(s, int) else False for s in self.starts) and all(
+            s == 1 for s in self.steps
+        )
         return self.x if whole and same_shape(self.stops, tensor_type(self.x).shape) else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(
             self.result.type.shape,
@@ -162,7 +173,9 @@ class Slice(GraphOp):
 
 @operation
 class UpdateSlice(GraphOp):
-    """A copy of `x` in which `part` stands from `starts` on, one start for each dimension; it lies within `x`."""
+    """A copy of `x` in which `part` stands from `starts` on, one start for each dimension; it lies within
+    `x`.
+    """
 
     name = "graph.update_slice"
     x: Operand
@@ -177,7 +190,7 @@ class UpdateSlice(GraphOp):
             raise IRError(f"needs a start for each of {x.rank} dimensions", self)
         return (x,)
 
-    def reference(self, x: Any, part: Any, env: Any) -> Any:
+    def reference(self, x: Array, part: Array, env: Frame) -> Any:
         result = np.array(x)
         starts = _ints(env, self.starts)
         result[tuple(slice(start, start + n) for start, n in zip(starts, part.shape, strict=True))] = part
@@ -186,10 +199,12 @@ class UpdateSlice(GraphOp):
     def fold(self) -> Value | ConstantData | None:
         return self.part if same_shape(tensor_type(self.part).shape, tensor_type(self.x).shape) else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, part = operands
         return t.scatter(
-            x, part.shape, lambda *i: (part[i], *(t.index(s + k) for s, k in zip(self.starts, i, strict=True)))
+            x,
+            part.shape,
+            lambda *i: (part[i], *(t.index(s + k) for s, k in zip(self.starts, i, strict=True))),
         )
 
 
@@ -216,13 +231,13 @@ class Concat(GraphOp):
             total = total + x.shape[axis]
         return (TensorType(types[0].dtype, (*types[0].shape[:axis], total, *types[0].shape[axis + 1 :])),)
 
-    def reference(self, *inputs: Any) -> Any:
+    def reference(self, *inputs: Array) -> Any:
         return np.concatenate(inputs, self.axis)
 
     def fold(self) -> Value | ConstantData | None:
         return self.inputs[0] if len(self.inputs) == 1 else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         axis = self.axis % operands[0].rank
 
         def element(*i: Any) -> Scalar:
@@ -235,7 +250,9 @@ class Concat(GraphOp):
             for k in range(len(operands) - 1, -1, -1):
                 start = ends[k - 1] if k else 0
                 where = (*i[:axis], i[axis] - start, *i[axis + 1 :])
-                value = operands[k].at(*where, guard=(i[axis] - start, ends[k] - 1 - i[axis]), otherwise=value)
+                value = operands[k].at(
+                    *where, guard=(i[axis] - start, ends[k] - 1 - i[axis]), otherwise=value
+                )
             assert isinstance(value, Scalar)
             return value
 
@@ -244,8 +261,10 @@ class Concat(GraphOp):
 
 @operation
 class Pad(GraphOp):
-    """`low` elements before and `high` after each dimension (negative: cropped); `mode` is constant, reflect, edge or wrap. The constant is
-    the number `value` or, where it is known at run time only, the tensor of one element `fill`."""
+    """`low` elements before and `high` after each dimension (negative: cropped); `mode` is constant, reflect,
+    edge or wrap. The constant is the number `value` or, where it is known at run time only, the tensor of one
+    element `fill`.
+    """
 
     name = "graph.pad"
     x: Operand
@@ -260,14 +279,22 @@ class Pad(GraphOp):
         if self.mode not in ("constant", "reflect", "edge", "wrap"):
             raise IRError(f"unknown mode {self.mode!r}; known: constant, reflect, edge, wrap", self)
         if len(self.low) != x.rank or len(self.high) != x.rank:
-            raise IRError(f"needs {x.rank} low and high paddings, got {len(self.low)} and {len(self.high)}", self)
-        return (TensorType(x.dtype, tuple(l + d + h for l, d, h in zip(self.low, x.shape, self.high, strict=True))),)
+            raise IRError(
+                f"needs {x.rank} low and high paddings, got {len(self.low)} and {len(self.high)}", self
+            )
+        return (
+            TensorType(
+                x.dtype, tuple(l + d + h for l, d, h in zip(self.low, x.shape, self.high, strict=True))
+            ),
+        )
 
     def reference(self, *operands: Any, env: Any = None) -> Any:
         x, *fill = operands
         low, high = _ints(env, self.low), _ints(env, self.high)
         pads = [(max(l, 0), max(h, 0)) for l, h in zip(low, high, strict=True)]
-        options = {"constant_values": fill[0].item() if fill else self.value} if self.mode == "constant" else {}
+        options = (
+            {"constant_values": fill[0].item() if fill else self.value} if self.mode == "constant" else {}
+        )
         y = np.pad(x, pads, mode=self.mode, **options)
         return y[tuple(slice(max(-l, 0), n - max(-h, 0)) for l, h, n in zip(low, high, y.shape, strict=True))]
 
@@ -275,7 +302,7 @@ class Pad(GraphOp):
         zero = all(isinstance(p, int) and p == 0 for p in (*self.low, *self.high))
         return self.x if zero else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         x, *fill = operands
 
         def element(*i: Any) -> Scalar:
@@ -316,13 +343,13 @@ class Tile(GraphOp):
             raise IRError(f"needs {x.rank} repeats, got {len(self.repeats)}", self)
         return (TensorType(x.dtype, tuple(d * r for d, r in zip(x.shape, self.repeats, strict=True))),)
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         return np.tile(x, _ints(env, self.repeats))
 
     def fold(self) -> Value | ConstantData | None:
         return self.x if all(isinstance(r, int) and r == 1 for r in self.repeats) else None
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         return t.compute(
             self.result.type.shape,
@@ -348,21 +375,25 @@ class Flip(GraphOp):
             normalize_axis(a, tensor_type(self.x).rank, self)
         return (self.x.type,)
 
-    def reference(self, x: Any) -> Any:
+    def reference(self, x: Array) -> Any:
         return np.flip(x, self.axes)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         axes = {a % x.rank for a in self.axes}
         return t.compute(
             x.shape,
-            lambda *i: x[tuple(n - 1 - k if d in axes else k for d, (k, n) in enumerate(zip(i, x.shape, strict=True)))],
+            lambda *i: x[
+                tuple(n - 1 - k if d in axes else k for d, (k, n) in enumerate(zip(i, x.shape, strict=True)))
+            ],
         )
 
 
 @operation
 class Iota(GraphOp):
-    """``start + step * index`` along `axis`; `start` and `step` are numbers or, for integers, symbolic dims."""
+    """``start + step * index`` along `axis`; `start` and `step` are numbers or, for integers, symbolic
+    dims.
+    """
 
     name = "graph.iota"
     shape: Attr
@@ -375,14 +406,16 @@ class Iota(GraphOp):
         normalize_axis(self.axis, len(self.shape), self)
         return (TensorType(self.dtype, self.shape),)
 
-    def reference(self, env: Any) -> Any:
+    def reference(self, env: Frame) -> Any:
         shape = _ints(env, self.shape)
-        start, step = (v if isinstance(v, (int, float)) else int(env.evaluate(v)) for v in (self.start, self.step))
+        start, step = (
+            v if isinstance(v, (int, float)) else int(env.evaluate(v)) for v in (self.start, self.step)
+        )
         values = (start + step * np.arange(shape[self.axis])).astype(self.dtype.numpy)
         axis = self.axis % len(shape)
         return np.broadcast_to(values.reshape([-1 if d == axis else 1 for d in range(len(shape))]), shape)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         axis = self.axis % len(self.shape)
 
         def element(*i: Any) -> Scalar:
@@ -395,7 +428,9 @@ class Iota(GraphOp):
 
 @operation
 class Triangular(GraphOp):
-    """The upper or lower triangle of the last two dimensions; the rest becomes zero. `diagonal` as NumPy's ``k``."""
+    """The upper or lower triangle of the last two dimensions; the rest becomes zero. `diagonal` as NumPy's
+    ``k``.
+    """
 
     name = "graph.triangular"
     x: Operand
@@ -407,11 +442,11 @@ class Triangular(GraphOp):
             raise IRError("needs at least two dimensions", self)
         return (self.x.type,)
 
-    def reference(self, x: Any, env: Any) -> Any:
+    def reference(self, x: Array, env: Frame) -> Any:
         k = int(env.evaluate(self.diagonal))
         return np.triu(x, k) if self.upper else np.tril(x, k)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
 
         def element(*i: Any) -> Scalar:
@@ -437,15 +472,15 @@ class OneHot(GraphOp):
         shape.insert(normalize_axis(self.axis, len(shape) + 1, self), self.depth)
         return (TensorType(self.dtype, shape),)
 
-    def reference(self, indices: Any, env: Any) -> Any:
+    def reference(self, indices: Array, env: Frame) -> Any:
         depth = int(env.evaluate(self.depth))
         axis = self.axis % (indices.ndim + 1)
-        hot = np.expand_dims(np.where(indices < 0, indices + depth, indices), axis) == np.arange(depth).reshape(
-            [-1 if d == axis else 1 for d in range(indices.ndim + 1)]
-        )
+        hot = np.expand_dims(np.where(indices < 0, indices + depth, indices), axis) == np.arange(
+            depth
+        ).reshape([-1 if d == axis else 1 for d in range(indices.ndim + 1)])
         return hot.astype(self.dtype.numpy)
 
-    def lower(self, t: TensorBuilder, *operands: Tensor) -> Tensor:
+    def lower(self, t: TensorBuilder, *operands: TensorRef) -> TensorRef:
         (x,) = operands
         axis = self.axis % (x.rank + 1)
 

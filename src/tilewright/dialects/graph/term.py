@@ -1,4 +1,4 @@
-"""Tensors under construction with Python's operators, for decompositions that are formulas."""
+"""Tensors as terms of formulas with Python's operators, for decompositions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from .shape import BroadcastTo, Iota, Reshape, Transpose
 
 
 class Term:
-    """A tensor value that `b` can go on computing with. Numbers among operands take its element type; shapes broadcast as in NumPy."""
+    """A tensor value together with the builder `b` for further computations. Numbers among operands take its
+    element type; shapes broadcast as in NumPy.
+    """
 
     def __init__(self, b: Builder, value: Value) -> None:
         self.b = b
@@ -50,7 +52,7 @@ class Term:
         """``start, start + step, ...`` in i64."""
         return self.of(self.b(Iota(shape=(size,), start=start, step=step)))
 
-    # -- Elementwise -------------------------------------------------------------------------------------------------------------
+    # -- Elementwise -----------------------------------------------------------------------------------------
 
     def _binary(self, name: str, a: Any, b: Any) -> Term:
         a, b = (x if isinstance(x, Term) else self.number(x) for x in (a, b))
@@ -114,15 +116,15 @@ class Term:
         return self if dtype is self.dtype else self.of(self.b(Cast(self.value, dtype=dtype)))
 
     def select(self, a: Any, b: Any) -> Term:
-        """Of booleans: `a` where they hold, else `b`; one of them is a term."""
+        """Select elementwise: `a` where this boolean term holds, else `b`. At least one of them is a term."""
         like = a if isinstance(a, Term) else b
         a, b = (x if isinstance(x, Term) else like.number(x) for x in (a, b))
         return self.of(self.b(Select(self.value, a.value, b.value)))
 
-    # -- Shape -------------------------------------------------------------------------------------------------------------------
+    # -- Shape -----------------------------------------------------------------------------------------------
 
     def unsqueeze(self, *axes: int) -> Term:
-        """With unit dimensions at `axes` of the result."""
+        """Insert unit dimensions at `axes` of the result."""
         rank = len(self.shape) + len(axes)
         at = {a % rank for a in axes}
         rest = iter(self.shape)
@@ -132,10 +134,14 @@ class Term:
         return self.of(self.b(Reshape(self.value, shape=tuple(shape))))
 
     def broadcast(self, shape: Sequence[Dim]) -> Term:
-        return self if self.shape == tuple(shape) else self.of(self.b(BroadcastTo(self.value, shape=tuple(shape))))
+        return (
+            self
+            if self.shape == tuple(shape)
+            else self.of(self.b(BroadcastTo(self.value, shape=tuple(shape))))
+        )
 
     def transpose(self, permutation: Sequence[int] | None = None) -> Term:
-        """Permuted; without a permutation the last two dimensions change places."""
+        """Permute the dimensions; without a permutation, exchange the last two."""
         rank = len(self.shape)
         order = tuple(permutation) if permutation is not None else (*range(rank - 2), rank - 1, rank - 2)
         return self.of(self.b(Transpose(self.value, permutation=order)))
@@ -162,26 +168,36 @@ Body = Callable[..., "tuple[Sequence[Term], Sequence[Term]]"]
 
 
 def loop(b: Builder, steps: Term, carried: Sequence[Term], body: Body) -> tuple[list[Term], list[Term]]:
-    """Runs ``next, slices = body(step, *carried)`` for each element of `steps`, an i64 vector: what is carried at last, and the slices stacked."""
+    """Run ``next, slices = body(step, *carried)`` for each element of `steps`, an i64 vector. Return the last
+    carried terms and the stacked slices.
+    """
     block = Block([])
     arguments = [block.add_arg(x.value.type) for x in carried]
     step = block.add_arg(TensorType(i64, ()))
     inside = Builder(block, location=b.location)
     after, slices = body(Term(inside, step), *(Term(inside, a) for a in arguments))
-    inside(Yield([x.value for x in (*after, *slices)]))
-    op = b.insert(Scan([x.value for x in carried], [steps.value], length=steps.shape[0], regions=[Region([block])]))
-    found = [Term(b, r) for r in op.results]
-    return found[: len(carried)], found[len(carried) :]
+    inside.insert(Yield([x.value for x in (*after, *slices)]))
+    op = b.insert(
+        Scan([x.value for x in carried], [steps.value], length=steps.shape[0], regions=[Region([block])])
+    )
+    results = [Term(b, r) for r in op.results]
+    return results[: len(carried)], results[len(carried) :]
 
 
 def repeat(
-    b: Builder, count: Expr, carried: Sequence[Term], holds: Callable[..., Term], body: Callable[..., Sequence[Term]]
+    b: Builder,
+    count: Expr,
+    carried: Sequence[Term],
+    holds: Callable[..., Term],
+    body: Callable[..., Sequence[Term]],
 ) -> list[Term]:
-    """``carried = body(*carried)`` as long as ``holds(*carried)``, a bool scalar; what is carried at last. `count` is a new symbol: how often."""
+    """Run ``carried = body(*carried)`` while ``holds(*carried)``, a bool scalar, is true; return the last
+    carried terms. `count` is a new symbol for the number of runs.
+    """
     block = Block([TensorType(i64, ()), *(x.value.type for x in carried)])
     inside = Builder(block, location=b.location)
     after = body(*(Term(inside, a) for a in block.args[1:]))
-    inside(Yield([holds(*after).value, *(x.value for x in after)]))
+    inside.insert(Yield([holds(*after).value, *(x.value for x in after)]))
     first = holds(*carried).value
     op = b.insert(While(first, None, [x.value for x in carried], count=count, regions=[Region([block])]))
     return [Term(b, r) for r in op.results]

@@ -1,4 +1,4 @@
-"""`tilewright.nn`: modules that run at once and compile as they stand."""
+"""`tilewright.nn`: modules that run at once and can be compiled unchanged."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""`Module`: a function on tensors with parameters, that runs at once and compiles as it stands."""
+"""`Module`: a function on tensors with parameters, which runs at once and can be compiled unchanged."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,27 @@ from ...errors import CompileError, ShapeError
 from ...ir.constant import Constant
 from ...ir.types import DType, TensorType
 from ..trace import Tensor, TraceError
-from ..trace.dtypes import dtype_of
+from ..trace.dtypes import DTypeLike, dtype_of
 from ..trace.tracing import current, user_location
 
 
 class Parameter(Tensor):
-    """A tensor that training changes; other tensors of a module are buffers, which only belong to its state."""
+    """A tensor of a module that training changes; other tensors of a module are buffers."""
 
     __slots__ = ()
 
 
 class Placeholder(Parameter):
-    """A parameter of which only shape and data type are known. A parameter with elements takes its place before the module runs.
+    """A parameter with a shape and an element type, but no elements: `Module.load_state_dict` replaces it
+    before the module runs.
 
-    Raises (on any use of its elements):
-        CompileError: none has.
+    Raises:
+        CompileError: Its elements are used.
     """
 
     __slots__ = ("_type",)
 
-    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
+    def __init__(self, shape: Sequence[int], dtype: DTypeLike) -> None:
         self._value, self._type = None, TensorType(dtype_of(dtype), tuple(shape))
 
     @property
@@ -46,20 +47,22 @@ class Placeholder(Parameter):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        found: np.dtype[Any] = self._type.dtype.numpy
-        return found
+        dtype: np.dtype[Any] = self._type.dtype.numpy
+        return dtype
 
     @property
-    def _array(self) -> Any:  # type: ignore[override]
+    def _array(self) -> Any:
         raise CompileError(
-            f"a parameter of shape {self.shape} has no elements yet: load weights first (at {user_location('')})"
+            f"a parameter of shape {self.shape} has no elements yet: load weights first (at "
+            f"{user_location('')})"
         )
 
 
 class Deferred(Tensor):
-    """A tensor whose elements are made when somebody needs them, and not kept: a weight that is only there to be compiled.
+    """A tensor whose elements are computed on demand and not kept: a weight that is only compiled.
 
-    `constant` makes them, see `Constant.made`. What a trace does to it becomes part of the traced function.
+    `constant` computes them, see `Constant.made`. A trace records the operators on it as part of the traced
+    function.
     """
 
     __slots__ = ("constant",)
@@ -70,6 +73,7 @@ class Deferred(Tensor):
 
     @property
     def type(self) -> TensorType:
+        """The element type and shape of the tensor."""
         return self.constant.type
 
     @property
@@ -78,10 +82,11 @@ class Deferred(Tensor):
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The element type as a NumPy dtype."""
         return self.constant.numpy_dtype
 
     @property
-    def _array(self) -> Any:  # type: ignore[override]
+    def _array(self) -> Any:
         return self.constant.array
 
     @property
@@ -93,8 +98,12 @@ _wanted = threading.local()
 
 
 @contextmanager
-def placeholders(dtype: Any = float) -> Iterator[None]:
-    """Modules made inside get parameters of `dtype` without elements: nothing is drawn or allocated. `Module.load_state_dict` gives them some."""
+def placeholders(dtype: DTypeLike = float) -> Iterator[None]:
+    """Make modules whose parameters have the element type `dtype` and no elements: nothing is drawn or
+    allocated.
+
+    `Module.load_state_dict` supplies the elements.
+    """
     before, _wanted.dtype = getattr(_wanted, "dtype", None), dtype_of(dtype)
     try:
         yield
@@ -103,28 +112,34 @@ def placeholders(dtype: Any = float) -> Iterator[None]:
 
 
 def parameter(shape: Sequence[int], elements: Callable[[tuple[int, ...]], Any]) -> Parameter:
-    """A float32 parameter with `elements` of its shape; inside `placeholders` one without."""
+    """Return a float32 parameter with ``elements(shape)``; inside `placeholders` one without elements."""
     sizes = tuple(shape)
     dtype: DType | None = getattr(_wanted, "dtype", None)
     return Parameter(elements(sizes), float) if dtype is None else Placeholder(sizes, dtype)
 
 
 class Module:
-    """Base of modules: set parameters (`Parameter`), buffers (`Tensor`) and modules as attributes, and write ``forward``.
+    """Base class of modules. Assign parameters (`Parameter`), buffers (`Tensor`) and modules as attributes,
+    and define ``forward``.
 
-    Calling the module calls ``forward``. `tw.jit(module)` and `tw.compile(module, args)` trace the same ``forward``; its parameters
-    are constants of the compiled model. What a trace read of a module is noted, so that `tw.jit` notices when it has been replaced.
+    A call of the module calls ``forward``. `tw.jit(module)` and `tw.compile(module, args)` trace the same
+    ``forward``; the module's parameters become constants of the compiled model. A trace notes the attributes
+    it reads, so `tw.jit` compiles again when one is replaced.
+
+    Raises:
+        TraceError: A traced tensor is assigned to an attribute.
     """
 
     def __init__(self) -> None:
         self.training = True
 
-    # Attributes lie in one dictionary of their own, so that a trace sees each that is read.
+    # Attributes are kept in a dictionary of their own, so that a trace notes each that is read.
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_traced:
             raise TraceError(
-                f"{type(self).__name__}.{name} is set to a value of the run; a compiled function keeps none: return it, or keep it in a tw.State (at {user_location('')})"
+                f"{type(self).__name__}.{name} is set to a traced tensor, which a compiled function "
+                f"cannot keep there: return it, or keep it in a tw.State (at {user_location('')})"
             )
         if isinstance(value, Module):
             object.__setattr__(value, "_owner", (self, name))
@@ -143,15 +158,20 @@ class Module:
         del self.__dict__["_state"][name]
 
     def holds(self, name: str, value: Any) -> bool:
-        """Whether an attribute is still this very value."""
+        """Return whether an attribute is still the same object `value`."""
         return self.__dict__["_state"].get(name) is value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the module's results; subclasses define this method.
+
+        Raises:
+            NotImplementedError: The subclass does not.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     @property
     def path(self) -> str:
-        """The dotted names that lead here from the outermost module."""
+        """The attribute names, joined by dots, that lead from the outermost module to this one."""
         owner, name = self.__dict__.get("_owner", (None, ""))
         above = owner.path if owner is not None else ""
         return f"{above}.{name}" if above else name
@@ -166,19 +186,21 @@ class Module:
         finally:
             trace.path.pop()
 
-    # -- Modules, parameters, buffers --------------------------------------------------------------------------------------------------
+    # -- Modules, parameters, buffers
+    # ---------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Modules that are attributes, by name."""
+        """Return the modules that are attributes, by name."""
         return ((n, v) for n, v in self.__dict__.get("_state", {}).items() if isinstance(v, Module))
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all inside it, by dotted path."""
+        """Yield this module and all nested ones, by dotted path, outer ones first."""
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Module]:
+        """Return this module and all nested ones, outer ones first."""
         return (m for _, m in self.named_modules())
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -188,74 +210,89 @@ class Module:
                     yield f"{path}.{name}" if path else name, value
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Parameters by dotted path."""
+        """Return the parameters of this module and all nested ones, by dotted path."""
         return ((n, t) for n, t in self._named_tensors() if isinstance(t, Parameter))
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Tensors that are no parameters, by dotted path."""
+        """Return the tensors that are no parameters, of this module and all nested ones, by dotted path."""
         return ((n, t) for n, t in self._named_tensors() if not isinstance(t, Parameter))
 
     def parameters(self) -> Iterator[Parameter]:
+        """Return the parameters of this module and all nested ones."""
         return (t for _, t in self.named_parameters())
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Parameters and buffers as (read-only) arrays by dotted path."""
+        """Return parameters and buffers as read-only arrays, by dotted path."""
         return {n: t.numpy() for n, t in self._named_tensors()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Replace parameters and buffers by arrays or torch tensors of the same shapes, converted to the data types they have here.
+        """Replace parameters and buffers by arrays or torch tensors of the same shapes, converted to the
+        element types they have here.
 
         Raises:
-            CompileError: names are missing or unknown (not `strict`: they are passed over).
-            ShapeError: a shape differs.
+            CompileError: Names are missing or unknown; without `strict` such names are ignored.
+            ShapeError: A shape differs.
         """
-        own = dict(self._named_tensors())
-        # torch counts batches beside the statistics; nothing here reads that.
-        given = {n: v for n, v in state.items() if n in own or not n.endswith("num_batches_tracked")}
-        missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+        tensors = dict(self._named_tensors())
+        # PyTorch counts batches beside the statistics; nothing here uses the number.
+        arrays = {n: v for n, v in state.items() if n in tensors or not n.endswith("num_batches_tracked")}
+        missing, unknown = sorted(tensors.keys() - arrays.keys()), sorted(arrays.keys() - tensors.keys())
         if strict and (missing or unknown):
-            raise CompileError(f"the state does not fit {type(self).__name__}: missing {missing}; unknown {unknown}")
-        found = {}
-        for name in own.keys() & given.keys():
-            kind = Parameter if isinstance(own[name], Parameter) else Tensor
-            found[name] = kind(given[name], own[name].dtype)
-            if found[name].shape != own[name].shape:
-                raise ShapeError(f"{name} is {own[name].shape} here and {found[name].shape} in the state")
+            raise CompileError(
+                f"the state does not fit {type(self).__name__}: missing {missing}; unknown {unknown}"
+            )
+        loaded = {}
+        for name in tensors.keys() & arrays.keys():
+            kind = Parameter if isinstance(tensors[name], Parameter) else Tensor
+            loaded[name] = kind(arrays[name], tensors[name].dtype)
+            if loaded[name].shape != tensors[name].shape:
+                raise ShapeError(
+                    f"{name} is {tensors[name].shape} here and {loaded[name].shape} in the state"
+                )
         modules = dict(self.named_modules())
-        for name, value in found.items():
+        for name, value in loaded.items():
             path, _, attribute = name.rpartition(".")
             setattr(modules[path], attribute, value)
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a `.safetensors` file (package `safetensors`)."""
+        """Write parameters and buffers to a `.safetensors` file.
+
+        Raises:
+            CompileError: The package `safetensors` is not installed.
+        """
         _safetensors().save_file({n: np.ascontiguousarray(a) for n, a in self.state_dict().items()}, path)
 
     def load(self, path: str | Path, strict: bool = True) -> None:
-        """Take the state from a `.safetensors` file; see `load_state_dict`.
+        """Load parameters and buffers from a `.safetensors` file; see `load_state_dict`.
 
         Raises:
-            CompileError: the file is none such, or names do not fit.
-            ShapeError: a shape differs.
+            CompileError: The file does not exist or is damaged, names do not fit, or `safetensors` is not
+                installed.
+            ShapeError: A shape differs.
         """
         library = _safetensors()
         if not Path(path).exists():
             raise CompileError(f"{path}: no such file")
         try:
             state = library.load_file(path)
-        except Exception as error:  # the library's own, of no common kind
+        except Exception as error:  # The library's exceptions have no common base class.
             raise CompileError(f"{path}: not a whole safetensors file: {error}") from None
         self.load_state_dict(state, strict)
 
-    # -- Mode --------------------------------------------------------------------------------------------------------------------------
+    # -- Mode
+    # ---------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Module:
-        """Training mode, here and in all modules inside: dropout drops, batch normalization uses the batch's statistics."""
+        """Set the training mode here and in all nested modules; return the module.
+
+        In training mode `Dropout` drops elements, and `BatchNorm2d` uses the batch's statistics.
+        """
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """The mode for use, which is also the one that compiles."""
+        """Set the mode for inference, the only one that compiles; return the module."""
         return self.train(False)
 
     def __repr__(self) -> str:
@@ -264,9 +301,11 @@ class Module:
         return f"{type(self).__name__}({extra}" + ("\n" + "\n".join(inside) + "\n" if inside else "") + ")"
 
     def extra_repr(self) -> str:
-        """What `repr` shows between the brackets."""
+        """Return the text that `repr` shows between the brackets."""
         return ", ".join(
-            f"{n}={tuple(v.shape)}" for n, v in self.__dict__.get("_state", {}).items() if isinstance(v, Tensor)
+            f"{n}={tuple(v.shape)}"
+            for n, v in self.__dict__.get("_state", {}).items()
+            if isinstance(v, Tensor)
         )
 
 
@@ -279,14 +318,15 @@ def _safetensors() -> Any:
 
 
 class ModuleList(Module):
-    """Modules in a list."""
+    """A list of modules."""
 
-    def __init__(self, modules: Any = ()) -> None:
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         for module in modules:
             self.append(module)
 
     def append(self, module: Module) -> ModuleList:
+        """Add a module at the end; return the list."""
         setattr(self, str(len(self)), module)
         return self
 
@@ -308,7 +348,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules called one after the other."""
+    """Modules that are called in order, each on the result of the one before."""
 
     def __init__(self, *modules: Module) -> None:
         super().__init__(modules)

@@ -1,4 +1,4 @@
-"""ONNX front end: a model file to a module at the graph level."""
+"""The ONNX front end: it translates a model file to a module of graph operators."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ def import_onnx(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Module:
-    """Translate an ONNX model (a path, bytes or an ``onnx.ModelProto``) to a module with one function ``main`` of graph operators.
+    """Translate an ONNX model (a path, bytes or an ``onnx.ModelProto``) to a module with one function
+    ``main`` of graph operators.
 
-    Arguments and results keep the model's names. Dynamic dimensions become symbols, named by the model's ``dim_param`` unless `dims`
-    (``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, also ``"4*n"``) names and bounds them; a symbol lies in ``[1, infinity)``
-    unless bounded. Weights are kept by reference; external data is mapped, not read. Shape computations are evaluated here; none
-    reaches the graph. `args`, and `kwargs` by name, are examples of the inputs: the value of one that must be known (how many axes are squeezed) is
-    compiled in, and runs compare it. Every operation's location is the node's name (or ``Type(first output)``).
+    Arguments and results keep the model's names. Dynamic dimensions become symbols, named by the model's
+    ``dim_param`` unless `dims` (``{"input_ids": {0: "batch<=8", 1: "16<=seq<=512"}}``, also ``"4*n"``) names
+    and bounds them; the default bounds of a symbol are ``[1, infinity)``. Weights are kept by reference;
+    external data is mapped, not read. Shape computations are evaluated at import and do not reach the graph.
+
+    `args`, and `kwargs` by name, are examples of the inputs. If the value of an input must be known (the
+    number of axes to squeeze, say), the example's value is compiled in, and every run compares its input with
+    it. The location of every operation is the node's name (or ``Type(first output)``).
 
     Raises:
-        CompileError: the file cannot be read, `dims` or the names of examples do not fit, or shapes contradict each other; names the node.
-        UnsupportedOperatorError: lists every operator that cannot be translated, and where.
+        CompileError: the file cannot be read, `dims` or the names of examples do not fit, or shapes
+            contradict each other; the message names the node.
+        UnsupportedOperatorError: the model has operators that cannot be translated; it lists all of them with
+            their places.
     """
     from .importer import Importer
     from .model import explain_invalid, read_model
@@ -40,7 +46,7 @@ def import_onnx(
         try:
             return Importer(file, dims, args, kwargs).run()
         except CompileError:
-            # Sizes that are data may be related in ways that show only in their values.
+            # Sizes that depend on data may be related in ways that only their values show.
             if args is None and not kwargs:
                 raise
             importer = Importer(file, dims, args, kwargs, specialized=True)
@@ -53,7 +59,7 @@ def import_onnx(
     except RecursionError:
         raise CompileError(f"{file.name} is nested too deep") from None
     except Exception as error:
-        # Either the model breaks a rule of ONNX, which its own checker tells best, or the importer has a bug.
+        # Either the model breaks a rule of ONNX, which its checker explains best, or the importer has a bug.
         reason = explain_invalid(file)
         if reason is None:
             raise InternalError(f"importing {file.name} failed: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Where an element of a small tensor comes from, through operators that only move it."""
+"""Trace an element of a small tensor back through operators that only move elements."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from ...ir.core import Value
 
 
 def element_behind(x: Value, place: int = 0) -> tuple[Value, int]:
-    """The tensor and the place in it, counted over all its elements, of element `place` of `x`: as far back as reshapes, slices, concatenations and
-    gathers of vectors with constant places go."""
+    """Return the tensor that element `place` (in row-major order) of `x` comes from, and its place there.
+
+    The trace goes back through reshapes, and through slices, concatenations and gathers (at constant indices)
+    of vectors.
+    """
     while True:
         op = x.defining_op
         if isinstance(op, (g.Reshape, g.AssumeShape)):
@@ -24,7 +27,11 @@ def element_behind(x: Value, place: int = 0) -> tuple[Value, int]:
             if not isinstance(size, int):
                 return x, place
             x = part
-        elif isinstance(op, g.Gather) and op.x.type.rank == 1 and isinstance(op.indices.defining_op, g.Constant):
+        elif (
+            isinstance(op, g.Gather)
+            and op.x.type.rank == 1
+            and isinstance(op.indices.defining_op, g.Constant)
+        ):
             index = int(op.indices.defining_op.value.array.reshape(-1)[place])
             size = op.x.type.size
             if index < 0 and not isinstance(size, int):

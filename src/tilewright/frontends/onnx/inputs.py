@@ -1,4 +1,6 @@
-"""The inputs of an ONNX graph as tensor types: declared shapes, names of dynamic dimensions, and the user's `dims`."""
+"""The types of an ONNX graph's inputs: declared shapes, names of dynamic dimensions, and the user's
+`dims`.
+"""
 
 from __future__ import annotations
 
@@ -26,45 +28,51 @@ from .model import dtype_of
 Places = list[tuple[str, int | tuple[int, ...] | None]]
 
 
-def examples_by_name(entries: Sequence[Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Examples of inputs by their names.
+def examples_by_name(
+    entries: Sequence[Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the examples of inputs by name.
 
     Raises:
-        CompileError: more of them than inputs, one of no input, or one given twice.
+        CompileError: there are more examples than inputs, one names no input, or one is given twice.
     """
     names = [entry.name for entry in entries]
     known = f"its inputs are {', '.join(names) or 'none'}"
-    given = list(args or ())
-    if len(given) > len(names):
-        raise CompileError(f"{len(given)} example inputs are given, the model has {len(names)}; {known}")
+    values = list(args or ())
+    if len(values) > len(names):
+        raise CompileError(f"{len(values)} example inputs are given, the model has {len(names)}; {known}")
     for name in kwargs:
         if name not in names:
             raise CompileError(f"the model has no input '{name}'; {known}")
-        if name in names[: len(given)]:
+        if name in names[: len(values)]:
             raise CompileError(f"the example of '{name}' is given twice, by position and by name")
-    return {**dict(zip(names, given, strict=False)), **kwargs}
+    return {**dict(zip(names, values, strict=False)), **kwargs}
 
 
 def single_inputs(entries: Sequence[Any], examples: Mapping[str, Any]) -> tuple[list[Any], list[Any], Places]:
-    """Inputs as single tensors: what is declared of each, its example, and which of them each input of the model is made of.
+    """Split the inputs into single tensors.
 
-    A sequence is as long as its example; an optional input is there if its example is. A ``dim_param`` that has several
-    values among the tensors of a sequence names none: each tensor then has the size of its example.
+    Returns the declaration and the example of every tensor, and for every input of the model the numbers of
+    its tensors (one number for a tensor, a tuple for a sequence, None for an absent optional).
+
+    A sequence is as long as its example; an optional input is present if its example is. A ``dim_param`` that
+    has several sizes among the tensors of a sequence is ignored: each tensor then has the sizes of its
+    example.
 
     Raises:
-        CompileError: a sequence or optional input without an example, or of anything but tensors.
+        CompileError: a sequence or optional input has no example, or an input is not made of tensors.
     """
     singles: list[Any] = []
     values: list[Any] = []
     places: list[tuple[str, int | tuple[int, ...] | None]] = []
     for entry in entries:
-        given = entry.name in examples
+        has_example = entry.name in examples
         example = examples.get(entry.name)
         type_, kind = entry.type, entry.type.WhichOneof("value")
         if kind == "optional_type":
             type_ = type_.optional_type.elem_type
             kind = type_.WhichOneof("value")
-            if not given:
+            if not has_example:
                 raise CompileError(
                     f"input '{entry.name}' is optional: give examples of all inputs, None where it is absent"
                 )
@@ -79,28 +87,32 @@ def single_inputs(entries: Sequence[Any], examples: Mapping[str, Any]) -> tuple[
             places.append((entry.name, tuple(range(len(singles), len(singles) + len(example)))))
             ambiguous = _ambiguous(type_.sequence_type.elem_type.tensor_type.shape, example)
             for j, item in enumerate(example):
-                singles.append(_single(f"{entry.name}_{j}", type_.sequence_type.elem_type, np.asarray(item), ambiguous))
+                singles.append(
+                    _single(f"{entry.name}_{j}", type_.sequence_type.elem_type, np.asarray(item), ambiguous)
+                )
                 values.append(np.asarray(item))
         elif kind == "tensor_type":
             places.append((entry.name, len(singles)))
             singles.append(entry if type_ is entry.type else _single(entry.name, type_, None, set()))
             values.append(example)
         else:
-            raise CompileError(f"input '{entry.name}' is no tensor or sequence of tensors ({kind or 'no type'})")
+            raise CompileError(
+                f"input '{entry.name}' is no tensor or sequence of tensors ({kind or 'no type'})"
+            )
     return singles, values, places
 
 
 def _ambiguous(shape: Any, items: Sequence[Any]) -> set[str]:
-    """The names of dimensions that have several sizes among the tensors of a sequence."""
+    """Return the names of dimensions that have several sizes among the tensors of a sequence."""
     sizes: dict[str, set[int]] = {}
     for item in items:
         for dim, size in zip(shape.dim, np.shape(item), strict=False):
             sizes.setdefault(dim.dim_param, set()).add(size)
-    return {name for name, found in sizes.items() if len(found) > 1}
+    return {name for name, sizes_of_name in sizes.items() if len(sizes_of_name) > 1}
 
 
 def _single(name: str, type_: Any, item: Any, ambiguous: set[str]) -> Any:
-    """A tensor of a sequence, or an optional one, as an input of its own."""
+    """Declare a tensor of a sequence, or an optional one, as an input of its own."""
     import onnx
 
     entry = onnx.ValueInfoProto(name=name)
@@ -120,14 +132,15 @@ def _single(name: str, type_: Any, item: Any, ambiguous: set[str]) -> Any:
 def input_types(
     entries: Sequence[Any], dims: DimsArgument | None, examples: Sequence[Any] | None = None
 ) -> list[tuple[str, TensorType]]:
-    """Names and types of inputs, which are tensors.
+    """Return the names and types of inputs that are tensors.
 
-    A ``dim_param`` becomes a symbol of its name, or of a similar one, the same everywhere; one that reads as a formula of dimensions that other
-    inputs have is that formula. An unnamed dynamic dimension becomes ``<input>_<axis>``. What
-    `dims` says about a ``dim_param`` at one input holds for it at all inputs. A dimension that is 0 in an example may be 0.
+    A ``dim_param`` becomes a symbol of the same or a similar name, at all inputs. One that reads as a formula
+    of dimensions that other inputs have becomes that formula. An unnamed dynamic dimension becomes
+    ``<input>_<axis>``. An entry of `dims` for a ``dim_param`` at one input holds at all inputs. A dimension
+    that is 0 in an example may be 0.
 
     Raises:
-        CompileError: inputs that have no shape; `dims` that do not fit, listing the inputs.
+        CompileError: an input has no shape, or `dims` do not fit; the message lists the inputs.
     """
     declared: list[tuple[str, Any, list[int | str]]] = []
     for entry in entries:
@@ -135,29 +148,33 @@ def input_types(
         tensor = entry.type.tensor_type
         if not tensor.HasField("shape"):
             raise CompileError(
-                f"{where} has no shape, not even a number of dimensions; run onnx.shape_inference or export it again"
+                f"{where} has no shape, not even a number of dimensions; "
+                "run onnx.shape_inference or export it again"
             )
-        shape: list[int | str] = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim]
+        shape: list[int | str] = [
+            d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim
+        ]
         if any(isinstance(d, int) and d < 0 for d in shape):
             raise CompileError(f"{where} has a negative dimension: {shape}")
         if any(entry.name == name for name, _, _ in declared):
             raise CompileError(f"two inputs are called '{entry.name}'; names must be unique")
         declared.append((entry.name, dtype_of(tensor.elem_type, where), shape))
     listing = [(name, [d if d != "" else "?" for d in shape]) for name, _, shape in declared]
-    given = check_dims_argument(dims, listing)
+    user_dims = check_dims_argument(dims, listing)
 
     by_param: dict[str, tuple[DimText, str]] = {}
     table = DimTable()
     texts: dict[tuple[str, int], DimText] = {}
     for name, _, shape in declared:
-        for axis, text in given.get(name, {}).items():
+        for axis, text in user_dims.get(name, {}).items():
             where = f"dims[{name!r}][{axis}]"
             dim = parse_dim(text, where)
             old = shape[axis]
             if isinstance(old, int):
                 if dim.expression != str(old):
                     raise CompileError(
-                        f"{where} is {text!r}, but the model fixes that dimension to {old}; inputs: {describe_inputs(listing)}"
+                        f"{where} is {text!r}, but the model fixes that dimension to {old}; "
+                        f"inputs: {describe_inputs(listing)}"
                     )
                 continue
             table.add(dim, where)
@@ -166,7 +183,8 @@ def input_types(
                 known = by_param.setdefault(old, (dim, where))
                 if known[0].expression != dim.expression:
                     raise CompileError(
-                        f"{where} is {text!r}, but {known[1]} says '{known[0].expression}' and the model calls both '{old}'; "
+                        f"{where} is {text!r}, but {known[1]} says '{known[0].expression}' "
+                        f"and the model calls both '{old}'; "
                         f"inputs: {describe_inputs(listing)}"
                     )
     free = [
@@ -201,23 +219,27 @@ def input_types(
     ]
 
 
-def _named(params: set[str], given: Sequence[DimText]) -> dict[str, DimText]:
-    """What every ``dim_param`` stands for: a formula, where it reads as one of names that the others or the user's dims determine, else a symbol of a similar name."""
-    found: dict[str, DimText] = {}
+def _named(params: set[str], user_dims: Sequence[DimText]) -> dict[str, DimText]:
+    """Return the meaning of every ``dim_param``.
+
+    It is a formula if it reads as one of names that the other names or the user's dims determine, else a
+    symbol of a similar name.
+    """
+    meanings: dict[str, DimText] = {}
     for param in sorted(params):
         with suppress(CompileError):
             dim = parse_dim(param, param)
             if dim.names and (dim.low, dim.high) == (None, None):
-                found[param] = dim
-    left = undetermined([*found.values(), *given])
-    found = {param: dim for param, dim in found.items() if not left.intersection(dim.names)}
-    taken = {name for dim in (*found.values(), *given) for name in dim.names}
-    for param in sorted(params - set(found)):
+                meanings[param] = dim
+    left = undetermined([*meanings.values(), *user_dims])
+    meanings = {param: dim for param, dim in meanings.items() if not left.intersection(dim.names)}
+    taken = {name for dim in (*meanings.values(), *user_dims) for name in dim.names}
+    for param in sorted(params - set(meanings)):
         name = base = symbol_name(identifier(param, "d"))
         count = 1
         while name in taken:
             count += 1
             name = f"{base}_{count}"
         taken.add(name)
-        found[param] = DimText(name, None, None, (name,))
-    return found
+        meanings[param] = DimText(name, None, None, (name,))
+    return meanings

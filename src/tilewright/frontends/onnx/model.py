@@ -1,7 +1,7 @@
-"""Reading ONNX files: the checked protobuf and its tensors as NumPy arrays, large ones mapped from disk.
+"""Read ONNX files: the checked protobuf and its tensors as NumPy arrays; large ones are mapped from disk.
 
-In: a path, serialized bytes or a ``ModelProto``. Out: the ``ModelProto`` and a function from ``TensorProto`` to array. Nothing here
-interprets operators.
+`read_model` takes a path, serialized bytes or a ``ModelProto`` and returns an `OnnxFile`, which converts a
+``TensorProto`` to an array. This module does not interpret operators.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from ...errors import CompileError
 from ...ir.types import DType, string
 
 MAX_DENSE = 1 << 30
-"""Bytes that a sparse tensor may have when written out: the file need not hold data for them."""
+"""Maximum size in bytes of a sparse tensor that is converted to a dense one. The file need not hold data for
+the zeros.
+"""
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 
-# TensorProto.DataType to dtypes; the missing ones (complex, floats of 6 bits) are not supported.
+# Data types by number of TensorProto.DataType. Missing ones (complex, floats of 6 bits) are not supported.
 DTYPES: dict[int, DType] = {
     1: DType.named("f32"),
     2: DType.named("ui8"),
@@ -51,22 +53,24 @@ DTYPES: dict[int, DType] = {
 
 
 def dtype_of(code: int, where: str) -> DType:
-    """The dtype of a ``TensorProto.DataType`` number.
+    """Return the data type of a ``TensorProto.DataType`` number.
 
     Raises:
-        CompileError: it is one that is not supported; `where` names the tensor.
+        CompileError: it is not supported; the message begins with `where`, the name of the tensor.
     """
-    found = DTYPES.get(code)
-    if found is None:
+    dtype = DTYPES.get(code)
+    if dtype is None:
         import onnx
 
-        known = onnx.TensorProto.DataType.Name(code) if code in onnx.TensorProto.DataType.values() else str(code)
+        known = (
+            onnx.TensorProto.DataType.Name(code) if code in onnx.TensorProto.DataType.values() else str(code)
+        )
         raise CompileError(f"{where} has element type {known.lower()}, which is not supported")
-    return found
+    return dtype
 
 
 class OnnxFile:
-    """A model and where it came from; external data is relative to its folder (None: from memory)."""
+    """A model and its origin. External data is relative to `folder` (None: the model comes from memory)."""
 
     def __init__(self, model: Any, path: Path | None, name: str) -> None:
         self.model = model
@@ -76,10 +80,10 @@ class OnnxFile:
         self._maps: dict[Path, np.ndarray[Any, Any]] = {}
 
     def array(self, tensor: Any, where: str = "") -> np.ndarray[Any, Any]:
-        """The content of a ``TensorProto``, without copying external data.
+        """Return the data of a ``TensorProto``; external data is not copied.
 
         Raises:
-            CompileError: unsupported element type, or the data is missing or too short.
+            CompileError: the element type is unsupported, or the data is missing or too short.
         """
         from onnx import numpy_helper
 
@@ -100,29 +104,37 @@ class OnnxFile:
             try:
                 return np.asarray(numpy_helper.to_array(tensor), dtype.numpy)
             except (ValueError, OverflowError) as error:
-                raise CompileError(f"{where} does not hold the data of {dtype.label}{list(shape)}: {error}") from None
+                raise CompileError(
+                    f"{where} does not hold the data of {dtype.label}{list(shape)}: {error}"
+                ) from None
         if raw.size != size:
-            raise CompileError(f"{where} has {raw.size} bytes of data, but {dtype.label}{list(shape)} needs {size}")
+            raise CompileError(
+                f"{where} has {raw.size} bytes of data, but {dtype.label}{list(shape)} needs {size}"
+            )
         if dtype.is_sub_byte:
             raw = _unpacked(raw, dtype.bits, count)
         return raw.view(dtype.numpy).reshape(shape)
 
     def dense(self, sparse: Any, where: str) -> np.ndarray[Any, Any]:
-        """A ``SparseTensorProto`` written out.
+        """Return a ``SparseTensorProto`` as a dense array.
 
         Raises:
-            CompileError: as `array`; indices outside of the shape, or it would be larger than ``MAX_DENSE``.
+            CompileError: as `array`; an index is out of range, or the result is larger than ``MAX_DENSE``.
         """
         values = self.array(sparse.values, where)
         indices = self.array(sparse.indices, f"indices of {where}")
         shape = tuple(sparse.dims)
         if any(d < 0 for d in shape) or math.prod(shape) * values.itemsize > MAX_DENSE:
-            raise CompileError(f"{where} has shape {list(shape)}; written out it may have at most {MAX_DENSE} bytes")
+            raise CompileError(
+                f"{where} has shape {list(shape)}; written out it may have at most {MAX_DENSE} bytes"
+            )
         dense = np.zeros(shape, values.dtype)
         try:
             dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)] = values
         except (IndexError, ValueError) as error:
-            raise CompileError(f"the indices of {where} do not fit its shape {list(shape)}: {error}") from None
+            raise CompileError(
+                f"the indices of {where} do not fit its shape {list(shape)}: {error}"
+            ) from None
         return dense
 
     def _external(self, tensor: Any, size: int, where: str) -> np.ndarray[Any, Any]:
@@ -132,18 +144,25 @@ class OnnxFile:
         try:
             offset, length = int(fields.get("offset", 0)), int(fields.get("length", size))
         except ValueError:
-            raise CompileError(f"{where} has external data at an offset or of a length that is no number") from None
+            raise CompileError(
+                f"{where} has external data at an offset or of a length that is no number"
+            ) from None
         if offset < 0 or length < 0 or offset + length > data.size:
             raise CompileError(
-                f"{where} needs bytes {offset} to {offset + length} of '{location}', which has only {data.size}: the file is truncated"
+                f"{where} needs bytes {offset} to {offset + length} of '{location}', "
+                f"which has only {data.size}: the file is truncated"
             )
-        # A plain view of the mapping: no data is read here.
+        # This is a view of the mapping: no data is read here.
         return np.asarray(data)[offset : offset + length]
 
     def _mapped(self, location: str, where: str) -> np.ndarray[Any, Any]:
-        """A file of external data as bytes. It must lie in the model's folder, also when links are followed."""
+        """Map a file of external data as bytes. The file must be in the model's folder, also after links are
+        resolved.
+        """
         folder = (self.folder if self.folder is not None else Path.cwd()).resolve()
-        outside = CompileError(f"{where} has its data in {location!r}, which is not inside the model's folder")
+        outside = CompileError(
+            f"{where} has its data in {location!r}, which is not inside the model's folder"
+        )
         if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
             raise outside
         try:
@@ -152,26 +171,34 @@ class OnnxFile:
                 raise outside
             if path not in self._maps:
                 if not path.is_file():
-                    hint = "" if self.folder is not None else "; pass the path of the model instead of a ModelProto"
+                    hint = (
+                        ""
+                        if self.folder is not None
+                        else "; pass the path of the model instead of a ModelProto"
+                    )
                     raise CompileError(f"{where} has its data in '{path}', which does not exist{hint}")
                 empty = path.stat().st_size == 0
                 self._maps[path] = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, mode="r")
-        except (OSError, RuntimeError) as error:  # a name too long, a loop of links, no permission
-            raise CompileError(f"{where} has its data in {location[:200]!r}, which cannot be read: {error}") from None
+        # the name is too long, links form a cycle, or permission is missing
+        except (OSError, RuntimeError) as error:
+            raise CompileError(
+                f"{where} has its data in {location[:200]!r}, which cannot be read: {error}"
+            ) from None
         return self._maps[path]
 
 
 def _unpacked(raw: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, Any]:
-    """Elements of `bits` bits, of which a byte holds the first ones lowest, as a byte each."""
+    """Unpack elements of `bits` bits, the first in a byte's lowest bits, to one byte each."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]  # type: ignore[no-any-return]
+    return ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
 
 
 def read_model(source: Any) -> OnnxFile:
-    """The model behind a path, bytes or a ``ModelProto``, checked to be one this front end can read.
+    """Read a model from a path, bytes or a ``ModelProto``, and check that this front end can read it.
 
     Raises:
-        CompileError: no such file, not an ONNX model, truncated, or an opset outside ``OLDEST_OPSET..NEWEST_OPSET``.
+        CompileError: the file does not exist, is not an ONNX model or is truncated, or the opset is outside
+            ``OLDEST_OPSET..NEWEST_OPSET``.
     """
     import onnx
 
@@ -189,12 +216,16 @@ def read_model(source: Any) -> OnnxFile:
             except OSError as error:
                 raise CompileError(f"cannot read {name}: {error.strerror or error}") from None
         else:
-            raise CompileError(f"an ONNX model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
+            raise CompileError(
+                f"an ONNX model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}"
+            )
         model = onnx.ModelProto()
         try:
             model.ParseFromString(data)
-        except Exception:  # protobuf's DecodeError has no stable home
-            raise CompileError(f"{name} is not an ONNX model, or is truncated: its protobuf cannot be read") from None
+        except Exception:  # protobuf's DecodeError has no stable module
+            raise CompileError(
+                f"{name} is not an ONNX model, or is truncated: its protobuf cannot be read"
+            ) from None
     if not model.ir_version or not model.HasField("graph") or not model.opset_import:
         raise CompileError(f"{name} is not an ONNX model: it has no graph or states no opset")
     for entry in model.opset_import:
@@ -207,11 +238,13 @@ def read_model(source: Any) -> OnnxFile:
 
 
 def explain_invalid(file: OnnxFile) -> str | None:
-    """The first line of what ONNX's checker has against a model; None when it has nothing."""
+    """Return the first line of the error that ONNX's checker reports for a model, or None if it accepts the
+    model.
+    """
     import onnx
 
     try:
-        # By path, the checker finds external data, and models of over 2 GB pass.
+        # Given a path, the checker finds external data and accepts models of more than 2 GB.
         onnx.checker.check_model(file.model if file.path is None else str(file.path))
     except Exception as error:
         return str(error).strip().splitlines()[0] or type(error).__name__

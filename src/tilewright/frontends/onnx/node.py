@@ -1,26 +1,26 @@
-"""One node of an ONNX graph: its inputs, its attributes, and the building of what it means."""
+"""One node of an ONNX graph as its importer sees it: inputs, attributes, and insertion of graph operators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...dialects import graph as g
 from ...dialects.graph.checks import division_message, index_message
 from ...errors import CompileError
+from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Operation, Value
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, i64
+from ..unsupported import Unsupported
 from .model import dtype_of
-from .ops import Unsupported
+from .module_builder import ModuleBuilder
+from .scope import Binding, Scope
 from .values import Tensor, TensorList
-
-if TYPE_CHECKING:
-    from .importer import Importer
 
 _WITHOUT_EFFECT = (
     "stash_type",
@@ -32,20 +32,23 @@ _WITHOUT_EFFECT = (
     "sorted",
     "qk_matmul_output_mode",
 )
-"""Attributes that an importer may leave unread: they concern outputs, training or rounding that do not arise here."""
+"""Attributes that an importer may leave unread: they concern outputs, training or rounding that do not occur
+here.
+"""
 
 
 class Node:
-    """One ONNX node as an operator importer sees it: inputs, attributes, and building of graph operators."""
+    """One ONNX node as an operator's importer sees it. Inputs are numbered from 0."""
 
     def __init__(
         self,
-        importer: Importer,
+        importer: ModuleBuilder,
         proto: Any,
         inputs: list[Any],
         attributes: dict[str, Any],
         opset: int,
         location: Location,
+        scope: Scope,
     ) -> None:
         self.importer = importer
         self.proto = proto
@@ -54,119 +57,159 @@ class Node:
         self.attributes = attributes
         self.opset = opset
         self.location = location
+        self.scope = scope
         self.read: set[str] = set(_WITHOUT_EFFECT)
         self._names = {id(x): name for x, name in zip(inputs, proto.input, strict=False)}
 
-    # -- Inputs ------------------------------------------------------------------------------------------------------------------
-
     def has(self, index: int) -> bool:
-        """Whether an optional input is given."""
+        """Whether an optional input is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def called(self, index: int) -> str:
-        """An input for messages, by its place and its name in the model, if it has one."""
+    def describe(self, index: int) -> str:
+        """Name an input for error messages: its number and, if it has one, its name in the model."""
         name = self._names.get(id(self.inputs[index]))
         return f"input {index} ('{name}')" if name else f"input {index}"
 
     def remedy(self, index: int) -> str:
-        """Advice for messages about an input whose elements are not known."""
-        name = self.importer.open_inputs.get(self.inputs[index])
+        """Advice for error messages about an input whose elements are not known at compile time."""
+        name = self.importer.inputs_without_example.get(self.inputs[index])
         return f"; it is an input of the model: an example of '{name}' (args) is compiled in" if name else ""
 
     def is_data(self, index: int, counted: bool = False) -> bool:
-        """Whether the run knows an input's elements. `counted`: where it knows their number only, an example is compiled in, if there is one."""
-        found = self.tensor(index)
-        if counted and found.content is None and not isinstance(found.type.size, int):
-            self.importer.specialize(found)
-        return found.content is None
+        """Whether the elements of an input are known only at run time.
+
+        With `counted`, if the number of elements is unknown too, the example of the input is compiled in, if
+        there is one.
+        """
+        x = self.tensor(index)
+        if counted and x.content is None and not isinstance(x.type.size, int):
+            self.importer.specialize(x)
+        return x.content is None
 
     def tensor(self, index: int) -> Tensor:
-        """A required input."""
+        """Return a required input.
+
+        Raises:
+            CompileError: it is missing.
+            Unsupported: it is a sequence or an absent optional.
+        """
         if not self.has(index):
             raise CompileError(f"node {self.location} ({self.op_type}) needs input {index}, which is missing")
-        found = self.inputs[index]
-        if not isinstance(found, Tensor):
-            raise Unsupported(f"input {index} is {'a sequence' if isinstance(found, TensorList) else 'absent'}")
-        return found
+        x = self.inputs[index]
+        if not isinstance(x, Tensor):
+            raise Unsupported(f"input {index} is {'a sequence' if isinstance(x, TensorList) else 'absent'}")
+        return x
 
     def sequence(self, index: int) -> list[Tensor]:
-        """A required input that is a sequence."""
-        found = self.inputs[index]
-        if not isinstance(found, TensorList):
+        """Return the tensors of a required input that is a sequence.
+
+        Raises:
+            Unsupported: it is none, or its length is unknown.
+        """
+        x = self.inputs[index]
+        if not isinstance(x, TensorList):
             raise Unsupported(f"input {index} is not a sequence of known length")
-        return found.items
+        return x.items
 
     def value(self, index: int) -> Value:
-        """A required input as an SSA value."""
+        """Return a required input as an SSA value; raise as `tensor` does."""
         return self.tensor(index).value
 
     def optional(self, index: int) -> Value | None:
-        """An optional input as an SSA value."""
+        """Return an optional input as an SSA value, or None if it is absent."""
         return self.inputs[index].value if self.has(index) else None
 
     def dims(self, index: int) -> list[Dim]:
-        """The elements of an input that must be known when the model is compiled, up to symbols."""
+        """Return the elements of an input that must be known at compile time, as numbers or symbolic
+        expressions.
+
+        Raises:
+            Unsupported: they depend on data.
+        """
         content = self.specialize(index).content
         if content is None:
             raise Unsupported(
-                f"{self.called(index)} depends on data; it must follow from shapes and constants{self.remedy(index)}"
+                f"{self.describe(index)} depends on data; "
+                f"it must follow from shapes and constants{self.remedy(index)}"
             )
         return list(content.reshape(-1))
 
     def sizes(self, index: int, lower: int | None = 0) -> list[Dim]:
-        """The elements of an input, of known number, as sizes: those that depend on data are read in the run, and are at least `lower`."""
-        found = self.tensor(index)
-        if found.content is not None:
-            return list(found.content.reshape(-1))
-        count = found.type.size
+        """Return the elements of an input as sizes. Elements that depend on data are read at run time and are
+        at least `lower`.
+
+        Raises:
+            Unsupported: the number of elements is unknown.
+        """
+        x = self.tensor(index)
+        if x.content is not None:
+            return list(x.content.reshape(-1))
+        count = x.type.size
         if not isinstance(count, int):
-            raise Unsupported(f"{self.called(index)} has an unknown number of elements{self.remedy(index)}")
-        return [self.importer.computed_size(self.element(found.value, k), self.op_type, lower) for k in range(count)]
+            raise Unsupported(f"{self.describe(index)} has an unknown number of elements{self.remedy(index)}")
+        return [
+            self.importer.computed_size(self.element(x.value, k), self.op_type, lower) for k in range(count)
+        ]
 
     def element(self, x: Value, k: int) -> Value:
-        """Element `k` of a tensor of known size, as a scalar."""
+        """Return element `k` (in row-major order) of a tensor of known size, as a scalar."""
         flat = self.emit(g.Reshape(x, shape=(x.type.size,)))
-        return self.emit(g.Gather(flat, self.constant(k, i64), axis=0))  # type: ignore[no-any-return]
+        return self.emit(g.Gather(flat, self.constant(k, i64), axis=0))
 
     def numbers(self, index: int) -> list[int]:
-        """The elements of an input that must be plain integers when the model is compiled."""
-        found = self.dims(index)
-        if any(isinstance(e, Expr) for e in found):
-            raise Unsupported(f"{self.called(index)} depends on dynamic dimensions: {found}")
-        return [e for e in found if isinstance(e, int)]
+        """Return the elements of an input that must be plain integers at compile time.
+
+        Raises:
+            Unsupported: they depend on data or on dynamic dimensions.
+        """
+        elements = self.dims(index)
+        if any(isinstance(e, Expr) for e in elements):
+            raise Unsupported(f"{self.describe(index)} depends on dynamic dimensions: {elements}")
+        return [e for e in elements if isinstance(e, int)]
 
     def array(self, index: int) -> np.ndarray[Any, Any]:
-        """The elements of an input that must be constant."""
-        found = self.specialize(index).array
-        if found is None:
-            raise Unsupported(f"{self.called(index)} must be constant{self.remedy(index)}")
-        return found
+        """Return the elements of an input that must be constant.
+
+        Raises:
+            Unsupported: it is not constant.
+        """
+        array = self.specialize(index).array
+        if array is None:
+            raise Unsupported(f"{self.describe(index)} must be constant{self.remedy(index)}")
+        return array
 
     def specialize(self, index: int) -> Tensor:
-        """A required input whose elements are needed now: for an input of the model those of its example, if there is one."""
-        found = self.tensor(index)
-        if found.array is None and found.content is None:
-            self.importer.specialize(found)
-        return found
+        """Return a required input whose elements are needed at compile time.
 
-    # -- Attributes --------------------------------------------------------------------------------------------------------------
+        If it is an input of the model with an example, the example's value is compiled in.
+        """
+        x = self.tensor(index)
+        if x.array is None and x.content is None:
+            self.importer.specialize(x)
+        return x
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as int, float, str, list, ``TensorProto`` or ``GraphProto``."""
+        """Return an attribute as int, float, str, list, ``TensorProto`` or ``GraphProto``; `default` if it is
+        missing.
+        """
         self.read.add(name)
         return self.attributes.get(name, default)
 
     def dtype_attr(self, name: str) -> DType:
-        """An attribute that is a ``TensorProto.DataType``."""
+        """Return an attribute of type ``TensorProto.DataType`` as a data type."""
         return dtype_of(self.attr(name), f"attribute '{name}' of node {self.location}")
 
     def tensor_attr(self, name: str) -> np.ndarray[Any, Any] | None:
-        """A tensor attribute as an array."""
+        """Return a tensor attribute as an array, or None if it is missing."""
         proto = self.attr(name)
-        return None if proto is None else self.importer.file.array(proto, f"attribute '{name}' of node {self.location}")
+        return (
+            None
+            if proto is None
+            else self.importer.file.array(proto, f"attribute '{name}' of node {self.location}")
+        )
 
     def split_sizes(self, total: Dim) -> list[Dim]:
-        """The lengths of the parts that a Split node makes of `total` elements."""
+        """Return the sizes of the parts into which a Split node divides `total` elements."""
         if self.has(1):
             return self.sizes(1)
         parts = self.attr("num_outputs", len(self.proto.output))
@@ -175,39 +218,55 @@ class Node:
         return [size] * (parts - 1) + [last]
 
     def irrelevant(self, *names: str) -> None:
-        """Attributes that say nothing here, by the standard: other attributes choose a mode that does not look at them."""
+        """Mark attributes as read that have no effect here by the standard, because other attributes choose a
+        mode without them.
+        """
         self.read.update(names)
 
-    # -- Building ----------------------------------------------------------------------------------------------------------------
-
     def expect_index(self, indices: Value, size: Dim) -> None:
-        """Have the run end where an element of `indices` is outside of a dimension of `size` elements; negative ones count from its end."""
+        """Make the run fail if an element of `indices` is out of range for `size` elements; negative ones
+        count from the end.
+        """
         message = index_message(f"node {self.location}", size)
         self.importer.builder.insert(g.CheckIndex(indices, message=message, size=size))
 
     def expect_divisor(self, x: Value) -> None:
-        """Have the run end where integers are divided by zero."""
+        """Make the run fail if `x`, a divisor, has a zero and is of integers."""
         if x.type.dtype.is_integer:
             message = division_message(f"node {self.location}")
             self.importer.builder.insert(g.CheckDivisor(x, message=message))
 
-    def emit(self, op: Operation) -> Any:
-        """Insert an operator; its result (a tuple when there are several). Small constant results are computed at once."""
+    def emit(self, op: Operation) -> Value:
+        """Insert an operator with one result and return the result; see `ModuleBuilder.emit`."""
         return self.importer.emit(op)
 
+    def emit_all(self, op: Operation) -> tuple[Value, ...]:
+        """Insert an operator and return all its results."""
+        return self.importer.emit_all(op)
+
+    def subgraph(
+        self,
+        graph: Any,
+        builder: Builder | None,
+        inputs: Sequence[Binding],
+        steps: Sequence[Value | int | None] = (),
+    ) -> list[Binding]:
+        """Import a subgraph of this node; see `ModuleBuilder.subgraph`."""
+        return self.importer.subgraph(graph, self.scope, builder, inputs, steps)
+
     def constant(self, value: Any, dtype: DType) -> Value:
-        """A constant of any shape."""
-        return self.importer.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))  # type: ignore[no-any-return]
+        """Return a constant of any shape."""
+        return self.importer.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))
 
     def dims_value(self, dims: Sequence[Dim] | Dim, dtype: DType = i64) -> Value:
-        """Symbolic dimensions as data: rank 1 for a sequence, else a scalar."""
+        """Return symbolic dimensions as a tensor: rank 1 for a sequence, else a scalar."""
         content = np.empty(len(dims) if isinstance(dims, Sequence) else (), object)
         content[...] = dims
         return self.importer.content_tensor(dtype, content).value
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the outputs; an empty name is an output that nobody wants."""
+        """Names of the outputs; an output with an empty name is unused."""
         return list(self.proto.output)
 
     def wants(self, index: int) -> bool:
@@ -215,8 +274,10 @@ class Node:
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
 
-def unheeded(node: Node, domain: str) -> list[str]:
-    """Attributes that the node's importer has not read and that say something else than the operator does without them."""
+def unread_attributes(node: Node, domain: str) -> list[str]:
+    """Return the attributes that the node's importer has not read and whose values differ from the operator's
+    defaults.
+    """
     import onnx
 
     unread = sorted(set(node.attributes) - node.read)
@@ -235,10 +296,10 @@ _PYTHON_TYPES = {"INT": int, "FLOAT": float, "STRING": str, "INTS": int, "FLOATS
 
 
 def check_attributes(node: Node, domain: str) -> None:
-    """Attributes of standard operators have the types that ONNX gives them.
+    """Check that the attributes of a standard operator have the types that ONNX declares.
 
     Raises:
-        CompileError: one has not.
+        CompileError: an attribute has another type.
     """
     import onnx
 
@@ -253,12 +314,15 @@ def check_attributes(node: Node, domain: str) -> None:
         values = value if wanted.endswith("S") else [value]
         if not isinstance(values, list) or not all(isinstance(v, element) for v in values):
             raise CompileError(
-                f"node {node.location} ({node.op_type}): the attribute '{name}' is {value!r:.60}; ONNX declares it as {wanted}"
+                f"node {node.location} ({node.op_type}): the attribute '{name}' is {value!r:.60}; "
+                f"ONNX declares it as {wanted}"
             )
 
 
 def resolved(node: Node) -> Any:
-    """The node's protobuf with references to attributes of an enclosing function replaced by their values."""
+    """Return the node's protobuf with references to attributes of an enclosing function replaced by their
+    values.
+    """
     import onnx
 
     proto = onnx.NodeProto()
@@ -267,7 +331,9 @@ def resolved(node: Node) -> Any:
         proto.input[k] = proto.input[k] if x is not None else ""
     del proto.attribute[:]
     proto.attribute.extend(
-        onnx.helper.make_attribute(name, value) for name, value in node.attributes.items() if value is not None
+        onnx.helper.make_attribute(name, value)
+        for name, value in node.attributes.items()
+        if value is not None
     )
     return proto
 
@@ -284,12 +350,12 @@ def value_of_attribute(attribute: Any) -> Any:
 
 
 def attributes_of(proto: Any, references: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's attributes by name; references to the enclosing function's attributes are looked up."""
-    found = {}
+    """Return a node's attributes by name; references to the enclosing function's attributes are resolved."""
+    attributes = {}
     for a in proto.attribute:
         if a.ref_attr_name:
             if a.ref_attr_name in references:
-                found[a.name] = references[a.ref_attr_name]
+                attributes[a.name] = references[a.ref_attr_name]
         else:
-            found[a.name] = value_of_attribute(a)
-    return found
+            attributes[a.name] = value_of_attribute(a)
+    return attributes

@@ -1,35 +1,38 @@
-"""Operators of older opsets in their newest form: attributes that have become inputs, other defaults, other rules of broadcasting.
+"""Convert operators of older opsets to their newest form: attributes that became inputs, other defaults,
+other broadcasting.
 
-Each rule takes a `Node` of an opset below the one in which the operator changed and changes its inputs and attributes; importers know the
-newest form only. What is no different in any way that can be seen has no rule.
+Each rule takes a `Node` of an opset below the one in which the operator changed, and changes its inputs and
+attributes. Importers know only the newest form. A change of an operator without visible effect has no rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...dialects import graph as g
 from ...dialects.graph.base import normalize_axis
+from ...ir.symbolic import Dim
 from ...ir.types import i64
-from .ops import IMPORTERS
-from .ops.table import Unsupported
+from ..unsupported import Unsupported
+from .node import Node
+from .registry import importers
 
-if TYPE_CHECKING:
-    from .node import Node
-
-Rule = Callable[["Node"], Any]
+Rule = Callable[[Node], Any]
 
 _RULES: dict[str, list[tuple[int, Rule]]] = {}
 
 
 def modernize(node: Node) -> Any:
-    """Bring a node of ai.onnx to its newest form; returns what takes its place where that is no single node, else None.
+    """Bring a node of the domain ai.onnx to its newest form.
+
+    Returns the node's result if it takes more than one node in the newest form, else None.
 
     Raises:
-        Unsupported: it says something that newer opsets cannot say.
+        Unsupported: newer opsets have no equivalent.
     """
     if node.opset < 13:
         node.attributes.pop("consumed_inputs", None)
@@ -42,7 +45,9 @@ def modernize(node: Node) -> Any:
 
 
 def _older(below: int, *names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators as they were before opset `below`; rules of an operator run in the order in which they are written."""
+    """Register a rule for operators of opsets before `below`. Rules of an operator run in the order of
+    registration.
+    """
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -52,8 +57,8 @@ def _older(below: int, *names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _to_input(node: Node, name: str, index: int, dtype: Any = np.int64) -> None:
-    """Make an attribute the input `index`."""
+def _to_input(node: Node, name: str, index: int, dtype: DTypeLike = np.int64) -> None:
+    """Replace an attribute by the input `index`."""
     value = node.attributes.pop(name, None)
     if value is None:
         return
@@ -91,7 +96,7 @@ def _split(node: Node) -> None:
 
 @_older(13, "Softmax", "LogSoftmax", "Hardmax")
 def _rows(node: Node) -> Any:
-    """Over all dimensions from `axis` on, as if they were one."""
+    """Normalize over all dimensions from `axis` on, flattened into one."""
     x = node.value(0)
     shape = x.type.shape
     axis = normalize_axis(node.attributes.pop("axis", 1), x.type.rank) if x.type.rank else 0
@@ -101,11 +106,11 @@ def _rows(node: Node) -> Any:
     rows = node.emit(g.Reshape(x, shape=(_product(shape[:axis]), _product(shape[axis:]))))
     node.inputs[0] = node.importer.tensor_of(rows)
     node.attributes["axis"] = 1
-    return node.emit(g.Reshape(IMPORTERS["", node.op_type](node), shape=shape))
+    return node.emit(g.Reshape(importers()["", node.op_type](node), shape=shape))
 
 
-def _product(dims: Any) -> Any:
-    total: Any = 1
+def _product(dims: Sequence[Dim]) -> Dim:
+    total: Dim = 1
     for d in dims:
         total = total * d
     return total
@@ -113,7 +118,10 @@ def _product(dims: Any) -> Any:
 
 @_older(12, "Dropout")
 def _dropout(node: Node) -> None:
-    ratio, training = node.attributes.pop("ratio", 0.5), node.opset < 7 and not node.attributes.pop("is_test", 0)
+    ratio, training = (
+        node.attributes.pop("ratio", 0.5),
+        node.opset < 7 and not node.attributes.pop("is_test", 0),
+    )
     if training:
         node.inputs[1:] = [node.importer.data_tensor(np.array(x)) for x in (np.float32(ratio), True)]
 
@@ -133,7 +141,7 @@ def _pad(node: Node) -> None:
 
 @_older(11, "Resize")
 def _resize(node: Node) -> None:
-    """The coordinates were those of opset 11's "asymmetric" and its "floor"."""
+    """The coordinates were those of opset 11's modes "asymmetric" and "floor"."""
     node.inputs[1:] = [None, *node.inputs[1:]]
     node.attributes["coordinate_transformation_mode"] = "asymmetric"
     node.attributes["nearest_mode"] = "floor"
@@ -159,7 +167,7 @@ def _upsample(node: Node) -> Any:
     _to_input(node, "scales", 1, np.float32)
     node.op_type = "Resize"
     _resize(node)
-    return IMPORTERS["", "Resize"](node)
+    return importers()["", "Resize"](node)
 
 
 @_older(9, "BatchNormalization")
@@ -172,7 +180,7 @@ def _batch_norm(node: Node) -> None:
 
 @_older(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "PRelu")
 def _broadcast(node: Node) -> None:
-    """The second operand's dimensions were those of the first from `axis` on."""
+    """The second operand's dimensions were aligned with those of the first from `axis` on."""
     aligned = node.attributes.pop("broadcast", 0)
     axis = node.attributes.pop("axis", None)
     if not aligned or axis is None:
@@ -185,7 +193,7 @@ def _broadcast(node: Node) -> None:
 
 @_older(7, "PRelu")
 def _slopes(node: Node) -> None:
-    """A vector of slopes was one for each channel."""
+    """A vector of slopes had one element per channel."""
     x, slope = node.tensor(0), node.tensor(1)
     if slope.rank == 1 and x.rank > 2 and slope.shape != (1,):
         shape = (*slope.shape, *(1,) * (x.rank - 2))

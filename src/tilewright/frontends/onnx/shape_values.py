@@ -1,14 +1,15 @@
 """Shape computations: ONNX operators on small integer tensors, evaluated symbolically.
 
-Each rule takes a `Node` whose needed inputs have `content` (object arrays of symbolic integers or booleans) and returns the
-content of its outputs, or None when the result cannot be known (it then becomes ordinary data). Signs matter: ONNX divides toward
-zero, so a rule answers only when the operands' signs are provable.
+Each rule takes a `Node` whose inputs have `content` (object arrays of symbolic integers or booleans). It
+returns the content of the outputs, or None if it cannot be known; the node is then imported as ordinary data.
+ONNX divides toward zero, so the rule of a division returns None unless the signs of the operands are
+provable.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ RULES: dict[str, Callable[[Any], Any]] = {}
 
 
 class _Unknown(Exception):
-    """An element cannot be told; the operator is imported as data."""
+    """An element of the result cannot be determined; the node is imported as data."""
 
 
 def _rule(*names: str, needs_content: bool = True) -> Callable[[Any], Any]:
@@ -46,7 +47,7 @@ def _rule(*names: str, needs_content: bool = True) -> Callable[[Any], Any]:
 
 
 def evaluate_content(node: Node) -> tuple[DType, list[Content]] | None:
-    """The symbolic contents of a node's outputs and their dtype, or None when they are data."""
+    """Return the data type of a node's outputs and their symbolic contents, or None if they are data."""
     rule = RULES.get(node.op_type)
     if rule is None:
         return None
@@ -62,7 +63,7 @@ def evaluate_content(node: Node) -> tuple[DType, list[Content]] | None:
     if dtype is i32 and any(
         not -(2**31) <= e < 2**31 for c in contents for e in c.reshape(-1) if not isinstance(e, Expr)
     ):
-        return None  # wraps around: left to the operator itself
+        return None  # it wraps around: left to the graph operator
     return dtype, contents
 
 
@@ -73,16 +74,16 @@ def _content(node: Node, index: int) -> Content:
 
 
 def _numbers(node: Node, index: int) -> list[int]:
-    """The content of an input that must be plain integers."""
-    found = []
+    """Return the content of an input whose elements must be plain integers."""
+    numbers = []
     for e in _content(node, index).reshape(-1):
         if isinstance(e, Expr):
             raise _Unknown
-        found.append(int(e))
-    return found
+        numbers.append(int(e))
+    return numbers
 
 
-def _array(values: list[Any], shape: Any = None) -> Content:
+def _array(values: list[Any], shape: Sequence[int] | None = None) -> Content:
     result = np.empty(len(values), object)
     result[:] = values
     return result if shape is None else result.reshape(shape)
@@ -95,9 +96,6 @@ def _elementwise(function: Callable[..., Any], *contents: Content) -> Content:
     return _array([function(*e) for e in zip(*(g.reshape(-1) for g in grids), strict=True)], grids[0].shape)
 
 
-# -- From types ------------------------------------------------------------------------------------------------------------------
-
-
 @_rule("Shape", needs_content=False)
 def _shape(node: Node) -> Any:
     shape = list(node.inputs[0].shape)
@@ -107,9 +105,6 @@ def _shape(node: Node) -> Any:
 @_rule("Size", needs_content=False)
 def _size(node: Node) -> Any:
     return i64, _array([node.inputs[0].type.size], ())
-
-
-# -- Arithmetic ------------------------------------------------------------------------------------------------------------------
 
 
 def _integers(node: Node) -> None:
@@ -213,12 +208,12 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 @_rule(*_REDUCTIONS)
 def _reduce(node: Node) -> Any:
     x = _content(node, 0)
-    given = node.attr("axes")
-    if given is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        given = _numbers(node, 1)
-    if not given and node.attr("noop_with_empty_axes", 0):
+    listed = node.attr("axes")
+    if listed is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+        listed = _numbers(node, 1)
+    if not listed and node.attr("noop_with_empty_axes", 0):
         return x
-    axes = {a % x.ndim for a in given} if given else set(range(x.ndim))
+    axes = {a % x.ndim for a in listed} if listed else set(range(x.ndim))
     kept = [d for d in range(x.ndim) if d not in axes]
     rows = np.transpose(x, [*kept, *sorted(axes)]).reshape([*(x.shape[d] for d in kept), -1])
     lead = rows.shape[:-1]
@@ -238,10 +233,7 @@ def _cumsum(node: Node) -> Any:
     return np.flip(y, axis) if node.attr("reverse", 0) else y
 
 
-# -- Comparison and logic --------------------------------------------------------------------------------------------------------
-
-
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: Dim, b: Dim) -> bool:
     if prove_eq(a, b):
         return True
     if prove_lt(a, b) or prove_lt(b, a):
@@ -249,7 +241,7 @@ def _equal(a: Any, b: Any) -> bool:
     raise _Unknown
 
 
-def _less(a: Any, b: Any) -> bool:
+def _less(a: Dim, b: Dim) -> bool:
     if prove_lt(a, b):
         return True
     if prove_le(b, a):
@@ -302,13 +294,12 @@ def _where(node: Node) -> Any:
 def _cast(node: Node) -> Any:
     target = node.dtype_attr("to")
     if target.is_sub_byte:
-        raise _Unknown  # they wrap around
+        raise _Unknown  # such integers wrap around
     if target is boolean:
-        return boolean, _elementwise(lambda a: a if isinstance(a, bool) else not _equal(a, 0), _content(node, 0))
+        return boolean, _elementwise(
+            lambda a: a if isinstance(a, bool) else not _equal(a, 0), _content(node, 0)
+        )
     return target, _elementwise(lambda a: int(a) if isinstance(a, bool) else a, _content(node, 0))
-
-
-# -- Moving elements -------------------------------------------------------------------------------------------------------------
 
 
 @_rule("Identity")
@@ -325,8 +316,8 @@ def _gather(node: Node) -> Any:
     return to_object(np.take(x, indices, axis))
 
 
-def to_object(x: Any) -> Content:
-    """NumPy returns a bare element where an array of rank 0 is meant."""
+def to_object(x: object) -> Content:
+    """Wrap a bare element, which NumPy returns in place of an array of rank 0."""
     return x if isinstance(x, np.ndarray) else _array([x], ())
 
 
@@ -338,7 +329,7 @@ def _slice(node: Node) -> Any:
     steps = _numbers(node, 4) if len(node.inputs) > 4 and node.inputs[4] is not None else [1] * len(starts)
     where: list[slice] = [slice(None)] * x.ndim
     for a, start, stop, step in zip(axes, starts, stops, steps, strict=True):
-        # ONNX counts a stop below -dim as "before the first element"; NumPy does the same.
+        # A stop below -dim means "before the first element" in ONNX and in NumPy.
         where[a] = slice(start, stop, step)
     return x[tuple(where)]
 
@@ -416,9 +407,6 @@ def _scatter(node: Node) -> Any:
     for index, update in zip(_numbers(node, 1), updates.reshape(-1), strict=True):
         result[index] = update
     return result
-
-
-# -- Generating ------------------------------------------------------------------------------------------------------------------
 
 
 @_rule("ConstantOfShape")

@@ -1,8 +1,8 @@
 """Values of an ONNX graph while it is imported.
 
-A `Tensor` is known in up to three forms: an SSA value, constant data, and *content*: an object array of symbolic integers (or
-booleans), which is how shape computations are followed without any of them reaching the graph. An SSA value is made only when
-an operator asks for one.
+A `Tensor` is known in up to three forms: an SSA value, constant data, and *content*, an object array of
+symbolic integers (or booleans). Content follows shape computations at import, so that they do not reach the
+graph. An SSA value is created only when an operator needs one.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType, boolean, i32, i64
 
 MAX_CONTENT = 1024
-"""Elements up to which integers are followed symbolically; larger tensors are plain data."""
+"""Maximum number of elements of an integer tensor that is followed symbolically; larger tensors are data."""
 MAX_CONTENT_DEPTH = 24
-"""Divisions, minima and maxima nested in each other up to which they are; the run computes what is deeper."""
+"""Maximum nesting of divisions, minima and maxima in a symbolic integer; deeper ones are computed at run
+time. A larger limit makes proofs about sizes slower.
+"""
 
 CONTENT_DTYPES = (i32, i64, boolean)
-"""Element types that shapes are computed in."""
+"""Element types of shape computations."""
 
 Content = np.ndarray[Any, Any]
 
 
 class Tensor:
-    """One value. At least one of `value`, `data` and `content` is present; the others are derived when asked for.
+    """One value. At least one of `value`, `data` and `content` is present; the rest is derived on demand.
 
-    `make` builds the SSA value from constant data or content (given by the importer, which knows where to insert it).
+    `make` builds the SSA value from constant data or content; the `ModuleBuilder` passes it.
     """
 
     __slots__ = ("_content", "_make", "_value", "data", "type")
@@ -51,7 +53,7 @@ class Tensor:
         self._make = make
 
     def become(self, data: Constant, make: Callable[[Tensor], Value]) -> None:
-        """Be constant data from now on."""
+        """Turn into constant data."""
         self.type, self.data, self._make = data.type, data, make
         self._value = self._content = None
 
@@ -69,7 +71,7 @@ class Tensor:
 
     @property
     def content(self) -> Content | None:
-        """The elements as symbolic integers or booleans, if they are known and few."""
+        """The elements as symbolic integers or booleans, if they are known and few, else None."""
         if (
             self._content is None
             and self.data is not None
@@ -77,7 +79,11 @@ class Tensor:
             and self.data.array.size <= MAX_CONTENT
         ):
             self._content = to_content(self.data.array)
-        if self._content is None and self.dtype in CONTENT_DTYPES and all(isinstance(d, int) for d in self.shape):
+        if (
+            self._content is None
+            and self.dtype in CONTENT_DTYPES
+            and all(isinstance(d, int) for d in self.shape)
+        ):
             sizes = [d for d in self.shape if isinstance(d, int)]
             if 0 in sizes:
                 self._content = np.empty(sizes, object)
@@ -85,7 +91,7 @@ class Tensor:
 
     @property
     def array(self) -> np.ndarray[Any, Any] | None:
-        """The elements as plain numbers, if they are all known now."""
+        """The elements as plain numbers, if all are known at compile time, else None."""
         if self.data is not None:
             return self.data.array
         if self._content is not None and is_concrete(self._content):
@@ -94,7 +100,7 @@ class Tensor:
 
     @property
     def value(self) -> Value:
-        """The SSA value, made on first use."""
+        """The SSA value, created on first use."""
         if self._value is None:
             assert self._make is not None
             self._value = self._make(self)
@@ -102,7 +108,7 @@ class Tensor:
 
 
 class TensorList:
-    """An ONNX sequence whose length is known: it exists only while importing."""
+    """An ONNX sequence of known length. It exists only during import."""
 
     __slots__ = ("items",)
     content = None
@@ -114,7 +120,7 @@ class TensorList:
 
 
 class Absent:
-    """An optional value that holds nothing."""
+    """An optional value without content."""
 
     __slots__ = ()
     content = None
@@ -123,7 +129,7 @@ class Absent:
 
 
 def to_content(array: Any) -> Content:
-    """An array of integers or booleans as an object array of Python numbers."""
+    """Convert an array of integers or booleans to an object array of Python numbers."""
     source = np.asarray(array)
     result = np.empty(source.shape, object)
     result.reshape(-1)[:] = source.reshape(-1).tolist()

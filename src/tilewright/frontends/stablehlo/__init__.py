@@ -1,4 +1,6 @@
-"""The StableHLO front end: what ``jax.export`` makes, or a file of StableHLO, in; a module of ``graph.*`` operators out."""
+"""The StableHLO front end: it translates a result of ``jax.export``, or a file of StableHLO, to a module of
+graph operators.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,18 @@ __all__ = ["import_stablehlo"]
 
 
 def import_stablehlo(model: Any, dims: DimsArgument | None = None) -> Module:
-    """The graph-level module of a StableHLO program.
+    """Translate a StableHLO program to a module with one function ``main`` of graph operators.
 
-    `model` is a ``jax.export.Exported``, or the path of an ``.mlir`` file: text or a portable artifact (MLIR bytecode), whose public function
-    ``main`` is the model. Inputs are flat, in the order of JAX's tree, and called as the exported function calls its arguments
-    (``params['w']`` becomes ``params_w``). Symbolic dimensions keep the names they were exported with; `dims` gives them bounds:
-    ``{"x": {0: "batch<=8"}}``. In a file dimensions have no names, and one that `dims` does not name is called ``<input>_<axis>``.
+    `model` is a ``jax.export.Exported``, or the path of an ``.mlir`` file: text or a portable artifact (MLIR
+    bytecode) whose public function ``main`` is the model. Inputs are flat, in the order of JAX's tree, and
+    have the names of the exported function's arguments (``params['w']`` becomes ``params_w``). Symbolic
+    dimensions keep the names they were exported with; `dims` gives them bounds: ``{"x": {0: "batch<=8"}}``.
+    Dimensions in a file have no names; one without an entry in `dims` is called ``<input>_<axis>``.
 
     Raises:
-        CompileError: jaxlib is not installed; not StableHLO; `dims` do not fit.
-        UnsupportedOperatorError: lists every operator that cannot be imported, with its places.
+        CompileError: jaxlib is not installed, the model is not StableHLO, or `dims` do not fit.
+        UnsupportedOperatorError: the program has operations that cannot be translated; it lists all of them
+            with their places.
     """
     from .importer import Importer
     from .reading import read

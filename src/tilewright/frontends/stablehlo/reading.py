@@ -1,4 +1,4 @@
-"""Reading StableHLO with jaxlib's MLIR: the module, and the names and shapes of its inputs."""
+"""Read StableHLO with jaxlib's MLIR: the module, and the names and shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from ...ir.types import DType, TensorType
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, identifier, parse_dim
 
 MAGIC = b"ML\xefR"
-"""MLIR bytecode begins so."""
+"""The first bytes of MLIR bytecode."""
 
 
 @dataclass
 class Program:
-    """`main` is the MLIR function; `inputs` are all of the model's, and `kept` are the numbers of those that `main` takes."""
+    """A program as MLIR.
+
+    `main` is the MLIR function. `inputs` are all inputs of the model; `kept` are the numbers of those that
+    `main` takes.
+    """
 
     module: Any
     main: Any
     inputs: list[tuple[str, TensorType, bool]]
-    """Name, type (of complex numbers that of their parts), and whether these are complex numbers."""
+    """Name, type (for complex numbers that of their parts), and whether the input is complex."""
     kept: Sequence[int]
     constants: Sequence[Any] = ()
-    """Arrays that `main` takes behind its inputs: a model's variables."""
+    """Arrays that `main` takes after its inputs: a model's variables."""
     results: Sequence[str] = ()
-    """Names of the results; none where the program tells them."""
+    """Names of the results; empty if the program itself names them."""
 
 
 def bindings() -> Any:
-    """jaxlib's ``ir``, with its StableHLO dialects.
+    """Return jaxlib's modules ``ir``, ``stablehlo``, ``chlo`` and ``func``.
 
     Raises:
         CompileError: jaxlib is not installed.
@@ -49,44 +53,49 @@ def bindings() -> Any:
 
 
 def context() -> Any:
-    """An MLIR context that knows what JAX writes."""
+    """Return an MLIR context with all dialects that JAX emits."""
     ir, stablehlo, chlo, _ = bindings()
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.passmanager import PassManager
 
-    found, registry = ir.Context(), ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)  # func among them
-    found.append_dialect_registry(registry)
-    stablehlo.register_dialect(found)
-    chlo.register_dialect(found)
+    mlir, registry = ir.Context(), ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)  # includes func
+    mlir.append_dialect_registry(registry)
+    stablehlo.register_dialect(mlir)
+    chlo.register_dialect(mlir)
     stablehlo.register_stablehlo_passes()
-    with (
-        found,
-        ir.Location.unknown(),
-    ):  # a pass that loads what it depends on: the dialect of quantized types, which has no binding
+    # Running a pass loads the dialects it depends on: the one of quantized types has no binding.
+    with mlir, ir.Location.unknown():
         PassManager.parse("builtin.module(vhlo-legalize-to-stablehlo)").run(ir.Module.create().operation)
-    try:  # what tells how tensors are spread over devices
+    try:  # the dialect for the distribution of tensors over devices
         from jaxlib.mlir.dialects import sdy
 
-        sdy.register_dialect(found)
+        sdy.register_dialect(mlir)
     except ImportError:
         pass
-    return found
+    return mlir
 
 
 def _parsed(source: bytes, name: str) -> tuple[Any, dict[str, Any]]:
-    """The MLIR module of a text or a portable artifact, and its functions by name, `main` among them."""
+    """Parse a text or a portable artifact; return the MLIR module and its functions by name, `main` among
+    them.
+
+    Raises:
+        CompileError: jaxlib cannot read it, or it has no function ``main``.
+    """
     ir, stablehlo, *_ = bindings()
-    with context() as made, ir.Location.unknown():
+    with context() as mlir, ir.Location.unknown():
         try:
             if source.startswith(MAGIC):
-                module = stablehlo.deserialize_portable_artifact(made, source)
+                module = stablehlo.deserialize_portable_artifact(mlir, source)
             else:
                 module = ir.Module.parse(_shallow(source.decode()))
         except CompileError as error:
             raise CompileError(f"{name}: {error}") from None
         except Exception as error:
-            reason = next((m[1] for m in re.finditer(r'error: (?:"-":)?(.*)', str(error))), str(error).splitlines()[0])
+            reason = next(
+                (m[1] for m in re.finditer(r'error: (?:"-":)?(.*)', str(error))), str(error).splitlines()[0]
+            )
             raise CompileError(f"{name}: not StableHLO that jaxlib reads: {reason}") from None
         _expand(module)
     functions = {op.sym_name.value: op for op in module.body.operations if op.operation.name == "func.func"}
@@ -98,11 +107,15 @@ def _parsed(source: bytes, name: str) -> tuple[Any, dict[str, Any]]:
 def program_of(
     source: bytes, name: str, labels: Sequence[str], constants: Sequence[Any], results: Sequence[str]
 ) -> Program:
-    """A program of fixed shapes whose first arguments are called `labels`; those behind them are `constants`."""
+    """Return a program of static shapes whose first arguments are called `labels`; the remaining ones are
+    `constants`.
+    """
     module, functions = _parsed(source, name)
     types = [a.type for a in functions["main"].regions[0].blocks[0].arguments]
     if len(types) != len(labels) + len(constants) or any(None in shape_of(t) for t in types):
-        raise CompileError(f"{name}: {len(types)} arguments for {len(labels)} inputs and {len(constants)} variables")
+        raise CompileError(
+            f"{name}: {len(types)} arguments for {len(labels)} inputs and {len(constants)} variables"
+        )
     inputs = [
         (label, TensorType(dtype_of(t), tuple(d or 0 for d in shape_of(t))), is_complex(t))
         for label, t in zip(labels, types, strict=False)
@@ -111,7 +124,7 @@ def program_of(
 
 
 def read(model: Any, dims: DimsArgument | None) -> Program:
-    """The program of a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
+    """Read a ``jax.export.Exported`` or a file; see `import_stablehlo`."""
     exported = None if isinstance(model, (str, Path)) else model
     source = exported.mlir_module_serialized if exported is not None else Path(model).read_bytes()
     name = str(model) if exported is None else f"the exported function {exported.fun_name}"
@@ -127,7 +140,9 @@ def read(model: Any, dims: DimsArgument | None) -> Program:
     else:
         kept = list(exported.module_kept_var_idx)
         if len(kept) != len(arguments):
-            raise CompileError(f"{name}: was exported for several platforms; export it with platforms=['cpu']")
+            raise CompileError(
+                f"{name}: was exported for several platforms; export it with platforms=['cpu']"
+            )
         places = dict(zip(kept, arguments, strict=True))
         avals = exported.in_avals
         labels = [_argument_name(places[k], functions) if k in places else "" for k in range(len(avals))]
@@ -141,7 +156,7 @@ def read(model: Any, dims: DimsArgument | None) -> Program:
 
 
 MAX_NESTED = 500
-"""How deep brackets may be nested in a text: MLIR's parser uses up the stack with them."""
+"""Maximum nesting of brackets in a text. MLIR's parser recurses per bracket and would overflow the stack."""
 
 
 def _shallow(text: str) -> str:
@@ -154,7 +169,9 @@ def _shallow(text: str) -> str:
 
 
 def _expand(module: Any) -> None:
-    """Have jaxlib's own pass take ``chlo.ragged_dot`` apart, and the rest of CHLO with it; without it there are importers for the rest."""
+    """Decompose ``chlo.ragged_dot``, and with it all of CHLO, with jaxlib's pass. Programs without it keep
+    CHLO, which has importers.
+    """
     ir, stablehlo, *_ = bindings()
     from jaxlib.mlir.passmanager import PassManager
 
@@ -166,7 +183,7 @@ def _expand(module: Any) -> None:
 
     module.operation.walk(note)
     if "chlo.ragged_dot" in names:
-        if "chlo.scan" in names:  # of which the pass forgets that it goes backward
+        if "chlo.scan" in names:  # the pass loses the direction of a backward scan
             raise CompileError("chlo.ragged_dot and chlo.scan in one program are not supported")
         stablehlo.register_stablehlo_passes()
         try:
@@ -176,10 +193,10 @@ def _expand(module: Any) -> None:
 
 
 def element_dtype(text: str) -> DType:
-    """The data type that MLIR calls `text`.
+    """Return the data type that MLIR calls `text`.
 
     Raises:
-        CompileError: complex and other types without counterpart.
+        CompileError: there is none, as for complex types.
     """
     try:
         return DType.named(text)
@@ -188,18 +205,25 @@ def element_dtype(text: str) -> DType:
 
 
 def dtype_of(type: Any) -> DType:
-    """The element type of an MLIR tensor type; of complex numbers that of their parts, of quantized ones that of what is stored."""
+    """Return the element type of an MLIR tensor type; for complex numbers that of their parts, for quantized
+    ones that of the stored integers.
+
+    Raises:
+        CompileError: it is no tensor, or the element type is not supported.
+    """
     ir, *_ = bindings()
     if not isinstance(type, ir.RankedTensorType):
         raise CompileError(f"values of type {type} are not supported, only tensors")
     text = str(type.element_type)
     if text.startswith("!quant."):
-        return element_dtype(re.sub(r"!quant\.\w+<(u?)(i?\d+).*", lambda m: f"{m[1]}i{m[2].strip('i')}", text))
+        return element_dtype(
+            re.sub(r"!quant\.\w+<(u?)(i?\d+).*", lambda m: f"{m[1]}i{m[2].strip('i')}", text)
+        )
     return element_dtype(text.removeprefix("complex<").removesuffix(">"))
 
 
 def is_complex(type: Any) -> bool:
-    """Whether an MLIR tensor type is one of complex numbers."""
+    """Whether an MLIR type is a tensor of complex numbers."""
     return str(getattr(type, "element_type", "")).startswith("complex<")
 
 
@@ -209,35 +233,32 @@ def is_tuple(type: Any) -> bool:
 
 
 def scalar_type(type: Any) -> Any:
-    """The type of one element of an MLIR tensor type, as a tensor."""
+    """Return the rank-0 tensor type of the same element type."""
     ir, *_ = bindings()
     return ir.RankedTensorType.get([], type.element_type)
 
 
 def shape_of(type: Any) -> tuple[int | None, ...]:
-    """The dimensions of an MLIR tensor type; None for one that is not known."""
+    """Return the dimensions of an MLIR tensor type; None for an unknown one."""
     return tuple(None if type.is_dynamic_dim(d) else type.get_dim_size(d) for d in range(type.rank))
 
 
 def constant_of(op: Any) -> np.ndarray[Any, Any]:
-    """The data of a ``stablehlo.constant``, as an array that needs nothing of MLIR's."""
+    """Return the data of a ``stablehlo.constant`` as an array that does not refer to MLIR's memory."""
     type = op.results[0].type
     dtype, shape = dtype_of(type), [d for d in shape_of(type) if d is not None]
-    TensorType(dtype, shape)  # refuses what is too large to exist
+    TensorType(dtype, shape)  # raises an error if it is too large
     try:
         value = op.attributes["value"]
         if value.is_splat:
             return np.broadcast_to(np.asarray(value.get_splat_value().value, dtype.numpy), shape)
         return np.array(value).astype(dtype.numpy).reshape(shape)
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # jaxlib has no access to complex numbers, bf16 and narrower ones, and resources
+    except (AttributeError, TypeError, ValueError):
+        # jaxlib has no access to complex numbers, bf16 and narrower types, and resources.
         text = op.get_asm()
     start = text.find("dense<")
     if start < 0:
-        raise CompileError("constant data that stand outside of the program (dense_resource) are not read")
+        raise CompileError("constant data outside the program (dense_resource) is not supported")
     text = text[start + len("dense<") : text.index("> :", start)]
     if not is_complex(type):
         return _printed(text, dtype, shape)
@@ -246,7 +267,9 @@ def constant_of(op: Any) -> np.ndarray[Any, Any]:
 
 
 def _printed(text: str, dtype: DType, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The data of ``dense<...>`` as MLIR prints it: numbers, or the bytes of all of them in hexadecimal digits."""
+    """Parse the data of ``dense<...>`` as MLIR prints it: numbers, or the bytes of all of them in hexadecimal
+    digits.
+    """
     if text.startswith('"0x'):
         flat = np.frombuffer(bytes.fromhex(text[3:-1]), dtype.numpy)
     else:
@@ -255,7 +278,8 @@ def _printed(text: str, dtype: DType, shape: Sequence[int]) -> np.ndarray[Any, A
         flat = np.array([_number(word, dtype, unsigned) for word in words], dtype.numpy)
     if flat.size == int(np.prod(shape)):
         return flat.reshape(shape)
-    return np.broadcast_to(flat.reshape(-1) if flat.size == 1 else flat, shape)  # one number, or pair, for all
+    # One number, or one pair, is the value of all elements.
+    return np.broadcast_to(flat.reshape(-1) if flat.size == 1 else flat, shape)
 
 
 def _number(word: str, dtype: DType, unsigned: np.dtype[Any]) -> Any:
@@ -265,16 +289,19 @@ def _number(word: str, dtype: DType, unsigned: np.dtype[Any]) -> Any:
 
 
 def _argument_name(argument: Any, functions: dict[str, Any]) -> str:
-    """``params_w`` for an argument that JAX called ``params['w']``; where JAX wraps the function, its argument tells the name."""
-    found = re.match(r'loc\("([^"]*)"', str(argument.location))
-    if found is None:
+    """Return the name of an argument: ``params_w`` for one that JAX calls ``params['w']``.
+
+    If JAX wraps the function, the name is that of the inner function's argument.
+    """
+    match = re.match(r'loc\("([^"]*)"', str(argument.location))
+    if match is None:
         for use in argument.uses:
             op = getattr(use.owner, "operation", use.owner)
             callee = functions.get(op.attributes["callee"].value) if op.name == "func.call" else None
             if callee is not None:
                 inner = callee.regions[0].blocks[0].arguments[use.operand_number]
-                found = found or re.match(r'loc\("([^"]*)"', str(inner.location))
-    label = re.sub(r"\W+", "_", found.group(1)).strip("_") if found is not None else ""
+                match = match or re.match(r'loc\("([^"]*)"', str(inner.location))
+    label = re.sub(r"\W+", "_", match.group(1)).strip("_") if match is not None else ""
     return f"arg_{label}" if label[:1].isdigit() else label
 
 
@@ -283,17 +310,23 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _resolve(inputs: Sequence[tuple[str, Sequence[Any]]], dims: DimsArgument | None) -> list[tuple[Dim, ...]]:
-    """Shapes (whole numbers, texts, or None for a nameless dimension) with symbols that have the bounds `dims` gives."""
-    given = check_dims_argument(dims, [(n, [d if d is not None else "?" for d in shape]) for n, shape in inputs])
+    """Convert shapes (of integers, texts, or None for a nameless dimension) to symbolic ones with the bounds
+    from `dims`.
+    """
+    user_dims = check_dims_argument(
+        dims, [(n, [d if d is not None else "?" for d in shape]) for n, shape in inputs]
+    )
     table, parsed = DimTable(), []
     for name, shape in inputs:
         row: list[DimText] = []
         for axis, size in enumerate(shape):
             where = f"dims[{name!r}][{axis}]"
-            own = parse_dim(identifier(f"{name}_{axis}", "d") if size is None else size, where)
-            text = parse_dim(given[name][axis], where) if axis in given.get(name, {}) else own
-            if size is not None and text.expression.replace(" ", "") != own.expression.replace(" ", ""):
-                raise CompileError(f"{where} is '{text.expression}', but the model was exported with '{size}' there")
+            declared = parse_dim(identifier(f"{name}_{axis}", "d") if size is None else size, where)
+            text = parse_dim(user_dims[name][axis], where) if axis in user_dims.get(name, {}) else declared
+            if size is not None and text.expression.replace(" ", "") != declared.expression.replace(" ", ""):
+                raise CompileError(
+                    f"{where} is '{text.expression}', but the model was exported with '{size}' there"
+                )
             table.add(text, where)
             row.append(text)
         parsed.append(row)

@@ -1,4 +1,6 @@
-"""TensorFlow's SavedModel, through the StableHLO that TensorFlow makes of a signature for given shapes. Its variables become constants."""
+"""Import TensorFlow's SavedModel, through the StableHLO that TensorFlow generates from a signature for static
+shapes. Variables become constants.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,28 @@ SIGNATURE = "serving_default"
 
 
 def is_saved_model(path: Path) -> bool:
-    """Whether a folder holds one."""
+    """Whether a folder holds a SavedModel."""
     return (path / "saved_model.pb").is_file()
 
 
 def import_saved_model(path: Path, args: Sequence[Any] | None, kwargs: dict[str, Any]) -> Module:
-    """The graph-level module of a SavedModel's signature ``serving_default``, or of its only one.
+    """Translate a SavedModel's signature ``serving_default``, or its only one, to a module of graph
+    operators.
 
-    Inputs and outputs are in the order of their names. TensorFlow makes StableHLO for fixed shapes only: where the signature leaves a
-    dimension open, `args` (in the order of names) or `kwargs` give arrays whose shapes are taken.
+    Inputs and outputs are in the order of their names. TensorFlow generates StableHLO for static shapes only:
+    for dimensions that the signature leaves open, `args` (in the order of names) or `kwargs` are arrays whose
+    shapes are used.
 
     Raises:
-        CompileError: TensorFlow or jaxlib is not installed, no such signature, or a shape that nothing tells.
+        CompileError: TensorFlow or jaxlib is not installed, the signature does not exist, or a shape is
+            unknown.
     """
     try:
         import tensorflow as tf
     except ImportError:
-        raise CompileError("a SavedModel is read with TensorFlow: pip install 'tilewright[tensorflow]'") from None
+        raise CompileError(
+            "a SavedModel is read with TensorFlow: pip install 'tilewright[tensorflow]'"
+        ) from None
     from .importer import Importer
     from .reading import program_of
 
@@ -51,7 +58,8 @@ def import_saved_model(path: Path, args: Sequence[Any] | None, kwargs: dict[str,
         if not shape.is_fully_defined():
             if name not in examples:
                 raise CompileError(
-                    f"{path}: TensorFlow makes StableHLO for fixed shapes only, and input '{name}' is {shape}: "
+                    f"{path}: TensorFlow generates StableHLO for static shapes only, "
+                    f"and input '{name}' is {shape}: "
                     "give example inputs, tw.compile(path, (array, ...))"
                 )
             shape = np.shape(examples[name])
@@ -59,8 +67,8 @@ def import_saved_model(path: Path, args: Sequence[Any] | None, kwargs: dict[str,
     results = sorted(signature.structured_outputs)
 
     def call(*inputs: Any) -> Any:
-        found = signature(**dict(zip(names, inputs, strict=True)))
-        return [found[name] for name in results]
+        outputs = signature(**dict(zip(names, inputs, strict=True)))
+        return [outputs[name] for name in results]
 
     function = tf.function(call, jit_compile=True)
     concrete = function.get_concrete_function(*specs)

@@ -1,32 +1,24 @@
-"""Following integers that are computed from sizes: what an operation does to arrays of symbolic integers."""
+"""Follow integers that are computed from sizes: operations evaluated on arrays of symbolic integers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ...ir.symbolic import Expr, prove_eq, prove_le, prove_lt, smax, smin
-from ...ir.types import boolean, i32, i64
-
-if TYPE_CHECKING:
-    from .importer import Node
-
-Content = np.ndarray[Any, Any]
-"""Object arrays of Python integers, booleans and `Expr`."""
-
-FOLLOWED = (i32, i64, boolean)
-MAX_FOLLOWED = 64
-"""Elements up to which integers are followed."""
+from ...ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
+from ...ir.types import boolean
+from .module_builder import FOLLOWED, MAX_FOLLOWED, Content
+from .node import Node
 
 
 class _Unknown(Exception):
-    """The result is not known."""
+    """The result of an operation cannot be determined; the operation is imported as data."""
 
 
 def follow(node: Node) -> Content | None:
-    """The elements of an operation's only result, if they follow from known ones."""
+    """Return the elements of an operation's only result, if they follow from known ones, else None."""
     rule = _RULES.get(node.name)
     if rule is None or len(node.op.results) != 1 or node.importer.scalar:
         return None
@@ -41,20 +33,19 @@ def follow(node: Node) -> Content | None:
         if node.name != "stablehlo.get_dimension_size":
             return None
     try:
-        found = rule(node, *operands)
+        elements = rule(node, *operands)
     except _Unknown:
         return None
     result: Content = np.empty([d or 0 for d in shape], object)
-    result[...] = found
+    result[...] = elements
     return result
 
 
 def _each(function: Callable[..., Any], *operands: Content) -> Any:
-    found = np.frompyfunc(function, len(operands), 1)(*operands)
-    return found
+    return np.frompyfunc(function, len(operands), 1)(*operands)
 
 
-def _quotient(a: Any, b: Any) -> Any:
+def _quotient(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int) and b > 0 and prove_le(0, a):
         return a // b
     if isinstance(a, int) and isinstance(b, int) and b != 0:
@@ -64,7 +55,7 @@ def _quotient(a: Any, b: Any) -> Any:
     raise _Unknown
 
 
-def _remainder(a: Any, b: Any) -> Any:
+def _remainder(a: Dim, b: Dim) -> Dim:
     return a - _quotient(a, b) * b
 
 
@@ -74,7 +65,7 @@ def _proved(holds: bool, fails: bool) -> bool:
     return holds
 
 
-def _different(a: Any, b: Any) -> bool:
+def _different(a: Dim, b: Dim) -> bool:
     return prove_lt(a, b) or prove_lt(b, a)
 
 
@@ -100,7 +91,9 @@ def _logic(numbers: Callable[[Any, Any], Any], flags: Callable[[Any, Any], Any])
 
 
 def _decided(by: bool) -> Callable[..., Content | None]:
-    """Of flags, where the one that is known settles it: False an ``and``, True an ``or``."""
+    """Return the result of ``and`` or ``or`` if one known operand determines it: False for ``and``, True for
+    ``or``.
+    """
 
     def rule(n: Node, *operands: Content | None) -> Content | None:
         flags = [c for c in operands if c is not None and n.dtype() is boolean]
@@ -110,14 +103,16 @@ def _decided(by: bool) -> Callable[..., Content | None]:
 
 
 def _chosen(n: Node, c: Content | None, a: Content | None, b: Content | None) -> Content | None:
-    """Of a selection whose condition is known, though what is not chosen is not."""
+    """Return the result of a selection with a known condition; the operand that is not selected need not be
+    known.
+    """
     if c is None or not c.size:
         return None
     first = c.reshape(-1)[0]
     return (a if first else b) if all(e is first for e in c.reshape(-1)) else None
 
 
-def _sign(a: Any) -> int:
+def _sign(a: Dim) -> int:
     signs = (prove_lt(a, 0), prove_eq(a, 0), prove_lt(0, a))
     if not any(signs):
         raise _Unknown
@@ -177,7 +172,7 @@ _PARTLY: dict[str, Callable[..., Content | None]] = {
     "stablehlo.or": _decided(True),
     "stablehlo.select": _chosen,
 }
-"""Rules that hold though not every operand is known (None)."""
+"""Rules that may give a result although some operands are unknown (None)."""
 _RULES = {f"stablehlo.{name}": rule for name, rule in _RULES.items()}
 
 __all__ = ["COMPARISONS", "FOLLOWED", "MAX_FOLLOWED", "Content", "follow"]

@@ -1,4 +1,6 @@
-"""The PyTorch front end: ``nn.Module``, ``ExportedProgram`` or ``.pt2`` file in, a module of ``graph.*`` operators out."""
+"""The PyTorch front end: imports an ``nn.Module``, an ``ExportedProgram`` or a ``.pt2`` file as a module of
+``graph.*`` operators.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +21,34 @@ def import_torch(
     dims: DimsArgument | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Module:
-    """The graph-level module of a PyTorch model.
+    """Return the graph-level module of a PyTorch model.
 
-    `model` is a ``torch.nn.Module`` (then `args` and `kwargs` are example inputs of ``forward``, kept as they are or, where a dynamic
-    dimension has size 1, repeated), a ``torch.export.ExportedProgram``, or the path of a ``.pt2`` file. `dims` names dynamic dimensions
-    by parameter of ``forward``: ``{"input_ids": {0: "batch<=8", 1: "seq<=512"}}``; of an exported program it names and narrows the
-    dimensions that were exported as dynamic. Numbers, strings and None among the inputs are fixed. Weights are kept by reference.
+    Args:
+        model: A ``torch.nn.Module``, a ``torch.export.ExportedProgram``, or the path of a ``.pt2`` file.
+            Weights are kept by reference, not copied.
+        args: Example inputs of ``forward`` for an ``nn.Module``. They are used as they are; a dynamic
+            dimension of size 1 is repeated. Numbers, strings and None among them are fixed.
+        dims: Dynamic dimensions by parameter of ``forward``: ``{"input_ids": {0: "batch<=8", 1:
+            "seq<=512"}}``. For an exported program they name and narrow the dimensions that were exported as
+            dynamic.
+        kwargs: Example inputs by name.
 
-    A dimension's lower bound is the user's (1 if not given), although torch traces with sizes of at least 2: torch itself vouches
-    for a ``Dim`` that starts at 1. Where tracing finds a narrower range or a multiple, the symbol's bounds say so.
-    Threads take turns, since torch exports one program at a time.
+    The lower bound of a dimension is the one in `dims` (default 1), although torch traces with sizes of at
+    least 2: torch guarantees that a ``Dim`` that starts at 1 works. If tracing finds a narrower range or a
+    multiple, the symbol's bounds say so. Threads take turns, since torch exports one program at a time.
 
-    A `DimsWarning` tells of dimensions of which fewer sizes are accepted than `dims` say.
+    Warns:
+        DimsWarning: The model accepts fewer sizes of a dimension than `dims` say.
 
     Raises:
-        CompileError: torch cannot export the model; the model changes a buffer or an input; `dims` do not fit.
-        UnsupportedOperatorError: lists every operator that has no importer, with the modules that use it.
+        CompileError: torch cannot export the model, the model changes a buffer or an input, or `dims` do not
+            fit.
+        UnsupportedOperatorError: Operators have no importer; the message lists them with the modules that use
+            them.
     """
     from .export import export_program
+    from .export_lock import one_at_a_time
     from .program import import_program
-    from .turns import one_at_a_time
 
     with one_at_a_time():
         program = export_program(model, args, kwargs, dims)

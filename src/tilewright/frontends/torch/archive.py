@@ -1,7 +1,8 @@
-"""Reading ``.pt2`` files without trusting them.
+"""Safe reading of ``.pt2`` files.
 
-``torch.export.load`` unpickles, imports modules that the file names, evaluates its expressions and makes source code of its names: a file may run
-anything. Here its members are checked first, through torch's own reader so that both see the same, and torch then reads in its safe mode.
+``torch.export.load`` unpickles objects, imports modules that the file names, evaluates its expressions and
+generates source code from its names, so a file may run anything. Here the file's members are checked first,
+through torch's own reader so that both read the same; torch then loads in its safe mode.
 """
 
 from __future__ import annotations
@@ -15,26 +16,33 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
 
+if TYPE_CHECKING:
+    import torch
+
 _MODEL = "model"
 _NAME = re.compile(r"[\w.:/<>+ -]*", re.ASCII)
-"""What names consist of: nothing in generated source could call anything."""
+"""The characters of names: in generated source code they cannot form a call."""
 _OPERATOR = re.compile(
     r"torch\.ops\.\w+\.\w+(\.\w+)?|torch\._?sym_\w+|math\.\w+|torch\._higher_order_ops\.\w+\.\w+"
-    r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|not_|invert|getitem|index|lshift|rshift)",
+    r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|not_"
+    r"|invert|getitem|index|lshift|rshift)",
     re.ASCII,
 )
 _READS_FILES = re.compile(r"torch\.ops\.(aten\.from_file|debugprims|load_library)\b.*")
 _FREE_TEXT = {"as_string", "as_strings", "metadata", "guards_code"}
-"""Keys of text that is never evaluated here (guards are dropped)."""
+"""Keys whose text is never evaluated here (guards are dropped)."""
 
 _FUNCTIONS = frozenset(
-    "Add Mul Symbol Integer Float Rational Max Min Abs Eq Ne Equality Unequality Lt Le Gt Ge StrictLessThan LessThan StrictGreaterThan "
-    "GreaterThan And Or Not Piecewise floor ceiling FloorDiv ModularIndexing Where PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv "
-    "FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity IsNonOverlappingAndDenseIndicator".split()
+    "Add Mul Symbol Integer Float Rational Max Min Abs Eq Ne Equality Unequality Lt Le Gt Ge StrictLessThan "
+    "LessThan StrictGreaterThan "
+    "GreaterThan And Or Not Piecewise floor ceiling FloorDiv ModularIndexing Where PythonMod Mod CleanDiv "
+    "CeilToInt FloorToInt CeilDiv "
+    "FloatTrueDiv IntTrueDiv TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity "
+    "IsNonOverlappingAndDenseIndicator".split()
 )
 _POWERS = ("Pow", "PowByNatural", "FloatPow")
 _SYNTAX = (
@@ -58,14 +66,17 @@ _SYNTAX = (
 _MAX_EXPONENT = 16
 _PLAIN_FACTORIES = {"list", "dict", "set", "int", "float", "str", "tuple", "bool"}
 _VIEW_LIMIT = 1 << 26
-"""Bytes up to which a tensor may be larger than the data behind it: a broadcast view."""
+"""Size in bytes up to which a tensor may exceed its data, as a broadcast view does. A larger value admits
+larger views, which constants materialize.
+"""
 
 
 def load_program(path: Path) -> Any:
-    """The ``ExportedProgram`` in a ``.pt2`` file; nothing that the file holds is run.
+    """Return the ``ExportedProgram`` in a ``.pt2`` file without running anything that the file contains.
 
     Raises:
-        CompileError: no such file, damaged, or it holds what could only be loaded by running it: pickled objects, compiled code.
+        CompileError: The file does not exist, is damaged, or contains what loads only by running code:
+            pickled objects, compiled code.
     """
     from torch.export.pt2_archive import PT2ArchiveReader
     from torch.export.pt2_archive._package import load_pt2
@@ -87,7 +98,8 @@ def load_program(path: Path) -> Any:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
         if "weights_only" in str(error) or "Weights only" in str(error):
             first = (
-                "its pickled parts hold more than tensors, and unpickling them could run code; save it without, or, if you trust it, "
+                "its pickled parts hold more than tensors, and unpickling them could run code; save it "
+                "without, or, if you trust it, "
                 "pass the program that torch.export.load gives"
             )
         if unknown := re.search(r"Failed deserializing node Node\(target='torch\.ops\.(\w+\.\w+)[.']", first):
@@ -96,8 +108,8 @@ def load_program(path: Path) -> Any:
             namespace, name = unknown[1].split(".")
             if not hasattr(getattr(torch.ops, namespace), name):
                 raise CompileError(
-                    f"{path}: calls the operator {unknown[1]}, which nothing that is imported registers; import what does before "
-                    "(on the command line: --import MODULE)"
+                    f"{path}: calls the operator {unknown[1]}, which no imported module registers; "
+                    "import the module that does first (on the command line: --import MODULE)"
                 ) from None
         raise CompileError(
             f"{path}: torch cannot read this exported program: {type(error).__name__}: {first[:600]}"
@@ -106,7 +118,7 @@ def load_program(path: Path) -> Any:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """Let ``torch.load`` unpickle nothing but tensors, whatever its caller says."""
+    """Restrict ``torch.load`` to tensors, whatever its caller passes."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -120,7 +132,11 @@ def _weights_only() -> Iterator[None]:
 
 
 def _check(reader: Any, path: Path) -> None:
-    """Raises CompileError for members that could run code or claim more data than the file has."""
+    """Check the members of the file.
+
+    Raises:
+        CompileError: A member could run code, or claims more data than the file has.
+    """
     from torch.export.pt2_archive import constants as c
 
     names = reader.get_file_names()
@@ -152,12 +168,18 @@ def _check_payloads(reader: Any, name: str) -> None:
         if entry["use_pickle"] or meta is None:
             continue
         sizes = [s.get("as_int", 0) for s in meta["sizes"]]
-        if any(s < 0 for s in sizes) or (math.prod(sizes) and not reader.archive_file.get_record_size(folder + member)):
+        if any(s < 0 for s in sizes) or (
+            math.prod(sizes) and not reader.archive_file.get_record_size(folder + member)
+        ):
             raise CompileError(f"tensor '{key}' of shape {sizes} has no data")
 
 
 def _check_json(value: Any, key: str) -> None:
-    """Raises CompileError for text in a serialized program that torch would evaluate or run to more than a tensor program."""
+    """Check the texts of a serialized program.
+
+    Raises:
+        CompileError: torch would evaluate a text to more than a tensor program.
+    """
     if key in _FREE_TEXT:
         return
     if isinstance(value, dict):
@@ -173,14 +195,20 @@ def _check_json(value: Any, key: str) -> None:
             _check_expression(value)
         elif key in ("in_spec", "out_spec"):
             _check_structure(json.loads(value) if value else None)
-        elif key in ("target", "as_operator") and (not _OPERATOR.fullmatch(value) or _READS_FILES.fullmatch(value)):
+        elif key in ("target", "as_operator") and (
+            not _OPERATOR.fullmatch(value) or _READS_FILES.fullmatch(value)
+        ):
             raise CompileError(f"it calls {value[:80]!r}, which is no tensor operator")
         elif not _NAME.fullmatch(value):
             raise CompileError(f"{value[:80]!r} is not a name ({key})")
 
 
 def _check_expression(text: str) -> None:
-    """Raises CompileError for anything but a short formula of sizes: torch evaluates it as Python."""
+    """Check a text that torch evaluates as Python.
+
+    Raises:
+        CompileError: It is not a short formula of sizes.
+    """
     try:
         sound = len(text) <= 8192 and all(map(_is_harmless, ast.walk(ast.parse(text.strip(), mode="eval"))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -190,21 +218,23 @@ def _check_expression(text: str) -> None:
 
 
 def _is_harmless(node: ast.AST) -> bool:
-    """Whether a node of a formula is arithmetic whose result is no longer than the formula."""
+    """Return whether a node of a formula is arithmetic whose result is no longer than the formula."""
     if isinstance(node, ast.Constant):
         return _NAME.fullmatch(str(node.value)) is not None and len(str(node.value)) <= 40
     if isinstance(node, ast.Name):
         return "__" not in node.id
     if isinstance(node, ast.Call):
         called = getattr(node.func, "id", "")
-        return called in _FUNCTIONS or (called in _POWERS and len(node.args) == 2 and _small_power(*node.args))
+        return called in _FUNCTIONS or (
+            called in _POWERS and len(node.args) == 2 and _small_power(*node.args)
+        )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return _small_power(node.left, node.right)
     return isinstance(node, _SYNTAX)
 
 
 def _small_power(base: ast.AST, exponent: ast.AST) -> bool:
-    """Whether the exponent is a small number and the base holds no other power."""
+    """Return whether the exponent is a small number and the base contains no other power."""
     if isinstance(exponent, ast.Call) and getattr(exponent.func, "id", "") == "Integer" and exponent.args:
         exponent = exponent.args[0]
     nested = any(isinstance(n, ast.Pow) or getattr(n, "id", "") in _POWERS for n in ast.walk(base))
@@ -213,15 +243,22 @@ def _small_power(base: ast.AST, exponent: ast.AST) -> bool:
 
 
 def _check_structure(spec: Any) -> None:
-    """Raises CompileError where the description of nested containers names things to be imported."""
+    """Check the description of nested containers.
+
+    Raises:
+        CompileError: It names modules or classes to import.
+    """
     if isinstance(spec, dict):
         if "__enum__" in spec:
             raise CompileError(
-                f"its inputs are structured by an enumeration, {spec.get('fqn')!r}, which would have to be imported"
+                f"its inputs are structured by an enumeration, {spec.get('fqn')!r}, which would have to be "
+                "imported"
             )
         module, name = spec.get("default_factory_module"), spec.get("default_factory_name")
         if (module or name) and (module != "builtins" or name not in _PLAIN_FACTORIES):
-            raise CompileError(f"its inputs hold a defaultdict of {module}.{name}, which would have to be imported")
+            raise CompileError(
+                f"its inputs hold a defaultdict of {module}.{name}, which would have to be imported"
+            )
         for k, v in spec.items():
             _check_structure(json.loads(v) if k == "context" and isinstance(v, str) and v[:1] in '{["' else v)
     elif isinstance(spec, list):
@@ -229,8 +266,12 @@ def _check_structure(spec: Any) -> None:
             _check_structure(item)
 
 
-def _check_views(program: Any) -> None:
-    """Raises CompileError for a small tensor that is seen as a huge one: it would be written out."""
+def _check_views(program: torch.export.ExportedProgram) -> None:
+    """Check the sizes of tensors against their data.
+
+    Raises:
+        CompileError: A tensor is a large view of little data, which a constant would materialize.
+    """
     import torch
 
     for name, tensor in [*program.state_dict.items(), *program.constants.items()]:

@@ -1,7 +1,8 @@
-"""Exports with dynamic sizes, for as many of them as the model runs alike for.
+"""Exports with dynamic sizes, for the largest ranges in which the model meets the same conditions.
 
-torch checks the conditions on sizes that a model meets by solving them, for dimensions that have a name; its solver follows few formulas of divisions,
-and then suggests a multiple, a constant, or fails. Without names torch takes down the conditions as they are, and they are tried here on many sizes.
+torch solves the conditions on sizes that a model meets, for dimensions that have names. Its solver handles
+few formulas with divisions; otherwise it suggests a multiple or a constant, or fails. For dimensions without
+names torch records the conditions unsolved, and they are tested here on many sizes.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
-from ...ir.symbolic import Dim, Expr, evaluate, free_symbols
+from ...ir.substitution import evaluate
+from ...ir.symbolic import Dim, Expr, free_symbols
+
+if TYPE_CHECKING:
+    import torch
 
 Sizes = Mapping[tuple[str, int], Dim]
-"""The sizes that the user calls dynamic, by name of input and axis."""
+"""The dynamic sizes, by name of input and axis."""
 
 Range = tuple[int | None, int | None]
 
 
 def export_for(run: Callable[[Any], Any], specs: Any, sizes: Sizes) -> Any:
-    """What `run` exports with torch's ``dynamic_shapes``: `specs`, or others that accept more or that torch gets along with.
+    """Return the result of `run` for torch's ``dynamic_shapes``: `specs`, or others that accept more sizes or
+    that torch can handle.
 
     Raises:
-        CompileError: a condition of the model fails for some of the sizes, and no bound on one dimension excludes them.
-        Exception: whatever `run` raises.
+        CompileError: A condition of the model fails for some of the sizes, and no bound on one dimension
+            excludes them.
+        Exception: Any other exception of `run`.
     """
     try:
         return run(specs)
@@ -37,8 +44,8 @@ def export_for(run: Callable[[Any], Any], specs: Any, sizes: Sizes) -> Any:
     problem = None
     try:
         return _unnamed(run, specs, sizes, first)
-    except _NoRange as found:
-        problem = found
+    except _NoRange as no_range:
+        problem = no_range
     except Exception as error:
         if not _is_violation(error):
             raise
@@ -55,32 +62,35 @@ def export_for(run: Callable[[Any], Any], specs: Any, sizes: Sizes) -> Any:
             last, specs = error, refined
     if problem is not None:
         raise CompileError(
-            f"the model does not run alike for all sizes given in dims: {problem}; narrow the bounds"
+            f"the model does not behave the same for all sizes given in dims: {problem}; narrow the bounds"
         ) from None
     raise last
 
 
 def _unnamed(run: Callable[[Any], Any], specs: Any, sizes: Sizes, first: Exception) -> Any:
-    """The export in which torch only takes down the conditions.
+    """Export with conditions that torch only records.
 
     Raises:
-        _NoRange: they do not come to a range for each dimension.
+        _NoRange: They do not reduce to a range for each dimension.
     """
     violated = re.search(r"Constraints violated \(([^)]*)\)", str(first))
     names = {n.strip() for n in violated[1].split(",")} if violated else None
-    found: dict[str, Range] = {}
+    known: dict[str, Range] = {}
     for _ in range(3):
-        program = run({key: _automatic(value, names, found) for key, value in specs.items()})
-        narrower = _ranges(program._guards_code, sizes, found)
-        if narrower == found:
-            _admit_one(program, sizes, found)
+        program = run({key: _automatic(value, names, known) for key, value in specs.items()})
+        narrower = _ranges(program._guards_code, sizes, known)
+        if narrower == known:
+            _admit_one(program, sizes, known)
             return program
-        found = narrower
-    raise _NoRange("it needs more and more of them")
+        known = narrower
+    raise _NoRange("its conditions need ever narrower bounds")
 
 
-def _admit_one(program: Any, sizes: Sizes, ranges: Mapping[str, Range]) -> None:
-    """Let dimensions be 1 whose conditions hold for it, too: torch, which traces with sizes of at least 2, notes 2 as the least for those without a name."""
+def _admit_one(program: torch.export.ExportedProgram, sizes: Sizes, ranges: Mapping[str, Range]) -> None:
+    """Extend the ranges of dimensions to 1 where the conditions hold for it.
+
+    torch traces with sizes of at least 2 and records 2 as the lower bound of dimensions without a name.
+    """
     inputs = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
     for (name, axis), size in sizes.items():
         symbols = free_symbols(size)
@@ -95,7 +105,9 @@ def _admit_one(program: Any, sizes: Sizes, ranges: Mapping[str, Range]) -> None:
 
 
 def _automatic(spec: Any, names: set[str] | None, ranges: Mapping[str, Range]) -> Any:
-    """`spec` with the dimensions called `names` (None: all) left to torch, within their bounds and `ranges`."""
+    """Return `spec` with the dimensions called `names` (None: all) left to torch, within their bounds and
+    `ranges`.
+    """
     from torch.export import Dim as TorchDim
 
     if isinstance(spec, dict):
@@ -107,24 +119,27 @@ def _automatic(spec: Any, names: set[str] | None, ranges: Mapping[str, Range]) -
     if name is None or (names is not None and name not in names):
         return spec
     if root is not spec:
-        return TorchDim.AUTO  # type: ignore[attr-defined]
+        return TorchDim.AUTO
     low, high = ranges.get(name, (None, None))
-    return TorchDim.AUTO(  # type: ignore[attr-defined]
-        min=spec.min if low is None else max(low, spec.min), max=spec.max if high is None else min(high, spec.max)
+    return TorchDim.AUTO(
+        min=spec.min if low is None else max(low, spec.min),
+        max=spec.max if high is None else min(high, spec.max),
     )
 
 
 def _suggested(error: Exception, specs: Any) -> Any:
-    """The shapes that torch suggests in its message, bounds, constants and multiples; None where it suggests none that can be taken."""
+    """Return the shapes that torch's message suggests (bounds, constants and multiples), None if none is
+    usable.
+    """
     from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
-    # Torch's own reader stumbles over the advice that follows the fixes, and takes no sums.
+    # torch's parser fails on the advice that follows the fixes, and on sums.
     fixes = str(error).partition("Suggested fixes:")[2].strip().partition("\n\n")[0]
     if not fixes or re.search(r"= \d+\*\w+ [-+]", fixes):
         return None
     try:
         refined = refine_dynamic_shapes_from_suggested_fixes(f"Suggested fixes:\n{fixes}", specs)
-    except Exception:  # the message is text for people; torch's own reader does not know every form of it
+    except Exception:  # The message is free text, of which torch's parser knows some forms.
         return None
     return None if refined == specs else refined
 
@@ -134,35 +149,39 @@ def _is_violation(error: Exception) -> bool:
 
 
 def solver_failed(error: Exception) -> bool:
-    """Whether torch stumbled in its own algebra of sizes: with other example sizes it may not."""
+    """Return whether torch failed in its own algebra of sizes; other example sizes may succeed."""
     if isinstance(error, CompileError) or type(error).__name__ == "GuardOnDataDependentSymNode":
         return False
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
     file = "" if at is None else at.tb_frame.f_code.co_filename.replace("\\", "/")
-    own = ("/sympy/", "/torch/utils/_sympy/", "/torch/fx/experimental/symbolic_shapes.py")
+    solver_files = ("/sympy/", "/torch/utils/_sympy/", "/torch/fx/experimental/symbolic_shapes.py")
     return isinstance(error, (NotImplementedError, AssertionError, RecursionError)) and any(
-        part in file for part in own
+        part in file for part in solver_files
     )
 
 
-# -- Conditions --------------------------------------------------------------------------------------------------------------------
+# -- Conditions ----------------------------------------------------------------------------------------------
 
 
 class _NoRange(Exception):
-    """A condition that no range of one dimension meets; says what it needs and for which sizes it fails."""
+    """A condition that no range of one dimension meets. The message names the condition and sizes for which
+    it fails.
+    """
 
 
 _SIZE = re.compile(r"L((?:\['\w+'\]|\[\d+\])+)\.size\(\)\[(\d+)\]")
 _SMALL = 256
-"""Sizes above the least that are all tried, before a random few."""
+"""Number of sizes, from the smallest on, that are all tested before random ones. A larger value finds more
+gaps and takes more time.
+"""
 _FUNCTIONS = {"__builtins__": {}, "max": max, "min": min, "IntInfinity": lambda: float("inf")}
 
 
 @dataclass(frozen=True)
 class _Condition:
-    """A condition on sizes: `holds` takes a value of each symbol."""
+    """A condition on sizes: `holds` takes a value for each symbol."""
 
     text: str
     symbols: tuple[Expr, ...]
@@ -170,7 +189,9 @@ class _Condition:
 
     @property
     def of_broadcasting(self) -> bool:
-        """Whether it says that a size is not 1. Sizes are taken to be other than 1 in any export; what is compiled compares them with those that they meet."""
+        """Whether the condition is that a size is not 1. Every export assumes sizes other than 1; the
+        compiled code compares them with those that they are broadcast with.
+        """
         return re.search(r"!= (1|max\(1, .*\))$", self.text) is not None
 
 
@@ -188,64 +209,79 @@ def _conditions(texts: Iterable[str], sizes: Sizes) -> Iterable[_Condition]:
 
         def holds(values: Mapping[str, int], program: Any = program, keys: Any = keys) -> bool:
             try:
-                return bool(eval(program, {**_FUNCTIONS, "sizes": {k: int(evaluate(sizes[k], values)) for k in keys}}))
-            except ArithmeticError:  # of sizes so small that a formula has no value
+                return bool(
+                    eval(program, {**_FUNCTIONS, "sizes": {k: int(evaluate(sizes[k], values)) for k in keys}})
+                )
+            except ArithmeticError:  # The formula has no value for sizes this small.
                 return False
 
         yield _Condition(_SIZE.sub(lambda m: "{}.shape[{}]".format(*_key_of(m)), text), symbols, holds)
 
 
 def _ranges(texts: Iterable[str], sizes: Sizes, known: Mapping[str, Range]) -> dict[str, Range]:
-    """Ranges of the symbols, within `known`, in which all conditions hold; symbols that any size does for are left out.
+    """Return ranges of the symbols, within `known`, in which all conditions hold; unrestricted symbols are
+    left out.
 
     Raises:
-        _NoRange: there are none.
+        _NoRange: There are none.
     """
-    found = dict(known)
+    ranges = dict(known)
     for condition in _conditions(texts, sizes):
         if condition.of_broadcasting:
             continue
         if len(condition.symbols) == 1:
             (s,) = condition.symbols
-            low, high = _range(condition, s, _bounds(s, found.get(s.name, (None, None))))
+            low, high = _range(condition, s, _bounds(s, ranges.get(s.name, (None, None))))
             if (low, high) != (None, None):
-                before = found.get(s.name, (None, None))
-                found[s.name] = (before[0] if low is None else low, before[1] if high is None else high)
+                before = ranges.get(s.name, (None, None))
+                ranges[s.name] = (before[0] if low is None else low, before[1] if high is None else high)
         else:
-            # Where dimensions of size 1 meet others, torch broadcasts them.
-            _try_together(condition, [(s, _bounds(s, found.get(s.name, (None, None)), 2)) for s in condition.symbols])
-    return found
+            # A dimension of size 1 is broadcast against others.
+            _try_together(
+                condition, [(s, _bounds(s, ranges.get(s.name, (None, None)), 2)) for s in condition.symbols]
+            )
+    return ranges
 
 
 def _bounds(s: Expr, known: Range, least: int = 1) -> tuple[int, int | None]:
-    """The least size (of at least `least`) and the largest of a symbol that the model is to run for."""
+    """Return the smallest (at least `least`) and the largest size of a symbol that the model is exported
+    for.
+    """
     low, high = known
-    own = 1 if s.lower is None else s.lower
+    declared = 1 if s.lower is None else s.lower
     upper = s.upper if high is None else high if s.upper is None else min(high, s.upper)
-    return max(least, own, 0 if low is None else low), upper if isinstance(upper, int) else None
+    return max(least, declared, 0 if low is None else low), upper if isinstance(upper, int) else None
 
 
 def _samples(low: int, high: int | None) -> list[int]:
-    """Sizes within bounds: all small ones, and some at random."""
+    """Return sizes within bounds: all small ones, and some random ones."""
     top = low + 4096 if high is None else max(low, high)
     generator = random.Random(0)
-    return sorted({*range(low, min(low + _SMALL, top + 1)), *(generator.randint(low, top) for _ in range(_SMALL)), top})
+    return sorted(
+        {*range(low, min(low + _SMALL, top + 1)), *(generator.randint(low, top) for _ in range(_SMALL)), top}
+    )
 
 
 def _range(condition: _Condition, s: Expr, limits: tuple[int, int | None]) -> Range:
-    """Narrower limits, None where they stay, for a condition on one symbol."""
+    """Return narrower limits for a condition on one symbol; None where a limit stays."""
     values = _samples(*limits)
-    told = [condition.holds({s.name: v}) for v in values]
-    if all(told):
+    results = [condition.holds({s.name: v}) for v in values]
+    if all(results):
         return None, None
-    inside = [v for v, ok in zip(values, told, strict=True) if ok]
-    outside = [v for v, ok in zip(values, told, strict=True) if not ok]
+    inside = [v for v, ok in zip(values, results, strict=True) if ok]
+    outside = [v for v, ok in zip(values, results, strict=True) if not ok]
     if not inside or any(inside[0] < v < inside[-1] for v in outside):
         v = outside[0]
         raise _NoRange(f"it needs {condition.text}, which fails for {s.name} = {v}")
-    low = None if outside[0] > inside[0] else _edge(condition, s, max(v for v in outside if v < inside[0]), inside[0])
+    low = (
+        None
+        if outside[0] > inside[0]
+        else _edge(condition, s, max(v for v in outside if v < inside[0]), inside[0])
+    )
     high = (
-        None if outside[-1] < inside[-1] else _edge(condition, s, min(v for v in outside if v > inside[-1]), inside[-1])
+        None
+        if outside[-1] < inside[-1]
+        else _edge(condition, s, min(v for v in outside if v > inside[-1]), inside[-1])
     )
     if (limits[0] if low is None else low) == (limits[1] if high is None else high) != limits[0]:
         raise _NoRange(f"it needs {condition.text}, which holds for {s.name} = {inside[0]} alone")
@@ -253,7 +289,7 @@ def _range(condition: _Condition, s: Expr, limits: tuple[int, int | None]) -> Ra
 
 
 def _edge(condition: _Condition, s: Expr, fails: int, holds: int) -> int:
-    """The last size, on the way from one for which it holds, for which a condition holds."""
+    """Return the last size, between `holds` and `fails`, for which a condition holds."""
     while abs(fails - holds) > 1:
         middle = (fails + holds) // 2
         fails, holds = (fails, middle) if condition.holds({s.name: middle}) else (middle, holds)
@@ -261,14 +297,21 @@ def _edge(condition: _Condition, s: Expr, fails: int, holds: int) -> int:
 
 
 def _try_together(condition: _Condition, limits: Sequence[tuple[Expr, tuple[int, int | None]]]) -> None:
-    """Raises _NoRange: a condition on several symbols fails for some sizes."""
+    """Test a condition on several symbols.
+
+    Raises:
+        _NoRange: It fails for some sizes.
+    """
     generator = random.Random(0)
     choices = [(s.name, _samples(low, high)) for s, (low, high) in limits]
     for k in range(1024):
-        values = {n: found[min(k, len(found) - 1)] if k < 64 else generator.choice(found) for n, found in choices}
+        values = {
+            n: samples[min(k, len(samples) - 1)] if k < 64 else generator.choice(samples)
+            for n, samples in choices
+        }
         if not condition.holds(values):
-            told = ", ".join(f"{name} = {value}" for name, value in values.items())
-            raise _NoRange(f"it needs {condition.text}, which fails for {told}")
+            example = ", ".join(f"{name} = {value}" for name, value in values.items())
+            raise _NoRange(f"it needs {condition.text}, which fails for {example}")
 
 
 __all__ = ["export_for", "solver_failed"]

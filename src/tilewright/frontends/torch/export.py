@@ -1,6 +1,7 @@
-"""From what the user has (a module with example inputs, an exported program, a file) to a functional ``ExportedProgram``.
+"""Export of the user's model (a module with example inputs, an exported program, a file) to a functional
+``ExportedProgram``.
 
-Dynamic dimensions become ``torch.export.Dim`` objects; torch's complaints become one paragraph.
+Dynamic dimensions become ``torch.export.Dim`` objects; torch's error messages are condensed to one paragraph.
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
-from ...ir.symbolic import Dim, Expr, evaluate, linear_in
+from ...ir.substitution import evaluate, linear_in
+from ...ir.symbolic import Dim, Expr
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, parse_dim
 from .archive import load_program
 from .dynamic import export_for, solver_failed
 from .failures import first_lines, quiet, untraceable
 from .recurrent import keep_calls_whole
 
+if TYPE_CHECKING:
+    import torch
+
 
 def export_program(
     model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None
 ) -> Any:
-    """An ``ExportedProgram`` with torch's functional operators or composites that have an importer.
+    """Return an ``ExportedProgram`` of torch's functional operators, or composites that have an importer.
 
     Raises:
-        CompileError: see `import_torch`.
+        CompileError: See `import_torch`.
     """
     import torch
 
@@ -37,13 +42,15 @@ def export_program(
         model = _export(model, args, kwargs, dims)
     elif not isinstance(model, torch.export.ExportedProgram):
         raise CompileError(
-            f"cannot import a {type(model).__name__}: expected a torch.nn.Module, a torch.export.ExportedProgram or a .pt2 path"
+            f"cannot import a {type(model).__name__}: expected a torch.nn.Module, a "
+            "torch.export.ExportedProgram or a .pt2 path"
         )
     return _functional(model)
 
 
-def _functional(program: Any) -> Any:
-    """The program with mutation removed and operators that nobody imports decomposed; itself where nothing is to do.
+def _functional(program: torch.export.ExportedProgram) -> Any:
+    """Return the program without mutation, and with operators decomposed that have no importer; the same
+    object if there are none.
 
     Decomposing traces the whole program again, which takes as long as exporting it.
     """
@@ -62,20 +69,22 @@ def _functional(program: Any) -> Any:
         ) from None
 
 
-def _tied(program: Any) -> str:
-    """Buffers that are parts of one another, which torch does not make functional."""
+def _tied(program: torch.export.ExportedProgram) -> str:
+    """Return the names of buffers that share memory, which torch cannot make functional."""
     places: dict[int, list[str]] = {}
     for name, buffer in program.named_buffers():
         places.setdefault(buffer.untyped_storage().data_ptr(), []).append(f"'{name}'")
     return "; ".join(" and ".join(names) for at, names in places.items() if at and len(names) > 1)
 
 
-def _needs_decomposition(module: Any) -> bool:
-    """Whether a call in a graph module, or in a function that one of its calls takes, mutates something, or its result is used and no importer makes it."""
+def _needs_decomposition(module: torch.fx.GraphModule) -> bool:
+    """Return whether a graph module has a call, also in its subgraphs, that mutates something, or whose
+    result is used and that has no importer.
+    """
     return any(_is_foreign(n, module) for n in module.graph.nodes if n.op == "call_function")
 
 
-def _is_foreign(node: Any, module: Any) -> bool:
+def _is_foreign(node: torch.fx.Node, module: torch.fx.GraphModule) -> bool:
     import torch
 
     from .registry import importers
@@ -96,26 +105,31 @@ def _is_foreign(node: Any, module: Any) -> bool:
     return bool(node.users) or schema is None or schema.is_mutable
 
 
-def _updates_statistics(node: Any) -> bool:
-    """Whether a call is a batch normalization in training mode, of which torch does not tell that it changes its running statistics."""
+def _updates_statistics(node: torch.fx.Node) -> bool:
+    """Return whether a call is a batch normalization in training mode: it changes running statistics, but
+    torch's schema does not say so.
+    """
     if str(node.target) != "aten.batch_norm.default":
         return False
     mean, training = node.args[3], node.args[5]
     return training and mean is not None
 
 
-def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None) -> Any:
+def _export(
+    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dims: DimsArgument | None
+) -> Any:
     import torch
 
     if args is None and not kwargs:
         raise CompileError(
-            "a torch.nn.Module needs example inputs: pass args=(tensor, ...) in the order of forward()'s parameters"
+            "a torch.nn.Module needs example inputs: pass args=(tensor, ...) in the order of forward()'s "
+            "parameters"
         )
     if isinstance(args, torch.Tensor) or not isinstance(args, (Sequence, type(None))):
         args = (args,)
     own_args, own_kwargs = _distinct((tuple(args or ()), dict(kwargs or {})))
     failure: Exception | None = None
-    for step in range(3):  # torch's algebra of sizes fails for some examples and not for others
+    for step in range(3):  # torch's algebra of sizes fails for some examples and not for others.
         examples, specs, sizes = _dynamic_inputs(model, own_args, own_kwargs, dims, step)
         _check_signature(model, *examples)
 
@@ -136,20 +150,22 @@ def _export(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
 
 
 def _distinct(examples: Any) -> Any:
-    """The same inputs with a tensor that stands in several places copied, since torch traces one object as one input."""
+    """Return the inputs with a copy of each tensor that occurs several times, since torch traces one object
+    as one input.
+    """
     import torch
     from torch.utils import _pytree
 
     seen: set[int] = set()
 
-    def own(leaf: Any) -> Any:
+    def copied(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             if id(leaf) in seen:
                 return leaf.clone()
             seen.add(id(leaf))
         return leaf
 
-    return _pytree.tree_map(own, examples)
+    return _pytree.tree_map(copied, examples)
 
 
 def _lower(symbol: Expr) -> int:
@@ -167,10 +183,10 @@ def _check_signature(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs by parameter of ``forward()``, as torch.export arranges them.
+    """Return the inputs by parameter of ``forward()``, as torch.export arranges them.
 
     Raises:
-        CompileError: they do not fit its signature, or some have no parameter of their own.
+        CompileError: They do not fit its signature, or some have no parameter of their own.
     """
     bound = _check_signature(model, args, kwargs)
     signature = bound.signature
@@ -179,7 +195,8 @@ def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             listing = ", ".join(value)
             raise CompileError(
-                f"{listing}: inputs that {type(model).__name__}.forward takes as **{name} cannot go with dynamic dimensions (torch.export refuses "
+                f"{listing}: inputs that {type(model).__name__}.forward takes as **{name} cannot go with "
+                "dynamic dimensions (torch.export refuses "
                 "them); wrap the model in a module whose forward() names them"
             )
         combined[name] = value
@@ -189,8 +206,11 @@ def _combined_arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, 
 def _dynamic_inputs(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: DimsArgument | None, step: int = 0
 ) -> tuple[tuple[Any, Any], Any, dict[tuple[str, int], Dim]]:
-    """Example inputs whose dynamic dimensions are at least 2, torch's ``dynamic_shapes`` (None: everything is fixed), and the sizes by
-    name of input and axis. `step`: by how much sizes are to be larger than the examples', where bounds let them."""
+    """Return example inputs whose dynamic dimensions are at least 2, torch's ``dynamic_shapes`` (None if
+    everything is fixed), and the sizes by name of input and axis.
+
+    Sizes are `step` larger than the examples', as far as bounds permit.
+    """
     import torch
     from torch.utils import _pytree
 
@@ -200,10 +220,10 @@ def _dynamic_inputs(
     leaves, structure = _pytree.tree_flatten_with_path(combined)
     named = [(leaf_name(path), leaf) for path, leaf in leaves]
     tensors = [(name, leaf) for name, leaf in named if isinstance(leaf, torch.Tensor)]
-    given = check_dims_argument(dims, [(name, list(t.shape)) for name, t in tensors])
+    dynamic_axes = check_dims_argument(dims, [(name, list(t.shape)) for name, t in tensors])
     table = DimTable()
     texts: dict[tuple[str, int], DimText] = {}
-    for name, entries in given.items():
+    for name, entries in dynamic_axes.items():
         for axis, text in entries.items():
             where = f"dims[{name!r}][{axis}]"
             texts[name, axis] = parse_dim(text, where)
@@ -213,7 +233,7 @@ def _dynamic_inputs(
     for name, size in sizes.items():
         most = _symbol(table, name).upper
         sizes[name] = size + step if most is None else min(size + step, most)
-    made: dict[str, Any] = {}
+    torch_dims: dict[str, Any] = {}
     specs, enlarged = [], []
     for name, leaf in named:
         spec = {}
@@ -222,7 +242,7 @@ def _dynamic_inputs(
                 wanted = int(evaluate(table.resolve(text), sizes))
                 leaf = _resized(leaf, axis, wanted)
                 if wanted > 1:
-                    spec[axis] = _torch_dim(text, table, made)
+                    spec[axis] = _torch_dim(text, table, torch_dims)
         enlarged.append(leaf)
         specs.append(spec if spec else None)
     renewed = _pytree.tree_unflatten(enlarged, structure)
@@ -236,7 +256,7 @@ def _dynamic_inputs(
 def _rearranged(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], renewed: Any, positional: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Renewed inputs as positional and keyword arguments like the given ones."""
+    """Return renewed inputs as positional and keyword arguments, divided like the original ones."""
     new_args: list[Any] = []
     for name, parameter in inspect.signature(model.forward).parameters.items():
         if len(new_args) >= len(args) or name not in positional:
@@ -249,7 +269,7 @@ def _rearranged(
 
 
 def leaf_name(path: Sequence[Any]) -> str:
-    """What torch.export calls the input at a path of nested containers: keys joined by ``_``."""
+    """Return torch.export's name of the input at a path of nested containers: keys joined by ``_``."""
     parts = []
     for key in path:
         value = getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))
@@ -260,18 +280,21 @@ def leaf_name(path: Sequence[Any]) -> str:
 def _example_sizes(
     tensors: Sequence[tuple[str, Any]], texts: Mapping[tuple[str, int], DimText], table: DimTable
 ) -> dict[str, int]:
-    """A size for each symbol: the examples' own where it is at least 2 and agrees everywhere, else one nearby.
+    """Return a size for each symbol: the examples' if it is at least 2 and agrees everywhere, else one
+    nearby.
 
     Raises:
-        CompileError: the examples contradict `dims`.
+        CompileError: The examples contradict `dims`.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     shapes = {name: tuple(t.shape) for name, t in tensors}
     for (name, axis), text in texts.items():
         size = int(shapes[name][axis])
         if not text.names:
             if size != int(text.expression):
-                raise CompileError(f"dims[{name!r}][{axis}] is {text.expression}, but the example has {size} there")
+                raise CompileError(
+                    f"dims[{name!r}][{axis}] is {text.expression}, but the example has {size} there"
+                )
             continue
         if len(text.names) > 1:
             continue
@@ -285,32 +308,33 @@ def _example_sizes(
             continue
         if value < low or (high is not None and value > high):
             raise CompileError(
-                f"the example has {size} in dimension {axis} of '{name}', outside of the bounds given in dims: {low} <= {text.names[0]}"
-                + ("" if high is None else f" <= {high}")
+                f"the example has {size} in dimension {axis} of '{name}', outside of the bounds given in "
+                f"dims: {low} <= {text.names[0]}" + ("" if high is None else f" <= {high}")
             )
-        if found.setdefault(text.names[0], value) != value:
+        if sizes.setdefault(text.names[0], value) != value:
             raise CompileError(
-                f"dims call two dimensions '{text.names[0]}', but the examples have {found[text.names[0]]} and {value} there"
+                f"dims call two dimensions '{text.names[0]}', but the examples have {sizes[text.names[0]]} "
+                f"and {value} there"
             )
     for text in texts.values():
         for n in text.names:
-            if n not in found:
+            if n not in sizes:
                 symbol = _symbol(table, n)
                 smallest = max(_lower(symbol), 2)
-                while smallest in found.values():
+                while smallest in sizes.values():
                     smallest += 1
-                found[n] = smallest if symbol.upper is None else min(smallest, symbol.upper)
-    return found
+                sizes[n] = smallest if symbol.upper is None else min(smallest, symbol.upper)
+    return sizes
 
 
 def _symbol(table: DimTable, name: str) -> Expr:
-    found = table.resolve(DimText(name, None, None, (name,)))
-    assert isinstance(found, Expr)
-    return found
+    symbol = table.resolve(DimText(name, None, None, (name,)))
+    assert isinstance(symbol, Expr)
+    return symbol
 
 
-def _resized(tensor: Any, axis: int, size: int) -> Any:
-    """`tensor` repeated or cut along `axis` to `size`; its values still are values of the user's."""
+def _resized(tensor: torch.Tensor, axis: int, size: int) -> Any:
+    """Return `tensor` repeated or cut along `axis` to `size`, so its values remain values of the user's."""
     import torch
 
     have = tensor.shape[axis]
@@ -319,17 +343,24 @@ def _resized(tensor: Any, axis: int, size: int) -> Any:
     return tensor.index_select(axis, torch.arange(size) % max(have, 1)) if have else tensor
 
 
-def _torch_dim(text: DimText, table: DimTable, made: dict[str, Any]) -> Any:
-    """``torch.export.Dim`` of a name, a linear expression of one, or a hint that torch finds the relation itself."""
+def _torch_dim(text: DimText, table: DimTable, torch_dims: dict[str, Any]) -> Any:
+    """Return ``torch.export.Dim`` of a name, a linear expression of one, or a hint that torch determines the
+    relation itself.
+    """
     from torch.export import Dim as TorchDim
 
     e = table.resolve(text)
     name = text.names[0]
     symbol = _symbol(table, name)
     parts = linear_in(e, symbol) if len(text.names) == 1 else None
-    if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int) or not isinstance(symbol, Expr):
-        return TorchDim.AUTO  # type: ignore[attr-defined]
-    if name not in made:
-        made[name] = TorchDim(name, min=symbol.lower, max=symbol.upper)
-    scaled = made[name] if parts[0] == 1 else parts[0] * made[name]
+    if (
+        parts is None
+        or not isinstance(parts[0], int)
+        or not isinstance(parts[1], int)
+        or not isinstance(symbol, Expr)
+    ):
+        return TorchDim.AUTO
+    if name not in torch_dims:
+        torch_dims[name] = TorchDim(name, min=symbol.lower, max=symbol.upper)
+    scaled = torch_dims[name] if parts[0] == 1 else parts[0] * torch_dims[name]
     return scaled if parts[1] == 0 else scaled + parts[1]

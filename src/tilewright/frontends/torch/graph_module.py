@@ -1,17 +1,19 @@
-"""The border of one FX graph of ``torch.compile``, as AOTAutograd hands it over: a flat list of arguments in, a flat list of results out.
+"""Inputs and outputs of one FX graph of ``torch.compile``, as AOTAutograd passes it: flat lists of arguments
+and of results.
 
-Arguments are tensors (parameters among them) and sizes. A symbol's value is read off a tensor's shape; one that is no tensor's dimension comes in
-as the shape ``(size, 0)`` of a tensor without elements. Random numbers are drawn by torch, in the graph's order, and passed in.
+Arguments are tensors (including parameters) and sizes. A symbol's value is read from a tensor's shape. A
+symbol that is no tensor's dimension is passed as the shape ``(size, 0)`` of a tensor without elements. torch
+draws random numbers, in the graph's order, and passes them.
 
-Results that are arguments, sizes or None never reach the compiled library; views are made by torch of what it computes, so that they share memory and
-have the strides that AOTAutograd and later code count on.
+Results that are arguments, sizes or None never reach the compiled library. torch makes views of the library's
+results, so that they share memory and have the strides that AOTAutograd and later code expect.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...dialects import graph as g
 from ...errors import CompileError
@@ -24,9 +26,13 @@ from .ops.random import noise_of
 from .symbols import Untranslatable
 from .tensors import dtype_of, is_known, part_dtype_of
 
+if TYPE_CHECKING:
+    import sympy
+    import torch
+
 Library = Callable[..., Any]
 Evaluate = Callable[[list[Any], list[Any]], Any]
-"""From torch's arguments and what the library computed to a value of the graph."""
+"""A function from torch's arguments and the library's results to a value of the graph."""
 
 DRAWS = frozenset(
     name if name.startswith("prims.") else f"aten.{name}"
@@ -40,45 +46,55 @@ DRAWS = frozenset(
             "prims.uniform.default",
         ),
         *("rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype"),
-        *("bernoulli.p", "normal.float_float", "normal_functional.default", "uniform.default", "exponential.default"),
+        *(
+            "bernoulli.p",
+            "normal.float_float",
+            "normal_functional.default",
+            "uniform.default",
+            "exponential.default",
+        ),
         "native_dropout.default",
     )
 )
-"""Operators whose random results depend on sizes and numbers alone: of a tensor they take no more than its shape, strides and data type."""
+"""Operators whose random results depend only on sizes and numbers: they use at most the shape, strides and
+element type of a tensor.
+"""
 
 
 class GraphImporter(Importer):
     """Imports a functional ``torch.fx.GraphModule`` whose nodes carry fake tensors.
 
-    `run` gives its module, `bind` makes the function that torch calls.
+    `run` returns its module, `bind` the function that torch calls.
     """
 
     otherwise = "leave options={'fallback': False} out: PyTorch then runs it between the compiled parts"
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: torch.fx.GraphModule) -> None:
         super().__init__()
         self.source = source
         placeholders = [n for n in source.graph.nodes if n.op == "placeholder"]
         self.positions = {n: k for k, n in enumerate(placeholders)}
         output = next(n for n in source.graph.nodes if n.op == "output")
-        found = output.args[0]
-        self.results: list[Any] = list(found) if isinstance(found, (list, tuple)) else [found]
+        results = output.args[0]
+        self.results: list[Any] = list(results) if isinstance(results, (list, tuple)) else [results]
         self.sizes: dict[Any, tuple[int, int | None]] = {}
-        """Where the value of each of torch's symbols is found: argument, and axis of a tensor."""
+        """The source of each torch symbol's value: an argument, and an axis if that is a tensor."""
         self.tensors: list[int] = []
-        """Arguments that are passed to the library, after them sizes that are no tensor's."""
+        """Indices of the arguments that are passed to the library; `carried` are those of sizes, which
+        follow.
+        """
         self.carried: list[int] = []
         self.draws: list[Any] = []
         self.computed: list[Any] = []
         self.orders: dict[Any, tuple[int, ...]] = {}
-        """How each computed node lies in memory: its dimensions from the outermost to the innermost."""
+        """The memory layout of each computed node: its dimensions from the outermost to the innermost."""
 
     def run(self) -> Module | None:
-        """The graph's module, None where it computes no tensor.
+        """Return the graph's module, None if it computes no tensor.
 
         Raises:
-            UnsupportedOperatorError: lists every operator that has no importer; `refused` are their nodes.
-            CompileError: the graph's border is none that we know.
+            UnsupportedOperatorError: Operators have no importer; `refused` are their nodes.
+            CompileError: The graph has an argument or result of an unknown kind.
         """
         import torch
 
@@ -86,7 +102,9 @@ class GraphImporter(Importer):
         tensors = [n for n in placeholders if isinstance(n.meta["val"], torch.Tensor)]
         for n in tensors:
             if n.meta["val"].device.type != "cpu":
-                raise CompileError(f"argument '{n.name}' lies on {n.meta['val'].device}; only the CPU is supported")
+                raise CompileError(
+                    f"argument '{n.name}' lies on {n.meta['val'].device}; only the CPU is supported"
+                )
             for axis, size in enumerate(n.meta["val"].shape):
                 self._symbol(size, n, axis)
         carried = [n for n in placeholders if self._symbol(n.meta["val"], n, None)]
@@ -95,7 +113,9 @@ class GraphImporter(Importer):
             tensors = [n for n in tensors if not _foreign(n)]
             for n in tensors:
                 val = n.meta["val"]
-                inputs.append((n.name, n, TensorType(part_dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+                inputs.append(
+                    (n.name, n, TensorType(part_dtype_of(val.dtype, n.name), self.symbols.shape(val.shape)))
+                )
             for n in carried:
                 inputs.append((n.name, None, TensorType(u8, (self.symbols.dim(n.meta["val"]), 0))))
         except Untranslatable as error:
@@ -111,23 +131,29 @@ class GraphImporter(Importer):
                 else ()
             )
             if foreign:
-                self._problem(n, str(n.target), location_of(n), f"no support of elements of type {', '.join(foreign)}")
+                self._problem(
+                    n, str(n.target), location_of(n), f"no support of elements of type {', '.join(foreign)}"
+                )
             elif n.op == "call_function" and str(n.target).startswith(("aten._assert_async", "aten._print")):
                 self._problem(n, str(n.target), location_of(n), "it has an effect but no result")
             elif str(n.target) in DRAWS:
                 self.draws.append(n)
                 val, key = n.meta["val"], n
-                if isinstance(val, tuple):  # of dropout the noise is drawn
+                if isinstance(val, tuple):  # A dropout's random part is its noise.
                     val, key = n.args[0].meta["val"], noise_of(n)
-                inputs.append((n.name, key, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape))))
+                inputs.append(
+                    (n.name, key, TensorType(dtype_of(val.dtype, n.name), self.symbols.shape(val.shape)))
+                )
         if not self.computed and not self.refused:
             return None
-        if not inputs:  # what is called with a tensor of torch's gives tensors of torch's
+        if not inputs:  # A call with a torch tensor returns torch tensors, so there is at least one.
             inputs.append(("nothing", None, TensorType(u8, (0,))))
         return self.build(self.source, self.source.graph, inputs, [(n.name, n) for n in self.computed])
 
-    def _compute(self, result: Any) -> None:
-        """Have the library compute what a result is a view of; what does not lie densely in memory, contiguously."""
+    def _compute(self, result: torch.fx.Node) -> None:
+        """Add the tensor that a result is a view of to the library's results; if its memory is not dense, the
+        result itself.
+        """
         root = result
         while _is_view(root):
             root = root.args[0]
@@ -140,8 +166,8 @@ class GraphImporter(Importer):
             self.computed.append(root)
             self.orders[root] = order
 
-    def _symbol(self, size: Any, node: Any, axis: int | None) -> bool:
-        """Take note of the symbol that `size` is, if it is a new one; whether a dimension was made for it."""
+    def _symbol(self, size: torch.SymInt | int, node: torch.fx.Node, axis: int | None) -> bool:
+        """Define the symbol that `size` is, if it is new; return whether that made a dimension."""
         import torch
 
         if not isinstance(size, torch.SymInt) or not size.node.expr.is_Symbol or size.node.expr in self.sizes:
@@ -149,25 +175,27 @@ class GraphImporter(Importer):
         e = size.node.expr
         self.sizes[e] = self.positions[node], axis
         limits = size.node.shape_env.var_to_range.get(e)
-        low, high = (int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None for x in (limits.lower, limits.upper))
+        low, high = (
+            int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None for x in (limits.lower, limits.upper)
+        )
         if low is None or low < 0:
             if axis is None:
-                return False  # a number that may be negative is no size
+                return False  # A number that may be negative is no size.
             low = 0
         name = node.name if axis is None else f"{node.name}_{axis}"
         self.symbols.symbols[e] = symbol(name, low, high)
         return True
 
-    def _result(self, node: Any) -> Any:
+    def _result(self, node: torch.fx.Node) -> Any:
         value, order = super()._result(node), self.orders[node]
         if order == tuple(range(len(order))):
             return value
         return each(lambda part: self.emit(g.Transpose(part, permutation=order)), value)
 
-    # -- Calls -------------------------------------------------------------------------------------------------------------------
+    # -- Calls -----------------------------------------------------------------------------------------------
 
     def bind(self, library: Library | None) -> Callable[[list[Any]], list[Any]]:
-        """The function from torch's list of arguments, which it empties, to the list of results."""
+        """Return the function from torch's list of arguments, which it empties, to the list of results."""
         import torch
 
         tensors, carried = self.tensors, self.carried
@@ -184,20 +212,20 @@ class GraphImporter(Importer):
         def call(args: list[Any]) -> list[Any]:
             computed: list[Any] = []
             if library is not None:
-                given = []
+                inputs = []
                 for position in tensors:
                     x = args[position]
                     if x is None:
-                        x = token  # of effects, in a backward graph
+                        x = token  # A token of effects, in a backward graph.
                     elif type(x) is not plain:
-                        x = x.detach()  # a parameter; native code reads it where it lies
-                    given.append(x if x.is_contiguous() else x.contiguous())
-                given += [draw(args, computed).contiguous() for draw in draws]
-                given[len(tensors) : len(tensors)] = [
+                        x = x.detach()  # A parameter; native code reads its memory.
+                    inputs.append(x if x.is_contiguous() else x.contiguous())
+                inputs += [draw(args, computed).contiguous() for draw in draws]
+                inputs[len(tensors) : len(tensors)] = [
                     torch.empty((int(args[position]), 0), dtype=torch.uint8) for position in carried
                 ]
-                found = library(*given, *nothing)
-                computed = list(found) if isinstance(found, tuple) else [found]
+                outputs = library(*inputs, *nothing)
+                computed = list(outputs) if isinstance(outputs, tuple) else [outputs]
                 for k, permutation in moved:
                     computed[k] = computed[k].permute(permutation)
             results = [f(args, computed) for f in finish]
@@ -208,7 +236,7 @@ class GraphImporter(Importer):
         return call
 
     def _evaluate(self, a: Any) -> Evaluate:
-        """What makes a result, or an argument of a call that torch runs."""
+        """Return the function that computes a result, or an argument of a call that torch runs."""
         import torch
 
         if isinstance(a, (list, tuple)):
@@ -232,10 +260,14 @@ class GraphImporter(Importer):
             return self._size(val.node.expr)
         if _is_view(a):
             return self._call_of(a)
-        raise CompileError(f"'{a.name}' is a {type(val).__name__} that the arguments' sizes do not tell")
+        raise CompileError(
+            f"'{a.name}' is a {type(val).__name__} that cannot be computed from the arguments' sizes"
+        )
 
-    def _call_of(self, node: Any, drawn: bool = False) -> Evaluate:
-        """A call that torch runs; of one that is `drawn`, tensors among the arguments stand for how they lie in memory."""
+    def _call_of(self, node: torch.fx.Node, drawn: bool = False) -> Evaluate:
+        """Return a call that torch runs. For a random operator (`drawn`), tensor arguments only supply a
+        memory layout.
+        """
         import torch
 
         def argument(a: Any) -> Evaluate:
@@ -245,7 +277,9 @@ class GraphImporter(Importer):
             order = memory_order(val) or tuple(range(val.dim()))
             shape = [self._dim(val.shape[d]) for d in order]
             back = sorted(range(len(order)), key=order.__getitem__)
-            return lambda args, computed: torch.empty([s(args, computed) for s in shape], dtype=val.dtype).permute(back)
+            return lambda args, computed: torch.empty(
+                [s(args, computed) for s in shape], dtype=val.dtype
+            ).permute(back)
 
         target = _dropout_noise if str(node.target) == "aten.native_dropout.default" else node.target
         parts = [argument(a) for a in node.args]
@@ -254,14 +288,14 @@ class GraphImporter(Importer):
             *(p(args, computed) for p in parts), **{k: v(args, computed) for k, v in named.items()}
         )
 
-    def _dim(self, size: Any) -> Evaluate:
+    def _dim(self, size: torch.SymInt | int) -> Evaluate:
         if isinstance(size, int):
             return lambda args, computed: size
         if not size.node.expr.free_symbols <= self.sizes.keys():
-            raise CompileError(f"the size {size} is not told by the arguments' sizes")
+            raise CompileError(f"the size {size} cannot be computed from the arguments' sizes")
         return self._size(size.node.expr)
 
-    def _size(self, e: Any) -> Evaluate:
+    def _size(self, e: sympy.Expr) -> Evaluate:
         places = {s: self.sizes[s] for s in e.free_symbols}
 
         def value(args: list[Any], place: tuple[int, int | None]) -> int:
@@ -270,11 +304,15 @@ class GraphImporter(Importer):
 
         if e.is_Symbol:
             return lambda args, computed: value(args, places[e])
-        return lambda args, computed: int(e.xreplace({s: _integer(value(args, p)) for s, p in places.items()}))
+        return lambda args, computed: int(
+            e.xreplace({s: _integer(value(args, p)) for s, p in places.items()})
+        )
 
 
-def _dropout_noise(x: Any, p: float, train: bool | None) -> Any:
-    """What an eager dropout of a tensor like `x` draws: 1 where an element stays. `x` is overwritten."""
+def _dropout_noise(x: torch.Tensor, p: float, train: bool | None) -> Any:
+    """Return the noise of an eager dropout of a tensor like `x`: 1 where an element stays. `x` is
+    overwritten.
+    """
     return x.bernoulli_(1 - p) if p < 1 and train is not False else x.zero_()
 
 
@@ -284,19 +322,23 @@ def _integer(value: int) -> Any:
     return sympy.Integer(value)
 
 
-def _foreign(node: Any) -> list[str]:
-    """Element types of a node's tensors that we have no name for."""
+def _foreign(node: torch.fx.Node) -> list[str]:
+    """Return the element types of a node's tensors that have no IR type."""
     import torch
 
     val = node.meta.get("val")
-    found = [x.dtype for x in (val if isinstance(val, (list, tuple)) else (val,)) if isinstance(x, torch.Tensor)]
+    dtypes = [
+        x.dtype for x in (val if isinstance(val, (list, tuple)) else (val,)) if isinstance(x, torch.Tensor)
+    ]
     return [
-        str(t).removeprefix("torch.") for t in found if not is_known(t) and t not in (torch.complex64, torch.complex128)
+        str(t).removeprefix("torch.")
+        for t in dtypes
+        if not is_known(t) and t not in (torch.complex64, torch.complex128)
     ]
 
 
-def _is_view(node: Any) -> bool:
-    """Whether a node's value shares the memory of its first argument."""
+def _is_view(node: torch.fx.Node) -> bool:
+    """Return whether a node's value shares the memory of its first argument."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -304,8 +346,10 @@ def _is_view(node: Any) -> bool:
     return bool(getattr(node.target, "is_view", False))
 
 
-def memory_order(val: Any) -> tuple[int, ...] | None:
-    """The dimensions of a fake tensor from outermost to innermost in memory, None where it does not lie there densely."""
+def memory_order(val: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the dimensions of a fake tensor from outermost to innermost in memory, None if its memory is not
+    dense.
+    """
     import sympy
 
     def expression(x: Any) -> Any:

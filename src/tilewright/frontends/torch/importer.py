@@ -1,7 +1,8 @@
-"""From a functional FX graph of ATen operators to a module of graph operators, one importer per overload.
+"""Import of a functional FX graph of ATen operators as a module of graph operators, with one importer
+function per overload.
 
-`Node` is what an importer sees of one fx node; `Importer` keeps the values of the nodes. Sizes never become operators: a node whose value is a
-``SymInt`` is read from its metadata as a `Dim`.
+A `Node` is passed to the importer function of one FX node; the `Importer` keeps the values of all nodes.
+Sizes never become operators: the value of a ``SymInt`` node is read from its metadata as a `Dim`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,10 +29,13 @@ from ...ir.symbolic import Dim, Expr, free_symbols, prove_eq
 from ...ir.types import DType, TensorType, i64
 from ..complex import Complex, describe_border, flat, joined, part_names
 from ..conversions import conversion_steps
-from ..unsupported import unsupported
+from ..unsupported import Unsupported, unsupported
 from .registry import complex_importers, importers
 from .symbols import SymbolMap, Untranslatable
 from .tensors import array_of, dtype_of, part_dtype_of
+
+if TYPE_CHECKING:
+    import torch
 
 IGNORED_KEYWORDS = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator", "requires_grad"}
@@ -39,19 +43,22 @@ IGNORED_KEYWORDS = frozenset(
 RANDOM = re.compile(r"rand|dropout|bernoulli|multinomial|normal_functional|uniform")
 
 
-class Unsupported(Exception):
-    """An importer meets a form of its operator that it cannot translate; the message is the hint shown to the user."""
+Number: TypeAlias = Expr | float
+"""A number of the program: a Python number, or a symbolic size."""
+Operand: TypeAlias = Value | Number
+"""A tensor or a number."""
 
 
 class Node:
-    """One call in the exported program: metadata, and building of graph operators."""
+    """One call in the exported program: its metadata, and methods that build graph operators."""
 
-    def __init__(self, importer: Importer, fx: Any, location: Location) -> None:
+    def __init__(self, importer: Importer, fx: torch.fx.Node, location: Location) -> None:
         self.importer = importer
         self.fx = fx
         self.location = location
 
-    # -- What torch knows of the result --------------------------------------------------------------------------------------------
+    # -- torch's metadata of the result
+    # -----------------------------------------------------------------------
 
     @property
     def meta(self) -> Any:
@@ -59,79 +66,91 @@ class Node:
         return self.fx.meta["val"]
 
     def result_shape(self, index: int | None = None) -> tuple[Dim, ...]:
-        """Shape of the result, or of one of several."""
+        """Return the shape of the result, or of one of several."""
         val = self.meta if index is None else self.meta[index]
         return self.importer.symbols.shape(val.shape)
 
     def result_dtype(self, index: int | None = None) -> DType:
-        """Element type of the result, or of one of several; of complex numbers that of their parts."""
+        """Return the element type of the result, or of one of several; for complex numbers that of their
+        parts.
+        """
         val = self.meta if index is None else self.meta[index]
         return part_dtype_of(val.dtype, str(self.location))
 
-    # -- Building ----------------------------------------------------------------------------------------------------------------
+    # -- Building --------------------------------------------------------------------------------------------
 
     def expect_index(self, indices: Value, size: Dim, *, wraps: bool = True) -> None:
-        """Have the run end where an element of `indices` is outside of a dimension of `size` elements; `wraps`: negative ones count from its end."""
+        """Add a check that stops the run if an element of `indices` is outside of a dimension of `size`
+        elements. If `wraps`, negative indices count from its end.
+        """
         message = index_message(self.location, size, wraps)
         self.importer.builder.insert(g.CheckIndex(indices, message=message, size=size, wraps=wraps))
 
     def expect_divisor(self, x: Value) -> None:
-        """Have the run end where integers are divided by zero."""
+        """Add a check that stops the run if integers are divided by zero."""
         if x.type.dtype.is_integer:
             self.importer.builder.insert(g.CheckDivisor(x, message=division_message(self.location)))
 
-    def emit(self, op: Operation) -> Any:
-        """Insert an operator; its result, or a tuple of them. One that folds to an existing value or a constant is not inserted."""
+    def emit(self, op: Operation) -> Value:
+        """Insert an operator and return its only result. An operator that folds to an existing value or a
+        constant is not inserted.
+        """
         return self.importer.emit(op)
 
-    def constant(self, value: Any, dtype: DType) -> Value:
-        """A constant of any shape."""
-        return self.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))  # type: ignore[no-any-return]
+    def emit_all(self, op: Operation) -> tuple[Value, ...]:
+        """Insert an operator and return all its results."""
+        return self.importer.emit_all(op)
 
-    def scalar(self, value: Any, dtype: DType) -> Value:
-        """A number, or a symbolic size, as a rank-0 tensor."""
+    def constant(self, value: Any, dtype: DType) -> Value:
+        """Return a constant of any shape."""
+        return self.emit(g.Constant(value=Constant(np.asarray(value, dtype.numpy))))
+
+    def scalar(self, value: Number, dtype: DType) -> Value:
+        """Return a number, or a symbolic size, as a rank-0 tensor."""
         if isinstance(value, Expr):
             return self.cast(self.emit(g.Symbolic(values=(value,))), dtype)
-        if dtype.is_integer:  # a number outside of the type wraps around, as torch converts it
+        if dtype.is_integer:  # A number beyond the type wraps around, as in torch's conversion.
             bits, signed = dtype.bits, dtype.is_signed
             value = int(value) & ((1 << bits) - 1)
             value -= (1 << bits) if signed and value >> (bits - 1) else 0
         return self.constant(value, dtype)
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        return x if x.type.dtype is dtype else self.emit(g.Cast(x, dtype=dtype))  # type: ignore[no-any-return]
+        return x if x.type.dtype is dtype else self.emit(g.Cast(x, dtype=dtype))
 
     def converted(self, x: Value, dtype: DType) -> Value:
-        """`x` converted as a program asks for, see `frontends.conversions`."""
+        """Return `x` converted as in torch; see `frontends.conversions`."""
         for step in conversion_steps(x.type.dtype, dtype, x):
             x = self.cast(x, step)
         return x
 
-    def as_tensor(self, x: Any, dtype: DType) -> Value:
-        """A tensor or number converted to `dtype`."""
+    def as_tensor(self, x: Operand, dtype: DType) -> Value:
+        """Return a tensor or number converted to `dtype`."""
         return self.cast(x, dtype) if isinstance(x, Value) else self.scalar(x, dtype)
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        return x if x.type.shape == tuple(shape) else self.emit(g.Reshape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+        return x if x.type.shape == tuple(shape) else self.emit(g.Reshape(x, shape=tuple(shape)))
 
     def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
         x = self.fitting(x, shape)
-        return x if x.type.shape == tuple(shape) else self.emit(g.BroadcastTo(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+        return x if x.type.shape == tuple(shape) else self.emit(g.BroadcastTo(x, shape=tuple(shape)))
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         if list(permutation) == list(range(len(permutation))):
             return x
-        return self.emit(g.Transpose(x, permutation=tuple(permutation)))  # type: ignore[no-any-return]
+        return self.emit(g.Transpose(x, permutation=tuple(permutation)))
 
     def unary(self, name: str, x: Value) -> Value:
-        return self.emit(g.elementwise.UNARY[name](x))  # type: ignore[no-any-return]
+        return self.emit(g.elementwise.UNARY[name](x))
 
     def binary(self, name: str, a: Value, b: Value) -> Value:
         a = self.fitting(a, b.type.shape)
-        return self.emit(g.elementwise.BINARY[name](a, self.fitting(b, a.type.shape)))  # type: ignore[no-any-return]
+        return self.emit(g.elementwise.BINARY[name](a, self.fitting(b, a.type.shape)))
 
     def fitting(self, x: Value, other: Sequence[Dim]) -> Value:
-        """`x` under sizes (or ones that it is broadcast with), for which only the run can tell that they are its own, as torch does."""
+        """Return `x` with sizes replaced by those of `other`, where only the run can compare them and torch
+        knows that they are equal (or 1).
+        """
         known, shape = self.importer.symbols.run_time, list(x.type.shape)
         if not known:
             return x
@@ -146,29 +165,30 @@ class Node:
         return x if shape == list(x.type.shape) else self.assume(x, shape)
 
     def run_time_size(self, size: Any, most: Dim | None = None) -> Expr:
-        """A new symbol for the size, of at most `most`, that the operator built next computes; `size` is what torch calls it, if it is known by
-        that name alone."""
+        """Return a new symbol, of at most `most`, for a size that the next operator computes. `size` is
+        torch's symbol for it, if it is a symbol alone.
+        """
         return self.importer.symbols.define(size, self.importer.ranges, most)
 
     def computed_size(self, count: Value, size: Any = 0) -> Expr:
-        """The number in an i64 scalar as a size, which torch calls `size`."""
-        found = self.run_time_size(size)
-        self.importer.builder.insert(g.BindSize(count, symbol=found))
-        return found
+        """Return the number in an i64 scalar as a size; `size` is torch's symbol for it."""
+        symbol = self.run_time_size(size)
+        self.importer.builder.insert(g.BindSize(count, symbol=symbol))
+        return symbol
 
     def assume(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """`x` under a shape that torch knows to be its own, where sizes are computed in the run."""
-        return self.emit(g.AssumeShape(x, shape=tuple(shape)))  # type: ignore[no-any-return]
+        """Return `x` under a shape that torch knows to be equal, where sizes are computed in the run."""
+        return self.emit(g.AssumeShape(x, shape=tuple(shape)))
 
-    def promoted(self, a: Any, b: Any) -> DType:
-        """The dtype that torch computes in for two tensors or numbers (its type promotion)."""
+    def promoted(self, a: Operand, b: Operand) -> DType:
+        """Return the dtype in which torch computes with two tensors or numbers (its type promotion)."""
         import torch
 
         return dtype_of(torch.result_type(_example(a), _example(b)))
 
 
-def _example(x: Any) -> Any:
-    """A tensor or number that promotes types as `x` does."""
+def _example(x: Operand) -> Any:
+    """Return a tensor or number with the same type promotion as `x`."""
     import torch
 
     if isinstance(x, Value):
@@ -177,49 +197,60 @@ def _example(x: Any) -> Any:
 
 
 class Importer:
-    """Imports FX nodes into one module. What the graph's placeholders are is told by its owner: see `build`."""
+    """Imports FX nodes into one module. A subclass determines the roles of the graph's placeholders; see
+    `build`.
+    """
 
     otherwise = "use torch.compile(model, backend='tilewright'), which leaves it to PyTorch"
-    """The way around any operator that is not supported."""
+    """The remedy for any operator that is not supported."""
 
     def __init__(self) -> None:
         self.symbols = SymbolMap()
         self.ranges: Mapping[Any, Any] = {}
-        """Torch's bounds of its symbols."""
+        """torch's bounds of its symbols."""
         self.builder: Builder
         self.problems: dict[str, list[tuple[str, str]]] = {}
         self.refused: list[Any] = []
-        """The nodes that could not be imported for reasons of their own."""
+        """The nodes that could not be imported, without those that only depend on such nodes."""
         self.constants: dict[Any, Constant] = {}
         self.values: dict[Any, Any] = {}
         self.function: Func
         self.seed: Value | None = None
-        """The input (i64 scalar) that seeds a run, once something draws."""
+        """The input (i64 scalar) that seeds a run; None until an operator draws random numbers."""
         self.drawn = 0
         self.steps: list[Callable[[], Value]] = []
-        """Of the loops around what is imported, from the outermost: the number of the step (i64 scalar)."""
-        self.given = 0
-        """How many arguments of the function callers pass, the seed not counted."""
+        """Functions that return the step's number (i64 scalar) of each loop around the current place, from
+        the outermost.
+        """
+        self.caller_arguments = 0
+        """The number of arguments that callers pass, without the seed."""
 
     def run_seed(self) -> Value | None:
-        """The seed of the run; None where random numbers are drawn elsewhere."""
+        """Return the seed of the run; None if random numbers are drawn elsewhere."""
         return None
 
     def build(
         self,
-        owner: Any,
-        graph: Any,
+        owner: torch.nn.Module,
+        graph: torch.fx.Graph,
         inputs: Sequence[tuple[str, Any, TensorType]],
         outputs: Sequence[tuple[str, Any]],
         states: Sequence[StateInput] = (),
         updates: Mapping[Any, Any] | None = None,
     ) -> Module:
-        """The module of an FX graph whose attributes `owner` holds, with a function ``main`` of named inputs (with their nodes, None for one
-        that only brings a size, and types) and outputs (with their nodes). `updates`: nodes of the new values of inputs and states, by their nodes.
-        Further placeholders have their values in `self.values`.
+        """Return the module of an FX graph, with one function ``main``.
+
+        Args:
+            owner: The module that holds the graph's attributes.
+            graph: The FX graph. Placeholders that are neither inputs nor states have their values in
+                `self.values`.
+            inputs: Names, nodes (None for an input that only supplies a size) and types of the inputs.
+            outputs: Names and nodes of the outputs.
+            states: Placeholders whose values are kept between runs.
+            updates: Nodes of the new values of inputs and states, by their nodes.
 
         Raises:
-            UnsupportedOperatorError: lists every operator that has no importer.
+            UnsupportedOperatorError: Operators have no importer; the message lists all.
         """
         module = Module()
         func = module.body.append(Func(sym_name="main", arg_names=(), result_names=()))
@@ -230,7 +261,7 @@ class Importer:
             arguments.append((name, joined(parts)))
             if node is not None:
                 self.values[node] = arguments[-1][1]
-        self.given = len(func.body.args)
+        self.caller_arguments = len(func.body.args)
         kept: list[tuple[str, Constant]] = []
         for name, node, first in states:
             named = list(zip(part_names(_unused(name, inputs), len(first) == 2), first, strict=True))
@@ -254,25 +285,25 @@ class Importer:
         dce(module)
         return module
 
-    def _update(self, old: Any, new: Any) -> Iterator[tuple[Value, Value]]:
-        """Arguments and their new values."""
+    def _update(self, old: torch.fx.Node, new: torch.fx.Node) -> Iterator[tuple[Value, Value]]:
+        """Yield arguments and their new values."""
         for argument, value in zip(flat(self.values[old]), flat(self._result(new)), strict=True):
             same = argument.type is value.type
             yield argument, value if same else self.emit(g.AssumeShape(value, shape=argument.type.shape))
 
-    def _result(self, node: Any) -> Any:
-        """What the function returns for an output's node, or for a number: a scalar tensor."""
-        found = self._argument(node)
-        if isinstance(found, (Value, Complex)):
-            return found
-        if isinstance(found, Expr):
-            return self.emit(g.Symbolic(values=(found,)))
-        if found is TOKEN:  # torch's own are tensors without elements
+    def _result(self, node: torch.fx.Node) -> Any:
+        """Return the function's result for an output's node, or for a number: a scalar tensor."""
+        result = self._argument(node)
+        if isinstance(result, (Value, Complex)):
+            return result
+        if isinstance(result, Expr):
+            return self.emit(g.Symbolic(values=(result,)))
+        if result is TOKEN:  # torch's tokens are tensors without elements.
             return self.emit(g.Constant(value=Constant(np.zeros(0, np.float32))))
-        dtype = np.bool_ if isinstance(found, bool) else np.int64 if isinstance(found, int) else np.float64
-        return self.emit(g.Constant(value=Constant(dtype(found))))
+        dtype = np.bool_ if isinstance(result, bool) else np.int64 if isinstance(result, int) else np.float64
+        return self.emit(g.Constant(value=Constant(dtype(result))))
 
-    def emit(self, op: Operation) -> Any:
+    def emit(self, op: Operation) -> Value:
         """See `Node.emit`."""
         folded = op.fold() if isinstance(op, g.GraphOp) and len(op.results) == 1 else None
         if folded is None:
@@ -280,10 +311,16 @@ class Importer:
         op.drop_operands()
         return folded if isinstance(folded, Value) else self.builder(g.Constant(value=folded))
 
-    # -- Nodes -------------------------------------------------------------------------------------------------------------------
+    def emit_all(self, op: Operation) -> tuple[Value, ...]:
+        """See `Node.emit_all`."""
+        if len(op.results) == 1:
+            return (self.emit(op),)
+        return tuple(self.builder.insert(op).results)
 
-    def _graph(self, module: Any, graph: Any) -> Any:
-        """Import the nodes that the outputs need; returns the argument of the output node."""
+    # -- Nodes -----------------------------------------------------------------------------------------------
+
+    def _graph(self, module: Any, graph: torch.fx.Graph) -> Any:
+        """Import the nodes that the outputs need; return the argument of the output node."""
         live = _live_nodes(graph)
         for node in graph.nodes:
             if node.op == "output":
@@ -296,16 +333,16 @@ class Importer:
                 self._call(module, node)
         return None
 
-    def _attribute(self, module: Any, node: Any) -> Any:
-        """A constant tensor or a subgraph that a module holds."""
+    def _attribute(self, module: Any, node: torch.fx.Node) -> Any:
+        """Return a constant tensor or a subgraph that a module holds."""
         import torch
 
-        found = module
+        attribute = module
         for part in node.target.split("."):
-            found = getattr(found, part)
-        return (node.target, found) if isinstance(found, torch.Tensor) else found
+            attribute = getattr(attribute, part)
+        return (node.target, attribute) if isinstance(attribute, torch.Tensor) else attribute
 
-    def _call(self, module: Any, node: Any) -> None:
+    def _call(self, module: Any, node: torch.fx.Node) -> None:
         import torch
 
         val = node.meta.get("val")
@@ -313,10 +350,12 @@ class Importer:
         if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
             if name in ("aten._local_scalar_dense.default", "aten.item.default"):
                 self._number(node, val)
-            elif name == "<built-in function getitem>" and isinstance(self.values.get(node.args[0]), (list, tuple)):
-                self.values[node] = found = self._item(node)
-                if isinstance(found, Value) and isinstance(val, torch.SymInt) and val.node.expr.is_Symbol:
-                    self._bind(found, val)
+            elif name == "<built-in function getitem>" and isinstance(
+                self.values.get(node.args[0]), (list, tuple)
+            ):
+                self.values[node] = value = self._item(node)
+                if isinstance(value, Value) and isinstance(val, torch.SymInt) and val.node.expr.is_Symbol:
+                    self._bind(value, val)
             return
         if name == "<built-in function getitem>":
             self.values[node] = self._item(node)
@@ -341,30 +380,38 @@ class Importer:
                 self.values[node] = POISON
             return
         try:
-            found = self._checked(function(context, *args, **kwargs), node, name)
-            self.values[node] = self._named(context, found, context.meta) if self.symbols.run_time else found
+            value = self._checked(function(context, *args, **kwargs), node, name)
+            self.values[node] = self._named(context, value, context.meta) if self.symbols.run_time else value
         except (Unsupported, Untranslatable) as error:
             self._problem(node, name, location, str(error))
-        except _Poisoned:  # something in a function that it takes
+        except _Poisoned:  # Raised in a function that the operator takes.
             self.refused.append(node)
             self.values[node] = POISON
         except IRError as error:
             raise InternalError(f"importing {name} at {location}: {error}") from error
 
-    def _ordered(self, node: Any) -> None:
-        """An operator with an effect: torch keeps the order by tokens, the first argument and the first result."""
+    def _ordered(self, node: torch.fx.Node) -> None:
+        """Import an operator with an effect: torch keeps the order by tokens, the first argument and the
+        first result.
+        """
         _, target, *args = node.args
         results = node.meta["val"][1:]
         single = len(target._schema.returns) == 1
         call = _Call(
-            node.name, target, tuple(args), node.kwargs, {**node.meta, "val": results[0] if single else results}
+            node.name,
+            target,
+            tuple(args),
+            node.kwargs,
+            {**node.meta, "val": results[0] if single else results},
         )
         self._call(None, call)
-        found = self.values.pop(call)
-        self.values[node] = POISON if found is POISON else (TOKEN, *((found,) if single else found or ()))
+        result = self.values.pop(call)
+        self.values[node] = POISON if result is POISON else (TOKEN, *((result,) if single else result or ()))
 
-    def _number(self, node: Any, val: Any) -> None:
-        """A tensor's only element taken out as a Python number: an integer becomes a size, any other stays a tensor of rank 0."""
+    def _number(self, node: torch.fx.Node, val: Any) -> None:
+        """Import the conversion of a one-element tensor to a Python number: an integer becomes a size, any
+        other number stays a rank-0 tensor.
+        """
         import torch
 
         try:
@@ -379,28 +426,34 @@ class Importer:
         else:
             self.values[node] = x
 
-    def _problem(self, node: Any, name: str, location: Location, hint: str) -> None:
+    def _problem(self, node: torch.fx.Node, name: str, location: Location, hint: str) -> None:
         self.problems.setdefault(name, []).append((str(location), hint))
         self.refused.append(node)
         self.values[node] = POISON
 
-    def _item(self, node: Any) -> Any:
+    def _item(self, node: torch.fx.Node) -> Any:
         source, index = node.args
-        found = self.values[source]
-        if found is POISON:
+        results = self.values[source]
+        if results is POISON:
             return POISON
-        if found[index] is None:
+        if results[index] is None:
             self._problem(
-                source, str(source.target), location_of(source), f"result {index} of this operator is not supported"
+                source,
+                str(source.target),
+                location_of(source),
+                f"result {index} of this operator is not supported",
             )
             return POISON
-        return found[index]
+        return results[index]
 
-    # -- Functions that operators take -------------------------------------------------------------------------------------------
+    # -- Functions that operators take
+    # ---------------------------------------------------------------------------
 
     @contextmanager
     def building(self, block: Block, step: Callable[[], Value] | None = None) -> Iterator[None]:
-        """Import into a block; `step` tells the number of the step, where it is the body of a loop."""
+        """Import into a block inside the ``with``; in a loop's body, `step` returns the number of the
+        step.
+        """
         around, self.builder = self.builder, Builder(block, location=self.builder.location)
         self.steps += [step] if step is not None else []
         try:
@@ -410,17 +463,20 @@ class Importer:
             if step is not None:
                 self.steps.pop()
 
-    def subgraph(self, module: Any, given: Sequence[Any]) -> list[Any]:
-        """What a graph module gives for values, or numbers; imported anew each time."""
+    def subgraph(self, module: Any, arguments: Sequence[Any]) -> list[Any]:
+        """Return the results of a graph module for values or numbers; each call imports it anew."""
         around: dict[Any, Any] = {}
         for n in module.graph.nodes:
             self.values.pop(n, None)
-        for placeholder, value in zip((n for n in module.graph.nodes if n.op == "placeholder"), given, strict=True):
+        for placeholder, value in zip(
+            (n for n in module.graph.nodes if n.op == "placeholder"), arguments, strict=True
+        ):
             self.values[placeholder] = value
             e = getattr(getattr(placeholder.meta.get("val"), "node", None), "expr", None)
             if e is None or not e.is_Symbol or self.symbols.symbols.get(e) is value:
                 continue
-            # One symbol of torch is one number in the body of a loop, and the next one in its condition.
+            # One torch symbol stands for one number in the body of a loop, and for the next number in its
+            # condition.
             around.setdefault(e, self.symbols.symbols.get(e))
             self.symbols.rename(e, None if isinstance(value, Value) else value)
             if isinstance(value, Value):
@@ -433,12 +489,14 @@ class Importer:
                 self.symbols.rename(e, value)
 
     def _bind(self, value: Value, size: Any) -> None:
-        """Let torch's symbol `size` stand for the number in a scalar tensor."""
+        """Define torch's symbol `size` as the number in a scalar tensor."""
         wide = self.emit(g.Cast(value, dtype=i64))
         self.builder.insert(g.BindSize(wide, symbol=self.symbols.define(size, self.ranges)))
 
-    def _arguments(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments in schema order with nodes replaced by values, and keyword-only arguments."""
+    def _arguments(self, node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments in schema order with nodes replaced by values, and the keyword-only
+        arguments.
+        """
         args = list(node.args)
         kwargs = dict(node.kwargs)
         schema = getattr(node.target, "_schema", None)
@@ -478,7 +536,7 @@ class Importer:
         return a
 
     def _truth(self, e: Any) -> Any:
-        """What a sympy formula over sizes says: True, False, or a bool scalar."""
+        """Return the truth of a sympy formula of sizes: True, False, or a bool scalar."""
         kind = type(e).__name__
         if kind in _RELATIONS:
             a, b = (self.symbols.translate(x) for x in e.args)
@@ -486,7 +544,10 @@ class Importer:
             return self.emit(g.elementwise.BINARY[_RELATIONS[kind]](*sides))
         if kind in ("And", "Or", "Not"):
             parts = [self._truth(x) for x in e.args]
-            parts = [self.emit(g.Constant(value=Constant(np.bool_(p)))) if isinstance(p, bool) else p for p in parts]
+            parts = [
+                self.emit(g.Constant(value=Constant(np.bool_(p)))) if isinstance(p, bool) else p
+                for p in parts
+            ]
             if kind == "Not":
                 return self.emit(g.elementwise.UNARY["not"](*parts))
             return reduce(lambda x, y: self.emit(g.elementwise.BINARY[kind.lower()](x, y)), parts)
@@ -494,23 +555,29 @@ class Importer:
             return bool(e)
         raise Untranslatable(f"the condition {e} is not understood")
 
-    def _value(self, node: Any) -> Any:
-        """The SSA value of a tensor node."""
-        found = self.values[node]
-        if found is POISON:
+    def _value(self, node: torch.fx.Node) -> Any:
+        """Return the SSA value of a tensor node."""
+        value = self.values[node]
+        if value is POISON:
             raise _Poisoned
-        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str):
-            found = self.values[node] = self._constant(*found)
-        return found
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+            value = self.values[node] = self._constant(*value)
+        return value
 
-    def _constant(self, name: str, tensor: Any) -> Any:
+    def _constant(self, name: str, tensor: torch.Tensor) -> Any:
         if tensor.is_complex():
             tensor = tensor.detach().resolve_conj()
             return Complex(
                 self._constant(f"{name}_real", tensor.real), self._constant(f"{name}_imaginary", tensor.imag)
             )
         key = (
-            (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.storage_offset())
+            (
+                tensor.data_ptr(),
+                tuple(tensor.shape),
+                tuple(tensor.stride()),
+                tensor.dtype,
+                tensor.storage_offset(),
+            )
             if tensor.numel()
             else name
         )
@@ -518,21 +585,27 @@ class Importer:
         if data is None:
             data = self.constants[key] = Constant(array_of(tensor, name), name)
         with self.builder.at(Location(name)):
-            return self.builder(g.Constant(value=data))  # type: ignore[no-any-return]
+            return self.builder(g.Constant(value=data))
 
-    def _named(self, n: Node, found: Any, wanted: Any) -> Any:
-        """Results under the sizes that torch knows them by: what one mask chooses of two tensors is two counts here and one there."""
-        if isinstance(found, list):
-            return [self._named(n, x, w) for x, w in zip(found, wanted, strict=True)]
-        if not isinstance(found, Value) or not hasattr(wanted, "shape"):
-            return found
+    def _named(self, n: Node, result: Any, wanted: Any) -> Any:
+        """Return results with the sizes that torch knows: where one mask selects from two tensors, the
+        importer has two counts and torch one.
+        """
+        if isinstance(result, list):
+            return [self._named(n, x, w) for x, w in zip(result, wanted, strict=True)]
+        if not isinstance(result, Value) or not hasattr(wanted, "shape"):
+            return result
         try:
-            return n.fitting(found, self.symbols.shape(wanted.shape))
-        except Untranslatable:  # a size that nothing here has defined
-            return found
+            return n.fitting(result, self.symbols.shape(wanted.shape))
+        except Untranslatable:  # No importer has defined the size.
+            return result
 
-    def _checked(self, result: Any, node: Any, name: str) -> Any:
-        """What an importer returned, compared with what torch knows of dtype and shape."""
+    def _checked(self, result: Any, node: torch.fx.Node, name: str) -> Any:
+        """Return an importer's result after a comparison with torch's dtype and shape.
+
+        Raises:
+            InternalError: They differ.
+        """
         val = node.meta.get("val")
         pairs: Iterator[tuple[Any, Any]] = (
             zip(result, val, strict=False) if isinstance(val, (list, tuple)) else iter([(result, val)])
@@ -543,23 +616,28 @@ class Importer:
             dtype = part_dtype_of(wanted.dtype, name)
             if got.type.dtype is not dtype or isinstance(got, Complex) != wanted.dtype.is_complex:
                 raise InternalError(
-                    f"importing {name} at {location_of(node)} gave {got.type.dtype.label}, torch gives {wanted.dtype}"
+                    f"importing {name} at {location_of(node)} gave {got.type.dtype.label}, torch gives "
+                    f"{wanted.dtype}"
                 )
             shape = tuple(wanted.shape)
             if len(shape) != got.type.rank or any(
-                isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(shape, got.type.shape, strict=True)
+                isinstance(a, int) and isinstance(b, int) and a != b
+                for a, b in zip(shape, got.type.shape, strict=True)
             ):
                 raise InternalError(
-                    f"importing {name} at {location_of(node)} gave shape {got.type.shape}, torch gives {shape}"
+                    f"importing {name} at {location_of(node)} gave shape {got.type.shape}, torch gives "
+                    f"{shape}"
                 )
         return list(result) if isinstance(val, (list, tuple)) else result
 
 
 class StateInput(NamedTuple):
-    """A placeholder whose value is kept between runs, and what it is at first (the real and the imaginary parts of complex numbers)."""
+    """A placeholder whose value is kept between runs, and its initial value (for complex numbers real and
+    imaginary part).
+    """
 
     name: str
-    node: Any
+    node: torch.fx.Node
     first: Sequence[Constant]
 
 
@@ -569,14 +647,14 @@ def _unused(name: str, inputs: Sequence[tuple[str, Any, TensorType]]) -> str:
     return name
 
 
-def _parts(name: str, node: Any) -> list[str]:
-    """Names of the tensors that an input consists of: complex numbers are two."""
+def _parts(name: str, node: torch.fx.Node) -> list[str]:
+    """Return the names of the tensors of an input: two for complex numbers."""
     dtype = getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
     return part_names(name, dtype is not None and dtype.is_complex)
 
 
-def _is_complex(node: Any) -> bool:
-    """Whether a call takes or gives complex numbers."""
+def _is_complex(node: torch.fx.Node) -> bool:
+    """Return whether a call has complex operands or results."""
     from torch.utils._pytree import tree_leaves
 
     values = [n.meta.get("val") for n in node.all_input_nodes] if hasattr(node, "all_input_nodes") else []
@@ -596,16 +674,18 @@ _RELATIONS = {
 }
 
 POISON = object()
-"""Stands for the value of a node that could not be imported; its users are passed over, so that each cause is told once."""
+"""The value of a node that could not be imported. Nodes that use it are skipped, so that each cause is
+reported once.
+"""
 
 
 TOKEN = object()
-"""Stands for the value of a token, which only keeps effects in order."""
+"""The value of a token, which only orders effects."""
 
 
 @dataclass(eq=False)
 class _Call:
-    """A call that stands inside of a node."""
+    """A call inside of a node."""
 
     name: str
     target: Any
@@ -618,8 +698,10 @@ class _Poisoned(Exception):
     """An argument could not be imported."""
 
 
-def _live_nodes(graph: Any) -> set[Any]:
-    """Nodes that the output depends on, and assertions about data; those about sizes and dtypes are not among them."""
+def _live_nodes(graph: torch.fx.Graph) -> set[Any]:
+    """Return the nodes that the output depends on, and assertions about data, but not those about sizes and
+    dtypes.
+    """
     live: set[Any] = set()
     pending = [n for n in graph.nodes if n.op == "output" or str(n.target).startswith("aten._assert_async")]
     while pending:
@@ -633,22 +715,26 @@ def _live_nodes(graph: Any) -> set[Any]:
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def location_of(node: Any) -> Location:
-    """Module path with the operator's name, and the last line of the user's stack outside of torch itself."""
+def location_of(node: torch.fx.Node) -> Location:
+    """Return the module path with the operator's name, and the last line of the user's stack outside of
+    torch.
+    """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]) if stack else ""
     path = re.sub(r"^L\['self'\]\.?", "", path)
     operator = str(node.target).split(".")[1] if str(node.target).count(".") == 2 else node.name
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not re.search(r"[/\\]torch[/\\](nn|_|fx|functional|utils)", f[0])] or frames
-    file, line = own[-1] if own else ("", "0")
+    user_frames = [
+        f for f in frames if not re.search(r"[/\\]torch[/\\](nn|_|fx|functional|utils)", f[0])
+    ] or frames
+    file, line = user_frames[-1] if user_frames else ("", "0")
     return Location(f"{path}/{operator}" if path else operator, file, int(line))
 
 
 def _hint(name: str) -> str:
     if RANDOM.search(name):
-        return "this operator is random; dropout and the like vanish after model.eval()"
+        return "this operator is random; model.eval() removes dropout"
     return ""
 
 
-__all__ = ["Importer", "Node", "StateInput", "Unsupported"]
+__all__ = ["Importer", "Node", "Number", "Operand", "StateInput"]

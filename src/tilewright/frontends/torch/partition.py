@@ -1,17 +1,24 @@
-"""A graph in parts: what is compiled, and what torch runs because nobody imports it."""
+"""Partition of a graph into compiled parts and parts that torch runs, since their operators have no
+importer.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
-def split(module: Any, refused: Collection[Any]) -> tuple[Any, list[str]]:
-    """A graph module that calls parts of `module` one after the other, and the names of those without a `refused` node.
+def split(module: torch.fx.GraphModule, refused: Collection[Any]) -> tuple[Any, list[str]]:
+    """Return a graph module that calls parts of `module` in order, and the names of the parts without a
+    `refused` node.
 
-    Parts alternate: a node belongs to the first part of its kind that stands behind all parts it reads from. So there are as few as
-    dependencies allow. Random operators go with the refused ones and stay in their order, which decides what each of them draws.
+    Compiled and refused parts alternate. A node goes into the first part of its kind that follows all parts
+    it reads from, so there are as few parts as dependencies permit. Random operators go into refused parts
+    and keep their order, which determines the numbers that each draws.
     """
     import torch
     from torch.fx.passes.split_module import split_module
@@ -25,7 +32,7 @@ def split(module: Any, refused: Collection[Any]) -> tuple[Any, list[str]]:
             part[n] = part[n.args[0]]
             continue
         random = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
-        first += (first + (random or n in refused)) % 2  # the parts with odd numbers are torch's
+        first += (first + (random or n in refused)) % 2  # Parts with odd numbers are torch's.
         if random:
             first = drawn = max(first, drawn)
         part[n] = first

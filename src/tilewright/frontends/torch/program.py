@@ -1,10 +1,12 @@
-"""The border of an ``ExportedProgram``: what its signature says of inputs, parameters and outputs."""
+"""Inputs and outputs of an ``ExportedProgram``: the roles that its signature gives to inputs, parameters and
+outputs.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +19,14 @@ from .importer import Importer, StateInput
 from .symbols import input_shapes
 from .tensors import array_of, part_dtype_of
 
+if TYPE_CHECKING:
+    import torch
+
 
 class ProgramImporter(Importer):
     """Builds one module from one exported program."""
 
-    def __init__(self, program: Any, dims: DimsArgument | None) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, dims: DimsArgument | None) -> None:
         super().__init__()
         self.program = program
         self.ranges = program.range_constraints
@@ -41,7 +46,7 @@ class ProgramImporter(Importer):
         updates = self._updates(signature)
         held = self._held(signature)
         states = self._states(held, placeholders, updates)
-        # Parameters become an operator at their first use, equal storages one.
+        # A parameter becomes a constant operator at its first use; equal storages become one.
         self.values.update({placeholders[name]: pair for name, pair in held.items() if name not in updates})
         return self.build(
             self.program.graph_module,
@@ -54,17 +59,20 @@ class ProgramImporter(Importer):
 
     def run_seed(self) -> Value:
         if self.seed is None:
-            self.seed = self.function.body.add_arg(TensorType(i64, ()), "seed", self.given)
+            self.seed = self.function.body.add_arg(TensorType(i64, ()), "seed", self.caller_arguments)
         return self.seed
 
-    def _updates(self, signature: Any) -> dict[str, Any]:
-        """What the program changes, inputs, buffers and parameters: the names of their nodes, with the nodes of their new values.
+    def _updates(self, signature: torch.export.ExportGraphSignature) -> dict[str, Any]:
+        """Return the names of the nodes of inputs, buffers and parameters that the program changes, with the
+        nodes of their new values.
 
-        One that is assigned its own value (``self.table = self.table.to(device)``) is not changed.
+        An assignment of its own value (``self.table = self.table.to(device)``) is no change.
         """
-        found = {}
+        updates = {}
         output = next(n for n in self.program.graph.nodes if n.op == "output")
-        places = {spec.target: spec.arg.name for spec in signature.input_specs if spec.kind.name != "USER_INPUT"}
+        places = {
+            spec.target: spec.arg.name for spec in signature.input_specs if spec.kind.name != "USER_INPUT"
+        }
         for spec, node in zip(signature.output_specs, output.args[0], strict=True):
             if not spec.kind.name.endswith("_MUTATION"):
                 continue
@@ -72,38 +80,54 @@ class ProgramImporter(Importer):
             name = spec.target if is_input else places[spec.target]
             if is_input and node.meta["val"].dtype.is_complex:
                 raise CompileError(
-                    f"the model changes input '{name}', of complex numbers, in place; return the new value as an output"
+                    f"the model changes input '{name}', of complex numbers, in place; return the new value "
+                    "as an output"
                 )
             if name != node.name:
-                found[name] = node
-        return found
+                updates[name] = node
+        return updates
 
     def _states(
         self, held: Mapping[str, tuple[str, Any]], placeholders: dict[str, Any], updates: Mapping[str, Any]
     ) -> list[StateInput]:
-        """Buffers and parameters that the program changes: they are kept between runs."""
-        found = []
+        """Return the buffers and parameters that the program changes, which are kept between runs.
+
+        Raises:
+            CompileError: One shares memory with another tensor that the program uses.
+        """
+        states = []
         for name, (target, tensor) in held.items():
             if name not in updates:
                 continue
             for other, (its, memory) in held.items():
-                if other != name and (other in updates or placeholders[other].users) and _share(tensor, memory):
+                if (
+                    other != name
+                    and (other in updates or placeholders[other].users)
+                    and _share(tensor, memory)
+                ):
                     raise CompileError(
-                        f"the model changes '{target}', which shares memory with '{its}': give one of them memory of its own (clone()), or use "
+                        f"the model changes '{target}', which shares memory with '{its}': give one of them "
+                        "memory of its own (clone()), or use "
                         "one name for both"
                     )
-            found.append(StateInput(target, placeholders[name], first_values(target, tensor)))
-        return found
+            states.append(StateInput(target, placeholders[name], first_values(target, tensor)))
+        return states
 
-    def _held(self, signature: Any) -> dict[str, tuple[str, Any]]:
-        """Parameters, buffers and lifted constants, by the names of their nodes."""
+    def _held(self, signature: torch.export.ExportGraphSignature) -> dict[str, tuple[str, Any]]:
+        """Return parameters, buffers and lifted constants, by the names of their nodes."""
         state, constants = self.program.state_dict, self.program.constants
         kinds = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
         specs = [(spec.arg.name, spec.target) for spec in signature.input_specs if spec.kind.name in kinds]
-        return {name: (target, state[target] if target in state else constants[target]) for name, target in specs}
+        return {
+            name: (target, state[target] if target in state else constants[target]) for name, target in specs
+        }
 
-    def _inputs(self, signature: Any, placeholders: dict[str, Any]) -> tuple[list[str], list[Any]]:
-        """Names and nodes of the tensor inputs, in order; other inputs are fixed values that torch has put into the graph."""
+    def _inputs(
+        self, signature: torch.export.ExportGraphSignature, placeholders: dict[str, Any]
+    ) -> tuple[list[str], list[Any]]:
+        """Return names and nodes of the tensor inputs, in order. Other inputs are fixed values that torch has
+        put into the graph.
+        """
         names, nodes = [], []
         for spec in signature.input_specs:
             if spec.kind.name != "USER_INPUT":
@@ -114,12 +138,15 @@ class ProgramImporter(Importer):
                 nodes.append(placeholders[spec.arg.name])
             elif kind != "ConstantArgument":
                 raise CompileError(
-                    f"input '{spec.arg.name}' is a {kind.removesuffix('Argument')}, not a tensor; pass a number, which is then fixed, or a tensor"
+                    f"input '{spec.arg.name}' is a {kind.removesuffix('Argument')}, not a tensor; pass a "
+                    "number, which is then fixed, or a tensor"
                 )
         return names, nodes
 
-    def _outputs(self, signature: Any) -> tuple[list[Any], list[str]]:
-        """Nodes of the outputs, or the numbers that they are, and their names. None and texts are left out."""
+    def _outputs(self, signature: torch.export.ExportGraphSignature) -> tuple[list[Any], list[str]]:
+        """Return the nodes of the outputs (or numbers, for constant ones) and their names. None and strings
+        are left out.
+        """
         from torch.utils import _pytree
 
         output = next(n for n in self.program.graph.nodes if n.op == "output")
@@ -129,13 +156,8 @@ class ProgramImporter(Importer):
         try:
             tree = _pytree.tree_unflatten(list(range(structure.num_leaves)), structure)
             paths = [_output_name(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-            KeyError,
-        ):  # a class that cannot be made from numbers has no names for its fields
-            pass
+        except (TypeError, ValueError, AttributeError, KeyError):
+            pass  # a class that cannot be built from numbers
         nodes, names = [], []
         position = 0
         for spec, node in zip(specs, output.args[0], strict=True):
@@ -154,43 +176,51 @@ class ProgramImporter(Importer):
                 "SymBoolArgument",
             ):
                 raise CompileError(
-                    f"output {name or position - 1} is a {kind.removesuffix('Argument')}, not a tensor; return a tensor of it"
+                    f"output {name or position - 1} is a {kind.removesuffix('Argument')}, not a tensor; "
+                    "return a tensor of it"
                 )
             nodes.append(spec.arg.value if kind == "ConstantArgument" else node)
             names.append(name)
         single = len(nodes) == 1
-        names = [n if n and not n.isdigit() else "output" if single else f"output{n or k}" for k, n in enumerate(names)]
+        names = [
+            n if n and not n.isdigit() else "output" if single else f"output{n or k}"
+            for k, n in enumerate(names)
+        ]
         return nodes, [n if names.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(names)]
 
 
-def first_values(name: str, tensor: Any) -> list[Constant]:
-    """What a state holds at first, of complex numbers both parts; later changes of the tensor are not seen."""
+def first_values(name: str, tensor: torch.Tensor) -> list[Constant]:
+    """Return the initial value of a state, for complex numbers both parts, unaffected by later changes of the
+    tensor.
+    """
     tensor = tensor.detach().clone()
     parts = [tensor.real, tensor.imag] if tensor.is_complex() else [tensor]
-    found = []
+    constants = []
     for part in parts:
         array = array_of(part.contiguous(), name)
         if not array.reshape(-1).view(np.uint8).any():
             array = np.broadcast_to(np.zeros((), array.dtype), array.shape)
-        found.append(Constant(array, name))
-    return found
+        constants.append(Constant(array, name))
+    return constants
 
 
-def _share(a: Any, b: Any) -> bool:
-    """Whether two tensors lie in one storage, in ranges that meet."""
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether the memory of two tensors overlaps."""
     if not (a.numel() and b.numel()) or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
         return False
     (first, last), (begin, end) = (_range(t) for t in (a, b))
     return bool(first < end and begin < last)
 
 
-def _range(t: Any) -> tuple[int, int]:
+def _range(t: torch.Tensor) -> tuple[int, int]:
     reach = sum(stride * (size - 1) for stride, size in zip(t.stride(), t.shape, strict=True))
     return t.data_ptr(), t.data_ptr() + (reach + 1) * t.element_size()
 
 
 def _output_name(path: Sequence[Any]) -> str:
-    """``last_hidden_state`` or ``hidden_states_1`` for an output's place; a number for one in a plain tuple."""
+    """Return a name such as ``last_hidden_state`` or ``hidden_states_1`` for the place of an output, a number
+    in a plain tuple.
+    """
     parts = []
     for key in path:
         value = getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))
@@ -198,8 +228,8 @@ def _output_name(path: Sequence[Any]) -> str:
     return "_".join(parts)
 
 
-def import_program(program: Any, dims: DimsArgument | None) -> Module:
-    """The graph-level module of an ``ExportedProgram`` in functional form; see `import_torch`."""
+def import_program(program: torch.export.ExportedProgram, dims: DimsArgument | None) -> Module:
+    """Return the graph-level module of a functional ``ExportedProgram``; see `import_torch`."""
     return ProgramImporter(program, dims).run()
 
 

@@ -1,6 +1,8 @@
-"""Recurrent layers kept whole through torch's exporter, which would unroll them into one copy of the cell for each time step.
+"""Recurrent layers stay whole in torch's exporter, which would unroll them into one copy of the cell per time
+step.
 
-While a model is exported, calls of ``torch.lstm`` and its relatives go to operators of our own that torch knows only the shapes of.
+During an export, calls of ``torch.lstm`` and its relatives go to custom operators for which torch knows only
+the shapes.
 """
 
 from __future__ import annotations
@@ -15,28 +17,29 @@ _SCHEMAS = {
     "rnn_relu": "Tensor hx",
 }
 _REST = (
-    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool "
+    "batch_first"
 )
 
 
 @cache
 def operators() -> dict[Any, Any]:
-    """Our operator for each of torch's functions; registered with torch on first use."""
+    """Return the custom operator for each of torch's functions; the first call registers them with torch."""
     import torch
 
     library = torch.library.Library("tilewright", "FRAGMENT")
-    found = {}
+    custom = {}
     for name, hidden in _SCHEMAS.items():
         results = "(Tensor, Tensor, Tensor)" if name == "lstm" else "(Tensor, Tensor)"
         library.define(f"{name}(Tensor input, {hidden}, {_REST}) -> {results}")
         library.impl(name, getattr(torch, name), "CompositeExplicitAutograd")
         torch.library.register_fake(f"tilewright::{name}", _shapes_of(name), lib=library)
-        found[getattr(torch, name)] = getattr(torch.ops.tilewright, name).default
+        custom[getattr(torch, name)] = getattr(torch.ops.tilewright, name).default
     _libraries.append(library)
-    return found
+    return custom
 
 
-_libraries: list[Any] = []  # a library's operators vanish with it
+_libraries: list[Any] = []  # The operators exist as long as their library.
 
 
 def _shapes_of(name: str) -> Any:
@@ -59,33 +62,38 @@ def _max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The pool of dynamic sizes by torch's function for images, as the one for sequences would fix them; None of fixed sizes."""
+    """Pool dynamic sizes by torch's function for images, since the one for sequences would fix them; None for
+    fixed sizes.
+    """
     import torch
 
     if return_indices or not any(isinstance(s, torch.SymInt) for s in input.shape):
         return None
-    one = [x if isinstance(x, int) else x[0] for x in (kernel_size, stride or kernel_size, padding, dilation)]
-    windows = [(other, size) for other, size in zip((1, 1, 0, 1), one, strict=True)]
+    options = [
+        x if isinstance(x, int) else x[0] for x in (kernel_size, stride or kernel_size, padding, dilation)
+    ]
+    windows = [(other, size) for other, size in zip((1, 1, 0, 1), options, strict=True)]
     return torch.max_pool2d(input.unsqueeze(-2), *windows, ceil_mode).squeeze(-2)
 
 
 def keep_calls_whole() -> Any:
-    """A context in which torch's recurrent functions call `operators`, and what fixes dynamic sizes is replaced by what does not."""
+    """Return a context in which torch's recurrent functions call `operators`, and functions that would fix
+    dynamic sizes are replaced.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
-    known = (
-        operators()
-    )  # now: Dynamo, which traces bodies of loops and branches in this mode, refuses to look into their making
+    # Create them now: Dynamo traces bodies of loops and branches in this mode and cannot trace the creation.
+    known = operators()
 
     pools = (torch.max_pool1d, torch.nn.functional.max_pool1d)
 
-    class Mode(TorchFunctionMode):  # type: ignore[misc]
+    class Mode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            own = known.get(func)
-            # The form for packed sequences has the batch sizes in front of the states.
-            if own is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):
-                return own(*args)
+            operator = known.get(func)
+            # The form for packed sequences has the batch sizes before the states.
+            if operator is not None and len(args) == 9 and isinstance(args[2], (list, tuple)):
+                return operator(*args)
             if func in pools and (pooled := _max_pool1d(*args, **(kwargs or {}))) is not None:
                 return pooled
             return func(*args, **(kwargs or {}))

@@ -1,4 +1,6 @@
-"""The table of importers: from the name of an ATen overload to the function that writes it in graph operators."""
+"""The table of importers: from the name of an ATen overload to the function that builds it from graph
+operators.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ _COMPLEX: dict[str, Importer] = {}
 
 
 def importer(*names: str) -> Callable[[Importer], Importer]:
-    """Register ``function(node, *args, **kwargs)`` for overloads such as ``aten.add.Tensor``.
+    """Register ``function(node, *args, **kwargs)`` as the importer of overloads such as ``aten.add.Tensor``.
 
-    Positional arguments come in the order of the operator's schema, its keyword-only arguments by name. Tensors arrive as SSA values (None if
-    absent), symbolic sizes as `Dim`, dtypes as `DType`; device, layout and memory format are left out. An importer returns an SSA value, or a
-    sequence of them for an operator with several results (None for one that cannot be had).
+    Positional arguments have the order of the operator's schema; its keyword-only arguments are passed by
+    name. Tensors are SSA values (None if absent), symbolic sizes `Dim`, dtypes `DType`; device, layout and
+    memory format are left out. An importer returns an SSA value, or for an operator with several results a
+    sequence of them (None for an unsupported one).
+
+    Raises:
+        ValueError: An overload has an importer already.
     """
 
     def register(function: Importer) -> Importer:
@@ -30,7 +36,9 @@ def importer(*names: str) -> Callable[[Importer], Importer]:
 
 
 def complex_importer(*names: str) -> Callable[[Importer], Importer]:
-    """Register an importer, as `importer` does, for calls that take or give complex numbers: `frontends.complex.Complex` pairs."""
+    """Register an importer, as `importer` does, for calls with complex operands or results, which are
+    `frontends.complex.Complex` pairs.
+    """
 
     def register(function: Importer) -> Importer:
         _COMPLEX.update(dict.fromkeys(names, function))
@@ -40,19 +48,19 @@ def complex_importer(*names: str) -> Callable[[Importer], Importer]:
 
 
 def importers_in(module: str) -> dict[str, Importer]:
-    """The importers that a module has registered."""
+    """Return the importers that a module has registered."""
     return {name: function for name, function in _IMPORTERS.items() if function.__module__ == module}
 
 
 def complex_importers() -> dict[str, Importer]:
-    """All importers of calls that take or give complex numbers, by overload name."""
+    """Return all importers of calls with complex operands or results, by overload name."""
     importers()
     return _COMPLEX
 
 
 @cache
 def importers() -> dict[str, Importer]:
-    """All importers by overload name (``aten.add.Tensor``)."""
+    """Return all importers by overload name (``aten.add.Tensor``)."""
     from importlib import import_module
     from pkgutil import iter_modules
 
@@ -64,22 +72,26 @@ def importers() -> dict[str, Importer]:
 
 
 def decomposition_table() -> Any:
-    """A new table: all of torch's decompositions without those of operators that have an importer, which therefore stay whole."""
+    """Return a new table of all torch decompositions but those of operators that have an importer, which
+    therefore stay whole.
+    """
     return _decomposition_table(len(importers())).copy()
 
 
 @lru_cache(maxsize=1)
 def _decomposition_table(_: int) -> Any:
-    """See `decomposition_table`; users may register importers at any time.
+    """See `decomposition_table`; the argument is the number of importers, since users may register more at
+    any time.
 
-    torch's default table stops at core ATen, which leaves some operators (interpolation, say) that it can decompose.
+    torch's default table stops at core ATen, which keeps some operators (interpolation, for example) that
+    torch can decompose.
     """
     import torch
     from torch._decomp import decomposition_table as every
 
     table = torch.export.default_decompositions()
     for operator, function in every.items():
-        # Those of torch._refs lead to operators of the prims dialect, whose names tell users nothing.
+        # torch._refs decomposes into operators of the prims dialect, whose names mean nothing to users.
         if (
             isinstance(operator, torch._ops.OpOverload)
             and operator not in table
@@ -87,10 +99,10 @@ def _decomposition_table(_: int) -> Any:
         ):
             table[operator] = function
     for name in importers():
-        if name.count(".") != 2:  # one that takes functions has no overloads
+        if name.count(".") != 2:  # A higher-order operator has no overloads.
             continue
         namespace, packet, overload = name.split(".")
-        found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-        if found is not None:
-            table.pop(found, None)
+        overload_of = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+        if overload_of is not None:
+            table.pop(overload_of, None)
     return table

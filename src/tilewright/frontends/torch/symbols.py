@@ -1,25 +1,32 @@
-"""torch's symbolic sizes (sympy expressions in ``meta['val'].shape``) as our dimensions.
+"""Translation of torch's symbolic sizes (sympy expressions in ``meta['val'].shape``) to dimensions of the IR.
 
-Comes in: the shapes of the program's inputs, its range constraints, and what the user says in `dims`. Goes out: a `SymbolMap`, which turns any
-``SymInt`` of the program into a `Dim`.
+A `SymbolMap` is built from the shapes of the program's inputs, its range constraints and the user's `dims`;
+it translates any ``SymInt`` of the program to a `Dim`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError
-from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, prove_divisible, prove_eq, smax, smin
+from ...ir.substitution import linear_in
+from ...ir.symbolic import Dim, Expr, free_symbols, prove_divisible, prove_eq, smax, smin
 from ..dims import DimsArgument, DimTable, DimText, check_dims_argument, identifier, parse_dim
+
+if TYPE_CHECKING:
+    import sympy
+    import torch
 
 
 class Untranslatable(Exception):
-    """A symbolic size depends on data in a way that is not understood, or uses a function that our algebra lacks."""
+    """A symbolic size depends on data in an unknown way, or uses a function that the IR's expressions
+    lack.
+    """
 
 
 class SymbolMap:
-    """Translates sympy expressions over torch's symbols."""
+    """Translates sympy expressions of torch's symbols."""
 
     def __init__(self) -> None:
         self.symbols: dict[Any, Dim] = {}
@@ -27,13 +34,13 @@ class SymbolMap:
         self.defined = 0
         self.run_time: set[Expr] = set()
         self.dimensions: set[str] = set()
-        """Names of the symbols in the inputs' shapes."""
+        """The names of the symbols in the inputs' shapes."""
 
-    def dim(self, size: Any) -> Dim:
-        """The dimension that a Python int or a ``SymInt`` stands for.
+    def dim(self, size: torch.SymInt | int) -> Dim:
+        """Return the dimension for a Python int or a ``SymInt``.
 
         Raises:
-            Untranslatable: see there.
+            Untranslatable: There is none.
         """
         if isinstance(size, int):
             return size
@@ -42,44 +49,45 @@ class SymbolMap:
     def shape(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
         return tuple(self.dim(s) for s in sizes)
 
-    def translate(self, e: Any) -> Dim:
-        """The dimension that a sympy expression stands for."""
-        found = self._memo.get(e)
-        if found is None:
-            found = self._memo[e] = self._translate(e)
-        return found
+    def translate(self, e: sympy.Expr) -> Dim:
+        """Return the dimension for a sympy expression."""
+        dim = self._memo.get(e)
+        if dim is None:
+            dim = self._memo[e] = self._translate(e)
+        return dim
 
-    def define(self, size: Any, ranges: Mapping[Any, Any], most: Dim | None = None) -> Expr:
-        """A new symbol for a size that the run computes; it stands for `size` (a SymInt or sympy's), where that is a symbol that nothing defines yet.
+    def define(self, size: torch.SymInt | int, ranges: Mapping[Any, Any], most: Dim | None = None) -> Expr:
+        """Return a new symbol for a size that the run computes. If `size` (a SymInt or sympy expression) is a
+        symbol without a definition yet, it is defined as the new one.
 
-        `most`, where it is a number, is the largest that it can be; torch's own bounds do not count what broadcasting adds.
+        `most`, if it is a number, is an upper bound; torch's own bounds do not count what broadcasting adds.
         """
         from ...ir.symbolic import symbol
 
         e = getattr(getattr(size, "node", None), "expr", size)
-        own = not isinstance(e, int) and e.is_Symbol and e not in self.symbols
-        low, high = _bounds(e, ranges) if own else (0, None)
+        is_new_symbol = not isinstance(e, int) and e.is_Symbol and e not in self.symbols
+        low, high = _bounds(e, ranges) if is_new_symbol else (0, None)
         if isinstance(most, int):
             high = most
         self.defined += 1
-        name = f"{e if own else 'count'}_{self.defined}"
+        name = f"{e if is_new_symbol else 'count'}_{self.defined}"
         while name in self.dimensions:
             name += "_"
-        found = symbol(name, low, high)
-        assert isinstance(found, Expr)
-        self.run_time.add(found)
-        if own:
-            self.symbols[e] = found
-        return found
+        run_time_size = symbol(name, low, high)
+        assert isinstance(run_time_size, Expr)
+        self.run_time.add(run_time_size)
+        if is_new_symbol:
+            self.symbols[e] = run_time_size
+        return run_time_size
 
-    def rename(self, e: Any, dim: Dim | None) -> None:
-        """Let a symbol of torch stand for another number from here on; None: for none that is known."""
+    def rename(self, e: sympy.Expr, dim: Dim | None) -> None:
+        """Define a torch symbol as another dimension from here on; None removes the definition."""
         self.symbols.pop(e, None)
         if dim is not None:
             self.symbols[e] = dim
         self._memo = {}
 
-    def _translate(self, e: Any) -> Dim:
+    def _translate(self, e: sympy.Expr) -> Dim:
         import sympy
 
         if e.is_Integer:
@@ -116,11 +124,13 @@ class SymbolMap:
             return self._rounded(name, e.args[0])
         raise Untranslatable(f"the size {e} uses {name}")
 
-    def _polynomial(self, e: Any) -> Dim:
-        """A sum or product; rational coefficients share one exact division."""
+    def _polynomial(self, e: sympy.Expr) -> Dim:
+        """Return a sum or product; rational coefficients share one exact division."""
         import sympy
 
-        numerator, denominator = sympy.fraction(sympy.together(e)) if e.has(sympy.Rational) else (e, sympy.Integer(1))
+        numerator, denominator = (
+            sympy.fraction(sympy.together(e)) if e.has(sympy.Rational) else (e, sympy.Integer(1))
+        )
         if denominator != 1:
             return self.translate(sympy.expand(numerator)) // self.translate(denominator)
         total: Dim = 0 if isinstance(e, sympy.Add) else 1
@@ -128,8 +138,8 @@ class SymbolMap:
             total = total + self.translate(a) if isinstance(e, sympy.Add) else total * self.translate(a)
         return total
 
-    def _rounded(self, name: str, e: Any) -> Dim:
-        """A rounded quotient of integers, such as ``int(seq / 2)`` or ``ceil(seq * 0.5)``."""
+    def _rounded(self, name: str, e: sympy.Expr) -> Dim:
+        """Return a rounded quotient of integers, such as ``int(seq / 2)`` or ``ceil(seq * 0.5)``."""
         kind = type(e).__name__
         if kind in ("IntTrueDiv", "FloatTrueDiv"):
             a, b = (self.translate(_whole(x)) for x in e.args)
@@ -139,8 +149,8 @@ class SymbolMap:
         raise Untranslatable(f"the size {name}({e}) is computed in floating point")
 
 
-def _whole(e: Any) -> Any:
-    """The integer expression behind a float one that is a whole number."""
+def _whole(e: sympy.Expr) -> Any:
+    """Return the integer expression in a float one that is a whole number."""
     import sympy
 
     if type(e).__name__ == "ToFloat":
@@ -150,17 +160,19 @@ def _whole(e: Any) -> Any:
     return e
 
 
-def _bounds(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
-    """Torch's bounds of a symbol; None where there are none that fit into 60 bits."""
-    found = ranges.get(e)
-    if found is None:
+def _bounds(e: sympy.Expr, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Return torch's bounds of a symbol, None for a bound beyond 60 bits."""
+    limits = ranges.get(e)
+    if limits is None:
         return None, None
-    low, high = (int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None for x in (found.lower, found.upper))
+    low, high = (
+        int(x) if x.is_Integer and abs(int(x)) < 1 << 60 else None for x in (limits.lower, limits.upper)
+    )
     return low, high
 
 
-def _limits(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
-    """Torch's bounds of a symbol; None where they say no more than that a size is not negative."""
+def _limits(e: sympy.Expr, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
+    """Return torch's bounds of a symbol, None if they only say that a size is not negative."""
     low, high = _bounds(e, ranges)
     return (low if low is not None and low >= 2 else None), high
 
@@ -168,33 +180,35 @@ def _limits(e: Any, ranges: Mapping[Any, Any]) -> tuple[int | None, int | None]:
 def input_shapes(
     inputs: Sequence[tuple[str, Sequence[Any]]], ranges: Mapping[Any, Any], dims: DimsArgument | None
 ) -> tuple[SymbolMap, list[tuple[Dim, ...]]]:
-    """The symbols of a program and the shapes of its tensor inputs.
+    """Return the symbols of a program and the shapes of its tensor inputs.
 
-    `inputs` are names and torch shapes (int or SymInt), `ranges` the program's range constraints. Dimensions that the user does not name are
-    called ``<input>_<axis>``.
+    `inputs` are names and torch shapes (int or SymInt), `ranges` the program's range constraints. Dimensions
+    that the user does not name are called ``<input>_<axis>``.
 
     Raises:
-        CompileError: `dims` name a dimension that is fixed, or give two names to sizes that the model needs to be equal.
+        CompileError: `dims` name a dimension that is fixed, or give two names to sizes that the model needs
+            to be equal.
     """
     listing = [(name, [s if isinstance(s, int) else "?" for s in shape]) for name, shape in inputs]
-    given = check_dims_argument(dims, listing)
+    dynamic_axes = check_dims_argument(dims, listing)
     table = DimTable()
     texts: dict[tuple[str, int], tuple[DimText, str]] = {}
     for name, shape in inputs:
-        for axis, text in given.get(name, {}).items():
+        for axis, text in dynamic_axes.get(name, {}).items():
             where = f"dims[{name!r}][{axis}]"
             dim = parse_dim(text, where)
             if isinstance(shape[axis], int):
                 if dim.expression != str(shape[axis]):
                     raise CompileError(
-                        f"{where} is {text!r}, but the model fixes that dimension to {shape[axis]}: the exported program holds only for this size"
+                        f"{where} is {text!r}, but the model fixes that dimension to {shape[axis]}: the "
+                        "exported program holds only for this size"
                     )
                 continue
             table.add(dim, where)
             texts[name, axis] = dim, where
     table.check()
     symbols = SymbolMap()
-    # Names and bounds first, so that every symbol is made once with the bounds of all its places.
+    # Collect names and bounds first, so that every symbol is created once, with the bounds of all its places.
     placed: list[tuple[Any, DimText, str]] = []
     unnamed: dict[Any, str] = {}
     for name, shape in inputs:
@@ -213,7 +227,7 @@ def input_shapes(
             if e.is_Symbol and len(dim.names) == 1 and (low is not None or high is not None):
                 table.add(DimText(dim.expression, low, high, dim.names), f"{where} (bounds found by torch)")
             placed.append((e, dim, where))
-    # A name that the user gave beats one made up for the same torch symbol.
+    # The user's name takes precedence over a generated one for the same torch symbol.
     placed.sort(key=lambda p: (p[1].expression in unnamed.values(), not p[0].is_Symbol))
     owners: dict[Any, str] = {}
     for e, dim, where in placed:
@@ -223,7 +237,8 @@ def input_shapes(
             owner = owners.setdefault(e, where)
             if not prove_eq(known, wanted) and dim.expression not in unnamed.values():
                 raise CompileError(
-                    f"the model needs '{known}' ({owner}) and '{wanted}' ({where}) to be equal; give both dimensions one name"
+                    f"the model needs '{known}' ({owner}) and '{wanted}' ({where}) to be equal; give both "
+                    "dimensions one name"
                 )
         else:
             _solve(symbols, e, wanted, dim, ranges)
@@ -235,8 +250,8 @@ def input_shapes(
         raise CompileError(f"an input's shape is not understood: {error}") from None
 
 
-def _solve(symbols: SymbolMap, e: Any, wanted: Dim, dim: DimText, ranges: Mapping[Any, Any]) -> None:
-    """Find the torch symbol in a derived dimension such as ``8*s0 + 1`` that the user describes as `wanted`."""
+def _solve(symbols: SymbolMap, e: sympy.Expr, wanted: Dim, dim: DimText, ranges: Mapping[Any, Any]) -> None:
+    """Define the torch symbol in a derived dimension such as ``8*s0 + 1`` that the user calls `wanted`."""
     from ...ir.symbolic import symbol
 
     free = sorted(e.free_symbols, key=str)
@@ -255,14 +270,16 @@ def _solve(symbols: SymbolMap, e: Any, wanted: Dim, dim: DimText, ranges: Mappin
     if prove_divisible(rest, scale):
         symbols.symbols[s] = rest // scale
         return
-    # The user said 'seq', the model needs a multiple: a symbol for the quotient stands in its place.
+    # The user says 'seq', the model needs a multiple: a symbol for the quotient replaces it.
     low, high = _limits(s, ranges)
-    # Torch traces with quotients of at least 2 and writes that down, whether the model needs it or not.
+    # torch traces with quotients of at least 2 and records that bound, whether the model needs it or not.
     low = None if low == 2 else low
     if isinstance(wanted, Expr) and len(dim.names) == 1 and dim.expression == dim.names[0]:
         if wanted.upper is not None:
             limit = (wanted.upper - offset) // scale
             high = limit if high is None else min(high, limit)
-        own = -((offset - wanted.lower) // scale) if wanted.lower is not None else 1
-        low = max(own, 1 if low is None else low)
-    symbols.symbols[s] = symbol(f"{dim.names[0]}_by_{scale}" if dim.names else str(s), 1 if low is None else low, high)
+        least = -((offset - wanted.lower) // scale) if wanted.lower is not None else 1
+        low = max(least, 1 if low is None else low)
+    symbols.symbols[s] = symbol(
+        f"{dim.names[0]}_by_{scale}" if dim.names else str(s), 1 if low is None else low, high
+    )

@@ -1,14 +1,19 @@
-"""torch tensors and dtypes as NumPy arrays and IR dtypes. Arrays are views of the torch storages, never copies."""
+"""Conversion of torch tensors and dtypes to NumPy arrays and IR dtypes. Arrays are views of the torch
+storages, never copies.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import CompileError
 from ...ir import types
 from ...ir.types import DType
+
+if TYPE_CHECKING:
+    import torch
 
 _NAMES = {
     "bool": types.boolean,
@@ -27,48 +32,52 @@ _NAMES = {
 }
 
 
-def is_known(dtype: Any) -> bool:
-    """Whether `dtype_of` has an IR dtype for a ``torch.dtype``."""
+def is_known(dtype: torch.dtype) -> bool:
+    """Return whether `dtype_of` has an IR dtype for a ``torch.dtype``."""
     return str(dtype).removeprefix("torch.") in _NAMES
 
 
-def dtype_of(dtype: Any, where: str = "") -> DType:
-    """The IR dtype of a ``torch.dtype``.
+def dtype_of(dtype: torch.dtype, where: str = "") -> DType:
+    """Return the IR dtype of a ``torch.dtype``.
 
     Raises:
-        CompileError: there is none (complex, quantized, float8); `where` says whose it is.
+        CompileError: There is none (complex, quantized, float8); `where` names the owner in the message.
     """
     name = str(dtype).removeprefix("torch.")
-    found = _NAMES.get(name)
-    if found is None:
+    dtype_name = _NAMES.get(name)
+    if dtype_name is None:
         raise CompileError(
-            f"{where or 'a tensor'} has the element type {name}, which is not supported (known: {', '.join(_NAMES)})"
+            f"{where or 'a tensor'} has the element type {name}, which is not supported (known: "
+            f"{', '.join(_NAMES)})"
         )
-    return found
+    return dtype_name
 
 
-def part_dtype_of(dtype: Any, where: str = "") -> DType:
-    """As `dtype_of`; for complex numbers the IR dtype of their parts."""
+def part_dtype_of(dtype: torch.dtype, where: str = "") -> DType:
+    """Return the IR dtype of a ``torch.dtype``, for complex numbers that of their parts; see `dtype_of`."""
     return dtype_of(dtype.to_real() if dtype.is_complex else dtype, where)
 
 
-def array_of(tensor: Any, name: str) -> np.ndarray[Any, Any]:
-    """The data of a torch tensor, sharing its memory where it lies on the CPU.
+def array_of(tensor: torch.Tensor, name: str) -> np.ndarray[Any, Any]:
+    """Return the data of a torch tensor as an array that shares its memory if it is on the CPU.
 
     Raises:
-        CompileError: the tensor has no data (meta or fake) or no plain strided layout.
+        CompileError: The tensor has no data (meta or fake) or no plain strided layout.
     """
     import torch
 
     tensor = tensor.detach()
     if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
-        raise CompileError(f"'{name}' has no data (device {tensor.device}); load the weights before compiling")
+        raise CompileError(
+            f"'{name}' has no data (device {tensor.device}); load the weights before compiling"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise CompileError(
-            f"'{name}' is not a plain dense tensor ({tensor.layout}); convert it with .to_dense() or .dequantize()"
+            f"'{name}' is not a plain dense tensor ({tensor.layout}); convert it with .to_dense() or "
+            ".dequantize()"
         )
     dtype = dtype_of(tensor.dtype, f"'{name}'")
     tensor = tensor.cpu().resolve_neg().resolve_conj()
     if dtype is types.bf16:
-        return tensor.view(torch.int16).numpy().view(dtype.numpy)  # type: ignore[no-any-return]
-    return tensor.numpy()  # type: ignore[no-any-return]
+        return tensor.view(torch.int16).numpy().view(dtype.numpy)
+    return tensor.numpy()

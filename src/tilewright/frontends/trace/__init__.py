@@ -1,12 +1,15 @@
-"""The own front end: Python functions over `Tensor`, run at once or traced into a module of ``graph.*`` operators."""
+"""The tracing front end: Python functions on `Tensor`, run at once or traced into a module of ``graph.*``
+operators.
+"""
 
 from __future__ import annotations
 
 from . import numpy
 from .control import cond, scan, while_loop
 from .importer import Arguments, Traced, import_function, trace_function
+from .operands import apply, tensor
 from .state import State
-from .tensor import Tensor, tensor
+from .tensor import Tensor
 from .tracing import TraceError
 
 where = numpy.where
@@ -17,6 +20,7 @@ __all__ = [
     "Tensor",
     "TraceError",
     "Traced",
+    "apply",
     "cond",
     "import_function",
     "numpy",

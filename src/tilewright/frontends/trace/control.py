@@ -1,4 +1,6 @@
-"""Branches and loops that a run decides: `cond`, `while_loop`, `scan`. Outside of a trace they are Python's own."""
+"""Branches and loops on values of a run: `cond`, `while_loop`, `scan`. Outside of a trace they use Python's
+own.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,27 @@ from ...dialects.graph.scan import Yield
 from ...errors import ShapeError
 from ...ir.core import Block, IRError, Region
 from ...ir.types import TensorType, boolean, i64
+from .operands import as_tensor, value_of
 from .pointwise import astype
 from .shapes import flip, reshape, stack
-from .tensor import Tensor, as_tensor, traced, value_of
+from .tensor import Tensor, traced
 from .tracing import Trace, current, user_location
 from .tree import flatten, unflatten
 
 
 def cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:
-    """``if_true(*operands)`` where the condition holds, else ``if_false(*operands)``; both give results of one structure, type and shape.
+    """Return ``if_true(*operands)`` where the condition holds, else ``if_false(*operands)``.
+
+    In a traced function both are traced, and the run executes one.
+
+    Args:
+        condition: One bool or number, of one element; not 0 is true.
+        if_true: A function of the operands. It may also use other tensors of the surrounding function.
+        if_false: A function whose results have the same structure, element types and shapes.
+        *operands: Trees (lists, tuples, dictionaries) of tensors.
 
     Raises:
-        ShapeError: the results differ.
+        ShapeError: The results differ, or the condition has several elements.
     """
     condition = _condition(condition)
     trace = current()
@@ -31,18 +42,31 @@ def cond(condition: Any, if_true: Callable[..., Any], if_false: Callable[..., An
     (first, names, structure), (second, _, other) = (flatten(result) for _, result in sides)
     if structure != other:
         raise ShapeError(
-            f"the branches give {structure} and {other}: results of one structure are needed (at {user_location('cond')})"
+            f"the branches give {structure} and {other}: results of one structure are needed (at "
+            f"{user_location('cond')})"
         )
     _alike(names, first, second, "one branch gives", "the other")
     for (block, _), leaves in zip(sides, (first, second), strict=True):
         _end(trace, block, [as_tensor(x) for x in leaves])
     return _inserted(
-        trace, lambda at: g.If(value_of(condition), regions=[Region([b]) for b, _ in sides], location=at), structure
+        trace,
+        lambda at: g.If(value_of(condition), regions=[Region([b]) for b, _ in sides], location=at),
+        structure,
     )
 
 
 def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any) -> Any:
-    """``while condition(state): state = body(state)``, from `initial`; returns the last state, which keeps its structure, types and shapes."""
+    """Compute ``while condition(state): state = body(state)`` from `initial`; return the last state.
+
+    Args:
+        condition: A function of the state; its result has one element.
+        body: A function from a state to the next, of the same structure, element types and shapes.
+        initial: A tree (lists, tuples, dictionaries) of tensors.
+
+    Raises:
+        ShapeError: The body changes the structure, an element type or a shape, or the condition has several
+            elements.
+    """
     trace = current()
     if trace is None:
         leaves, _, structure = flatten(initial)
@@ -62,23 +86,49 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
     with trace.inside(block):
         tensors = [as_tensor(x) for x in ends]
         again = _condition(condition(unflatten(structure, iter(tensors))))
-        trace.builder(Yield([value_of(again), *map(value_of, tensors)]))
+        trace.builder.insert(Yield([value_of(again), *map(value_of, tensors)]))
     initial_values = [value_of(x) for x in start]
     count = trace.new_symbol("steps")
-    return _inserted(trace, lambda at: g.While(value_of(first), None, initial_values, count=count, regions=[Region([block])], location=at), structure)  # fmt: skip
+    return _inserted(
+        trace,
+        lambda at: g.While(
+            value_of(first), None, initial_values, count=count, regions=[Region([block])], location=at
+        ),
+        structure,
+    )
 
 
-def scan(step: Callable[[Any, Any], tuple[Any, Any]], initial: Any, inputs: Any = None, length: Any = None, reverse: bool = False) -> Any:  # fmt: skip
-    """``carry, y = step(carry, x)`` for each slice `x` of `inputs` along their first dimension; the last carry, and all `y` stacked.
+def scan(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    initial: Any,
+    inputs: Any = None,
+    length: Any = None,
+    reverse: bool = False,
+) -> Any:
+    """Compute ``carry, y = step(carry, x)`` for each slice `x` of `inputs` along their first dimension.
 
-    `inputs` is a tree of tensors, or None with a `length`. With `reverse` the slices are taken, and results placed, from the last to the first.
+    Args:
+        step: A function of the carry and a slice. It returns the next carry, of the same structure, element
+            types and shapes, and a tree of results (or None).
+        initial: The first carry: a tree (lists, tuples, dictionaries) of tensors.
+        inputs: A tree of tensors with equal first dimensions, or None for a scan of `length` steps.
+        length: The number of steps; None takes it from the inputs.
+        reverse: Whether to take the slices, and place the results, from the last to the first.
+
+    Returns:
+        The last carry, and the results `y` stacked along a new first dimension.
+
+    Raises:
+        ShapeError: The inputs differ in their first dimension, or the step changes the carry's structure,
+            element types or shapes. Outside of a trace also if there are no slices.
+        TypeError: The step returns no pair.
     """
     slices, slice_names, slice_structure = flatten(inputs) if inputs is not None else ([], [], None)
     scanned = [as_tensor(x) for x in slices]
     n = length if length is not None else scanned[0].shape[0]
     for name, x in zip(slice_names, scanned, strict=True):
         if not x.ndim or x.shape[0] != n:
-            raise ShapeError(f"scanned input {name or 0} of shape {x.shape} has not {n} slices")
+            raise ShapeError(f"scanned input {name or 0} of shape {x.shape} does not have {n} slices")
     leaves, names, structure = flatten(initial)
     start = [as_tensor(x) for x in leaves]
     trace = current()
@@ -97,7 +147,9 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], initial: Any, inputs: Any 
             results, _, result_structure = flatten(y) if y is not None else ([], [], None)
             rows.append(results)
         if not rows:
-            raise ShapeError("a scan over no slices at all has results of unknown shape outside of a traced function")
+            raise ShapeError(
+                "a scan over no slices at all has results of unknown shape outside of a traced function"
+            )
         columns = [stack(column) for column in zip(*rows, strict=True)]
         columns = [flip(c, 0) for c in columns] if reverse else columns
         return carry, unflatten(result_structure, iter(columns)) if result_structure is not None else None
@@ -114,11 +166,13 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], initial: Any, inputs: Any 
     _end(trace, block, [as_tensor(x) for x in (*ends, *results)])
     backward = (True,) * (len(scanned) + len(results)) if reverse else ()
     values = [value_of(x) for x in start], [value_of(x) for x in scanned]
-    found = _inserted(
-        trace, lambda at: g.Scan(*values, length=n, backward=backward, regions=[Region([block])], location=at), None
+    outputs = _inserted(
+        trace,
+        lambda at: g.Scan(*values, length=n, backward=backward, regions=[Region([block])], location=at),
+        None,
     )
-    return unflatten(structure, iter(found[: len(start)])), (
-        unflatten(result_structure, iter(found[len(start) :])) if result_structure is not None else None
+    return unflatten(structure, iter(outputs[: len(start)])), (
+        unflatten(result_structure, iter(outputs[len(start) :])) if result_structure is not None else None
     )
 
 
@@ -126,24 +180,25 @@ def _condition(x: Any) -> Tensor:
     x = as_tensor(x)
     if x.size != 1:
         raise ShapeError(
-            f"a condition is one bool, not a tensor of shape {x.shape}: use .any() or .all() (at {user_location('')})"
+            f"a condition is one bool, not a tensor of shape {x.shape}: use .any() or .all() (at "
+            f"{user_location('')})"
         )
     return reshape(x if x.type.dtype is boolean else astype(x, boolean), ())
 
 
 def _built(trace: Trace, block: Block, f: Callable[..., Any], args: Sequence[Any]) -> tuple[Block, Any]:
-    """The block with the operators of ``f(*args)`` and what that returned."""
+    """Trace ``f(*args)`` into the block; return the block and the result of `f`."""
     with trace.inside(block):
         return block, f(*args)
 
 
 def _end(trace: Trace, block: Block, results: Sequence[Tensor]) -> None:
     with trace.inside(block):
-        trace.builder(Yield([value_of(x) for x in results]))
+        trace.builder.insert(Yield([value_of(x) for x in results]))
 
 
 def _inserted(trace: Trace, make: Callable[[Any], Any], structure: Any) -> Any:
-    """The results of an operation with regions: as a tree, or with no structure as a list."""
+    """Insert an operation with regions; return its results as a tree, or without a structure as a list."""
     where = user_location("")
     try:
         op = trace.builder.insert(make(where))
@@ -157,11 +212,15 @@ def _inserted(trace: Trace, make: Callable[[Any], Any], structure: Any) -> Any:
 def _same_structure(before: Any, after: Any) -> None:
     if before != after:
         raise ShapeError(
-            f"what a loop hands on begins as {before} and becomes {after}: it keeps its structure (at {user_location('')})"
+            f"the values that a loop carries begin as {before} and become {after}: their structure must not "
+            "change (at "
+            f"{user_location('')})"
         )
 
 
-def _alike(names: Sequence[str], before: Sequence[Any], after: Sequence[Any], begins: str, becomes: str) -> None:
+def _alike(
+    names: Sequence[str], before: Sequence[Any], after: Sequence[Any], begins: str, becomes: str
+) -> None:
     for name, x, y in zip(names, before, after, strict=True):
         a, b = as_tensor(x).type, as_tensor(y).type
         if (
@@ -170,7 +229,8 @@ def _alike(names: Sequence[str], before: Sequence[Any], after: Sequence[Any], be
             or not all(m == n or _equal(m, n) for m, n in zip(a.shape, b.shape, strict=True))
         ):
             raise ShapeError(
-                f"{begins} {a} and {becomes} {b}{f' at {name}' if name else ''}: convert with .astype or reshape (at {user_location('')})"
+                f"{begins} {a} and {becomes} {b}{f' at {name}' if name else ''}: convert with .astype or "
+                f"reshape (at {user_location('')})"
             )
 
 

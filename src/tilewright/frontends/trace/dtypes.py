@@ -1,30 +1,37 @@
-"""Which data type an operator computes in.
+"""Element types: how operands of several types are promoted.
 
-- Numbers written in Python, and `np.float64` scalars, which are Python floats, are *weak*: they take the tensor's type. Only a number of
-  a higher kind changes it: an integer makes int64 of bools, a float makes float32 of bools and integers. Other NumPy scalars count as tensors.
-- A floating-point tensor keeps its type against integers and bools; of two floating-point types the wider is taken (float32 for
-  float16 with bfloat16); of two integer types the one that NumPy takes.
-- Where floating point is needed and an integer is given (true division, `sqrt`, `mean`, ...), the result is float32.
+- Python numbers, symbolic sizes, and `np.float64` scalars (which are Python floats) are *weak*: they take the
+  tensor's type. Only a number of a higher kind changes it: an integer makes bools int64, a float makes bools
+  and integers float32. Other NumPy scalars count as tensors.
+- A floating-point tensor keeps its type beside integers and bools. Two floating-point types promote to the
+  wider (float32 for float16 with bfloat16), two integer types as in NumPy.
+- A function that needs floating point (true division, `sqrt`, `mean`, ...) converts integers to float32.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
+from numpy import typing as npt
 
 from ...errors import ShapeError
 from ...ir.symbolic import Expr
 from ...ir.types import DType, boolean, f32, i64
 
+DTypeLike: TypeAlias = npt.DTypeLike | DType
+"""An element type: a NumPy dtype or its name, ``bool``, ``int`` (int64) or ``float`` (float32)."""
+Weak: TypeAlias = bool | int | float | Expr
+"""A number that takes the element type of the tensors it is combined with."""
+
 _RANK = {"bool": 0, "int": 1, "uint": 1, "float": 2}
 
 
-def dtype_of(dtype: Any) -> DType:
-    """The element type called `dtype`: a NumPy dtype or its name, ``bool``, ``int`` (int64) or ``float`` (float32).
+def dtype_of(dtype: DTypeLike) -> DType:
+    """Return the element type called `dtype`.
 
     Raises:
-        TypeError: no such type, or one that tensors cannot have.
+        TypeError: There is no such type, or tensors cannot have it.
     """
     if isinstance(dtype, DType):
         return dtype
@@ -37,23 +44,23 @@ def dtype_of(dtype: Any) -> DType:
         raise TypeError(str(error)) from None
 
 
-def is_weak(x: Any) -> bool:
-    """Whether `x` is a number, which takes the type of the tensors it meets."""
+def is_weak(x: object) -> TypeGuard[Weak]:
+    """Return whether `x` is a number, which takes the element type of the tensors it is combined with."""
     return isinstance(x, (bool, int, float, Expr))
 
 
-def weak_dtype(x: Any) -> DType:
-    """The type of a number that meets no tensor."""
+def weak_dtype(x: Weak) -> DType:
+    """Return the element type of a number that is combined with no tensor."""
     if isinstance(x, bool):
         return boolean
     return i64 if isinstance(x, (int, Expr)) else f32
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The type that two tensors meet in.
+    """Return the common element type of two tensors.
 
     Raises:
-        ShapeError: 64-bit integers with and without a sign, which no integer type holds.
+        ShapeError: No integer type holds both, as for int64 and uint64.
     """
     if a is b:
         return a
@@ -61,21 +68,21 @@ def promote(a: DType, b: DType) -> DType:
         return a if _RANK[a.kind] > _RANK[b.kind] else b
     if a.is_float:
         return f32 if a.bits == b.bits else max(a, b, key=lambda d: d.bits)
-    found = np.promote_types(a.numpy, b.numpy)
-    if found.kind == "f":
+    common = np.promote_types(a.numpy, b.numpy)
+    if common.kind == "f":
         raise ShapeError(f"no integer type holds both {a.label} and {b.label}: convert one with .astype")
-    return DType.of(found)
+    return DType.of(common)
 
 
-def promote_weak(dtype: DType, number: Any) -> DType:
-    """The type that tensors of `dtype` and a number meet in."""
+def promote_weak(dtype: DType, number: Weak) -> DType:
+    """Return the common element type of tensors of `dtype` and a number."""
     weak = weak_dtype(number)
     return weak if _RANK[weak.kind] > _RANK[dtype.kind] else dtype
 
 
 def inexact(dtype: DType) -> DType:
-    """The floating-point type for a function that needs one."""
+    """Return `dtype` if it is floating point, else float32."""
     return dtype if dtype.is_float else f32
 
 
-__all__ = ["dtype_of", "inexact", "is_weak", "promote", "promote_weak", "weak_dtype"]
+__all__ = ["DTypeLike", "Weak", "dtype_of", "inexact", "is_weak", "promote", "promote_weak", "weak_dtype"]

@@ -1,4 +1,4 @@
-"""A Python function on tensors, traced into a module of graph operators."""
+"""Import of a Python function on tensors: it is called on traced tensors, which record graph operators."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from ...ir.constant import Constant as ConstantData
 from ...ir.core import Module
 from ...ir.types import TensorType
 from ..dims import DimsArgument, DimTable, check_dims_argument, parse_dim
-from ..places import users_line
+from ..user_location import users_line
+from .operands import as_tensor, value_of
 from .state import close_states
-from .tensor import Tensor, as_tensor, traced, value_of
+from .tensor import Tensor, traced
 from .tracing import Trace, tracing
 from .tree import flatten, unflatten
 
 
 @dataclass
 class Arguments:
-    """The arguments of a call as leaves: tensors under their names, and what is fixed in the compiled function (numbers, strings, None)."""
+    """The arguments of a call as leaves: tensors under their names, and constants of the compiled function
+    (numbers, strings, None).
+    """
 
     structure: Any
     names: list[str]
@@ -35,16 +38,17 @@ class Arguments:
 
     @staticmethod
     def of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Arguments are named as the function's parameters; arrays of any kind become tensors.
+        """Flatten the arguments of a call. Leaves are named after the function's parameters; arrays of any
+        kind become tensors.
 
         Raises:
-            TypeError: the function does not take these arguments.
+            TypeError: The function does not take these arguments.
         """
         function = getattr(function, "forward", function)
         signature = inspect.signature(function)
         bound = signature.bind(*args, **kwargs)
         leaves, _, structure = flatten((bound.args, bound.kwargs))
-        # The arguments by name stand in the same order.
+        # Keyword arguments come last in both trees.
         named = dict(bound.arguments)
         for name, parameter in signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -73,7 +77,12 @@ def _leaf(x: Any) -> Any:
 
 @dataclass
 class Traced:
-    """What tracing gives: the module, the structure of the results, with None in `known` for those the module computes, and what was observed."""
+    """The result of tracing a function.
+
+    `known` has, for each leaf of the results, None if the module computes it, else a tuple of its constant
+    value. `observed` lists the attributes of `tw.nn` modules that the function read, as (module, name,
+    value).
+    """
 
     module: Module
     structure: Any
@@ -81,12 +90,15 @@ class Traced:
     observed: list[tuple[Any, str, Any]]
 
 
-def trace_function(function: Callable[..., Any], arguments: Arguments, dims: DimsArgument | None = None) -> Traced:
-    """Call `function` on traced tensors of the arguments' types; `dims` names those of their dimensions that are dynamic.
+def trace_function(
+    function: Callable[..., Any], arguments: Arguments, dims: DimsArgument | None = None
+) -> Traced:
+    """Trace `function` on the arguments' element types and shapes; `dims` names the dimensions that are
+    dynamic.
 
     Raises:
         CompileError: `dims` do not fit, or the function computes no tensor.
-        TraceError: it needs a value that only a run has.
+        TraceError: The function needs a value that only a run has.
     """
     types = _input_types(arguments.tensors, dims)
     module = Module()
@@ -101,7 +113,7 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, dims: Dim
         computed = [k for k, x in enumerate(results) if isinstance(x, Tensor)]
         if not computed and not trace.states:
             raise CompileError(f"{_name(function)} returns no tensor but {results!r}")
-        trace.builder(Return([*(value_of(results[k]) for k in computed), *close_states(trace)]))
+        trace.builder.insert(Return([*(value_of(results[k]) for k in computed), *close_states(trace)]))
     labels = [paths[k] or "output" for k in computed]
     main.result_names = tuple(f"output{n}" if n.isdigit() else n for n in labels)
     dce(module)
@@ -111,24 +123,26 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, dims: Dim
 
 
 def _name_parameters(module: Module, trace: Trace) -> None:
-    """Constants that are attributes of modules, or views of them, are called after them."""
+    """Name constants after the module attributes whose elements they show."""
     names: dict[object, tuple[str, TensorType]] = {}
     for owner, name, value in trace.observed.values():
         if isinstance(value, Tensor) and not value.is_traced:
-            with suppress(CompileError):  # a placeholder without elements, of which only the shape was asked
+            with suppress(CompileError):  # A placeholder has a shape, but no elements.
                 names[_place(value._data)] = f"{owner.path}.{name}".lstrip("."), value.type
     for op in module.walk():
         if isinstance(op, Constant):
-            value, found = op.value, names.get(_place(op.value))
-            if found is not None and not value.name:
-                value.name = found[0]
-                if value.shape != found[1].shape:
-                    value.origins = (found,)
-                    value.steps = ("transpose" if value.shape == found[1].shape[::-1] else "reshape",)
+            value, attribute = op.value, names.get(_place(op.value))
+            if attribute is not None and not value.name:
+                value.name = attribute[0]
+                if value.shape != attribute[1].shape:
+                    value.origins = (attribute,)
+                    value.steps = ("transpose" if value.shape == attribute[1].shape[::-1] else "reshape",)
 
 
 def _place(data: Any) -> object:
-    """What arrays and constants have in common that show the same elements: where these lie, and how many they are, or what makes them."""
+    """Return a key that is equal for arrays and constants of the same elements: address and number of
+    elements, or the object that computes them.
+    """
     source = data.source if isinstance(data, ConstantData) else data
     return (source.__array_interface__["data"][0], source.size) if isinstance(source, np.ndarray) else source
 
@@ -138,24 +152,35 @@ def _name(function: Any) -> str:
 
 
 def _input_types(tensors: Sequence[tuple[str, Tensor]], dims: DimsArgument | None) -> list[TensorType]:
-    given = check_dims_argument(dims, [(n, x.shape) for n, x in tensors])
+    dynamic = check_dims_argument(dims, [(n, x.shape) for n, x in tensors])
     table = DimTable()
     texts = {}
-    for name, axes in given.items():
+    for name, axes in dynamic.items():
         for axis, text in axes.items():
             dim = texts[name, axis] = parse_dim(text, f"dims[{name!r}][{axis}]")
             table.add(dim, f"dims[{name!r}][{axis}]")
     table.check()
     return [
         TensorType(
-            x.type.dtype, tuple(table.resolve(texts[n, d]) if (n, d) in texts else s for d, s in enumerate(x.shape))
+            x.type.dtype,
+            tuple(table.resolve(texts[n, d]) if (n, d) in texts else s for d, s in enumerate(x.shape)),
         )
         for n, x in tensors
     ]
 
 
-def import_function(function: Callable[..., Any], args: Sequence[Any] | None, dims: DimsArgument | None, kwargs: Mapping[str, Any] | None) -> Module:  # fmt: skip
-    """The graph-level module of a function on tensors; results are those tensors that it returns, in order."""
+def import_function(
+    function: Callable[..., Any],
+    args: Sequence[Any] | None,
+    dims: DimsArgument | None,
+    kwargs: Mapping[str, Any] | None,
+) -> Module:
+    """Return the graph-level module of a function on tensors. Its results are the tensors that the function
+    returns, in order.
+
+    Raises:
+        CompileError: The arguments do not fit, or the function raises; the message names the line.
+    """
     try:
         arguments = Arguments.of(function, args or (), kwargs or {})
     except TypeError as error:
@@ -171,7 +196,9 @@ def import_function(function: Callable[..., Any], args: Sequence[Any] | None, di
         place = users_line(error, "numpy", innermost=True)
         if place is None:
             raise
-        raise CompileError(f"{_name(function)} raises {type(error).__name__}: {error}\n  at {place}") from error
+        raise CompileError(
+            f"{_name(function)} raises {type(error).__name__}: {error}\n  at {place}"
+        ) from error
 
 
 __all__ = ["Arguments", "Traced", "import_function", "trace_function"]

@@ -1,7 +1,7 @@
-"""Indexing: NumPy's, with slices, integers, None, Ellipsis, and integer and boolean tensors.
+"""NumPy's indexing: slices, integers, None, Ellipsis, integer and boolean tensors.
 
-Bounds of slices and integers may be symbolic sizes. What is known while tracing is checked (IndexError); an index that only the run
-has, and that lies outside, takes the nearest element.
+Bounds of slices and integers may be symbolic sizes. An index that is known while tracing is checked
+(IndexError). A number that is a symbolic size and lies outside in a run selects the nearest element.
 """
 
 from __future__ import annotations
@@ -16,36 +16,38 @@ from ...dialects import graph as g
 from ...dialects.graph.checks import index_message
 from ...ir.symbolic import Dim, Expr, prove_le, smax, smin
 from ...ir.types import boolean, i64
+from .operands import apply, as_tensor, value_of
 from .pointwise import astype, clip
 from .reductions import axes_of
+from .registry import FUNCTIONS, function
 from .shapes import arange, broadcast_to, common_shape, expand_dims, moveaxis, ravel, reshape, stack
-from .tensor import Tensor, apply, as_tensor, concrete, function, value_of
+from .tensor import Tensor, TensorLike, concrete
 from .tracing import current, user_location
 
 
-def take_index(x: Tensor, index: Any) -> Tensor:
-    """``x[index]``.
+def take_index(x: Tensor, index: TensorLike) -> Tensor:
+    """Return ``x[index]``.
 
     Raises:
-        IndexError: too many indices, or one that is known and lies outside.
+        IndexError: There are too many indices, or one that is known while tracing lies outside.
     """
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     advanced = [k for k, p in enumerate(parts) if isinstance(p, Tensor)]
     if advanced:
-        # Next to an array a number is an array without dimensions.
+        # Beside an array, a number counts as an array without dimensions, as in NumPy.
         parts = [as_tensor(p) if isinstance(p, (int, Expr)) else p for p in parts]
         advanced = [k for k, p in enumerate(parts) if isinstance(p, Tensor)]
     y = _basic(x, [slice(None) if isinstance(p, Tensor) else p for p in parts])
     if not advanced:
         return y
-    # Each part has its dimension in `y`: beside arrays no number is left.
+    # Now each part has its dimension in `y`, as no number is left beside arrays.
     arrays = [parts[k] for k in advanced]
     together = advanced[-1] - advanced[0] == len(advanced) - 1
     return _gather(y, advanced, arrays, advanced[0] if together else 0)
 
 
 def _expanded(x: Tensor, index: tuple[Any, ...]) -> list[Any]:
-    """One part for each dimension, and the Nones; masks become the indices of their true elements."""
+    """Return one part for each dimension, and the Nones; masks become the indices of their true elements."""
     parts: list[Any] = []
     for p in index:
         if isinstance(p, (list, np.ndarray, bool, np.bool_)):
@@ -68,19 +70,20 @@ def _expanded(x: Tensor, index: tuple[Any, ...]) -> list[Any]:
         raise IndexError("an index has at most one '...'")
     whole = [slice(None)] * (x.ndim - used)
     parts = [*parts[: dots[0]], *whole, *parts[dots[0] + 1 :]] if dots else [*parts, *whole]
-    axis, found = 0, []
+    axis = 0
+    expanded: list[Any] = []
     for p in parts:
         if isinstance(p, _Mask):
             shape = x.shape[axis : axis + p.mask.ndim]
             for have, want in zip(p.mask.shape, shape, strict=True):
                 if isinstance(have, int) and isinstance(want, int) and have != want:
                     raise IndexError(f"a mask of shape {p.mask.shape} does not fit dimensions {shape}")
-            found += nonzero(p.mask)
+            expanded += nonzero(p.mask)
             axis += p.mask.ndim
         else:
-            found.append(p)
+            expanded.append(p)
             axis += p is not None
-    return found
+    return expanded
 
 
 @dataclass
@@ -91,7 +94,7 @@ class _Mask:
 
 
 def _basic(x: Tensor, parts: list[Any]) -> Tensor:
-    """Slices, numbers and Nones."""
+    """Apply slices, numbers and Nones, one for each dimension."""
     starts: list[Dim] = []
     stops: list[Dim] = []
     steps: list[int] = []
@@ -111,7 +114,11 @@ def _basic(x: Tensor, parts: list[Any]) -> Tensor:
         stops.append(stop)
         steps.append(step)
     y = x
-    if any(s != 0 or isinstance(s, Expr) for s in starts) or any(s != 1 for s in steps) or tuple(stops) != x.shape:
+    if (
+        any(s != 0 or isinstance(s, Expr) for s in starts)
+        or any(s != 1 for s in steps)
+        or tuple(stops) != x.shape
+    ):
         y = apply(g.Slice, x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
     sizes = tuple(y.shape[s.axis] if isinstance(s, _Size) else s for s in shape)
     return y if len(sizes) == y.ndim and sizes == y.shape else reshape(y, sizes)
@@ -119,13 +126,13 @@ def _basic(x: Tensor, parts: list[Any]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Size:
-    """Stands for the size of a dimension of the slice."""
+    """A placeholder for the size of a dimension of the slice."""
 
     axis: int
 
 
 def _place(p: Any, n: Dim) -> Dim:
-    """A number as a place in a dimension, counted from the front."""
+    """Return a number as a place in a dimension of size `n`, counted from the front."""
     if isinstance(p, int) and isinstance(n, int) and not -n <= p < n:
         raise IndexError(f"index {p} is outside of a dimension of {n} elements")
     place: Dim = p + n if isinstance(p, int) and p < 0 else p
@@ -135,19 +142,21 @@ def _place(p: Any, n: Dim) -> Dim:
 
 
 def _bounds(p: slice, n: Dim) -> tuple[Dim, Dim, int]:
-    """Start, stop and step of a slice within a dimension."""
-    given = [v if v is None or isinstance(v, (int, Expr)) else v.__index__() for v in (p.start, p.stop, p.step)]
-    start, stop, step = given[0], given[1], 1 if given[2] is None else given[2]
+    """Return start, stop and step of a slice within a dimension of size `n`."""
+    bounds = [
+        v if v is None or isinstance(v, (int, Expr)) else v.__index__() for v in (p.start, p.stop, p.step)
+    ]
+    start, stop, step = bounds[0], bounds[1], 1 if bounds[2] is None else bounds[2]
     if not isinstance(step, int):
-        raise TypeError(f"the step of a slice is a number, not {step}")
+        raise TypeError(f"the step of a slice must be an integer, not {step}")
     if step == 0:
-        raise ValueError("the step of a slice is not 0")
-    if isinstance(n, int) and not any(isinstance(v, Expr) for v in given):
+        raise ValueError("the step of a slice cannot be 0")
+    if isinstance(n, int) and not any(isinstance(v, Expr) for v in bounds):
         start, stop, step = slice(start, stop, step).indices(n)
         return start, (max(stop, start) if step > 0 else min(stop, start)), step
     low, high = (0, n) if step > 0 else (-1, n - 1)
 
-    def inside(v: Any, otherwise: Dim) -> Dim:
+    def inside(v: Dim | None, otherwise: Dim) -> Dim:
         if v is None:
             return otherwise
         v = v + n if isinstance(v, int) and v < 0 else v
@@ -162,11 +171,13 @@ def _bounds(p: slice, n: Dim) -> tuple[Dim, Dim, int]:
 
 
 def _gather(x: Tensor, places: list[int], arrays: list[Tensor], result: int) -> Tensor:
-    """Elements at arrays of indices in dimensions `places`; the arrays' own dimensions stand at `result`."""
+    """Return the elements at arrays of indices in dimensions `places`; the arrays' dimensions begin at
+    `result`.
+    """
     for place, array in zip(places, arrays, strict=True):
         _check(array, x.shape[place])
     if len(places) == 1:
-        return apply(g.Gather, x, astype(arrays[0], i64), axis=places[0])  # type: ignore[no-any-return]
+        return apply(g.Gather, x, astype(arrays[0], i64), axis=places[0])
     shape = common_shape([a.shape for a in arrays])
     indices = stack([broadcast_to(astype(a, i64), shape) for a in arrays], -1)
     y = apply(g.GatherNd, moveaxis(x, places, list(range(len(places)))), indices)
@@ -175,10 +186,13 @@ def _gather(x: Tensor, places: list[int], arrays: list[Tensor], result: int) -> 
 
 
 def _check(index: Tensor, n: Dim) -> None:
+    """Check indices into a dimension of `n` elements: now if they are known, else in the run."""
     trace = current()
     if index.is_traced and trace is not None:
         place = user_location("index")
-        trace.builder.insert(g.CheckIndex(value_of(index), message=index_message(place, n), size=n, location=place))
+        trace.builder.insert(
+            g.CheckIndex(value_of(index), message=index_message(place, n), size=n, location=place)
+        )
     if not index.is_traced and isinstance(n, int) and index.size:
         array = index.numpy()
         if array.min() < -n or array.max() >= n:
@@ -186,17 +200,21 @@ def _check(index: Tensor, n: Dim) -> None:
             raise IndexError(f"index {wrong} is outside of a dimension of {n} elements")
 
 
-def _flat_places(x: Tensor, index: Any) -> Tensor:
-    """Where the elements of ``x[index]`` lie in `x`, counted in a row; of the index's size, however large `x` is."""
+def _flat_places(x: Tensor, index: TensorLike) -> Tensor:
+    """Return the row-major positions in `x` of the elements of ``x[index]``.
+
+    The work grows with the number of indexed elements, not with the size of `x`.
+    """
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     if any(isinstance(p, Tensor) for p in parts):
         parts = [as_tensor(p) if isinstance(p, (int, Expr)) else p for p in parts]
     advanced = [k for k, p in enumerate(parts) if isinstance(p, Tensor)]
     width = len(common_shape([parts[k].shape for k in advanced]))
-    # As in `take_index`: where arrays that stand together stand, else in front.
+    # As in `take_index`: the arrays' dimensions stand at the first array if all arrays are adjacent, else in
+    # front.
     front = advanced[0] if advanced and advanced[-1] - advanced[0] == len(advanced) - 1 else 0
-    own = [k for k, p in enumerate(parts) if k not in advanced and not isinstance(p, (int, Expr))]
-    rank = len(own) + width
+    sliced = [k for k, p in enumerate(parts) if k not in advanced and not isinstance(p, (int, Expr))]
+    rank = len(sliced) + width
     total, sizes = as_tensor(0), list(x.shape)
     for k, p in enumerate(parts):
         if p is None:
@@ -208,20 +226,22 @@ def _flat_places(x: Tensor, index: Any) -> Tensor:
         behind = 0
         if isinstance(p, Tensor):
             _check(p, sizes[0])
-            found = apply(g.Gather, row, astype(p, i64), axis=0)
+            positions = apply(g.Gather, row, astype(p, i64), axis=0)
             behind = rank - front - width
         else:
-            found = _basic(row, [p])
-            if k in own:
-                at = own.index(k)
+            positions = _basic(row, [p])
+            if k in sliced:
+                at = sliced.index(k)
                 behind = rank - 1 - at - (width if at >= front else 0)
-        total = total + reshape(found * step, (*found.shape, *(1,) * behind))
+        total = total + reshape(positions * step, (*positions.shape, *(1,) * behind))
         del sizes[0]
     return reshape(total, ((1,) * (rank - total.ndim) + total.shape))
 
 
-def _rows(x: Tensor, index: Any) -> Tensor | None:
-    """Index vectors in the last dimension, where an index is arrays for the first dimensions and everything of the others."""
+def _rows(x: Tensor, index: TensorLike) -> Tensor | None:
+    """Return the index vectors, in the last dimension, of an index that consists of arrays for the first
+    dimensions and of whole slices for all others; None for any other index.
+    """
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     arrays = list(itertools.takewhile(lambda p: isinstance(p, Tensor), parts))
     rest = parts[len(arrays) :]
@@ -235,95 +255,113 @@ def _rows(x: Tensor, index: Any) -> Tensor | None:
 
 
 class Places:
-    """``x.at``; see `Tensor.at`."""
+    """The value of ``x.at``; see `Tensor.at`."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
 
-    def __getitem__(self, index: Any) -> Update:
+    def __getitem__(self, index: TensorLike) -> Update:
         return Update(self.x, index)
 
 
 class Update:
-    """``x.at[index]``: copies with other elements at the index. Of several values for one place, `set` takes any one."""
+    """The value of ``x.at[index]``: its methods return copies of `x` with other elements at the index.
 
-    def __init__(self, x: Tensor, index: Any) -> None:
+    `values` are broadcast to the shape of ``x[index]``. If one place is indexed several times, `set` stores
+    any one of its values; the other methods combine all.
+    """
+
+    def __init__(self, x: Tensor, index: TensorLike) -> None:
         self.x, self.index = x, index
 
-    def set(self, values: Any) -> Tensor:
+    def set(self, values: TensorLike) -> Tensor:
+        """Return a copy with `values` at the index."""
         return self._scatter(values, None)
 
-    def add(self, values: Any) -> Tensor:
+    def add(self, values: TensorLike) -> Tensor:
+        """Return a copy with `values` added to the elements at the index."""
         return self._scatter(values, "sum")
 
-    def multiply(self, values: Any) -> Tensor:
+    def multiply(self, values: TensorLike) -> Tensor:
+        """Return a copy with the elements at the index multiplied by `values`."""
         return self._scatter(values, "prod")
 
-    def min(self, values: Any) -> Tensor:
+    def min(self, values: TensorLike) -> Tensor:
+        """Return a copy with the smaller of each element at the index and its value."""
         return self._scatter(values, "min")
 
-    def max(self, values: Any) -> Tensor:
+    def max(self, values: TensorLike) -> Tensor:
+        """Return a copy with the larger of each element at the index and its value."""
         return self._scatter(values, "max")
 
-    def _scatter(self, values: Any, combiner: str | None) -> Tensor:
+    def _scatter(self, values: TensorLike, combiner: str | None) -> Tensor:
         rows = _rows(self.x, self.index)
-        if rows is not None:  # whole slices, of which lanes and threads take their parts
-            shape = (*rows.shape[:-1], *self.x.shape[rows.shape[-1] :])  # type: ignore[misc]
+        if rows is not None:  # Whole slices are copied in vectors and split between threads.
+            shape = rows.shape[:-1] + self.x.shape[rows.shape[-1] :]
             updates = broadcast_to(as_tensor(values, self.x.dtype), shape)
-            return apply(g.ScatterNd, self.x, rows, updates, combiner=combiner)  # type: ignore[no-any-return]
+            return apply(g.ScatterNd, self.x, rows, updates, combiner=combiner)
         places = _flat_places(self.x, self.index)
         updates = broadcast_to(as_tensor(values, self.x.dtype), places.shape)
-        flat = apply(g.ScatterElements, ravel(self.x), ravel(places), ravel(updates), axis=0, combiner=combiner)
+        flat = apply(
+            g.ScatterElements, ravel(self.x), ravel(places), ravel(updates), axis=0, combiner=combiner
+        )
         return reshape(flat, self.x.shape)
 
 
 @function()
-def nonzero(x: Any) -> tuple[Tensor, ...]:
-    """For each dimension the indices of the elements that are not 0; how many is a symbolic size in traced functions."""
-    found = argwhere(x)
-    return tuple(found[:, k] for k in range(as_tensor(x).ndim))
+def nonzero(x: TensorLike) -> tuple[Tensor, ...]:
+    """Return, for each dimension, the indices (int64) of the elements that are not 0.
+
+    In a traced function their number is a symbolic size.
+    """
+    vectors = argwhere(x)
+    return tuple(vectors[:, k] for k in range(as_tensor(x).ndim))
 
 
 @function()
-def argwhere(x: Any) -> Tensor:
-    """The index vectors of the elements that are not 0, in row-major order."""
+def argwhere(x: TensorLike) -> Tensor:
+    """Return the index vectors (int64) of the elements that are not 0, in row-major order."""
     x = as_tensor(x)
     trace = current()
     if not x.is_traced or trace is None:
         return concrete(np.argwhere(x.numpy()).astype(np.int64))
-    return apply(g.NonZero, x, count=trace.new_symbol("found", x.size))  # type: ignore[no-any-return]
+    return apply(g.NonZero, x, count=trace.new_symbol("found", x.size))
 
 
 @function()
-def flatnonzero(x: Any) -> Tensor:
+def flatnonzero(x: TensorLike) -> Tensor:
+    """Return the row-major positions (int64) of the elements that are not 0."""
     return nonzero(ravel(x))[0]
 
 
 @function()
-def compress(condition: Any, x: Any, axis: int | None = None) -> Tensor:
+def compress(condition: TensorLike, x: TensorLike, axis: int | None = None) -> Tensor:
+    """Return the slices along `axis` for which the condition holds."""
     return take(x, flatnonzero(condition), axis)
 
 
 @function()
-def take(x: Any, indices: Any, axis: int | None = None) -> Tensor:
+def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
+    """Return the elements at integer `indices` along `axis`, of all in row-major order for None."""
     x = as_tensor(x)
     x, (axis,) = (ravel(x), (0,)) if axis is None else (x, axes_of(x, axis))
     return take_index(x, (*(slice(None),) * axis, as_tensor(indices)))
 
 
 @function()
-def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
+def take_along_axis(x: TensorLike, indices: TensorLike, axis: int = -1) -> Tensor:
+    """Return the elements at `indices` along one axis, which match `x` in the other dimensions."""
     x, indices = as_tensor(x), as_tensor(indices)
     (axis,) = axes_of(x, axis)
     _check(indices, x.shape[axis])
     lead = common_shape([(*s[:axis], 1, *s[axis + 1 :]) for s in (x.shape, indices.shape)])
     x, indices = (broadcast_to(v, (*lead[:axis], v.shape[axis], *lead[axis + 1 :])) for v in (x, indices))
-    return apply(g.GatherElements, x, astype(indices, i64), axis=axis)  # type: ignore[no-any-return]
+    return apply(g.GatherElements, x, astype(indices, i64), axis=axis)
 
 
 @function()
-def diff(x: Any, n: int = 1, axis: int = -1) -> Tensor:
-    """The `n`-th differences of neighbours."""
+def diff(x: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
+    """Return the `n`-th differences of neighbours along `axis`."""
     x = as_tensor(x)
     (axis,) = axes_of(x, axis)
     lead = (slice(None),) * axis
@@ -333,14 +371,19 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Tensor:
 
 
 @function()
-def isin(x: Any, elements: Any) -> Tensor:
+def isin(x: TensorLike, elements: TensorLike) -> Tensor:
+    """Return where elements of `x` are among `elements`, as bools."""
     x, elements = as_tensor(x), ravel(elements)
-    return (expand_dims(x, -1) == elements).any(-1)  # type: ignore[no-any-return]
+    return (expand_dims(x, -1) == elements).any(-1)
 
 
 @function()
-def searchsorted(ordered: Any, values: Any, side: str = "left") -> Tensor:
-    """Where values would be inserted into an ordered vector."""
+def searchsorted(ordered: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
+    """Return the positions at which values would be inserted into an ordered vector."""
     ordered, values = as_tensor(ordered), expand_dims(values, -1)
     before = ordered < values if side == "left" else ordered <= values
-    return before.sum(-1)  # type: ignore[no-any-return]
+    return before.sum(-1)
+
+
+FUNCTIONS["Tensor.__getitem__"] = take_index
+FUNCTIONS["Tensor.at"] = Places

@@ -7,29 +7,31 @@ from typing import Any
 from ...dialects import graph as g
 from ...errors import ShapeError
 from ...ir.types import boolean, i64
+from .operands import apply, as_tensor, together
 from .pointwise import astype
 from .reductions import axes_of, sum, vector_norm
-from .shapes import diagonal, expand_dims, moveaxis, ravel, reshape, transpose
-from .tensor import FUNCTIONS, Tensor, apply, as_tensor, function, together
+from .registry import FUNCTIONS, function
+from .shapes import diagonal, expand_dims, moveaxis, ravel, reshape, stack, transpose
+from .tensor import Tensor, TensorLike
 
 
-def _factors(*inputs: Any) -> tuple[list[Tensor], Any]:
-    """Operands in one type that products are defined for, and the type of the result."""
-    found = together(*inputs)
-    dtype = found[0].type.dtype
-    return ([astype(x, i64) for x in found] if dtype is boolean else found), dtype
+def _factors(*inputs: TensorLike) -> tuple[list[Tensor], Any]:
+    """Return operands in a common type that products are defined for, and the type of the result."""
+    operands = together(*inputs)
+    dtype = operands[0].type.dtype
+    return ([astype(x, i64) for x in operands] if dtype is boolean else operands), dtype
 
 
 @function()
-def matmul(a: Any, b: Any) -> Tensor:
-    """NumPy's matrix product: leading dimensions broadcast, a vector is a row or a column."""
+def matmul(a: TensorLike, b: TensorLike) -> Tensor:
+    """Multiply matrices: leading dimensions broadcast, a vector is a row or a column."""
     (a, b), dtype = _factors(as_tensor(a), as_tensor(b))
     return astype(apply(g.Matmul, a, b), dtype)
 
 
 @function()
-def dot(a: Any, b: Any) -> Tensor:
-    """Over the last dimension of `a` and the last but one of `b`."""
+def dot(a: TensorLike, b: TensorLike) -> Tensor:
+    """Sum products over the last dimension of `a` and the last but one of `b`."""
     a, b = as_tensor(a), as_tensor(b)
     if not a.ndim or not b.ndim:
         return a * b
@@ -39,27 +41,36 @@ def dot(a: Any, b: Any) -> Tensor:
 
 
 @function()
-def inner(a: Any, b: Any) -> Tensor:
+def inner(a: TensorLike, b: TensorLike) -> Tensor:
+    """Sum products over the last dimensions of `a` and `b`."""
     a, b = as_tensor(a), as_tensor(b)
     return a * b if not a.ndim or not b.ndim else tensordot(a, b, ([-1], [-1]))
 
 
 @function()
-def vdot(a: Any, b: Any) -> Tensor:
+def vdot(a: TensorLike, b: TensorLike) -> Tensor:
+    """Sum the products of all elements of `a` and `b`, in row-major order."""
     return matmul(ravel(a), ravel(b))
 
 
 @function()
-def outer(a: Any, b: Any) -> Tensor:
+def outer(a: TensorLike, b: TensorLike) -> Tensor:
+    """Return the products of each element of `a` and each element of `b`, as a matrix."""
     return expand_dims(ravel(a), 1) * expand_dims(ravel(b), 0)
 
 
 @function()
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Tensor:
-    """Summed over `axes`: so many last of `a` and first of `b`, or a pair of lists."""
+def tensordot(a: TensorLike, b: TensorLike, axes: Any = 2) -> Tensor:
+    """Sum products over `axes`: a number of last axes of `a` and first of `b`, or a pair of lists of axes.
+
+    Raises:
+        ShapeError: The sizes along these axes differ.
+    """
     a, b = as_tensor(a), as_tensor(b)
     pair = (range(a.ndim - axes, a.ndim), range(axes)) if isinstance(axes, int) else axes
-    left, right = (axes_of(x, list(p) if not isinstance(p, int) else p) for x, p in zip((a, b), pair, strict=True))
+    left, right = (
+        axes_of(x, list(p) if not isinstance(p, int) else p) for x, p in zip((a, b), pair, strict=True)
+    )
     kept = [[d for d in range(x.ndim) if d not in p] for x, p in ((a, left), (b, right))]
     a, b = transpose(a, [*kept[0], *left]), transpose(b, [*right, *kept[1]])
     lead, tail = a.shape[: len(kept[0])], b.shape[len(right) :]
@@ -76,34 +87,40 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Tensor:
 
 
 @function()
-def einsum(equation: str, *inputs: Any, optimize: Any = None) -> Tensor:
-    """Einstein summation; more than two operands are taken in pairs, from the left."""
-    found, dtype = _factors(*(as_tensor(x) for x in inputs))
+def einsum(equation: str, *inputs: TensorLike, optimize: Any = None) -> Tensor:
+    """Return an Einstein summation; more than two operands are contracted in pairs, from the left."""
+    operands, dtype = _factors(*(as_tensor(x) for x in inputs))
     text = equation.replace(" ", "")
-    if len(found) <= 2:
-        return astype(apply(g.Einsum, found, equation=text), dtype)
+    if len(operands) <= 2:
+        return astype(apply(g.Einsum, operands, equation=text), dtype)
     left, arrow, result = text.partition("->")
     if "." in text:
         raise ShapeError(f"{equation!r}: '...' is taken with at most two operands; name the dimensions")
     terms = left.split(",")
     if not arrow:
         result = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
-    total, term = found[0], terms[0]
-    for k in range(1, len(found)):
+    total, term = operands[0], terms[0]
+    for k in range(1, len(operands)):
         later = result + "".join(terms[k + 1 :])
-        kept = "".join(dict.fromkeys(c for c in term + terms[k] if c in later)) if k < len(found) - 1 else result
-        total = apply(g.Einsum, [total, found[k]], equation=f"{term},{terms[k]}->{kept}")
+        kept = (
+            "".join(dict.fromkeys(c for c in term + terms[k] if c in later))
+            if k < len(operands) - 1
+            else result
+        )
+        total = apply(g.Einsum, [total, operands[k]], equation=f"{term},{terms[k]}->{kept}")
         term = kept
     return astype(total, dtype)
 
 
 @function()
-def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """Return the sums of the diagonals of two dimensions."""
     return sum(diagonal(x, offset, axis1, axis2), -1)
 
 
 @function()
-def kron(a: Any, b: Any) -> Tensor:
+def kron(a: TensorLike, b: TensorLike) -> Tensor:
+    """Return the Kronecker product."""
     a, b = as_tensor(a), as_tensor(b)
     rank = max(a.ndim, b.ndim)
     a, b = (reshape(x, (*(1,) * (rank - x.ndim), *x.shape)) for x in (a, b))
@@ -113,25 +130,28 @@ def kron(a: Any, b: Any) -> Tensor:
 
 
 @function()
-def cross(a: Any, b: Any, axis: int = -1) -> Tensor:
-    """The cross product of vectors of three elements."""
+def cross(a: TensorLike, b: TensorLike, axis: int = -1) -> Tensor:
+    """Return the cross products of vectors of three elements along `axis`."""
     a, b = (moveaxis(x, axis, 0) for x in together(a, b))
     if len(a) != 3 or len(b) != 3:
         raise ShapeError(f"a cross product takes vectors of three elements, not of {len(a)} and {len(b)}")
-    from .shapes import stack
-
     parts = [a[(k + 1) % 3] * b[(k + 2) % 3] - a[(k + 2) % 3] * b[(k + 1) % 3] for k in range(3)]
     return moveaxis(stack(parts), 0, axis)
 
 
 @function("linalg.norm")
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The vector norm, and of matrices Frobenius'."""
+def _norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """Return the vector norm; of matrices the Frobenius norm.
+
+    Raises:
+        TypeError: Another norm of matrices is asked for.
+    """
     x = as_tensor(x)
     of_matrices = x.ndim > 1 if axis is None else not isinstance(axis, int)
     if of_matrices and ord not in (None, "fro"):
         raise TypeError(
-            f"norms of matrices of order {ord!r} are not supported; tilewright.numpy.vector_norm takes axes as vectors"
+            f"norms of matrices of order {ord!r} are not supported; tilewright.numpy.vector_norm takes axes "
+            "as vectors"
         )
     return vector_norm(x, None if of_matrices else ord, axis, keepdims)
 

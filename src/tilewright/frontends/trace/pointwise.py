@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -12,18 +12,20 @@ from ...dialects import graph as g
 from ...dialects.graph.elementwise import BINARY, UNARY
 from ...ir.types import DType, boolean, i64
 from ..conversions import conversion_steps
-from .dtypes import dtype_of, inexact
-from .tensor import FUNCTIONS, Tensor, apply, as_tensor, function, together
+from .dtypes import DTypeLike, dtype_of, inexact
+from .operands import apply, as_tensor, together
+from .registry import FUNCTIONS, function
+from .tensor import Tensor, TensorLike, call
 
 
 def _attach_unary(name: str, operator: str) -> None:
-    def unary(x: Any) -> Tensor:
+    def unary(x: TensorLike) -> Tensor:
         (x,) = together(x, at_least=inexact)
-        return apply(UNARY[operator], x)  # type: ignore[no-any-return]
+        return apply(UNARY[operator], x)
 
     FUNCTIONS[name] = unary
     unary.__name__ = name
-    unary.__doc__ = f"Elementwise {name}; of integers in float32."
+    unary.__doc__ = f"Elementwise {name}; for integers in float32."
 
 
 _INEXACT = {
@@ -36,27 +38,33 @@ for _name, _operator in _INEXACT.items():
 
 
 def _attach_rounding(name: str, operator: str) -> None:
-    def rounding(x: Any) -> Tensor:
+    def rounding(x: TensorLike) -> Tensor:
         (x,) = together(x)
-        return apply(UNARY[operator], x) if x.type.dtype.is_float else x  # type: ignore[no-any-return]
+        return apply(UNARY[operator], x) if x.type.dtype.is_float else x
 
     FUNCTIONS[name] = rounding
     rounding.__name__ = name
     rounding.__doc__ = f"Elementwise {name}; integers stay as they are."
 
 
-for _name, _operator in {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "rint": "round"}.items():
+for _name, _operator in {
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "fix": "trunc",
+    "rint": "round",
+}.items():
     _attach_rounding(_name, _operator)
 
 
 def _attach_test(name: str) -> None:
-    def test(x: Any) -> Tensor:
+    def test(x: TensorLike) -> Tensor:
         (x,) = together(x)
-        return apply(UNARY[name], x) if x.type.dtype.is_float else not_equal(x, x)  # type: ignore[no-any-return]
+        return apply(UNARY[name], x) if x.type.dtype.is_float else not_equal(x, x)
 
     FUNCTIONS[name] = test
     test.__name__ = name
-    test.__doc__ = f"Elementwise {name}."
+    test.__doc__ = f"Elementwise {name}, as bools."
 
 
 _attach_test("isnan")
@@ -64,34 +72,35 @@ _attach_test("isinf")
 
 
 @function()
-def isfinite(x: Any) -> Tensor:
-    return ~(FUNCTIONS["isnan"](x) | FUNCTIONS["isinf"](x))  # type: ignore[no-any-return]
+def isfinite(x: TensorLike) -> Tensor:
+    """Return where elements are neither NaN nor infinite, as bools."""
+    return ~(call("isnan", x) | call("isinf", x))
 
 
-# What an arithmetic operator means on bools: NumPy's.
+# NumPy defines these arithmetic operators on bools as logical ones.
 _ON_BOOLS = {"add": "or", "mul": "and"}
-# An integer divided by zero gives 0.
+# NumPy defines the result of an integer division by zero as 0.
 _DIVISIONS = ("floordiv", "mod", "rem")
 
 
 def _is_number(divisor: Any) -> bool:
-    """Whether a divisor is a number other than zero."""
+    """Return whether a divisor is a Python or NumPy integer other than 0."""
     return isinstance(divisor, (int, np.integer)) and divisor != 0
 
 
 def _attach_binary(name: str, operator: str, at_least: Callable[[DType], DType] | None = None) -> None:
-    def binary(a: Any, b: Any) -> Tensor:
+    def binary(a: TensorLike, b: TensorLike) -> Tensor:
         divisor = b
         a, b = together(a, b, at_least=at_least)
         chosen = _ON_BOOLS.get(operator, operator) if a.type.dtype is boolean else operator
         result = apply(BINARY[chosen], a, b)
         if operator in _DIVISIONS and b.type.dtype.is_integer and not _is_number(divisor):
             return where(b == 0, 0, result)
-        return result  # type: ignore[no-any-return]
+        return result
 
     FUNCTIONS[name] = binary
     binary.__name__ = name
-    binary.__doc__ = f"Elementwise {name} with broadcasting, in the type that both meet in."
+    binary.__doc__ = f"Elementwise {name} with broadcasting, in the common type of both."
 
 
 def _no_bool(dtype: DType) -> DType:
@@ -99,174 +108,245 @@ def _no_bool(dtype: DType) -> DType:
 
 
 for _name, _operator in {
-    "add": "add", "subtract": "sub", "multiply": "mul", "minimum": "min", "maximum": "max", "equal": "eq", "not_equal": "ne", "less": "lt",
-    "less_equal": "le", "greater": "gt", "greater_equal": "ge", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
-}.items():  # fmt: skip
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "minimum": "min",
+    "maximum": "max",
+    "equal": "eq",
+    "not_equal": "ne",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+}.items():
     _attach_binary(_name, _operator)
-for _name, _operator in {"floor_divide": "floordiv", "remainder": "mod", "mod": "mod", "fmod": "rem", "power": "pow", "pow": "pow", "left_shift": "shl", "right_shift": "shr"}.items():  # fmt: skip
+for _name, _operator in {
+    "floor_divide": "floordiv",
+    "remainder": "mod",
+    "mod": "mod",
+    "fmod": "rem",
+    "power": "pow",
+    "pow": "pow",
+    "left_shift": "shl",
+    "right_shift": "shr",
+}.items():
     _attach_binary(_name, _operator, _no_bool)
-for _name, _operator in {"divide": "div", "true_divide": "div", "arctan2": "atan2", "atan2": "atan2", "float_power": "pow"}.items():  # fmt: skip
+for _name, _operator in {
+    "divide": "div",
+    "true_divide": "div",
+    "arctan2": "atan2",
+    "atan2": "atan2",
+    "float_power": "pow",
+}.items():
     _attach_binary(_name, _operator, inexact)
 not_equal = FUNCTIONS["not_equal"]
 
 
 @function()
-def divmod(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    return FUNCTIONS["floor_divide"](a, b), FUNCTIONS["remainder"](a, b)
+def divmod(a: TensorLike, b: TensorLike) -> tuple[Tensor, Tensor]:
+    """Return ``(floor_divide(a, b), remainder(a, b))``."""
+    return call("floor_divide", a, b), call("remainder", a, b)
 
 
 @function()
-def negative(x: Any) -> Tensor:
-    return apply(UNARY["neg"], as_tensor(x))  # type: ignore[no-any-return]
+def negative(x: TensorLike) -> Tensor:
+    """Elementwise ``-x``."""
+    return apply(UNARY["neg"], as_tensor(x))
 
 
 @function("abs", "fabs")
-def absolute(x: Any) -> Tensor:
+def absolute(x: TensorLike) -> Tensor:
+    """Elementwise absolute value; bools and unsigned integers stay as they are."""
     x = as_tensor(x)
-    return x if x.type.dtype.kind in ("bool", "uint") else apply(UNARY["abs"], x)  # type: ignore[no-any-return]
+    return x if x.type.dtype.kind in ("bool", "uint") else apply(UNARY["abs"], x)
 
 
 @function()
-def sign(x: Any) -> Tensor:
-    return apply(UNARY["sign"], as_tensor(x))  # type: ignore[no-any-return]
+def sign(x: TensorLike) -> Tensor:
+    """Elementwise -1, 0 or 1 by the sign of the element."""
+    return apply(UNARY["sign"], as_tensor(x))
 
 
 @function("bitwise_not", "bitwise_invert")
-def invert(x: Any) -> Tensor:
-    return apply(UNARY["not"], as_tensor(x))  # type: ignore[no-any-return]
+def invert(x: TensorLike) -> Tensor:
+    """Elementwise bitwise complement; of bools the logical one."""
+    return apply(UNARY["not"], as_tensor(x))
 
 
 @function()
-def positive(x: Any) -> Tensor:
+def positive(x: TensorLike) -> Tensor:
+    """Return `x` as a tensor."""
     return as_tensor(x)
 
 
 @function()
-def square(x: Any) -> Tensor:
+def square(x: TensorLike) -> Tensor:
+    """Elementwise ``x * x``."""
     x = as_tensor(x)
     return x * x
 
 
 @function()
-def reciprocal(x: Any) -> Tensor:
+def reciprocal(x: TensorLike) -> Tensor:
+    """Elementwise ``1 / x``; for integers in float32."""
     return 1.0 / as_tensor(x)
 
 
 @function()
-def cbrt(x: Any) -> Tensor:
+def cbrt(x: TensorLike) -> Tensor:
+    """Elementwise cube root; for integers in float32."""
     (x,) = together(x, at_least=inexact)
-    root = FUNCTIONS["power"](absolute(x), 1.0 / 3.0)
-    return where(x < 0, -root, where(x > 0, root, x))  # type: ignore[no-any-return]
+    root = call("power", absolute(x), 1.0 / 3.0)
+    return where(x < 0, -root, where(x > 0, root, x))
 
 
 @function()
-def log10(x: Any) -> Tensor:
-    return FUNCTIONS["log"](x) * (1.0 / math.log(10.0))  # type: ignore[no-any-return]
+def log10(x: TensorLike) -> Tensor:
+    """Elementwise logarithm to base 10; for integers in float32."""
+    return call("log", x) * (1.0 / math.log(10.0))
 
 
 @function("radians")
-def deg2rad(x: Any) -> Tensor:
+def deg2rad(x: TensorLike) -> Tensor:
+    """Convert degrees to radians."""
     return as_tensor(x) * (math.pi / 180.0)
 
 
 @function("degrees")
-def rad2deg(x: Any) -> Tensor:
+def rad2deg(x: TensorLike) -> Tensor:
+    """Convert radians to degrees."""
     return as_tensor(x) * (180.0 / math.pi)
 
 
 @function("around")
-def round(x: Any, decimals: int = 0) -> Tensor:
-    """To the nearest number of so many decimals, halves to the even one."""
+def round(x: TensorLike, decimals: int = 0) -> Tensor:
+    """Round to `decimals` decimals, halves to the even neighbour; integers stay as they are."""
     x = as_tensor(x)
     if not decimals or not x.type.dtype.is_float:
-        return FUNCTIONS["rint"](x)  # type: ignore[no-any-return]
+        return call("rint", x)
     scale = 10.0**decimals
-    return FUNCTIONS["rint"](x * scale) / scale  # type: ignore[no-any-return]
+    return call("rint", x * scale) / scale
 
 
 @function()
-def hypot(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS["sqrt"](square(a) + square(b))  # type: ignore[no-any-return]
+def hypot(a: TensorLike, b: TensorLike) -> Tensor:
+    """Elementwise ``sqrt(a**2 + b**2)``."""
+    return call("sqrt", square(a) + square(b))
 
 
 @function()
-def logaddexp(a: Any, b: Any) -> Tensor:
-    """``log(exp(a) + exp(b))`` without overflow."""
+def logaddexp(a: TensorLike, b: TensorLike) -> Tensor:
+    """Elementwise ``log(exp(a) + exp(b))`` without overflow."""
     a, b = together(a, b, at_least=inexact)
-    top = FUNCTIONS["maximum"](a, b)
-    # Of two equal infinities the difference is no number.
+    top = call("maximum", a, b)
+    # The difference of two equal infinities would be NaN.
     apart = where(a == b, 0.0, -absolute(a - b))
-    return top + FUNCTIONS["log1p"](FUNCTIONS["exp"](apart))  # type: ignore[no-any-return]
+    return top + call("log1p", call("exp", apart))
 
 
 @function()
-def fmax(a: Any, b: Any) -> Tensor:
+def fmax(a: TensorLike, b: TensorLike) -> Tensor:
+    """Elementwise maximum that ignores a NaN beside a number."""
     return _unless_nan("maximum", a, b)
 
 
 @function()
-def fmin(a: Any, b: Any) -> Tensor:
+def fmin(a: TensorLike, b: TensorLike) -> Tensor:
+    """Elementwise minimum that ignores a NaN beside a number."""
     return _unless_nan("minimum", a, b)
 
 
-def _unless_nan(name: str, a: Any, b: Any) -> Tensor:
+def _unless_nan(name: str, a: TensorLike, b: TensorLike) -> Tensor:
     a, b = together(a, b)
     isnan = FUNCTIONS["isnan"]
-    return where(isnan(a), b, where(isnan(b), a, FUNCTIONS[name](a, b)))
+    return where(isnan(a), b, where(isnan(b), a, call(name, a, b)))
 
 
 @function()
-def heaviside(x: Any, middle: Any) -> Tensor:
+def heaviside(x: TensorLike, middle: TensorLike) -> Tensor:
+    """Return 0 for negative elements, 1 for positive ones and `middle` for 0."""
     x, middle = together(x, middle, at_least=inexact)
-    return where(x == 0, middle, where(FUNCTIONS["isnan"](x), x, astype(x > 0, x.dtype)))
+    return where(x == 0, middle, where(call("isnan", x), x, astype(x > 0, x.dtype)))
 
 
-def _truth(x: Any) -> Tensor:
+def _truth(x: TensorLike) -> Tensor:
     x = as_tensor(x)
     return x if x.type.dtype is boolean else astype(x, bool)
 
 
 @function()
-def logical_not(x: Any) -> Tensor:
+def logical_not(x: TensorLike) -> Tensor:
+    """Return where elements are 0, as bools."""
     return invert(_truth(x))
 
 
 @function()
-def logical_and(a: Any, b: Any) -> Tensor:
+def logical_and(a: TensorLike, b: TensorLike) -> Tensor:
+    """Return where both elements are not 0, as bools."""
     return _truth(a) & _truth(b)
 
 
 @function()
-def logical_or(a: Any, b: Any) -> Tensor:
+def logical_or(a: TensorLike, b: TensorLike) -> Tensor:
+    """Return where an element is not 0, as bools."""
     return _truth(a) | _truth(b)
 
 
 @function()
-def logical_xor(a: Any, b: Any) -> Tensor:
+def logical_xor(a: TensorLike, b: TensorLike) -> Tensor:
+    """Return where exactly one element is not 0, as bools."""
     return _truth(a) ^ _truth(b)
 
 
+@overload
+def where(condition: TensorLike) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor: ...
+
+
 @function()
-def where(condition: Any, a: Any = None, b: Any = None) -> Any:
-    """`a` where the condition holds, else `b`; of the condition alone, the indices of its nonzero elements."""
+def where(condition: TensorLike, a: Any = None, b: Any = None) -> Tensor | tuple[Tensor, ...]:
+    """Choose `a` where the condition holds, else `b`; all three are broadcast.
+
+    With the condition alone, return the indices of its nonzero elements, as `nonzero` does.
+    """
     if a is None and b is None:
-        return FUNCTIONS["nonzero"](condition)
+        indices: tuple[Tensor, ...] = FUNCTIONS["nonzero"](condition)
+        return indices
     a, b = together(a, b)
     return apply(g.Select, _truth(condition), a, b)
 
 
 @function()
-def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Tensor:
-    """`x` within bounds, each a number, a tensor or None."""
+def clip(
+    x: TensorLike,
+    min: TensorLike | None = None,
+    max: TensorLike | None = None,
+    *,
+    a_min: TensorLike | None = None,
+    a_max: TensorLike | None = None,
+) -> Tensor:
+    """Limit elements to ``min`` .. ``max`` (or `a_min`, `a_max`), each a number, a tensor or None for no
+    limit.
+    """
     x = as_tensor(x)
     low, high = min if min is not None else a_min, max if max is not None else a_max
-    x = x if low is None else FUNCTIONS["maximum"](x, low)
-    return x if high is None else FUNCTIONS["minimum"](x, high)
+    x = x if low is None else call("maximum", x, low)
+    return x if high is None else call("minimum", x, high)
 
 
 @function()
-def astype(x: Any, dtype: Any, copy: bool = True) -> Tensor:
-    """Conversion; from floating point to integers truncating, and as `frontends.conversions` says where the integer type does not hold a number."""
+def astype(x: TensorLike, dtype: DTypeLike, copy: bool = True) -> Tensor:
+    """Convert elements to `dtype`; floating point to integers truncates.
+
+    `frontends.conversions` defines the result where the integer type does not hold the number.
+    """
     x, wanted = as_tensor(x), dtype_of(dtype)
     for step in conversion_steps(x.type.dtype, wanted) if x.type.dtype is not wanted else ():
         x = apply(g.Cast, x, dtype=step)
@@ -274,38 +354,54 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> Tensor:
 
 
 @function()
-def copy(x: Any) -> Tensor:
+def copy(x: TensorLike) -> Tensor:
+    """Return `x` as a tensor, which never changes."""
     return as_tensor(x)
 
 
 @function()
-def nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:  # fmt: skip
-    """NaN and the infinities replaced, the latter by the largest numbers unless given."""
+def nan_to_num(
+    x: TensorLike,
+    copy: bool = True,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    """Replace NaN by `nan`, and the infinities by `posinf` and `neginf`, by default the type's largest
+    numbers.
+    """
     import ml_dtypes
 
     x = as_tensor(x)
     if not x.type.dtype.is_float:
         return x
     top = float(ml_dtypes.finfo(x.dtype).max)
-    infinite = FUNCTIONS["isinf"](x)
+    infinite = call("isinf", x)
     x = where(infinite & (x > 0), top if posinf is None else posinf, x)
     x = where(infinite & (x < 0), -top if neginf is None else neginf, x)
-    return where(FUNCTIONS["isnan"](x), nan, x)  # type: ignore[no-any-return]
+    return where(call("isnan", x), nan, x)
 
 
 @function()
-def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+def isclose(
+    a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Return where ``abs(a - b) <= atol + rtol * abs(b)``, as bools; NaN equals NaN only with `equal_nan`."""
     a, b = together(a, b, at_least=inexact)
     near = (absolute(a - b) <= atol + rtol * absolute(b)) & isfinite(b) | (a == b)
-    return near | (FUNCTIONS["isnan"](a) & FUNCTIONS["isnan"](b)) if equal_nan else near
+    return near | (call("isnan", a) & call("isnan", b)) if equal_nan else near
 
 
 @function()
-def allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    return isclose(a, b, rtol, atol, equal_nan).all()  # type: ignore[no-any-return]
+def allclose(
+    a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Return whether all elements are close; see `isclose`."""
+    return isclose(a, b, rtol, atol, equal_nan).all()
 
 
 @function()
-def array_equal(a: Any, b: Any) -> Tensor:
+def array_equal(a: TensorLike, b: TensorLike) -> Tensor:
+    """Return whether two tensors have the same shape and elements."""
     a, b = together(a, b)
     return (a == b).all() if a.shape == b.shape else as_tensor(False)

@@ -1,47 +1,46 @@
-"""Reductions, running sums and sorting under NumPy's names. `axis` is None (all), an axis, or several."""
+"""Reductions, cumulative operations and sorting under NumPy's names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ...dialects import graph as g
 from ...errors import ShapeError
 from ...ir.types import DType, boolean, i64, u64
-from .dtypes import dtype_of, inexact
+from .dtypes import DTypeLike, dtype_of, inexact
+from .operands import apply, apply_several, as_tensor
 from .pointwise import absolute, astype, where
-from .tensor import FUNCTIONS, Tensor, apply, as_tensor, function
-
-Axis = int | Sequence[int] | None
+from .registry import FUNCTIONS, function
+from .tensor import Axis, Tensor, TensorLike, call
 
 
 def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
-    """The axes counted from the front.
+    """Return axes of `x` counted from the front; None stands for all.
 
     Raises:
-        ShapeError: there is no such axis.
+        ShapeError: `x` has no such axis.
     """
-    given = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-    for a in given:
+    axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+    for a in axes:
         if not -x.ndim <= a < x.ndim:
             raise ShapeError(f"axis {a} is out of range for a tensor of shape {x.shape}")
-    return tuple(a % x.ndim for a in given)
+    return tuple(a % x.ndim for a in axes)
 
 
 def _wide(dtype: DType) -> DType:
-    """Integers are summed in 64 bits."""
+    """Return the type that sums and products of `dtype` have: integers and bools use 64 bits."""
     if dtype.is_float:
         return dtype
     return u64 if dtype.kind == "uint" else i64
 
 
 def _reduce(cls: type, x: Tensor, axis: Axis, keepdims: bool, **attributes: Any) -> Tensor:
-    return apply(cls, x, axes=axes_of(x, axis), keepdims=keepdims, **attributes)  # type: ignore[no-any-return]
+    return apply(cls, x, axes=axes_of(x, axis), keepdims=keepdims, **attributes)
 
 
 @function()
-def sum(x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """Sum; of integers and bools in 64 bits."""
+def sum(x: TensorLike, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+    """Return the sum along `axis`; for integers and bools in 64 bits."""
     x = as_tensor(x)
     return _reduce(
         g.ReduceSum, astype(x, dtype_of(dtype) if dtype is not None else _wide(x.type.dtype)), axis, keepdims
@@ -49,182 +48,229 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False) ->
 
 
 @function()
-def prod(x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """Product; of integers and bools in 64 bits."""
+def prod(x: TensorLike, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+    """Return the product along `axis`; for integers and bools in 64 bits."""
     x = as_tensor(x)
-    return _reduce(g.ReduceProd, astype(x, dtype_of(dtype) if dtype is not None else _wide(x.type.dtype)), axis, keepdims)  # fmt: skip
+    return _reduce(
+        g.ReduceProd, astype(x, dtype_of(dtype) if dtype is not None else _wide(x.type.dtype)), axis, keepdims
+    )
 
 
 @function("amax")
-def max(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def max(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the largest element along `axis`; NaN where there is one."""
     x = as_tensor(x)
     return any(x, axis, keepdims) if x.type.dtype is boolean else _reduce(g.ReduceMax, x, axis, keepdims)
 
 
 @function("amin")
-def min(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def min(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the smallest element along `axis`; NaN where there is one."""
     x = as_tensor(x)
     return all(x, axis, keepdims) if x.type.dtype is boolean else _reduce(g.ReduceMin, x, axis, keepdims)
 
 
 @function()
-def all(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def all(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return whether all elements along `axis` are not 0."""
     return _reduce(g.ReduceAll, astype(x, boolean), axis, keepdims)
 
 
 @function()
-def any(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def any(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return whether an element along `axis` is not 0."""
     return _reduce(g.ReduceAny, astype(x, boolean), axis, keepdims)
 
 
 @function()
-def mean(x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def mean(x: TensorLike, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+    """Return the mean along `axis`; for integers in float32."""
     x = as_tensor(x)
-    return _reduce(g.ReduceMean, astype(x, inexact(dtype_of(dtype) if dtype is not None else x.type.dtype)), axis, keepdims)  # fmt: skip
+    return _reduce(
+        g.ReduceMean,
+        astype(x, inexact(dtype_of(dtype) if dtype is not None else x.type.dtype)),
+        axis,
+        keepdims,
+    )
 
 
 @function()
-def var(x: Any, axis: Axis = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, *, correction: float | None = None) -> Tensor:  # fmt: skip
-    """Mean squared deviation, divided by the count less `ddof`."""
+def var(
+    x: TensorLike,
+    axis: Axis = None,
+    dtype: DTypeLike | None = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    """Return the mean squared deviation along `axis`: the sum divided by the count less `ddof` (or
+    `correction`).
+    """
     x = as_tensor(x)
     x = astype(x, inexact(dtype_of(dtype) if dtype is not None else x.type.dtype))
-    return _reduce(g.Variance, x, axis, keepdims, correction=float(ddof if correction is None else correction))
+    return _reduce(
+        g.Variance, x, axis, keepdims, correction=float(ddof if correction is None else correction)
+    )
 
 
 @function()
-def std(x: Any, axis: Axis = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, *, correction: float | None = None) -> Tensor:  # fmt: skip
-    """Square root of `var`."""
-    return FUNCTIONS["sqrt"](var(x, axis, dtype, ddof, keepdims, correction=correction))  # type: ignore[no-any-return]
+def std(
+    x: TensorLike,
+    axis: Axis = None,
+    dtype: DTypeLike | None = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    """Return the square root of `var`."""
+    return call("sqrt", var(x, axis, dtype, ddof, keepdims, correction=correction))
 
 
 @function()
-def average(x: Any, axis: Axis = None, weights: Any = None) -> Tensor:
+def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None) -> Tensor:
+    """Return the mean along `axis`, weighted if `weights` are given."""
     x = as_tensor(x)
     if weights is None:
         return mean(x, axis)
     weights = as_tensor(weights)
     if weights.ndim != x.ndim and isinstance(axis, int):
         weights = weights.reshape([-1 if d == axis % x.ndim else 1 for d in range(x.ndim)])
-        weights = FUNCTIONS["broadcast_to"](weights, x.shape)
+        weights = call("broadcast_to", weights, x.shape)
     return sum(x * weights, axis) / sum(weights, axis)
 
 
 @function()
-def ptp(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def ptp(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the difference of the largest and the smallest element along `axis`."""
     return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
 @function()
-def count_nonzero(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def count_nonzero(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the number (int64) of elements along `axis` that are not 0."""
     return sum(astype(x, boolean), axis, keepdims=keepdims)
 
 
 @function()
-def nansum(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def nansum(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the sum of the elements along `axis` that are not NaN."""
     x = as_tensor(x)
-    return sum(where(FUNCTIONS["isnan"](x), 0, x), axis, keepdims=keepdims)
+    return sum(where(call("isnan", x), 0, x), axis, keepdims=keepdims)
 
 
 @function()
-def nanmean(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def nanmean(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the mean of the elements along `axis` that are not NaN."""
     x = as_tensor(x)
-    return nansum(x, axis, keepdims) / count_nonzero(~FUNCTIONS["isnan"](x), axis, keepdims)
+    return nansum(x, axis, keepdims) / count_nonzero(~call("isnan", x), axis, keepdims)
 
 
 @function()
-def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """``log(sum(exp(x)))`` without overflow."""
+def logsumexp(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return ``log(sum(exp(x)))`` along `axis` without overflow."""
     return _reduce(g.LogSumExp, as_tensor(x), axis, keepdims)
 
 
-def _along(x: Any, axis: int | None) -> tuple[Tensor, int]:
-    """A tensor and its axis; None stands for all elements in a row."""
+def _along(x: TensorLike, axis: int | None) -> tuple[Tensor, int]:
+    """Return a tensor and its axis counted from the front; None stands for all elements in row-major
+    order."""
     x = as_tensor(x)
     return (x.reshape(-1), 0) if axis is None else (x, axes_of(x, axis)[0])
 
 
-def _arg(cls: type, x: Any, axis: int | None, keepdims: bool) -> Tensor:
+def _arg(cls: type, x: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
     rank = as_tensor(x).ndim
     x, where = _along(x, axis)
-    found = apply(cls, x, axis=where, keepdims=keepdims and axis is not None)
-    return found.reshape((1,) * rank) if keepdims and axis is None else found  # type: ignore[no-any-return]
+    index = apply(cls, x, axis=where, keepdims=keepdims and axis is not None)
+    return index.reshape((1,) * rank) if keepdims and axis is None else index
 
 
 @function()
-def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Index of the first largest element; a NaN is the largest."""
+def argmax(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return the index (int64) of the first largest element along `axis`; NaN counts as the largest."""
     return _arg(g.Argmax, x, axis, keepdims)
 
 
 @function()
-def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Index of the first smallest element; a NaN is the smallest."""
+def argmin(x: TensorLike, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return the index (int64) of the first smallest element along `axis`; NaN counts as the smallest."""
     return _arg(g.Argmin, x, axis, keepdims)
 
 
-def _running(cls: type, x: Any, axis: int | None, dtype: Any) -> Tensor:
+def _running(cls: type, x: TensorLike, axis: int | None, dtype: DTypeLike | None) -> Tensor:
     x, where = _along(x, axis)
-    return apply(cls, astype(x, dtype_of(dtype) if dtype is not None else _wide(x.type.dtype)), axis=where)  # type: ignore[no-any-return]
+    return apply(cls, astype(x, dtype_of(dtype) if dtype is not None else _wide(x.type.dtype)), axis=where)
 
 
 @function()
-def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> Tensor:
+def cumsum(x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
+    """Return the cumulative sums along `axis`; for integers and bools in 64 bits."""
     return _running(g.Cumsum, x, axis, dtype)
 
 
 @function()
-def cumprod(x: Any, axis: int | None = None, dtype: Any = None) -> Tensor:
+def cumprod(x: TensorLike, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
+    """Return the cumulative products along `axis`; for integers and bools in 64 bits."""
     return _running(g.Cumprod, x, axis, dtype)
 
 
-def topk(x: Any, k: Any, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The `k` largest (or smallest) elements in order and their indices; equal elements by index."""
-    return apply(g.Topk, as_tensor(x), k=k, axis=axis, largest=largest)  # type: ignore[no-any-return]
+def topk(x: TensorLike, k: TensorLike, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """Return the `k` largest (or smallest) elements in order, and their indices; equal elements in order of
+    index.
+    """
+    elements, indices = apply_several(g.Topk, as_tensor(x), k=k, axis=axis, largest=largest)
+    return elements, indices
 
 
 FUNCTIONS["topk"] = topk
 
 
 @function()
-def sort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-    """In order, NaN last."""
+def sort(x: TensorLike, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+    """Return the elements sorted along `axis`, NaN last."""
     x, where = _along(x, axis)
     return topk(x, x.shape[where], where, descending)[0]
 
 
 @function()
-def argsort(x: Any, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
-    """The indices that sort; always stable."""
+def argsort(x: TensorLike, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+    """Return the indices (int64) that sort along `axis`; equal elements keep their order."""
     x, where = _along(x, axis)
     return topk(x, x.shape[where], where, descending)[1]
 
 
 @function()
-def median(x: Any, axis: int | None = None) -> Tensor:
-    """Middle element, or the mean of the two, along an axis of known size."""
+def median(x: TensorLike, axis: int | None = None) -> Tensor:
+    """Return the middle element along an axis of known size, or the mean of the two middle ones."""
     x, where = _along(astype(x, inexact(as_tensor(x).type.dtype)), axis)
     n = x.shape[where]
     if not isinstance(n, int):
-        raise ShapeError(f"the median along a dimension of {n} elements needs a size that is known while tracing")
+        raise ShapeError(
+            f"the median along a dimension of {n} elements needs a size that is known while tracing"
+        )
     ordered = sort(x, where)
-    low, high = (FUNCTIONS["take"](ordered, k, where) for k in ((n - 1) // 2, n // 2))
+    low, high = (call("take", ordered, k, where) for k in ((n - 1) // 2, n // 2))
     middle: Tensor = (low + high) * 0.5
     return where_nan(x, where, middle)
 
 
 def where_nan(x: Tensor, axis: int, result: Tensor) -> Tensor:
-    """`result`, but NaN where `x` has one along the axis."""
-    return where(any(FUNCTIONS["isnan"](x), axis), float("nan"), result)  # type: ignore[no-any-return]
+    """Return `result`, but NaN where `x` contains one along the axis."""
+    return where(any(call("isnan", x), axis), float("nan"), result)
 
 
 @function()
-def vector_norm(x: Any, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The vector norm: Euclidean, or of order `ord` (1, 2, infinity, any positive number)."""
+def vector_norm(x: TensorLike, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the vector norm along `axis`: Euclidean, or of order `ord` (1, 2, infinity, any positive
+    number).
+    """
     x = as_tensor(x)
     if ord is None or ord == 2:
-        return FUNCTIONS["sqrt"](sum(x * x, axis, keepdims=keepdims))  # type: ignore[no-any-return]
+        return call("sqrt", sum(x * x, axis, keepdims=keepdims))
     if ord in (float("inf"), float("-inf")):
         return (max if ord > 0 else min)(absolute(x), axis, keepdims)
     if ord == 1:
         return sum(absolute(x), axis, keepdims=keepdims)
-    return FUNCTIONS["power"](sum(FUNCTIONS["power"](absolute(x), ord), axis, keepdims=keepdims), 1.0 / ord)  # type: ignore[no-any-return]
+    return call("power", sum(call("power", absolute(x), ord), axis, keepdims=keepdims), 1.0 / ord)

@@ -1,4 +1,4 @@
-"""Functions that move elements, and make them, under NumPy's names."""
+"""Functions under NumPy's names that rearrange elements or create tensors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import numpy as np
 from ...dialects import graph as g
 from ...errors import ShapeError
 from ...ir.symbolic import Dim, Expr
-from .dtypes import dtype_of, is_weak, weak_dtype
+from .dtypes import DTypeLike, dtype_of, is_weak, weak_dtype
+from .operands import apply, as_tensor, shape_argument, tensor, together
 from .pointwise import astype, where
 from .reductions import axes_of
-from .tensor import FUNCTIONS, Tensor, apply, as_tensor, concrete, function, shape_argument, tensor, together
+from .registry import function
+from .tensor import Tensor, TensorLike, call, concrete
 
 
 @function()
-def reshape(x: Any, shape: Any) -> Tensor:
-    """The same elements in row-major order; one size may be -1."""
+def reshape(x: TensorLike, shape: Any) -> Tensor:
+    """Return the elements, in row-major order, under another shape; one size may be -1."""
     x = as_tensor(x)
     sizes = list(shape_argument(shape))
     free = [k for k, n in enumerate(sizes) if isinstance(n, int) and n == -1]
@@ -32,26 +34,29 @@ def reshape(x: Any, shape: Any) -> Tensor:
         for n in (n for n in sizes if not (isinstance(n, int) and n == -1)):
             rest = rest * n
         if isinstance(rest, int) and rest == 0:
-            raise ShapeError(f"-1 in {tuple(sizes)} stands for no size, as the others multiply to 0")
+            raise ShapeError(f"the size of -1 in {tuple(sizes)} is undefined, as the others multiply to 0")
         sizes[free[0]] = x.size // rest
-    return apply(g.Reshape, x, shape=tuple(sizes))  # type: ignore[no-any-return]
+    return apply(g.Reshape, x, shape=tuple(sizes))
 
 
 @function("flatten")
-def ravel(x: Any) -> Tensor:
+def ravel(x: TensorLike) -> Tensor:
+    """Return the elements in row-major order, in one dimension."""
     x = as_tensor(x)
     return reshape(x, (x.size,))
 
 
 @function("permute_dims")
-def transpose(x: Any, axes: Sequence[int] | None = None) -> Tensor:
+def transpose(x: TensorLike, axes: Sequence[int] | None = None) -> Tensor:
+    """Return `x` with its dimensions in the order `axes`, by default reversed."""
     x = as_tensor(x)
     order = tuple(range(x.ndim))[::-1] if axes is None else axes_of(x, axes)
-    return apply(g.Transpose, x, permutation=order)  # type: ignore[no-any-return]
+    return apply(g.Transpose, x, permutation=order)
 
 
 @function()
-def swapaxes(x: Any, a: int, b: int) -> Tensor:
+def swapaxes(x: TensorLike, a: int, b: int) -> Tensor:
+    """Return `x` with dimensions `a` and `b` exchanged."""
     x = as_tensor(x)
     order = list(range(x.ndim))
     a, b = axes_of(x, (a, b))
@@ -60,12 +65,14 @@ def swapaxes(x: Any, a: int, b: int) -> Tensor:
 
 
 @function()
-def matrix_transpose(x: Any) -> Tensor:
+def matrix_transpose(x: TensorLike) -> Tensor:
+    """Return `x` with its last two dimensions exchanged."""
     return swapaxes(x, -1, -2)
 
 
 @function()
-def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+def moveaxis(x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Move the dimensions `source` to the places `destination`; the others keep their order."""
     x = as_tensor(x)
     pairs = sorted(zip(axes_of(x, destination), axes_of(x, source), strict=True))
     order = [d for d in range(x.ndim) if d not in {s for _, s in pairs}]
@@ -75,7 +82,8 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 @function()
-def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
+def expand_dims(x: TensorLike, axis: int | Sequence[int]) -> Tensor:
+    """Insert dimensions of size 1, at the places `axis` of the result."""
     x = as_tensor(x)
     axes = [axis] if isinstance(axis, int) else list(axis)
     rank = x.ndim + len(axes)
@@ -85,11 +93,13 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Tensor:
 
 
 @function()
-def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Without the given dimensions of size 1, or all that are known to be 1."""
+def squeeze(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Drop the given dimensions, of size 1, or all that are known to be 1."""
     x = as_tensor(x)
     drop = (
-        {d for d, n in enumerate(x.shape) if isinstance(n, int) and n == 1} if axis is None else set(axes_of(x, axis))
+        {d for d, n in enumerate(x.shape) if isinstance(n, int) and n == 1}
+        if axis is None
+        else set(axes_of(x, axis))
     )
     for d in drop:
         if not (isinstance(x.shape[d], int) and x.shape[d] == 1):
@@ -98,20 +108,26 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 @function()
-def broadcast_to(x: Any, shape: Any) -> Tensor:
+def broadcast_to(x: TensorLike, shape: Any) -> Tensor:
+    """Repeat `x` along dimensions of size 1 and new leading ones to `shape`."""
     x, wanted = as_tensor(x), shape_argument(shape)
-    return apply(g.BroadcastTo, x, shape=wanted)  # type: ignore[no-any-return]
+    return apply(g.BroadcastTo, x, shape=wanted)
 
 
 @function()
-def broadcast_arrays(*inputs: Any) -> list[Tensor]:
-    found = [as_tensor(x) for x in inputs]
-    shape = common_shape([x.shape for x in found])
-    return [broadcast_to(x, shape) for x in found]
+def broadcast_arrays(*inputs: TensorLike) -> list[Tensor]:
+    """Broadcast all inputs to their common shape."""
+    tensors = [as_tensor(x) for x in inputs]
+    shape = common_shape([x.shape for x in tensors])
+    return [broadcast_to(x, shape) for x in tensors]
 
 
 def common_shape(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
-    """What shapes broadcast to."""
+    """Return the shape that shapes broadcast to.
+
+    Raises:
+        ShapeError: They do not broadcast.
+    """
     from ...dialects.graph.base import broadcast_shapes
     from ...ir.core import IRError
 
@@ -122,50 +138,57 @@ def common_shape(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
 
 
 @function("concat")
-def concatenate(inputs: Sequence[Any], axis: int | None = 0) -> Tensor:
+def concatenate(inputs: Sequence[TensorLike], axis: int | None = 0) -> Tensor:
+    """Join tensors along an axis; None flattens them first."""
     parts = together(*inputs)
     if axis is None:
-        return apply(g.Concat, [ravel(x) for x in parts], axis=0)  # type: ignore[no-any-return]
-    return apply(g.Concat, parts, axis=axis)  # type: ignore[no-any-return]
+        return apply(g.Concat, [ravel(x) for x in parts], axis=0)
+    return apply(g.Concat, parts, axis=axis)
 
 
 @function()
-def stack(inputs: Sequence[Any], axis: int = 0) -> Tensor:
+def stack(inputs: Sequence[TensorLike], axis: int = 0) -> Tensor:
+    """Join tensors of one shape along a new dimension `axis` of the result."""
     return concatenate([expand_dims(x, axis) for x in together(*inputs)], axis)
 
 
 @function()
-def atleast_1d(x: Any) -> Tensor:
+def atleast_1d(x: TensorLike) -> Tensor:
+    """Return `x` with at least one dimension."""
     x = as_tensor(x)
     return x if x.ndim else reshape(x, (1,))
 
 
 @function()
-def atleast_2d(x: Any) -> Tensor:
+def atleast_2d(x: TensorLike) -> Tensor:
+    """Return `x` with at least two dimensions, a new one leading."""
     x = atleast_1d(x)
     return x if x.ndim > 1 else expand_dims(x, 0)
 
 
 @function()
-def vstack(inputs: Sequence[Any]) -> Tensor:
+def vstack(inputs: Sequence[TensorLike]) -> Tensor:
+    """Join tensors along the first dimension; vectors are rows."""
     return concatenate([atleast_2d(x) for x in inputs], 0)
 
 
 @function()
-def hstack(inputs: Sequence[Any]) -> Tensor:
+def hstack(inputs: Sequence[TensorLike]) -> Tensor:
+    """Join tensors along the second dimension, vectors along the first."""
     parts = [atleast_1d(x) for x in inputs]
     return concatenate(parts, 0 if parts[0].ndim == 1 else 1)
 
 
 @function()
-def column_stack(inputs: Sequence[Any]) -> Tensor:
+def column_stack(inputs: Sequence[TensorLike]) -> Tensor:
+    """Join tensors along the second dimension; vectors are columns."""
     parts = [as_tensor(x) for x in inputs]
     return concatenate([x if x.ndim > 1 else expand_dims(x, -1) for x in parts], 1)
 
 
 @function()
-def array_split(x: Any, sections: Any, axis: int = 0) -> list[Tensor]:
-    """Parts along an axis: so many, the first ones longer, or between the given places."""
+def array_split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
+    """Split along an axis into `sections` parts, the first ones longer, or at the given places."""
     x = as_tensor(x)
     (axis,) = axes_of(x, axis)
     n = x.shape[axis]
@@ -184,62 +207,71 @@ def array_split(x: Any, sections: Any, axis: int = 0) -> list[Tensor]:
 
 
 @function()
-def split(x: Any, sections: Any, axis: int = 0) -> list[Tensor]:
-    """Equal parts along an axis, or those between the given places."""
+def split(x: TensorLike, sections: Any, axis: int = 0) -> list[Tensor]:
+    """Split along an axis into `sections` equal parts, or at the given places."""
     x = as_tensor(x)
     n = x.shape[axes_of(x, axis)[0]]
     if isinstance(sections, int) and isinstance(n, Expr):
         (axis,) = axes_of(x, axis)
         sections = [n // sections * k for k in range(1, sections)]
         pieces = array_split(x, sections, axis)
-        return [reshape(p, (*x.shape[:axis], sections[0] if sections else n, *x.shape[axis + 1 :])) for p in pieces]
+        return [
+            reshape(p, (*x.shape[:axis], sections[0] if sections else n, *x.shape[axis + 1 :]))
+            for p in pieces
+        ]
     if isinstance(sections, int) and n % sections:
         raise ShapeError(f"{n} elements cannot be split into {sections} equal parts")
     return array_split(x, sections, axis)
 
 
 @function()
-def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: TensorLike, axis: int = 0) -> tuple[Tensor, ...]:
+    """Return the slices along an axis."""
     return tuple(moveaxis(x, axis, 0))
 
 
 @function()
-def tile(x: Any, repeats: Any) -> Tensor:
+def tile(x: TensorLike, repeats: Any) -> Tensor:
+    """Repeat the whole tensor along each dimension."""
     x, times = as_tensor(x), shape_argument(repeats)
     x = reshape(x, (*(1,) * (len(times) - x.ndim), *x.shape)) if len(times) > x.ndim else x
-    return apply(g.Tile, x, repeats=(*(1,) * (x.ndim - len(times)), *times))  # type: ignore[no-any-return]
+    return apply(g.Tile, x, repeats=(*(1,) * (x.ndim - len(times)), *times))
 
 
 @function()
-def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
-    """Each element so many times; different numbers for each must be known while tracing."""
+def repeat(x: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
+    """Repeat each element `repeats` times; counts that differ by element must be known while tracing."""
     x = as_tensor(x)
     x, (axis,) = (ravel(x), (0,)) if axis is None else (x, axes_of(x, axis))
     if isinstance(repeats, (int, Expr)):
         wide = broadcast_to(expand_dims(x, axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
         return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]))
     places = np.repeat(np.arange(x.shape[axis]), np.asarray(repeats))
-    return FUNCTIONS["take"](x, places, axis)  # type: ignore[no-any-return]
+    return call("take", x, places, axis)
 
 
 @function()
-def flip(x: Any, axis: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Reverse the order along axes, by default along all."""
     x = as_tensor(x)
-    return apply(g.Flip, x, axes=axes_of(x, axis))  # type: ignore[no-any-return]
+    return apply(g.Flip, x, axes=axes_of(x, axis))
 
 
 @function()
-def fliplr(x: Any) -> Tensor:
+def fliplr(x: TensorLike) -> Tensor:
+    """Reverse the order along the second dimension."""
     return flip(x, 1)
 
 
 @function()
-def flipud(x: Any) -> Tensor:
+def flipud(x: TensorLike) -> Tensor:
+    """Reverse the order along the first dimension."""
     return flip(x, 0)
 
 
 @function()
-def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
+def roll(x: TensorLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Tensor:
+    """Shift elements along axes; those shifted beyond the end reappear at the start."""
     x = as_tensor(x)
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), x.shape)
@@ -257,7 +289,8 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = 
 
 
 @function()
-def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+def rot90(x: TensorLike, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+    """Rotate by `k` times 90 degrees in the plane of two axes, from the first towards the second."""
     a, b = axes
     turned = (
         lambda v: v,
@@ -269,8 +302,8 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 
 
 @function()
-def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Tensor:
-    """Elements before and after each dimension; `mode` is constant, edge, reflect or wrap."""
+def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Tensor:
+    """Add elements before and after each dimension; `mode` is constant, edge, reflect or wrap."""
     x = as_tensor(x)
     if isinstance(pad_width, (int, Expr)):
         pairs: list[Any] = [(pad_width, pad_width)] * x.ndim
@@ -284,22 +317,24 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         raise TypeError("constant_values is one number")
     low, high = (tuple(int(p[k]) if not isinstance(p[k], Expr) else p[k] for p in pairs) for k in (0, 1))
     value = np.asarray(constant_values, x.dtype).item()
-    return apply(g.Pad, x, None, low=low, high=high, mode=mode, value=value)  # type: ignore[no-any-return]
+    return apply(g.Pad, x, None, low=low, high=high, mode=mode, value=value)
 
 
 @function()
-def tril(x: Any, k: int = 0) -> Tensor:
-    return apply(g.Triangular, as_tensor(x), upper=False, diagonal=k)  # type: ignore[no-any-return]
+def tril(x: TensorLike, k: int = 0) -> Tensor:
+    """Return the lower triangle of the last two dimensions, up to diagonal `k`, zeros elsewhere."""
+    return apply(g.Triangular, as_tensor(x), upper=False, diagonal=k)
 
 
 @function()
-def triu(x: Any, k: int = 0) -> Tensor:
-    return apply(g.Triangular, as_tensor(x), upper=True, diagonal=k)  # type: ignore[no-any-return]
+def triu(x: TensorLike, k: int = 0) -> Tensor:
+    """Return the upper triangle of the last two dimensions, from diagonal `k`, zeros elsewhere."""
+    return apply(g.Triangular, as_tensor(x), upper=True, diagonal=k)
 
 
 @function()
-def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The diagonals of two dimensions, as the last one."""
+def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """Return the diagonals of two dimensions of known size, as the last dimension."""
     x = as_tensor(x)
     a, b = axes_of(x, (axis1, axis2))
     x = moveaxis(x, (a, b), (-2, -1))
@@ -312,8 +347,8 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
 
 
 @function()
-def diag(x: Any, k: int = 0) -> Tensor:
-    """The diagonal of a matrix, or the matrix of a diagonal."""
+def diag(x: TensorLike, k: int = 0) -> Tensor:
+    """Return the diagonal of a matrix, or the matrix with a vector as its diagonal."""
     x = as_tensor(x)
     if x.ndim == 2:
         return diagonal(x, k)
@@ -321,120 +356,141 @@ def diag(x: Any, k: int = 0) -> Tensor:
     wide = pad(expand_dims(x, 0), ((0, 0), (builtins.max(k, 0), builtins.max(-k, 0))))
     size = n + abs(k)
     rows, columns = arange(size)[:, None], arange(size)[None, :]
-    return where(columns - rows == k, wide if k >= 0 else swapaxes(pad(expand_dims(x, 0), ((0, 0), (-k, 0))), 0, 1), 0)  # type: ignore[no-any-return]
+    return where(
+        columns - rows == k, wide if k >= 0 else swapaxes(pad(expand_dims(x, 0), ((0, 0), (-k, 0))), 0, 1), 0
+    )
 
 
-# -- Made of nothing ------------------------------------------------------------------------------------------------------------
+# -- Creation ----------------------------------------------------------------------------------------------
 
 
 @function()
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> Tensor:
-    """All one value; without `dtype` a number's is bool, int64 or float32."""
+def full(shape: Any, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Return a tensor of one value; a number without `dtype` is bool, int64 or float32."""
     return broadcast_to(as_tensor(fill_value, dtype), shape)
 
 
 @function("empty")
-def zeros(shape: Any, dtype: Any = float) -> Tensor:
+def zeros(shape: Any, dtype: DTypeLike = float) -> Tensor:
+    """Return a tensor of zeros."""
     return full(shape, 0, dtype)
 
 
 @function()
-def ones(shape: Any, dtype: Any = float) -> Tensor:
+def ones(shape: Any, dtype: DTypeLike = float) -> Tensor:
+    """Return a tensor of ones."""
     return full(shape, 1, dtype)
 
 
 @function()
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+def full_like(
+    x: TensorLike, fill_value: TensorLike, dtype: DTypeLike | None = None, shape: Any = None
+) -> Tensor:
+    """Return a tensor of one value, by default in the shape and type of `x`."""
     x = as_tensor(x)
     return full(x.shape if shape is None else shape, fill_value, x.dtype if dtype is None else dtype)
 
 
 @function("empty_like")
-def zeros_like(x: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+def zeros_like(x: TensorLike, dtype: DTypeLike | None = None, shape: Any = None) -> Tensor:
+    """Return zeros, by default in the shape and type of `x`."""
     return full_like(x, 0, dtype, shape)
 
 
 @function()
-def ones_like(x: Any, dtype: Any = None, shape: Any = None) -> Tensor:
+def ones_like(x: TensorLike, dtype: DTypeLike | None = None, shape: Any = None) -> Tensor:
+    """Return ones, by default in the shape and type of `x`."""
     return full_like(x, 1, dtype, shape)
 
 
 @function()
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Tensor:
-    """Numbers from `start` (or 0) before `stop`: integers, symbolic sizes too, as int64, or floats as float32."""
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None) -> Tensor:
+    """Return the numbers from `start` (or 0) to before `stop`: int64 for integers and symbolic sizes, float32
+    for floats.
+    """
     start, stop = (0, start) if stop is None else (start, stop)
-    given = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
-    start, stop, step = given
-    kind = dtype_of(dtype) if dtype is not None else weak_dtype(0.0 if any_float(given) else 0)
-    if any(isinstance(x, Expr) for x in given):
-        if any_float(given) or isinstance(step, Expr):
-            raise TypeError(f"arange to a symbolic size takes integers, not {given}")
+    numbers = [x if isinstance(x, (int, float, Expr)) else x.item() for x in (start, stop, step)]
+    start, stop, step = numbers
+    kind = dtype_of(dtype) if dtype is not None else weak_dtype(0.0 if any_float(numbers) else 0)
+    if any(isinstance(x, Expr) for x in numbers):
+        if any_float(numbers) or isinstance(step, Expr):
+            raise TypeError(f"arange to a symbolic size takes integers, not {numbers}")
         length: Any = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
-        return apply(g.Iota, shape=(length,), start=start, step=step, dtype=kind)  # type: ignore[no-any-return]
+        return apply(g.Iota, shape=(length,), start=start, step=step, dtype=kind)
     length = builtins.max(0, math.ceil((stop - start) / step))
     return concrete((start + step * np.arange(length)).astype(kind.numpy))
 
 
 def any_float(numbers: Sequence[Any]) -> bool:
-    """Whether one of the numbers is a float."""
+    """Return whether one of the numbers is a float."""
     return any(isinstance(x, float) for x in numbers)
 
 
 @function()
-def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: Any = float) -> Tensor:
+def linspace(
+    start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DTypeLike = float
+) -> Tensor:
+    """Return `num` numbers evenly spaced from `start` to `stop`."""
     return concrete(np.linspace(start, stop, num, endpoint).astype(dtype_of(dtype).numpy))
 
 
 @function()
-def eye(n: Any, m: Any = None, k: int = 0, dtype: Any = float) -> Tensor:
+def eye(n: Any, m: Any = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
+    """Return an `n` by `m` matrix with ones on diagonal `k`, zeros elsewhere."""
     rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
     return astype(columns - rows == k, dtype)
 
 
 @function()
-def identity(n: Any, dtype: Any = float) -> Tensor:
+def identity(n: Any, dtype: DTypeLike = float) -> Tensor:
+    """Return the `n` by `n` identity matrix."""
     return eye(n, dtype=dtype)
 
 
 @function()
-def tri(n: Any, m: Any = None, k: int = 0, dtype: Any = float) -> Tensor:
+def tri(n: Any, m: Any = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
+    """Return an `n` by `m` matrix with ones up to diagonal `k`, zeros elsewhere."""
     rows, columns = arange(n)[:, None], arange(n if m is None else m)[None, :]
     return astype(columns - rows <= k, dtype)
 
 
 @function()
-def meshgrid(*inputs: Any, indexing: str = "xy") -> list[Tensor]:
-    given = [ravel(x) for x in inputs]
-    order = list(range(len(given)))
-    if indexing == "xy" and len(given) > 1:
+def meshgrid(*inputs: TensorLike, indexing: str = "xy") -> list[Tensor]:
+    """Return the coordinates of the grid that vectors span, each of the grid's shape."""
+    vectors = [ravel(x) for x in inputs]
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
         order[:2] = [1, 0]
-    shape: list[Any] = [0] * len(given)
-    for x, d in zip(given, order, strict=True):
+    shape: list[Any] = [0] * len(vectors)
+    for x, d in zip(vectors, order, strict=True):
         shape[d] = x.size
     return [
-        broadcast_to(reshape(x, tuple(x.size if k == d else 1 for k in range(len(given)))), tuple(shape))
-        for x, d in zip(given, order, strict=True)
+        broadcast_to(reshape(x, tuple(x.size if k == d else 1 for k in range(len(vectors)))), tuple(shape))
+        for x, d in zip(vectors, order, strict=True)
     ]
 
 
 @function("array")
-def asarray(x: Any, dtype: Any = None, copy: bool | None = None) -> Tensor:
-    """`x` as a tensor."""
-    made = x if isinstance(x, Tensor) else tensor(x, dtype)
-    return made if dtype is None else astype(made, dtype)
+def asarray(x: TensorLike, dtype: DTypeLike | None = None, copy: bool | None = None) -> Tensor:
+    """Return `x` as a tensor, converted to `dtype`."""
+    converted = x if isinstance(x, Tensor) else tensor(x, dtype)
+    return converted if dtype is None else astype(converted, dtype)
 
 
 @function()
-def shape(x: Any) -> tuple[Any, ...]:
+def shape(x: TensorLike) -> tuple[Any, ...]:
+    """Return the sizes of `x`."""
     return as_tensor(x).shape
 
 
 @function()
-def ndim(x: Any) -> int:
+def ndim(x: TensorLike) -> int:
+    """Return the number of dimensions of `x`."""
     return as_tensor(x).ndim
 
 
 @function()
-def size(x: Any, axis: int | None = None) -> Any:
+def size(x: TensorLike, axis: int | None = None) -> Any:
+    """Return the number of elements of `x`, or its size along one axis."""
     x = as_tensor(x)
     return x.size if axis is None else x.shape[axis]

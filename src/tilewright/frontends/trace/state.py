@@ -1,4 +1,4 @@
-"""`State`: a tensor that calls of a compiled function read and change, and that the next call finds as the last one left it."""
+"""`State`: a tensor that calls of a compiled function read and change, and that lasts between calls."""
 
 from __future__ import annotations
 
@@ -10,28 +10,36 @@ from ...ir.constant import Constant
 from ...ir.core import Value
 from ...ir.types import DType, TensorType
 from .dtypes import dtype_of
-from .tensor import Tensor, as_tensor, concrete, traced, value_of
+from .operands import as_tensor, value_of
+from .tensor import Tensor, concrete, traced
 from .tracing import Trace, TraceError, current, user_location
 
 
 class State:
-    """A cache, a counter: a tensor with a name, of fixed shape and type, whose elements are replaced.
+    """A named tensor of fixed shape and element type whose elements can be replaced: a cache, a counter.
 
-    `value` is what it holds, zeros at first or what it was made with; assigning replaces it. ``state[index]`` reads some elements,
-    ``state[index] = x`` replaces them. In a function that is being traced both become part of it: the compiled library keeps a tensor of its own
-    (`library.state[name]`), which begins with what the state held while tracing, and a call that replaces some elements writes just these. Functions that
-    are compiled into one library share states by name.
+    `value` is the current content, at first zeros or the given `value`; assignment replaces it.
+    ``state[index]`` reads elements, ``state[index] = x`` replaces them.
+
+    In a function that is being traced, reads and replacements become part of the function. The compiled
+    library holds its own tensor (`library.state[name]`), which starts with the content during tracing. A call
+    that replaces some elements writes only these. Functions that are compiled into one library share states
+    of the same name.
     """
 
     __slots__ = ("__weakref__", "_value", "name")
 
     def __init__(self, name: str, shape: Any, dtype: Any = "float32", value: Any = None) -> None:
-        """Raises ValueError: `value` is of another shape."""
+        """Make a state of a name, shape and element type, filled with zeros or `value`.
+
+        Raises:
+            ValueError: `value` has another shape.
+        """
         self.name = name
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         numpy_dtype = dtype_of(dtype).numpy
         if value is None:
-            self._value = concrete(np.broadcast_to(np.zeros((), numpy_dtype), sizes))
+            self._value: Tensor = concrete(np.broadcast_to(np.zeros((), numpy_dtype), sizes))
         else:
             self._value = Tensor(value, dtype)
         if self._value.shape != sizes:
@@ -39,23 +47,33 @@ class State:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
         return self._value.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The element type."""
         return self._value.dtype
 
     @property
     def value(self) -> Tensor:
+        """The current content as a tensor.
+
+        Raises:
+            TraceError: It is assigned inside a traced branch or loop.
+            TypeError: The assigned value has another element type.
+            ValueError: The assigned value has another shape.
+        """
         trace = current()
         return self._value if trace is None else traced(self._traced(trace)[0])
 
     @value.setter
     def value(self, new: Any) -> None:
-        """Raises TraceError: inside a branch or a loop's body; TypeError, ValueError: another type or shape."""
         new = as_tensor(new)
         if new.dtype != self.dtype:
-            raise TypeError(f"state '{self.name}' is {self.dtype}, got {new.dtype}: convert it, x.astype(state.dtype)")
+            raise TypeError(
+                f"state '{self.name}' is {self.dtype}, got {new.dtype}: convert it, x.astype(state.dtype)"
+            )
         if tuple(new.shape) != self.shape:
             raise ValueError(f"state '{self.name}' is {list(self.shape)}, got {list(new.shape)}")
         trace = current()
@@ -64,7 +82,8 @@ class State:
             return
         if trace.is_inside:
             raise TraceError(
-                f"state '{self.name}' is replaced inside a branch or a loop, which a run may skip or repeat: return the new value from it and assign "
+                f"state '{self.name}' is replaced inside a branch or a loop, which a run may skip or "
+                "repeat: return the new value from it and assign "
                 f"that after it (at {user_location('')})"
             )
         self._traced(trace)[0] = value_of(new)
@@ -76,12 +95,16 @@ class State:
         self.value = self.value.at[index].set(new)
 
     def _traced(self, trace: Trace) -> list[Value]:
-        """What the state holds at this point of a trace, in a list of one; the first use makes it an argument of the function."""
+        """Return the value at this point of a trace, in a list of one, which replacements change. The first
+        use makes the state an argument of the function.
+        """
         known = trace.states.get(self.name)
         if known is None:
             if self.name in trace.function.arg_names:
                 raise TraceError(f"'{self.name}' is a state and an argument: give one of them another name")
-            argument = trace.function.body.add_arg(TensorType(DType.of(self._value._array), self.shape), self.name)
+            argument = trace.function.body.add_arg(
+                TensorType(DType.of(self._value._array), self.shape), self.name
+            )
             trace.function.arg_names = (*trace.function.arg_names, self.name)
             known = trace.states[self.name] = self, [argument]
         if known[0] is not self:
@@ -93,10 +116,14 @@ class State:
 
 
 def close_states(trace: Trace) -> list[Value]:
-    """Declare the states that a trace has used as its function's; returns their new values, the function's last results."""
+    """Declare the states that a trace has used in its function; return their new values, the function's last
+    results.
+    """
     function = trace.function
     function.updates = tuple(trace.states)
-    function.states = tuple((name, Constant(state._value._array, name)) for name, (state, _) in trace.states.items())
+    function.states = tuple(
+        (name, Constant(state._value._array, name)) for name, (state, _) in trace.states.items()
+    )
     return [held[0] for _, held in trace.states.values()]
 
 

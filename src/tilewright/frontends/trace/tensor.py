@@ -1,50 +1,51 @@
-"""`Tensor`: an array whose operators run at once, or, inside a function that is being traced, a value that a run will have."""
+"""`Tensor`: an array whose operators run at once, or a value in a function that is being traced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
+from ...dialects.scalar import cast_array
+from ...ir.constant import Constant
 from ...ir.core import Value
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType
-from .dtypes import dtype_of, is_weak, promote, promote_weak, weak_dtype
-from .tracing import TraceError, build, current, run_at_once, user_location
+from .dtypes import DTypeLike, dtype_of, is_weak
+from .registry import FUNCTIONS
+from .tracing import TraceError, user_location
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""All functions on tensors by name, NumPy's where NumPy has them; `Tensor`'s operators, methods and NumPy's protocols look here."""
+Array: TypeAlias = np.ndarray[Any, Any]
+Axis: TypeAlias = int | Sequence[int] | None
+"""An axis, several, or None for all. Negative axes count from the last."""
 
-
-def function(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function under its own name and `names`."""
-
-    def register(f: Callable[..., Any]) -> Callable[..., Any]:
-        for name in (f.__name__, *names):
-            if not name.startswith("_"):
-                FUNCTIONS[name] = f
-        return f
-
-    return register
+_LOOPS = "for a loop use tw.scan or tw.while_loop, as an index use it as it is: x[i]"
 
 
 class Tensor:
-    """A tensor with NumPy's operators, methods and broadcasting, that never changes.
+    """An immutable tensor with NumPy's operators, methods and broadcasting.
 
-    A *concrete* tensor holds an array: every operator runs at once. A *traced* one stands for a value in a function that `jit` or `compile`
-    is tracing: operators become part of that function, and sizes in its `shape` may be symbolic. `Tensor(data)` copies an array, a
-    torch tensor, or nested sequences of numbers (Python's floats become float32, its integers int64).
+    A *concrete* tensor holds an array: every operator runs at once. A *traced* tensor is a value in a
+    function that `jit` or `compile` is tracing: operators are appended to that function, and sizes in its
+    `shape` may be symbolic.
+
+    `Tensor(data, dtype=None)` copies an array, a torch tensor, or nested sequences of numbers; Python floats
+    become float32, Python integers int64. Operators and methods of tensors of several element types follow
+    the promotion rules of `frontends.trace.dtypes`.
+
+    Raises:
+        TypeError: `data` has no element type that tensors can have, for example strings or objects.
     """
 
     __slots__ = ("__weakref__", "_array", "_value")
     _array: Any
     _value: Value | None
     _lazy = False
-    """Whether the elements are made when they are needed: traces take such a tensor as a value."""
+    """Whether the elements are computed on demand; a trace records such a tensor as a value."""
     __array_priority__ = 1000
 
-    def __init__(self, data: Any, dtype: Any = None) -> None:
+    def __init__(self, data: TensorLike, dtype: DTypeLike | None = None) -> None:
         if isinstance(data, Tensor):
             source = data if dtype is None else data.astype(dtype)
             self._array, self._value = source._array, source._value
@@ -52,37 +53,50 @@ class Tensor:
         array = array_of(data, dtype)
         self._array, self._value = _frozen(array.copy() if array.flags.writeable else array), None
 
-    # -- What it is --------------------------------------------------------------------------------------------------------------
+    # -- Properties
+    # --------------------------------------------------------------------------------------------
 
     @property
     def is_traced(self) -> bool:
-        """Whether the elements are known in a run only."""
+        """Whether the elements become known only when the traced function runs."""
         return self._value is not None
 
     @property
+    def _uses(self) -> NoReturn:
+        """Refuses a tensor as an operand of an operator's class, which has the uses of its operands."""
+        raise TraceError(
+            "an operator's class takes values of the IR, not tensors: instead of Operator(x) write "
+            f"tilewright.frontends.trace.apply(Operator, x) (at {user_location('')})"
+        )
+
+    @property
     def type(self) -> TensorType:
+        """The element type and shape, as the compiler's IR writes them."""
         if self._value is None:
             return TensorType(DType.of(self._array), self._array.shape)
-        found = self._value.type
-        assert isinstance(found, TensorType)
-        return found
+        kind = self._value.type
+        assert isinstance(kind, TensorType)
+        return kind
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The sizes: integers, in a traced tensor also symbolic expressions, which can be calculated with."""
+        """The size of each dimension: integers, in a traced tensor also symbolic expressions, which support
+        arithmetic."""
         return self._array.shape if self._value is None else self.type.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        found: np.dtype[Any] = self._array.dtype if self._value is None else self.type.dtype.numpy
-        return found
+        """The element type as a NumPy dtype; bfloat16 and other narrow types are those of `ml_dtypes`."""
+        return np.dtype(self._array.dtype if self._value is None else self.type.dtype.numpy)
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> Any:
+        """The number of elements: an integer, or a symbolic expression."""
         total: Dim = 1
         for n in self.shape:
             total = total * n
@@ -90,61 +104,79 @@ class Tensor:
 
     @property
     def nbytes(self) -> Any:
+        """The size of all elements in bytes: an integer, or a symbolic expression."""
         return self.size * self.dtype.itemsize
 
     @property
     def T(self) -> Tensor:
-        return FUNCTIONS["transpose"](self)  # type: ignore[no-any-return]
+        """The tensor with its dimensions in reverse order."""
+        return call("transpose", self)
 
     @property
     def mT(self) -> Tensor:
-        return FUNCTIONS["matrix_transpose"](self)  # type: ignore[no-any-return]
+        """The tensor with its last two dimensions exchanged."""
+        return call("matrix_transpose", self)
 
     @property
     def at(self) -> Any:
-        """Updated copies: ``x.at[index].set(y)``, ``.add(y)``, ``.multiply(y)``, ``.min(y)``, ``.max(y)``."""
-        from .index import Places
+        """Updated copies: ``x.at[index].set(y)``, ``.add(y)``, ``.multiply(y)``, ``.min(y)``, ``.max(y)``.
 
-        return Places(self)
+        `y` is broadcast to the shape of ``x[index]`` and converted to the type of `x`.
+        """
+        return FUNCTIONS["Tensor.at"](self)
 
     @property
-    def _data(self) -> Any:
-        """What a trace makes a constant of: the array, or a `Constant`."""
+    def _data(self) -> Array | Constant:
+        """The data of the constant that a trace records for this tensor."""
         return self._array
 
-    # -- The way out -------------------------------------------------------------------------------------------------------------
+    # -- Conversion to other types
+    # -----------------------------------------------------------------------------
 
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The elements as a read-only array that shares memory."""
+    def numpy(self) -> Array:
+        """Return the elements as a read-only array that shares memory with the tensor.
+
+        Raises:
+            TraceError: The tensor is traced.
+        """
         return self._known("an array")
 
     def item(self) -> Any:
-        """The only element as a Python number."""
+        """Return the only element as a Python number.
+
+        Raises:
+            ValueError: The tensor has more or fewer elements than one.
+            TraceError: The tensor is traced.
+        """
         return self._known("a Python number").item()
 
     def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers.
+
+        Raises:
+            TraceError: The tensor is traced.
+        """
         return self._known("a list").tolist()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self._known("an array"), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        # NumPy refuses to export what is read-only; a consumer that writes gets a copy of its own.
+        # NumPy refuses to export read-only arrays, so the consumer gets a copy, which it may write to.
         return self._known("an array").copy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self._known("an array").__dlpack_device__()
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        from . import numpy
-
-        return numpy
+        return FUNCTIONS["Tensor.__array_namespace__"]()
 
     def __bool__(self) -> bool:
         return bool(
             self._known(
                 "True or False",
-                "use tw.where to choose elements, tw.cond to choose a computation, tw.while_loop to repeat one",
+                "use tw.where to choose elements, tw.cond to choose a computation, tw.while_loop to repeat "
+                "one",
             )
         )
 
@@ -163,20 +195,25 @@ class Tensor:
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a tensor without dimensions has no length")
-        if isinstance(self.shape[0], Expr):
+        n: Dim = self.shape[0]
+        if isinstance(n, Expr):
             raise TraceError(
-                f"the length of a tensor of shape {self.shape} is known in a run only; use x.shape[0], which can be calculated with (at {user_location('')})"
+                f"the length of a tensor of shape {self.shape} is known only in the run; use x.shape[0], "
+                "which "
+                f"supports arithmetic (at {user_location('')})"
             )
-        return self.shape[0]  # type: ignore[no-any-return]
+        return n
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.shape and isinstance(self.shape[0], Expr):
             raise TraceError(
-                f"the {self.shape[0]} rows of a tensor are known in a run only, so Python cannot go through them: use tw.scan (at {user_location('')})"
+                f"Python cannot iterate over the {self.shape[0]} rows of a tensor, whose number is known "
+                "only in "
+                f"the run: use tw.scan (at {user_location('')})"
             )
         return iter([self[k] for k in range(len(self))])
 
-    def __contains__(self, x: Any) -> bool:
+    def __contains__(self, x: TensorLike) -> bool:
         return bool((self == x).any())
 
     def __repr__(self) -> str:
@@ -190,151 +227,384 @@ class Tensor:
     def __reduce__(self) -> Any:
         return Tensor, (self._known("an array"),)
 
-    def __deepcopy__(self, memo: Any) -> Tensor:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.shape else str(self)
 
-    def _known(self, what: str, instead: str = "return it from the function, or compute with it as a tensor") -> Any:
+    def _known(
+        self, what: str, instead: str = "return it from the function, or compute with it as a tensor"
+    ) -> Array:
+        """Return the array of a concrete tensor.
+
+        Raises:
+            TraceError: The tensor is traced; says that it cannot become `what`, and what to do `instead`.
+        """
         if self._value is not None:
             raise TraceError(
-                f"{self!r} is computed in the run and cannot become {what} while the function is traced: {instead} (at {user_location('')})"
+                f"{self!r} is computed in the run and cannot become {what} while the function is traced: "
+                f"{instead} (at {user_location('')})"
             )
-        return self._array
+        array: Array = self._array
+        return array
 
-    # -- Parts and NumPy's protocols -------------------------------------------------------------------------------------------------
+    # -- Indexing and NumPy's protocols
+    # ------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Tensor:
-        from .index import take_index
-
-        return take_index(self, index)
+        return call("Tensor.__getitem__", self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError("a tensor never changes: write x = x.at[index].set(value), or .add, .multiply, .min, .max")
+        raise TypeError(
+            "a tensor never changes: write x = x.at[index].set(value), or .add, .multiply, .min, .max"
+        )
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        from .protocols import call_ufunc
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return FUNCTIONS["Tensor.__array_ufunc__"](ufunc, method, inputs, options)
 
-        return call_ufunc(ufunc, method, inputs, options)
-
-    def __array_function__(self, called: Any, types: Any, args: Any, options: Any) -> Any:
-        from .protocols import call_function
-
-        return call_function(called, args, options)
+    def __array_function__(self, called: Callable[..., Any], types: Any, args: Any, options: Any) -> Any:
+        return FUNCTIONS["Tensor.__array_function__"](called, args, options)
 
     @staticmethod
     def implements(called: Callable[..., Any]) -> bool:
-        """Whether a function of NumPy's takes tensors."""
-        from .protocols import own_form
+        """Return whether a function of `numpy` accepts tensors."""
+        return FUNCTIONS["Tensor.implementation"](called) is not None
 
-        return own_form(called) is not None
+    # -- Operators
+    # ---------------------------------------------------------------------------------------------
 
-    if TYPE_CHECKING:  # operators and methods are attached below
+    def __add__(self, other: TensorLike) -> Tensor:
+        return _left("add", self, other)
 
-        def __getattr__(self, name: str) -> Any: ...
-        def __add__(self, other: Any) -> Tensor: ...
-        def __radd__(self, other: Any) -> Tensor: ...
-        def __sub__(self, other: Any) -> Tensor: ...
-        def __rsub__(self, other: Any) -> Tensor: ...
-        def __mul__(self, other: Any) -> Tensor: ...
-        def __rmul__(self, other: Any) -> Tensor: ...
-        def __truediv__(self, other: Any) -> Tensor: ...
-        def __rtruediv__(self, other: Any) -> Tensor: ...
-        def __floordiv__(self, other: Any) -> Tensor: ...
-        def __mod__(self, other: Any) -> Tensor: ...
-        def __pow__(self, other: Any) -> Tensor: ...
-        def __matmul__(self, other: Any) -> Tensor: ...
-        def __and__(self, other: Any) -> Tensor: ...
-        def __or__(self, other: Any) -> Tensor: ...
-        def __xor__(self, other: Any) -> Tensor: ...
-        def __lt__(self, other: Any) -> Tensor: ...
-        def __le__(self, other: Any) -> Tensor: ...
-        def __gt__(self, other: Any) -> Tensor: ...
-        def __ge__(self, other: Any) -> Tensor: ...
-        def __neg__(self) -> Tensor: ...
-        def __invert__(self) -> Tensor: ...
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return _right("add", self, other)
+
+    def __sub__(self, other: TensorLike) -> Tensor:
+        return _left("subtract", self, other)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return _right("subtract", self, other)
+
+    def __mul__(self, other: TensorLike) -> Tensor:
+        return _left("multiply", self, other)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return _right("multiply", self, other)
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return _left("divide", self, other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return _right("divide", self, other)
+
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return _left("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return _right("floor_divide", self, other)
+
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return _left("remainder", self, other)
+
+    def __rmod__(self, other: TensorLike) -> Tensor:
+        return _right("remainder", self, other)
+
+    def __divmod__(self, other: TensorLike) -> tuple[Tensor, Tensor]:
+        return (
+            (call("floor_divide", self, other), call("remainder", self, other))
+            if is_operand(other)
+            else NotImplemented
+        )
+
+    def __rdivmod__(self, other: TensorLike) -> tuple[Tensor, Tensor]:
+        return (
+            (call("floor_divide", other, self), call("remainder", other, self))
+            if is_operand(other)
+            else NotImplemented
+        )
+
+    def __pow__(self, other: TensorLike) -> Tensor:
+        return _left("power", self, other)
+
+    def __rpow__(self, other: TensorLike) -> Tensor:
+        return _right("power", self, other)
+
+    def __matmul__(self, other: TensorLike) -> Tensor:
+        return _left("matmul", self, other)
+
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
+        return _right("matmul", self, other)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return _left("bitwise_and", self, other)
+
+    def __rand__(self, other: TensorLike) -> Tensor:
+        return _right("bitwise_and", self, other)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return _left("bitwise_or", self, other)
+
+    def __ror__(self, other: TensorLike) -> Tensor:
+        return _right("bitwise_or", self, other)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return _left("bitwise_xor", self, other)
+
+    def __rxor__(self, other: TensorLike) -> Tensor:
+        return _right("bitwise_xor", self, other)
+
+    def __lshift__(self, other: TensorLike) -> Tensor:
+        return _left("left_shift", self, other)
+
+    def __rlshift__(self, other: TensorLike) -> Tensor:
+        return _right("left_shift", self, other)
+
+    def __rshift__(self, other: TensorLike) -> Tensor:
+        return _left("right_shift", self, other)
+
+    def __rrshift__(self, other: TensorLike) -> Tensor:
+        return _right("right_shift", self, other)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return _left("equal", self, other)
+
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return _left("not_equal", self, other)
+
+    def __lt__(self, other: TensorLike) -> Tensor:
+        return _left("less", self, other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return _left("less_equal", self, other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return _left("greater", self, other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return _left("greater_equal", self, other)
+
+    def __neg__(self) -> Tensor:
+        return call("negative", self)
+
+    def __abs__(self) -> Tensor:
+        return call("absolute", self)
+
+    def __invert__(self) -> Tensor:
+        return call("invert", self)
+
+    def __pos__(self) -> Tensor:
+        return call("positive", self)
+
+    def __round__(self, decimals: int | None = None) -> Tensor:
+        return call("round", self, decimals or 0)
+
+    # -- Methods: the functions of `tilewright.numpy` of the same names
+    # ----------------------------------------
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Return whether all elements along `axis` are true (not 0), as bools."""
+        return call("all", self, axis, keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Return whether any element along `axis` is true (not 0), as bools."""
+        return call("any", self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Return the index (int64) of the first largest element along `axis`; NaN counts as the largest."""
+        return call("argmax", self, axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Return the index (int64) of the first smallest element along `axis`; NaN counts as the smallest."""
+        return call("argmin", self, axis, keepdims)
+
+    def argsort(self, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+        """Return the indices (int64) that sort along `axis`; equal elements keep their order."""
+        return call("argsort", self, axis, descending=descending, stable=stable)
+
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Tensor:
+        """Return the elements converted to `dtype`; floating point to integers truncates."""
+        return call("astype", self, dtype, copy)
+
+    def clip(
+        self,
+        min: TensorLike | None = None,
+        max: TensorLike | None = None,
+        *,
+        a_min: TensorLike | None = None,
+        a_max: TensorLike | None = None,
+    ) -> Tensor:
+        """Return the elements limited to ``min`` .. ``max``; None is no limit."""
+        return call("clip", self, min, max, a_min=a_min, a_max=a_max)
+
+    def copy(self) -> Tensor:
+        """Return the tensor itself: it never changes."""
+        return call("copy", self)
+
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
+        """Return the cumulative products along `axis`, of all elements in row-major order for None."""
+        return call("cumprod", self, axis, dtype)
+
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Tensor:
+        """Return the cumulative sums along `axis`, of all elements in row-major order for None."""
+        return call("cumsum", self, axis, dtype)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """Return the diagonals of two dimensions, as the last dimension."""
+        return call("diagonal", self, offset, axis1, axis2)
+
+    def dot(self, b: TensorLike) -> Tensor:
+        """Return the sum of products over the last dimension and the last but one of `b`."""
+        return call("dot", self, b)
+
+    def flatten(self) -> Tensor:
+        """Return the elements in row-major order, in one dimension."""
+        return call("flatten", self)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Return the largest element along `axis`; NaN where there is one."""
+        return call("max", self, axis, keepdims)
+
+    def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+        """Return the mean along `axis`, for integers in float32."""
+        return call("mean", self, axis, dtype, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Return the smallest element along `axis`; NaN where there is one."""
+        return call("min", self, axis, keepdims)
+
+    def nonzero(self) -> tuple[Tensor, ...]:
+        """Return, for each dimension, the indices (int64) of the elements that are not 0."""
+        indices: tuple[Tensor, ...] = FUNCTIONS["nonzero"](self)
+        return indices
+
+    def prod(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+        """Return the product along `axis`, for integers and bools in 64 bits."""
+        return call("prod", self, axis, dtype, keepdims)
+
+    def ravel(self) -> Tensor:
+        """Return the elements in row-major order, in one dimension."""
+        return call("ravel", self)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        """Return each element `repeats` times in a row along `axis`."""
+        return call("repeat", self, repeats, axis)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Return the elements, in row-major order, under another shape; one size may be -1.
+
+        Raises:
+            ShapeError: The shape has another number of elements, or several sizes of -1.
+        """
+        return call("reshape", self, shape[0] if len(shape) == 1 else shape)
+
+    def round(self, decimals: int = 0) -> Tensor:
+        """Return the elements rounded to `decimals` decimals, halves to the even neighbour."""
+        return call("round", self, decimals)
+
+    def sort(self, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Tensor:
+        """Return the elements sorted along `axis`, NaN last."""
+        return call("sort", self, axis, descending=descending, stable=stable)
+
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        """Return the tensor without the given dimensions, of size 1, or without all that are known to be 1.
+
+        Raises:
+            ShapeError: A given dimension is not 1.
+        """
+        return call("squeeze", self, axis)
+
+    def std(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Tensor:
+        """Return the standard deviation along `axis`; see `var`."""
+        return call("std", self, axis, dtype, ddof, keepdims, correction=correction)
+
+    def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+        """Return the sum along `axis`, for integers and bools in 64 bits."""
+        return call("sum", self, axis, dtype, keepdims)
+
+    def swapaxes(self, a: int, b: int) -> Tensor:
+        """Return the tensor with dimensions `a` and `b` exchanged."""
+        return call("swapaxes", self, a, b)
+
+    def take(self, indices: TensorLike, axis: int | None = None) -> Tensor:
+        """Return the elements at integer `indices` along `axis`, of all in row-major order for None."""
+        return call("take", self, indices, axis)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """Return the sums of the diagonals of two dimensions."""
+        return call("trace", self, offset, axis1, axis2)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """Return the tensor with its dimensions in the order `axes`, by default reversed."""
+        return call("transpose", self, (axes[0] if len(axes) == 1 else axes) or None)
+
+    def var(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Tensor:
+        """Return the variance along `axis`: squared deviations divided by the count less `ddof`
+        (`correction`).
+        """
+        return call("var", self, axis, dtype, ddof, keepdims, correction=correction)
 
 
-_LOOPS = "for a loop use tw.scan or tw.while_loop, as an index use it as it is: x[i]"
+class SupportsDlpack(Protocol):
+    """An array of another package, such as a torch tensor."""
+
+    def __dlpack__(self, *args: Any, **options: Any) -> Any: ...
 
 
-def _attach() -> None:
-    operators = {
-        "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide", "mod": "remainder",
-        "pow": "power", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-        "lshift": "left_shift", "rshift": "right_shift", "divmod": "divmod",
-    }  # fmt: skip
-    for name, called in operators.items():
-
-        def forward(self: Tensor, other: Any, called: str = called) -> Any:
-            return FUNCTIONS[called](self, other) if is_operand(other) else NotImplemented
-
-        def backward(self: Tensor, other: Any, called: str = called) -> Any:
-            return FUNCTIONS[called](other, self) if is_operand(other) else NotImplemented
-
-        setattr(Tensor, f"__{name}__", forward)
-        setattr(Tensor, f"__r{name}__", backward)
-    comparisons = {
-        "eq": "equal",
-        "ne": "not_equal",
-        "lt": "less",
-        "le": "less_equal",
-        "gt": "greater",
-        "ge": "greater_equal",
-    }
-    for name, called in comparisons.items():
-
-        def compare(self: Tensor, other: Any, called: str = called) -> Any:
-            return FUNCTIONS[called](self, other) if is_operand(other) else NotImplemented
-
-        setattr(Tensor, f"__{name}__", compare)
-    for name, called in {"neg": "negative", "abs": "absolute", "invert": "invert", "pos": "positive"}.items():
-
-        def unary(self: Tensor, called: str = called) -> Any:
-            return FUNCTIONS[called](self)
-
-        setattr(Tensor, f"__{name}__", unary)
-    methods = (
-        "all any argmax argmin argsort astype clip copy cumprod cumsum diagonal dot flatten max mean min nonzero prod ravel repeat "
-        "round sort squeeze std sum swapaxes take trace var"
-    )
-    for name in methods.split():
-
-        def method(self: Tensor, *args: Any, called: str = name, **options: Any) -> Any:
-            return FUNCTIONS[called](self, *args, **options)
-
-        setattr(Tensor, name, method)
-
-    def round_(self: Tensor, decimals: int | None = None) -> Any:
-        return FUNCTIONS["round"](self, decimals or 0)
-
-    def reshape(self: Tensor, *shape: Any) -> Any:
-        return FUNCTIONS["reshape"](self, shape[0] if len(shape) == 1 else shape)
-
-    def transpose(self: Tensor, *axes: Any) -> Any:
-        return FUNCTIONS["transpose"](self, (axes[0] if len(axes) == 1 else axes) or None)
-
-    Tensor.__round__ = round_  # type: ignore[attr-defined]
-    Tensor.reshape = reshape  # type: ignore[attr-defined]
-    Tensor.transpose = transpose  # type: ignore[attr-defined]
+TensorLike: TypeAlias = Tensor | SupportsDlpack | np.generic | Expr | complex | Sequence[Any]
+"""Anything that becomes a tensor: a tensor, an array, a torch tensor, a number, a symbolic size, nested
+sequences.
+"""
 
 
-_attach()
-# Comparison would have dropped it.
-Tensor.__hash__ = object.__hash__  # type: ignore[assignment]
+def call(name: str, *args: Any, **options: Any) -> Tensor:
+    """Return the tensor that the registered function called `name` returns."""
+    result: Tensor = FUNCTIONS[name](*args, **options)
+    return result
 
 
-def is_operand(x: Any) -> bool:
-    """Whether an operator of `Tensor` takes `x` on its other side."""
+def _left(name: str, x: Tensor, other: TensorLike) -> Tensor:
+    """Return the function of (`x`, `other`), or NotImplemented if `other` is no operand."""
+    return call(name, x, other) if is_operand(other) else NotImplemented
+
+
+def _right(name: str, x: Tensor, other: TensorLike) -> Tensor:
+    """Return the function of (`other`, `x`), or NotImplemented if `other` is no operand."""
+    return call(name, other, x) if is_operand(other) else NotImplemented
+
+
+def is_operand(x: object) -> bool:
+    """Return whether an operator of `Tensor` accepts `x` as the other operand."""
     return isinstance(x, (Tensor, np.ndarray, np.generic, list, tuple)) or is_weak(x)
 
 
-def array_of(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
-    """An array, torch tensor, number or nested sequence as an array, converted to `dtype`; without need nothing is copied."""
+def array_of(data: Any, dtype: DTypeLike | None = None) -> Array:
+    """Return an array, torch tensor, number or nested sequence as an array, converted to `dtype`.
+
+    Nothing is copied unless a conversion needs it.
+
+    Raises:
+        TypeError: The elements have no type that tensors can have.
+    """
     if hasattr(data, "detach"):
         data = data.detach().cpu()
-        # NumPy has no bfloat16 of its own; the exact way leads through float32.
+        # NumPy has no bfloat16; the exact way leads through float32.
         if str(data.dtype) == "torch.bfloat16":
             dtype, data = dtype or "bfloat16", data.float()
         data = data.numpy()
@@ -346,137 +616,50 @@ def array_of(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
     try:
         wanted = DType.of(array) if dtype is None else dtype_of(dtype)
     except ValueError:
-        raise TypeError(f"a {type(data).__name__} with elements of {array.dtype} cannot be a tensor") from None
-    from ...dialects.scalar import cast_array
-
+        raise TypeError(
+            f"a {type(data).__name__} with elements of {array.dtype} cannot be a tensor"
+        ) from None
     return array if array.dtype == wanted.numpy else cast_array(array, wanted)
 
 
-def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _frozen(array: Array) -> Array:
+    """Return a read-only view."""
     array = array.view()
     array.flags.writeable = False
     return array
 
 
-def concrete(array: Any, cls: type[Tensor] = Tensor) -> Any:
-    """A tensor, of class `cls`, of an array that nobody else writes to: it shares the memory."""
-    made = object.__new__(cls)
-    made._array, made._value = _frozen(np.asarray(array)), None
-    return made
+TensorT = TypeVar("TensorT", bound=Tensor)
+
+
+@overload
+def concrete(array: Any) -> Tensor: ...
+
+
+@overload
+def concrete(array: Any, cls: type[TensorT]) -> TensorT: ...
+
+
+def concrete(array: Any, cls: type[Tensor] = Tensor) -> Tensor:
+    """Return a tensor, of class `cls`, that shares the memory of an array nobody else writes to."""
+    tensor = object.__new__(cls)
+    tensor._array, tensor._value = _frozen(np.asarray(array)), None
+    return tensor
 
 
 def traced(value: Value) -> Tensor:
-    """A tensor of an SSA value of the current trace."""
-    made = object.__new__(Tensor)
-    made._array, made._value = None, value
-    return made
-
-
-def value_of(x: Tensor) -> Value:
-    """The value of a tensor in the current trace; an array becomes a constant.
-
-    Raises:
-        TraceError: the tensor belongs to a trace that has ended, or to a branch or loop body that has.
-    """
-    trace = current()
-    if x._value is None and trace is not None:
-        return trace.constant(x._data)
-    if x._value is None or trace is None or not trace.visible(x._value):
-        raise TraceError(
-            f"{x!r} was kept from a function, branch or loop body whose tracing is over: return it from there instead (at {user_location('')})"
-        )
-    return x._value
-
-
-def tensor(data: Any, dtype: Any = None) -> Tensor:
-    """A tensor of an array, a torch tensor, a number, or nested sequences; see `Tensor`."""
-    if isinstance(data, (list, tuple)) and _holds_tensors(data):
-        return FUNCTIONS["stack"]([tensor(x, dtype) for x in data])  # type: ignore[no-any-return]
-    if isinstance(data, Expr):
-        return as_tensor(data, dtype)
-    return Tensor(data, dtype)
-
-
-def _holds_tensors(data: Any) -> bool:
-    return any(isinstance(x, (Tensor, Expr)) or (isinstance(x, (list, tuple)) and _holds_tensors(x)) for x in data)
-
-
-def as_tensor(x: Any, dtype: Any = None) -> Tensor:
-    """`x` as a tensor, converted to `dtype`; a number takes `dtype` directly.
-
-    Raises:
-        OverflowError: a Python integer does not fit into `dtype`.
-    """
-    wanted = None if dtype is None else dtype_of(dtype)
-    if isinstance(x, Expr):
-        from ...dialects import graph as g
-
-        made = apply(g.Symbolic, values=(x,))
-        return made if wanted is None else FUNCTIONS["astype"](made, wanted)  # type: ignore[no-any-return]
-    if is_weak(x):
-        kind = wanted or weak_dtype(x)
-        return concrete(np.asarray(x, kind.numpy))
-    found = x if isinstance(x, Tensor) else tensor(x)
-    return found if wanted is None or found.type.dtype is wanted else FUNCTIONS["astype"](found, wanted)
-
-
-def together(*inputs: Any, at_least: Callable[[DType], DType] | None = None) -> list[Tensor]:
-    """Tensors and numbers in the type they meet in (see `dtypes`)."""
-    inputs = tuple(x if is_weak(x) else as_tensor(x) for x in inputs)
-    dtype: DType | None = None
-    for x in inputs:
-        if not is_weak(x):
-            dtype = x.type.dtype if dtype is None else promote(dtype, x.type.dtype)
-    for x in inputs:
-        if is_weak(x):
-            dtype = weak_dtype(x) if dtype is None else promote_weak(dtype, x)
-    assert dtype is not None
-    dtype = at_least(dtype) if at_least is not None else dtype
-    return [as_tensor(x, dtype) for x in inputs]
-
-
-def apply(cls: type, *operands: Any, **attributes: Any) -> Any:
-    """The result(s) of a graph operator on tensors (None: absent; a sequence: variadic): at once when all is known, else traced."""
-    flat = [t for x in operands for t in (x if isinstance(x, (list, tuple)) else (x,)) if t is not None]
-    trace = current()
-    if not any(t.is_traced or (trace is not None and t._lazy) for t in flat) and (
-        trace is None or not _symbolic(attributes.values())
-    ):
-        arrays = [
-            None if x is None else [t._array for t in x] if isinstance(x, (list, tuple)) else x._array for x in operands
-        ]
-        results = run_at_once(cls, arrays, attributes)
-        return tuple(map(concrete, results)) if isinstance(results, tuple) else concrete(results)
-    values = [
-        None if x is None else [value_of(t) for t in x] if isinstance(x, (list, tuple)) else value_of(x)
-        for x in operands
-    ]
-    assert trace is not None
-    made = build(trace, cls, values, attributes)
-    return tuple(map(traced, made)) if isinstance(made, tuple) else traced(made)
-
-
-def _symbolic(values: Any) -> bool:
-    return any(isinstance(v, Expr) or (isinstance(v, (tuple, list)) and _symbolic(v)) for v in values)
-
-
-def shape_argument(shape: Any) -> tuple[Any, ...]:
-    """A shape given as one size or several; tensors of one known integer count as sizes."""
-    sizes: Sequence[Any] = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return tuple(n if isinstance(n, (int, Expr)) else n.__index__() for n in sizes)
+    """Return the tensor of an SSA value in the current trace."""
+    tensor = object.__new__(Tensor)
+    tensor._array, tensor._value = None, value
+    return tensor
 
 
 __all__ = [
-    "FUNCTIONS",
+    "Axis",
     "Tensor",
-    "apply",
+    "TensorLike",
     "array_of",
-    "as_tensor",
+    "call",
     "concrete",
-    "function",
-    "shape_argument",
-    "tensor",
-    "together",
     "traced",
-    "value_of",
 ]

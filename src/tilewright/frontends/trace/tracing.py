@@ -1,4 +1,6 @@
-"""Where an operator on `Tensor`s goes: at once through its reference meaning, or into the function that is being traced."""
+"""Execution of operators on `Tensor`s: at once through their reference implementations, or recorded in a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from ...dialects import func
 from ...dialects import graph as g
 from ...errors import CompileError, ShapeError
 from ...ir.builder import Builder
-from ...ir.core import Block, BlockArgument, Constant, IRError, Module, OpResult, Value
+from ...ir.core import Block, BlockArgument, Constant, IRError, Module, Operation, OpResult, Value
 from ...ir.interpreter import Frame
 from ...ir.location import Location
 from ...ir.symbolic import Dim, Expr, free_symbols, symbol
@@ -24,19 +26,22 @@ from ...ir.types import DType, TensorType
 _PACKAGE = Path(__file__).parents[2]
 _OWN = (str(_PACKAGE), str(Path(np.__file__).parent))
 _DEFINITIONS = str(_PACKAGE / "llm")
-"""Models that come with the package: whoever has them compiled, they are the program."""
+"""The folder of the model definitions that come with the package; they count as the user's program."""
 
 
 class TraceError(CompileError, TypeError):
-    """A function that is being traced asks for a value that only a run has; names the line and what to write instead."""
+    """A function that is being traced needs a value that only a run has. The message names the line and an
+    alternative.
+    """
 
 
 class Trace:
     """A function under construction.
 
-    `builders` are the insertion points of the blocks around the current place, outermost first. `observed` are the attributes of `tw.nn`
-    modules that the function read: (module, name, value). Who keeps the result asks whether they still hold. `states` are those that it has used
-    (`state.py`), by name, with what each holds at the current place.
+    `builders` are the insertion points in the blocks around the current place, outermost first. `observed`
+    are the attributes of `tw.nn` modules that the function has read, as (module, name, value); a cached
+    result is valid as long as they have these values. `states` are the states it has used (`state.py`), by
+    name, with their values at the current place.
     """
 
     def __init__(self, function: func.Func) -> None:
@@ -54,36 +59,41 @@ class Trace:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the current place is in a branch or a loop's body."""
+        """Whether the current place is inside a branch or a loop's body."""
         return len(self.builders) > 1
 
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
-        """Build in `block`, which stands inside the current one."""
+        """Build in `block`, which is nested in the current one."""
         self.builders.append(Builder(block))
         try:
             yield
         finally:
             self.builders.pop()
 
-    def emit(self, op: Any) -> Any:
-        """Insert an operator; its result, or a tuple of them. What folds to a value or a constant is not inserted."""
+    def emit(self, op: Operation) -> tuple[Value, ...]:
+        """Insert an operation, unless it folds to a value or constant; return its results."""
         folded = op.fold() if isinstance(op, g.GraphOp) and len(op.results) == 1 else None
         if folded is None:
-            return self.builder(op)
+            return tuple(self.builder.insert(op).results)
         op.drop_operands()
-        return folded if isinstance(folded, Value) else self.builder(g.Constant(value=folded, location=op.location))
+        if isinstance(folded, Value):
+            return (folded,)
+        return tuple(self.builder.insert(g.Constant(value=folded, location=op.location)).results)
 
     def constant(self, data: Any) -> Value:
-        """An array, or a constant, as a value, one for each and block."""
+        """Return an array or constant as a value; one operation per constant and block."""
         key = id(data), id(self.builder.block)
         if key not in self._constants:
             value = data if isinstance(data, Constant) else Constant(data)
-            self._constants[key] = data, self.builder(g.Constant(value=value, location=user_location("constant")))
+            self._constants[key] = (
+                data,
+                self.builder(g.Constant(value=value, location=user_location("constant"))),
+            )
         return self._constants[key][1]
 
     def visible(self, value: Value) -> bool:
-        """Whether the value is computed by what stands before the current place."""
+        """Return whether the value is defined before the current place."""
         block: Block | None = None
         if isinstance(value, BlockArgument):
             block = value.block
@@ -92,7 +102,7 @@ class Trace:
         return any(b.block is block for b in self.builders)
 
     def new_symbol(self, name: str, upper: Dim | None = None) -> Expr:
-        """The symbol of a size that is computed in the run."""
+        """Return a new symbol of a size that is computed in the run."""
         self._symbols[name] = self._symbols.get(name, 0) + 1
         label = f"{name}_{self._symbols[name]}"
         while label in self._dimensions:
@@ -101,7 +111,7 @@ class Trace:
 
     @property
     def _dimensions(self) -> set[str]:
-        """Names of the symbols in the arguments' shapes."""
+        """The names of the symbols in the arguments' shapes."""
         return {s.name for a in self.function.body.args for d in a.type.shape for s in free_symbols(d)}
 
 
@@ -109,7 +119,7 @@ _active = threading.local()
 
 
 def current() -> Trace | None:
-    """The innermost trace of this thread."""
+    """Return the innermost trace of this thread, or None."""
     stack: list[Trace] = getattr(_active, "stack", [])
     return stack[-1] if stack else None
 
@@ -126,14 +136,14 @@ def tracing(trace: Trace) -> Iterator[Trace]:
 
 
 def user_location(name: str) -> Location:
-    """The line of the user's program that is running, with the path of `tw.nn` modules around it."""
+    """Return the current line of the user's program, with the path of the `tw.nn` modules around it."""
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and _is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
     trace = current()
     path = trace.path[-1] if trace is not None and trace.path else ""
     file = frame.f_code.co_filename
-    if file.startswith(_DEFINITIONS):  # wherever the package is installed
+    if file.startswith(_DEFINITIONS):  # The location is the same wherever the package is installed.
         file = Path(file).relative_to(_PACKAGE.parent).as_posix()
     return Location(f"{path}/{name}" if path else name, file, frame.f_lineno)
 
@@ -142,36 +152,48 @@ def _is_machinery(file: str) -> bool:
     return file.startswith(_OWN) and not file.startswith(_DEFINITIONS)
 
 
-def run_at_once(cls: type, operands: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """The result(s) of an operator on arrays (None for an absent operand, a list for a variadic one), through its reference meaning."""
+ArrayOperand: TypeAlias = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]] | None
+
+
+def run_at_once(
+    cls: type, operands: Sequence[ArrayOperand], attributes: dict[str, Any]
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return the results of an operator on arrays, through its reference implementation.
+
+    An operand is an array, None for an absent one, or a list for a variadic one.
+    """
     frame = Frame(Module(), {}, {})
 
-    def value(array: Any) -> Any:
-        if array is None:
-            return None
-        if isinstance(array, list):
-            return [value(a) for a in array]
-        made = Value(TensorType(DType.of(array), array.shape))
-        frame.values[made] = array
-        return made
+    def value(array: np.ndarray[Any, Any]) -> Value:
+        operand = Value(TensorType(DType.of(array), array.shape))
+        frame.values[operand] = array
+        return operand
 
-    op = _made(cls, [value(x) for x in operands], attributes)
+    values = [
+        None if x is None else [value(a) for a in x] if isinstance(x, list) else value(x) for x in operands
+    ]
+    op = _operation(cls, values, attributes)
     frame.run(op)
-    results = [frame.values[r] for r in op.results]
-    return results[0] if len(results) == 1 else tuple(results)
+    return tuple(frame.values[r] for r in op.results)
 
 
-def build(trace: Trace, cls: type, values: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """The result(s) of an operator on SSA values, inserted into the trace."""
-    op = _made(cls, values, {**attributes, "location": user_location(getattr(cls, "name", "").partition(".")[2])})
+def build(
+    trace: Trace, cls: type, values: Sequence[Value | list[Value] | None], attributes: dict[str, Any]
+) -> tuple[Value, ...]:
+    """Insert an operator on SSA values into the trace and return its results."""
+    op = _operation(
+        cls, values, {**attributes, "location": user_location(getattr(cls, "name", "").partition(".")[2])}
+    )
     return trace.emit(op)
 
 
-def _made(cls: type, operands: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def _operation(cls: type, operands: Sequence[Any], attributes: dict[str, Any]) -> Operation:
     try:
-        return cls(*operands, **attributes)
+        op: Operation = cls(*operands, **attributes)
+        return op
     except IRError as error:
-        raise ShapeError(f"{error} (at {user_location('')})") from None
+        place = str(user_location(""))
+        raise ShapeError(str(error) if place in str(error) else f"{error} (at {place})") from None
 
 
 __all__ = ["Trace", "TraceError", "build", "current", "run_at_once", "tracing", "user_location"]

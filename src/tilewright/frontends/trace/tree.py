@@ -1,4 +1,4 @@
-"""Arguments and results as trees: lists, tuples (named ones too) and dictionaries of leaves."""
+"""Trees of arguments and results: nested lists, tuples (named ones too) and dictionaries of leaves."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Structure = Any
-"""A tree with its leaves left out, hashable: `LEAF`, or (type, keys or None, children)."""
+"""A tree without its leaves, hashable: `LEAF`, or (type, keys or None, children)."""
 
 LEAF = "*"
 
 
 def flatten(tree: Any, path: str = "") -> tuple[list[Any], list[str], Structure]:
-    """The leaves in order, a name for each from its place (``x``, ``x_0``, ``x_mask``), and the structure. A dictionary's order is its own."""
+    """Return the leaves in order, a name for each after its path (``x``, ``x_0``, ``x_mask``), and the
+    structure. Dictionaries keep their order.
+    """
     if isinstance(tree, Mapping):
         keys: Any = tuple(tree)
         children = list(tree.values())
@@ -33,7 +35,7 @@ def flatten(tree: Any, path: str = "") -> tuple[list[Any], list[str], Structure]
 
 
 def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """The tree of a structure and its leaves in order."""
+    """Return the tree of a structure with these leaves in order."""
     if structure == LEAF:
         return next(leaves)
     kind, keys, structures = structure

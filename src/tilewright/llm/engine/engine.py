@@ -1,4 +1,4 @@
-"""`Engine`: many requests to one model at a time."""
+"""`Engine`: serves many requests to one model at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Sequence as List
+from collections import abc
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from ...errors import EngineError, OverloadedError, RequestError, TilewrightErro
 from ..runner import Floats, Runner
 from ..tokenizer import Detokenizer, Tokenizer
 from .outputs import Outputs
-from .sampling import Chooser, seed_of_choice
+from .sampling import Sampler, seed_of_choice
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .speculative import DraftModel, Speculation
@@ -28,42 +28,49 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Options:
-    """How an engine serves."""
+class EngineOptions:
+    """Limits and features of an engine."""
 
     queue: int = 1024
-    """Most choices that wait; a request that would make them more is refused."""
+    """The most choices that may wait in the queue; a request that would exceed it is refused."""
     max_batch: int | None = None
-    """Most choices at a time; None as many as the model was compiled for."""
+    """The most choices that run at the same time; None: as many as the model was compiled for."""
     pages: int | None = None
-    """Of the KV cache to use; None all."""
+    """Pages of the KV cache to use; None: all."""
     chunk: int | None = None
-    """Most tokens of a prompt in one step: fewer make others wait less, and prompts take longer. None as many as the model was compiled for."""
+    """The most tokens of a prompt that one step computes. A smaller value shortens other requests' waits and
+    lengthens the computation of prompts. None: as many as the model was compiled for.
+    """
     prefix_cache: bool = True
-    """Whether pages are kept for prompts that begin alike."""
+    """Whether finished requests' pages are kept for later prompts with the same beginning."""
     speculation: Speculation | None = None
     seed: int | None = None
-    """Of the seeds that requests without one get; None draws it."""
+    """Seed of the generator that draws seeds for requests without one; None: it is drawn at random."""
 
 
 class Engine:
-    """Continuous batching (Orca, Yu et al. 2022) over a paged KV cache (Kwon et al. 2023): each step adds a token, or several, to every running choice, and a chunk to one prompt
+    """Serves requests with continuous batching (Orca, Yu et al. 2022) over a paged KV cache (Kwon et al.
+    2023).
+
+    Each step adds one or several tokens to every running choice, and computes one chunk of one prompt
     (Sarathi, Agrawal et al. 2024).
 
-    `submit`, `embed` and `stats` may be called in any thread; steps are made by the thread of `start`, by whoever reads a stream, or by `step`. An error of the
-    runner fails the requests of that call and nothing else.
+    `submit`, `embed` and `stats` may be called from any thread. Steps run in the thread that `start` creates,
+    in the thread that reads a stream, or in `step`. An error of the runner fails only the requests of that
+    call.
     """
 
-    def __init__(self, runner: Runner, tokenizer: Tokenizer, options: Options | None = None) -> None:
-        """
+    def __init__(self, runner: Runner, tokenizer: Tokenizer, options: EngineOptions | None = None) -> None:
+        """Prepare an engine; `start` or `step` runs it.
+
         Raises:
             RequestError: the options do not fit the model.
-            ArtifactError: the tokenizer cannot tell what single tokens stand for.
+            ArtifactError: the tokenizer cannot give the bytes of single tokens.
         """
-        tokenizer.bytes_of(0)  # makes the table of all tokens, which takes a moment
+        tokenizer.bytes_of(0)  # builds the table of all tokens now, which takes a moment
         self.runner = runner
         self.tokenizer = tokenizer
-        self.options = options = options or Options()
+        self.options = options = options or EngineOptions()
         self._scheduler = Scheduler(
             pages=_fit("pages", options.pages, runner.pages),
             slots=_fit("max_batch", options.max_batch, runner.max_batch),
@@ -76,7 +83,7 @@ class Engine:
         if options.speculation is not None:
             if runner.has_state:
                 raise RequestError(
-                    "the model keeps state that cannot be taken back: it cannot be used with speculation"
+                    "the model keeps state that cannot be rolled back: it cannot be used with speculation"
                 )
             if options.speculation.draft is not None:
                 draft = DraftModel(options.speculation.draft)
@@ -84,34 +91,38 @@ class Engine:
         self._statistics = Statistics(pages=self._scheduler.pool.size)
         self._outputs = Outputs(tokenizer, self._scheduler, self._statistics)
         chunk = _fit("chunk", options.chunk, runner.chunk)
-        self._steps = Steps(runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft)
+        self._steps = Steps(
+            runner, self._scheduler, self._outputs, self._statistics, chunk, options.speculation, draft
+        )
         self._random = random.Random(options.seed)
         self._order = 0
         self._stepping = threading.RLock()
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the attributes below
         self._arrived: list[Sequence] = []
-        self._arriving = 0  # choices that do not wait or run yet, those to be forked included
+        self._arriving = 0  # choices that neither wait nor run yet, including those still to be forked
         self._cancelled: list[Stream] = []
         self._texts: list[tuple[list[int], Future[Floats]]] = []
         self._thread: threading.Thread | None = None
-        self._state: str = ""  # why nothing is taken any more
+        self._state: str = ""  # why requests are refused; empty while they are accepted
 
-    # What callers do
+    # Methods for callers.
 
     @property
     def limit(self) -> int:
-        """Most tokens of prompt and output together."""
+        """The most tokens of prompt and output together."""
         return self._scheduler.limit
 
     def submit(self, request: Request) -> Stream:
         """Queue a request.
 
         Raises:
-            RequestError: it can never be served.
+            RequestError: the request can never be served.
             OverloadedError: the queue is full, or the engine is being stopped.
         """
         request.check(self.runner.vocabulary, self.limit)
-        constraints = [request.grammar.fork() if request.grammar is not None else None for _ in range(request.n)]
+        constraints = [
+            request.grammar.fork() if request.grammar is not None else None for _ in range(request.n)
+        ]
         stream = Stream(request, self._cancel, self._step_unless_running)
         now = time.perf_counter()
         with self._changed:
@@ -123,12 +134,12 @@ class Engine:
                     f"{waiting} choices wait already, of at most {self.options.queue}: try again later"
                 )
             self._order += 1
-            given = request.sampling.seed
-            seed = self._random.getrandbits(64) if given is None else given
+            requested_seed = request.sampling.seed
+            seed = self._random.getrandbits(64) if requested_seed is None else requested_seed
             sequences = []
             for index, constraint in enumerate(constraints):
-                chooser = Chooser(request.sampling, request.prompt, seed_of_choice(seed, index), constraint)
-                sequence = Sequence(request, stream, index, self._order, chooser, Detokenizer(self.tokenizer))
+                sampler = Sampler(request.sampling, request.prompt, seed_of_choice(seed, index), constraint)
+                sequence = Sequence(request, stream, index, self._order, sampler, Detokenizer(self.tokenizer))
                 sequence.uniform = self.runner.uniform
                 sequence.submitted = now
                 sequences.append(sequence)
@@ -141,11 +152,11 @@ class Engine:
             self._changed.notify()
         return stream
 
-    def embed(self, tokens: List[int]) -> Floats:
-        """The embedding of a text: f32 [hidden].
+    def embed(self, tokens: abc.Sequence[int]) -> Floats:
+        """Compute the embedding of a text, f32 [hidden].
 
         Raises:
-            RequestError: it has no token, or more than the model takes.
+            RequestError: the text has no token, or more than the model accepts.
             OverloadedError: the engine is being stopped.
             EngineError: the model failed.
         """
@@ -154,35 +165,37 @@ class Engine:
             pass
         return future.result()
 
-    def submit_embedding(self, tokens: List[int]) -> Future[Floats]:
-        """Like `embed`, without waiting."""
+    def submit_embedding(self, tokens: abc.Sequence[int]) -> Future[Floats]:
+        """Queue a text to be embedded as `embed` does, without waiting for the result."""
         if not 0 < len(tokens) <= self.runner.context:
             raise RequestError(f"the text has {len(tokens)} tokens; it must have 1 to {self.runner.context}")
         if not 0 <= min(tokens) <= max(tokens) < self.runner.vocabulary:
-            raise RequestError(f"the text has a token that is none of the model's 0 to {self.runner.vocabulary - 1}")
+            raise RequestError(f"the text has a token outside the model's 0 to {self.runner.vocabulary - 1}")
         future: Future[Floats] = Future()
         with self._changed:
             if self._state:
                 raise OverloadedError(f"the engine takes no more requests: {self._state}")
             if len(self._texts) >= self.options.queue:
-                raise OverloadedError(f"{len(self._texts)} texts wait already to be embedded: try again later")
+                raise OverloadedError(
+                    f"{len(self._texts)} texts wait already to be embedded: try again later"
+                )
             self._texts.append((list(tokens), future))
             self._changed.notify()
         return future
 
     def stats(self) -> Statistics:
-        """Counts, times and what is going on now."""
-        scheduler, found = self._scheduler, self._statistics.copy()
-        found.running = len(scheduler.running)
-        found.waiting = scheduler.waiting + self._arriving
-        found.pages_kept = scheduler.cache.idle
-        found.pages_used = scheduler.pool.size - scheduler.pool.free - found.pages_kept
-        found.preemptions = scheduler.preemptions
-        found.evictions = scheduler.cache.evicted
-        return found
+        """Return counts and times since the start, and the current load."""
+        scheduler, statistics = self._scheduler, self._statistics.copy()
+        statistics.running = len(scheduler.running)
+        statistics.waiting = scheduler.waiting + self._arriving
+        statistics.pages_kept = scheduler.cache.idle
+        statistics.pages_used = scheduler.pool.size - scheduler.pool.free - statistics.pages_kept
+        statistics.preemptions = scheduler.preemptions
+        statistics.evictions = scheduler.cache.evicted
+        return statistics
 
     def start(self) -> None:
-        """Make steps in a thread until `stop`."""
+        """Run steps in a thread until `stop`."""
         with self._changed:
             if self._thread is None:
                 self._state = ""
@@ -190,7 +203,11 @@ class Engine:
                 self._thread.start()
 
     def stop(self, drain: bool = False, timeout: float | None = None) -> None:
-        """End the thread. New requests are refused at once; those under way are finished first if `drain`, for at most `timeout` seconds, and fail otherwise."""
+        """End the thread.
+
+        New requests are refused at once. Unfinished requests are completed first if `drain` is set, for at
+        most `timeout` seconds; otherwise they fail.
+        """
         with self._changed:
             self._state = "it is being stopped"
             thread = self._thread
@@ -207,7 +224,9 @@ class Engine:
             self._fail_all(EngineError("the engine was stopped before the request was finished"))
 
     def step(self) -> bool:
-        """One step: a token for each running choice, and a chunk of one prompt. Whether there was anything to do."""
+        """Run one step: a token for each running choice, and a chunk of one prompt. Return whether there was
+        work.
+        """
         with self._stepping:
             try:
                 self._receive()
@@ -221,7 +240,7 @@ class Engine:
                 raise
             return worked
 
-    # Between callers and steps
+    # Exchange between callers and steps.
 
     @property
     def _idle(self) -> bool:
@@ -231,17 +250,20 @@ class Engine:
         me = threading.current_thread()
         while True:
             with self._changed:
-                self._changed.notify_all()  # who drains
+                self._changed.notify_all()  # wakes a `stop` that waits for an idle engine
                 self._changed.wait_for(lambda: not self._idle or self._cancelled or self._thread is not me)
                 if self._thread is not me:
                     return
             try:
                 self.step()
-            except Exception:  # a mistake of ours: its requests have failed, others shall be served
+            # a defect of the engine: its requests have failed already, and later ones are served
+            except Exception:
                 log.exception("a step of the engine failed")
 
     def _step_unless_running(self) -> bool | None:
-        """For who waits: makes a step if no thread does. Whether there was anything to do; None where there is a thread."""
+        """Run a step for a waiting caller if no thread does. Return whether there was work; None if a thread
+        runs.
+        """
         return None if self._thread is not None else self.step()
 
     def _cancel(self, stream: Stream) -> None:
@@ -258,7 +280,7 @@ class Engine:
                 self._scheduler.add(sequence)
         if cancelled:
             streams = set(map(id, cancelled))
-            for sequence in self._scheduler.everyone():
+            for sequence in self._scheduler.all_sequences():
                 if id(sequence.stream) in streams:
                     self._outputs.cancel(sequence)
 
@@ -290,7 +312,7 @@ class Engine:
         return True
 
     def _fail_all(self, error: TilewrightError) -> None:
-        self._outputs.fail(list(self._scheduler.everyone()), error)
+        self._outputs.fail(list(self._scheduler.all_sequences()), error)
         with self._changed:
             texts, self._texts = self._texts, []
         for _, future in texts:

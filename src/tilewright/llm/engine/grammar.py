@@ -1,4 +1,4 @@
-"""Outputs that a grammar allows: which token may come next. The work is llguidance's."""
+"""Outputs constrained by a grammar: which token may come next. llguidance does the matching."""
 
 from __future__ import annotations
 
@@ -11,38 +11,43 @@ from ..tokenizer import Tokenizer
 
 
 class Constraint(Protocol):
-    """How far one output has come in a grammar."""
+    """The state of one output in its grammar."""
 
     def mask(self) -> bytes:
-        """Which tokens may come next: token t is bit ``t % 8`` of byte ``t // 8``. An end of text is one of them where the output may end."""
+        """Return which tokens may come next: token t is bit ``t % 8`` of byte ``t // 8``.
+
+        Tokens that end a text are included where the output may end.
+        """
         ...
 
     def accept(self, token: int) -> None:
-        """
+        """Advance the state by a token.
+
         Raises:
-            RequestError: the grammar does not allow the token here, or became too complex.
+            RequestError: the grammar does not allow the token here, or the state became too complex.
         """
         ...
 
     def allowed(self, tokens: list[int]) -> int:
-        """How many of these tokens may come next, one after the other."""
+        """Return how many of these tokens, in this order, may come next."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether nothing but the end of the text may follow."""
+        """Whether only the end of the text may follow."""
         ...
 
     def fork(self) -> Constraint:
-        """The same state, to go on with on its own."""
+        """Return an independent copy of this state."""
         ...
 
 
 class Grammars:
-    """Makes constraints over a tokenizer's vocabulary. Thread-safe."""
+    """Creates constraints over a tokenizer's vocabulary. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """
+        """Prepare the tokenizer's vocabulary for matching.
+
         Raises:
             RequestError: the tokenizer has no token that ends a text, which a grammar needs.
         """
@@ -53,39 +58,41 @@ class Grammars:
         self._tokenizer = LLTokenizer(tokenizer.backend.to_str(), eos_token=list(tokenizer.eos))
 
     def json_schema(self, schema: Mapping[str, Any] | str) -> Constraint:
-        """JSON that a schema describes.
+        """Constrain an output to JSON that a schema describes.
 
         Raises:
-            RequestError: it is no schema, or uses what is not supported.
+            RequestError: it is not a valid schema, or uses an unsupported feature.
         """
         text = schema if isinstance(schema, str) else json.dumps(schema)
         try:
             json.loads(text)
         except ValueError as error:
-            raise RequestError(f"the JSON schema is no JSON: {error}") from error
+            raise RequestError(f"the JSON schema is not JSON: {error}") from error
         from llguidance import LLMatcher
 
         return self._compile(LLMatcher.grammar_from_json_schema(text), "JSON schema")
 
     def json(self) -> Constraint:
-        """Any JSON object."""
+        """Constrain an output to any JSON object."""
         return self.json_schema({"type": "object"})
 
     def regex(self, pattern: str) -> Constraint:
-        """Text that a regular expression matches from beginning to end (Rust's syntax: no look-around, no back references).
+        """Constrain an output to text that a regular expression matches from beginning to end.
+
+        The syntax is Rust's: no look-around, no back references.
 
         Raises:
-            RequestError: it is no such expression.
+            RequestError: the expression is not valid.
         """
         from llguidance import LLMatcher
 
         return self._compile(LLMatcher.grammar_from_regex(pattern), "regular expression")
 
     def lark(self, grammar: str) -> Constraint:
-        """Text of a context-free grammar in Lark's notation, from its rule ``start``.
+        """Constrain an output to a context-free grammar in Lark's notation, from its rule ``start``.
 
         Raises:
-            RequestError: it is no such grammar.
+            RequestError: the grammar is not valid.
         """
         from llguidance import LLMatcher
 
@@ -101,16 +108,18 @@ class Grammars:
         begun.compute_bitmask()
         if begun.is_error():
             raise RequestError(
-                f"the {what} cannot be used: no text fits it, as where a definition is nothing but itself"
+                f"the {what} cannot be used: no text matches it; for example, a definition may consist only "
+                "of itself"
             )
         return _Guidance(matcher)
 
 
-_ONE_OF = "oneOf constraints are not supported"  # which a text may fit twice
+# llguidance's error for alternatives that a text may match twice
+_ONE_OF = "oneOf constraints are not supported"
 
 
 def _reason(matcher: Any) -> str:
-    """llguidance's error, without the state of its parser and advice to those who call it."""
+    """Return llguidance's error text, without its parser state and its advice to callers."""
     text: str = matcher.get_error().partition("\n<state>")[0].strip()
     if text.startswith(_ONE_OF):
         return "oneOf is read where no value can fit two of its schemas; write anyOf in its place"
@@ -118,16 +127,16 @@ def _reason(matcher: Any) -> str:
 
 
 class _Guidance:
-    """A `Constraint` by llguidance."""
+    """A `Constraint` that llguidance checks."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
     def mask(self) -> bytes:
-        found: bytes = self._matcher.compute_bitmask()
+        mask: bytes = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise RequestError(f"the grammar cannot go on: {_reason(self._matcher)}")
-        return found
+            raise RequestError(f"the grammar cannot continue: {_reason(self._matcher)}")
+        return mask
 
     def accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):

@@ -1,9 +1,9 @@
-"""`Outputs`: tokens on their way to who reads them, and how sequences end."""
+"""`Outputs`: delivers tokens to the readers of streams, and ends sequences."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as List
+from collections import abc
 
 from ...errors import EngineError, TilewrightError
 from ..tokenizer import Tokenizer
@@ -15,37 +15,45 @@ from .stream import Delta, FinishReason
 
 
 class Outputs:
-    """Hands tokens to streams as text, and takes sequences from the scheduler whose output ends, for one reason or another."""
+    """Delivers tokens to streams as text, and removes finished, cancelled and failed sequences from the
+    scheduler.
+    """
 
     def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, statistics: Statistics) -> None:
         self._tokenizer, self._scheduler, self._statistics = tokenizer, scheduler, statistics
 
-    def give(self, sequence: Sequence, tokens: list[int], probable: list[TokenLogprob] | None) -> None:
+    def deliver(self, sequence: Sequence, tokens: list[int], probable: list[TokenLogprob] | None) -> None:
         """Append tokens to a sequence and hand them to the reader, up to where the output ends."""
-        request, chooser = sequence.request, sequence.chooser
+        request, sampler = sequence.request, sequence.sampler
         most = self._scheduler.limit
         if request.max_tokens is not None:
             most = min(most, len(request.prompt) + request.max_tokens)
-        text, given, ended = "", 0, False
+        text, emitted, ended = "", 0, False
         reason: FinishReason | None = None
         for token in tokens:
             if token < 0:
-                what = "the model's logits are no numbers" if chooser.constraint is None else "the grammar allows none"
-                self.fail([sequence], EngineError(f"no token can follow the {len(sequence.tokens)} so far: {what}"))
+                what = (
+                    "the model's logits are not numbers"
+                    if sampler.constraint is None
+                    else "the grammar allows none"
+                )
+                self.fail(
+                    [sequence], EngineError(f"no token can follow the {len(sequence.tokens)} so far: {what}")
+                )
                 return
             sequence.tokens.append(token)
-            given += 1
+            emitted += 1
             if token in request.stop_tokens or (token in self._tokenizer.eos and not request.ignore_eos):
                 reason = "stop"
                 break
             piece, ended = sequence.stops.add(sequence.detokenizer.add((token,)))
             text += piece
             try:
-                chooser.accept(token)
+                sampler.accept(token)
             except TilewrightError as error:
                 self.fail([sequence], error)
                 return
-            if ended or (chooser.constraint is not None and chooser.constraint.complete):
+            if ended or (sampler.constraint is not None and sampler.constraint.complete):
                 reason = "stop"
                 break
             if len(sequence.tokens) >= most:
@@ -57,28 +65,34 @@ class Outputs:
             rest, ended = sequence.stops.finish(sequence.detokenizer.finish())
             text += rest
             reason = "stop" if ended else reason
-        self._scheduler.serve(sequence, 2 * given)  # as costly as two of a prompt, says the paper on fairness
-        self._measure(sequence, given)
+        # an output token counts as two prompt tokens, as in the fairness paper
+        self._scheduler.charge(sequence, 2 * emitted)
+        self._measure(sequence, emitted)
         if reason is not None:
             self._scheduler.remove(sequence)
             self._end(sequence, reason)
-        sequence.stream.put(Delta(text, tokens[:given], probable and probable[:given], reason, sequence.index))
+        sequence.stream.put(
+            Delta(text, tokens[:emitted], probable and probable[:emitted], reason, sequence.index)
+        )
 
     def cancel(self, sequence: Sequence) -> None:
-        """Nobody wants a sequence any more, nor those that are to be forked from it."""
+        """End a sequence whose reader cancelled it, and those that are to be forked from it."""
         self._scheduler.remove(sequence)
-        for one in (sequence, *sequence.forks):
-            self._end(one, "cancelled")
-            one.stream.put(Delta("", [], None, "cancelled", one.index))
+        for choice in (sequence, *sequence.forks):
+            self._end(choice, "cancelled")
+            choice.stream.put(Delta("", [], None, "cancelled", choice.index))
 
-    def fail(self, sequences: List[Sequence], error: TilewrightError) -> None:
-        """These sequences cannot go on, nor can the other choices of their requests. What their pages hold is not to be relied on."""
+    def fail(self, sequences: abc.Sequence[Sequence], error: TilewrightError) -> None:
+        """Fail these sequences and the other choices of their requests.
+
+        The contents of the sequences' pages are discarded as unreliable.
+        """
         streams = {id(s.stream): s.stream for s in sequences}
-        for sequence in [*sequences, *self._scheduler.everyone()]:
+        for sequence in [*sequences, *self._scheduler.all_sequences()]:
             if id(sequence.stream) in streams and not sequence.finished:
                 self._scheduler.remove(sequence, keep=sequence not in sequences)
-                for one in (sequence, *sequence.forks):
-                    self._end(one, "error")
+                for choice in (sequence, *sequence.forks):
+                    self._end(choice, "error")
         for stream in streams.values():
             stream.fail(error)
 

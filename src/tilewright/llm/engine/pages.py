@@ -1,4 +1,4 @@
-"""`PagePool`: which pages of the KV cache are free."""
+"""`PagePool`: records which pages of the KV cache are free."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from ...errors import InternalError
 
 
 class PagePool:
-    """Pages 0 to `size` - 1. A page that is taken has one owner, who gives it back: a sequence, or the prefix cache."""
+    """Pages 0 to `size` - 1.
+
+    An allocated page has exactly one owner, which returns it: a sequence or the prefix cache.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -15,11 +18,11 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """How many pages nobody owns."""
+        """The number of free pages."""
         return len(self._free)
 
     def take(self) -> int | None:
-        """A page, None where all are taken. What it holds is of no use."""
+        """Allocate a page with undefined contents; None if all are allocated."""
         if not self._free:
             return None
         page = self._free.pop()
@@ -27,9 +30,10 @@ class PagePool:
         return page
 
     def give_back(self, page: int) -> None:
-        """
+        """Return a page to the pool.
+
         Raises:
-            InternalError: the page is not taken.
+            InternalError: the page is not allocated.
         """
         if not self._taken[page]:
             raise InternalError(f"page {page} of the KV cache was given back twice")

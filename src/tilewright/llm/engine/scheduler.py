@@ -1,17 +1,17 @@
-"""`Scheduler`: which sequences run, and in which pages of the KV cache their tokens lie."""
+"""`Scheduler`: decides which sequences run, and which pages of the KV cache hold their tokens."""
 
 from __future__ import annotations
 
 import heapq
 import logging
+from collections import abc
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as List
 
 import numpy as np
 
 from ..runner import PAGE, Ints
 from .pages import PagePool
-from .prefix_cache import Node, PrefixCache
+from .prefix_cache import PrefixCache, PrefixNode
 from .sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -22,11 +22,13 @@ def _pages(tokens: int) -> int:
 
 
 class Scheduler:
-    """Slots, pages and their users.
+    """Assigns slots and pages to sequences.
 
-    Who waits is taken by priority, then from the user who was served least (virtual token counters, Sheng et al. 2024), then by time of arrival.
-    Prompts take turns chunk by chunk (start-time fair queueing, Goyal et al. 1996), so that a short one never waits for a long one. When pages run out, the last by
-    priority and arrival gives up its own and waits again; what it computed stays in the prefix cache for as long as there is room.
+    Waiting sequences are admitted by priority, then by the least service to their user (virtual token
+    counters, Sheng et al. 2024), then by arrival. Prompts alternate chunk by chunk (start-time fair queueing,
+    Goyal et al. 1996), so a short prompt never waits for a whole long one. If no page is left, the last
+    running sequence by priority and arrival is preempted: it releases its pages and waits again. Its computed
+    pages stay in the prefix cache while there is room.
     """
 
     def __init__(
@@ -39,45 +41,48 @@ class Scheduler:
         keep: bool,
         copy_page: Callable[[int, int], None],
     ) -> None:
-        """
+        """Make a scheduler without sequences.
+
         Args:
             pages: of the KV cache.
-            slots: most sequences that run at once.
+            slots: most sequences that run at the same time.
             context: most tokens of a sequence.
             share: whether sequences may read each other's pages.
-            keep: whether pages stay when nobody reads them any more.
-            copy_page: of the runner.
+            keep: whether pages without readers stay in the prefix cache.
+            copy_page: copies one page of the cache to another.
         """
         self.limit = min(context, pages * PAGE)
-        """Most tokens of a sequence."""
+        """The most tokens of a sequence."""
         self.pool = PagePool(pages)
         self.cache = PrefixCache(self.pool, keep)
         self.running: list[Sequence] = []
-        """By rank."""
+        """Running sequences, ordered by rank."""
         self.tables: Ints = np.full((slots, _pages(self.limit)), -1, np.int32)
         """The page table of each slot."""
         self.drafts = False
-        """Whether a draft model's cache has the same pages: then what it has not is not shared."""
+        """Whether a draft model's cache uses the same pages: then only tokens in both caches are shared."""
         self.preemptions = 0
         self.waiting = 0
         self.share = share
         self._copy_page = copy_page
         self._slots = list(range(slots - 1, -1, -1))
-        self._queues: dict[str, list[tuple[tuple[int, int, int], Sequence]]] = {}  # of each user, by rank
-        self._served: dict[str, float] = {}  # what users with sequences here have got
-        self._sequences: dict[str, int] = {}  # how many these are
-        self._virtual = 0  # the service of whose turn it was last
-        self._blocked: tuple[Sequence, int] | None = None  # who did not fit, and how many pages there were
+        # each user's waiting sequences, ordered by rank
+        self._queues: dict[str, list[tuple[tuple[int, int, int], Sequence]]] = {}
+        self._served: dict[str, float] = {}  # service received by users with sequences here
+        self._sequences: dict[str, int] = {}  # number of sequences of each user
+        self._virtual = 0  # service of the sequence that was prefilled last
+        # a sequence that did not fit, and the number of available pages then
+        self._blocked: tuple[Sequence, int] | None = None
 
-    # Who runs
+    # Admission and removal.
 
     def add(self, sequence: Sequence) -> None:
-        """A new sequence, to wait."""
+        """Add a new sequence to the queue."""
         self._count(sequence.request.user)
         self._wait(sequence)
 
     def admit(self) -> list[Sequence]:
-        """Let sequences run as long as there are slots and pages; who comes newly."""
+        """Start waiting sequences while slots and pages last; return those started."""
         admitted = []
         while self.waiting:
             user = min(
@@ -96,7 +101,11 @@ class Scheduler:
         return admitted
 
     def start_fork(self, sequence: Sequence, fork: Sequence) -> bool:
-        """Let a choice run that goes on from `sequence`, all of whose tokens are held. False where slot or page are wanting: it waits like any other."""
+        """Start a choice that continues `sequence`, all of whose tokens are in the cache.
+
+        Return whether the fork holds the same tokens. Without a free slot or page it is queued, and the
+        result is False.
+        """
         self._publish(sequence)
         self._count(fork.request.user)
         rest = sequence.held - PAGE * len(sequence.nodes)
@@ -111,18 +120,21 @@ class Scheduler:
         return fork.held == sequence.held
 
     def next_prefill(self, chunk: int) -> tuple[Sequence, int, int] | None:
-        """Whose prompt goes on, and from which token to which; None if there is nothing to do. Pages are at hand."""
+        """Choose the sequence whose prompt continues, and the range (start, end) of its next tokens.
+
+        The pages for the range are allocated. Return None if no prompt is unfinished.
+        """
         while True:
             prompts = [s for s in self.running if not s.decoding]
             if not prompts:
                 return None
             sequence = min(prompts, key=lambda s: (s.rank[0], s.service, s.rank))
             self._find_prefix(sequence)
-            if sequence.decoding:  # all but the last token was found
+            if sequence.decoding:  # all tokens but the last were in the prefix cache
                 continue
             start, end = sequence.held, min(sequence.held + chunk, sequence.prefix)
             if end < sequence.prefix and end - end % PAGE > start:
-                end -= end % PAGE  # only at a page's border can it go on with another's pages
+                end -= end % PAGE  # the sequence can continue with shared pages only from a page's border
             if not self._grow(sequence, end):
                 continue
             self._virtual = sequence.service
@@ -130,21 +142,28 @@ class Scheduler:
             return sequence, start, end
 
     def reserve(self, wanted: dict[Sequence, int]) -> dict[Sequence, int]:
-        """Pages for so many tokens beyond those that each of these sequences, by rank, holds; for at most one where there are not enough. Who has got them, for how many."""
+        """Allocate pages for this many tokens beyond those in the cache, for each sequence in order of rank.
+
+        If there are too few pages, each sequence gets room for at most one token. Return the sequences that
+        got pages, with their numbers of tokens.
+        """
         wanted = {s: min(n, self.limit - s.held) for s, n in wanted.items()}
         if sum(_pages(s.held + n) - len(s.table) for s, n in wanted.items()) > self.cache.available:
             wanted = dict.fromkeys(wanted, 1)
         return {s: n for s, n in wanted.items() if s.slot >= 0 and self._grow(s, s.held + n)}
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take slot and pages from a sequence; it waits to be computed again."""
+        """Take slot and pages from a sequence and queue it for another computation."""
         self.preemptions += 1
         sequence.resumed = True
         self._stop(sequence, keep=True)
         self._wait(sequence)
 
     def remove(self, sequence: Sequence, keep: bool = True) -> None:
-        """A sequence is over, or is no longer wanted. `keep`: whether what its pages hold can be relied on."""
+        """Remove a sequence that has finished or is no longer wanted.
+
+        `keep` tells whether the contents of its pages are valid.
+        """
         sequence.finished = True
         if sequence.slot >= 0:
             self._stop(sequence, keep)
@@ -159,28 +178,33 @@ class Scheduler:
             for table in (self._sequences, self._served, self._queues):
                 table.pop(user, None)
 
-    def serve(self, sequence: Sequence, tokens: float) -> None:
-        """Count what a user got."""
+    def charge(self, sequence: Sequence, tokens: float) -> None:
+        """Add to the service of the sequence's user."""
         self._served[sequence.request.user] += tokens
 
-    def everyone(self) -> Iterable[Sequence]:
-        """All sequences, running and waiting."""
+    def all_sequences(self) -> Iterable[Sequence]:
+        """Return all sequences, running and waiting."""
         return [*self.running, *(s for queue in self._queues.values() for _, s in queue)]
 
-    # Pages
+    # Pages.
 
-    def wrote(self, sequence: Sequence, tokens: int, drafted: int) -> None:
-        """The cache, and the draft model's, now hold so many tokens of a prompt: whole pages are shared at once."""
+    def record_prefill(self, sequence: Sequence, tokens: int, drafted: int) -> None:
+        """Record that the cache holds this many tokens of a prompt, and the draft model's cache `drafted`.
+
+        Whole pages are shared at once.
+        """
         sequence.held, sequence.drafted = tokens, drafted
         self._publish(sequence)
 
-    def pages_of(self, sequences: List[Sequence]) -> Ints:
-        """Their page tables, -1 behind the end: i32 [sequences, most pages]."""
+    def pages_of(self, sequences: abc.Sequence[Sequence]) -> Ints:
+        """Return the sequences' page tables, padded with -1: i32 [sequences, most pages]."""
         width = max(len(s.table) for s in sequences)
         return self.tables[[s.slot for s in sequences], :width]
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Whether a slot is free, and pages for all its tokens besides those that others are going to need."""
+        """Whether a slot is free, and enough pages for all tokens besides those reserved for running
+        sequences.
+        """
         if not self.running:
             return True
         if not self._slots:
@@ -200,7 +224,7 @@ class Scheduler:
         return fits
 
     def _count(self, user: str) -> None:
-        if user not in self._sequences:  # who comes back has no claim for the time away
+        if user not in self._sequences:  # a returning user gets no credit for the time away
             self._served[user] = min(self._served.values(), default=0.0)
         self._sequences[user] = self._sequences.get(user, 0) + 1
 
@@ -232,12 +256,12 @@ class Scheduler:
         sequence.table, sequence.nodes = [], []
 
     def _shareable(self, sequence: Sequence) -> int:
-        """How many tokens its pages hold for others."""
+        """Return how many of the tokens in its pages may be shared."""
         held = min(sequence.held, sequence.drafted) if self.drafts else sequence.held
         return min(held, sequence.prefix)
 
     def _publish(self, sequence: Sequence) -> None:
-        """Hand a sequence's whole pages to the prefix cache."""
+        """Add a sequence's whole pages to the prefix cache."""
         if not self.share:
             return
         for i in range(len(sequence.nodes), self._shareable(sequence) // PAGE):
@@ -245,10 +269,14 @@ class Scheduler:
             node = self.cache.insert(parent, sequence.tokens[i * PAGE : (i + 1) * PAGE], sequence.table[i])
             self.cache.use(node)
             sequence.nodes.append(node)
-            self._set(sequence, i, node.page)  # another's, if it computed the same meanwhile
+            # another sequence's page, if that one computed the same tokens meanwhile
+            self._set(sequence, i, node.page)
 
     def _find_prefix(self, sequence: Sequence) -> None:
-        """Go on with pages that others have computed. At least the last token is left, for its logits."""
+        """Extend a sequence with pages that others have computed.
+
+        At least the last token stays to be computed, for its logits.
+        """
         if not self.share or sequence.held != len(sequence.nodes) * PAGE:
             return
         tokens, goal = sequence.tokens, min(sequence.prefix, len(sequence.tokens) - 1)
@@ -260,10 +288,11 @@ class Scheduler:
                 break
             self._join(sequence, [node])
         parent = sequence.nodes[-1] if sequence.nodes else self.cache.root
-        found = self.cache.longest_part(parent, tokens[sequence.held : min(sequence.held + PAGE, goal)])
-        if found is not None and found[1] >= PAGE // 4:  # less is computed along with the rest at no cost
-            node, count = found
-            self.cache.use(node)  # or the page taken might be just this one
+        partial = self.cache.longest_part(parent, tokens[sequence.held : min(sequence.held + PAGE, goal)])
+        # fewer tokens are computed along with the rest at no cost
+        if partial is not None and partial[1] >= PAGE // 4:
+            node, count = partial
+            self.cache.use(node)  # else `take` might evict this very page
             if self.cache.available:
                 self._copy(sequence, node.page, count)
             self.cache.leave([node])
@@ -271,7 +300,7 @@ class Scheduler:
         if sequence.index == 0 and not sequence.resumed:
             sequence.stream.cached_tokens += sequence.held - before
 
-    def _join(self, sequence: Sequence, nodes: List[Node]) -> None:
+    def _join(self, sequence: Sequence, nodes: abc.Sequence[PrefixNode]) -> None:
         for node in nodes:
             self.cache.use(node)
             sequence.nodes.append(node)
@@ -280,10 +309,10 @@ class Scheduler:
 
     def _copy(self, sequence: Sequence, source: int, tokens: int) -> None:
         page = self.cache.take()
-        assert page is not None, "who copies has looked"
+        assert page is not None, "the caller checked that a page is available"
         try:
             self._copy_page(source, page)
-        except Exception:  # whatever a runner raises
+        except Exception:  # a runner may raise anything
             log.exception("a page of the KV cache could not be copied; its tokens are computed again")
             self.pool.give_back(page)
             return
@@ -295,7 +324,10 @@ class Scheduler:
         self.tables[sequence.slot, at] = page
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Pages for so many tokens, if need be of sequences that come last; False if the sequence itself is one of them, and waits again."""
+        """Allocate pages for this many tokens, preempting sequences of lowest rank if needed.
+
+        Return False if the sequence itself was preempted.
+        """
         while len(sequence.table) * PAGE < tokens:
             page = self.cache.take()
             if page is not None:

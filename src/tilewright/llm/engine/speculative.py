@@ -1,13 +1,14 @@
-"""Speculative decoding: cheap guesses of the next tokens, which the model checks all at once.
+"""Speculative decoding: cheap guesses of the next tokens, which the model checks in one call.
 
-What comes out is what would have come without. Greedy outputs and those of a request with a seed are the same tokens: a guess is accepted if it is what the
-model chooses with the same random number (a coupling, Daliri et al. 2024). Other draws from a draft model are accepted or replaced by rejection
-sampling (Leviathan et al. 2023), which accepts more and keeps the distribution.
+The output is the same as without speculation. Greedy outputs and those of a request with a seed have the same
+tokens: a guess is accepted if it equals the model's choice with the same random number (a coupling, Daliri et
+al. 2024). Other draws from a draft model are accepted or replaced by rejection sampling (Leviathan et al.
+2023), which accepts more guesses and preserves the distribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,14 +23,18 @@ from .sequence import Sequence
 
 @dataclass(frozen=True)
 class Speculation:
-    """How to guess."""
+    """How tokens are guessed."""
 
     draft: Runner | None = None
-    """A small model of the same vocabulary; None looks for the last tokens earlier in prompt and output (prompt lookup, Saxena 2023)."""
+    """A small model with the same vocabulary. None: guesses are looked up after earlier occurrences of the
+    last tokens in prompt and output (prompt lookup, Saxena 2023).
+    """
     tokens: int = 4
-    """Most guesses of a step."""
+    """The most guesses in a step, for each sequence."""
     max_batch: int = 8
-    """With more sequences than this the model has no time to spare for checking guesses."""
+    """The most running sequences with which guesses are made; with more, the model has no idle capacity to
+    check them.
+    """
 
 
 @dataclass
@@ -38,27 +43,29 @@ class Guess:
 
     tokens: list[int]
     probabilities: list[Floats] = field(default_factory=list)
-    """What each was drawn from, f64 [vocabulary], if it is to be accepted by rejection sampling."""
+    """The distribution from which each token was drawn, f64 [vocabulary], if rejection sampling decides; else
+    empty.
+    """
 
 
 class PromptLookup:
-    """Guesses what followed when the last tokens came before."""
+    """Guesses the tokens that followed an earlier occurrence of the last tokens."""
 
     SIZES = (3, 2)
 
     def __init__(self) -> None:
-        self._places: dict[
-            Sequence, tuple[int, dict[tuple[int, ...], int]]
-        ] = {}  # what has been seen; behind an n-gram
+        # the number of tokens that were indexed, and where each n-gram in them ends
+        self._places: dict[Sequence, tuple[int, dict[tuple[int, ...], int]]] = {}
 
-    def guess(self, sequences: List[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
-        """For each sequence at most `count` tokens."""
+    def guess(self, sequences: abc.Sequence[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
+        """Guess at most `count` tokens for each sequence."""
         self._places = {s: self._places.get(s, (0, {})) for s in sequences}
         return [Guess(self._look(s, count)) for s in sequences]
 
     def _look(self, sequence: Sequence, count: int) -> list[int]:
-        tokens, (seen, places) = sequence.tokens, self._places[sequence]
-        for end in range(max(seen, 1), len(tokens)):  # the n-gram at the end is not entered before something follows it
+        tokens, (indexed, places) = sequence.tokens, self._places[sequence]
+        # the last n-gram is indexed only once a token follows it
+        for end in range(max(indexed, 1), len(tokens)):
             for n in self.SIZES:
                 if end >= n:
                     places[tuple(tokens[end - n : end])] = end
@@ -66,103 +73,115 @@ class PromptLookup:
         for n in self.SIZES:
             at = places.get(tuple(tokens[-n:])) if len(tokens) > n else None
             if at is not None:
-                found = tokens[at : at + count]
-                constraint = sequence.chooser.constraint
-                return found if constraint is None else found[: constraint.allowed(found)]
+                guesses = tokens[at : at + count]
+                constraint = sequence.sampler.constraint
+                return guesses if constraint is None else guesses[: constraint.allowed(guesses)]
         return []
 
 
 class DraftModel:
-    """Guesses what a small model would choose. Its cache has the same pages as the model's: every page of one has its like in the other."""
+    """Guesses the tokens that a small model would choose.
+
+    Its cache has the same page numbers as the model's: each page has a counterpart.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
 
     def check(self, runner: Runner) -> None:
-        """
+        """Check that this can be the draft model of `runner`.
+
         Raises:
-            RequestError: this cannot be the draft model of `runner`.
+            RequestError: it cannot.
         """
         draft = self.runner
         if draft.has_state:
             raise RequestError(
-                "the draft model keeps state that cannot be taken back: choose one without, or prompt lookup"
+                "the draft model keeps state that cannot be rolled back: choose one without, or prompt lookup"
             )
         if draft.vocabulary != runner.vocabulary:
-            raise RequestError(f"the draft model has {draft.vocabulary} tokens, the model {runner.vocabulary}")
+            raise RequestError(
+                f"the draft model has {draft.vocabulary} tokens, the model {runner.vocabulary}"
+            )
         for name in ("pages", "context", "max_batch"):
             if getattr(draft, name) < getattr(runner, name):
                 raise RequestError(
-                    f"the draft model is compiled for {name} = {getattr(draft, name)}, the model for {getattr(runner, name)}: it needs at least as many"
+                    f"the draft model is compiled for {name} = {getattr(draft, name)}, the model for "
+                    f"{getattr(runner, name)}: it needs at least as many"
                 )
 
     def prefill(self, tokens: list[int], start: int, scheduler: Scheduler, sequence: Sequence) -> None:
-        """Let the draft model's cache hold these tokens, too."""
+        """Store these tokens in the draft model's cache too."""
         for at in range(0, len(tokens), self.runner.chunk):
             part = np.array(tokens[at : at + self.runner.chunk], np.int32)
             pages = scheduler.pages_of([sequence])[0][: -(-(start + at + len(part)) // PAGE)]
             self.runner.prefill(part, start + at, pages, sequence.slot)
 
-    def guess(self, sequences: List[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
-        """For each sequence `count` tokens; there must be pages for them."""
+    def guess(self, sequences: abc.Sequence[Sequence], count: int, scheduler: Scheduler) -> list[Guess]:
+        """Guess `count` tokens for each sequence; the pages for them must be allocated."""
         for s in sequences:
-            if (missing := s.held - s.drafted) > 1:  # steps without speculation lie behind
+            if (missing := s.held - s.drafted) > 1:  # earlier steps ran without speculation
                 self.prefill(s.tokens[s.drafted : s.held - 1], s.drafted, scheduler, s)
                 s.drafted += missing - 1
-        late = [s for s in sequences if s.drafted < s.held]  # all guesses were right: the last one was never fed
+        # where all guesses were accepted, the draft model never processed the last one
+        late = [s for s in sequences if s.drafted < s.held]
         if late:
             self._decode(late, [s.tokens[-2] for s in late], -1, scheduler)
         guesses = [Guess([]) for _ in sequences]
         for s in sequences:
-            s.chooser.look_ahead()
+            s.sampler.look_ahead()
         try:
             for i in range(count):
                 if not self._extend(sequences, guesses, i, scheduler):
                     break
         finally:
             for guess, s in zip(guesses, sequences, strict=True):
-                s.chooser.look_back(guess.tokens)
+                s.sampler.look_back(guess.tokens)
                 s.drafted = s.held + len(guess.tokens)
         return guesses
 
-    def _extend(self, sequences: List[Sequence], guesses: list[Guess], i: int, scheduler: Scheduler) -> bool:
-        """One more token for each guess; False where one cannot go on."""
+    def _extend(
+        self, sequences: abc.Sequence[Sequence], guesses: list[Guess], i: int, scheduler: Scheduler
+    ) -> bool:
+        """Append one token to each guess; return False if the draft model cannot continue."""
         fed = [g.tokens[-1] if g.tokens else s.tokens[-1] for g, s in zip(guesses, sequences, strict=True)]
         logits = np.array(self._decode(sequences, fed, i, scheduler))
         for row, s in zip(logits, sequences, strict=True):
-            s.chooser.adjust(row)
-        chosen = choose(logits, [(s.chooser, s.output + i) for s in sequences]).tolist()
+            s.sampler.adjust(row)
+        chosen = choose(logits, [(s.sampler, s.output + i) for s in sequences]).tolist()
         if min(chosen) < 0:
             return False
         for row, token, guess, s in zip(logits, chosen, guesses, sequences, strict=True):
             if s.rejects:
-                guess.probabilities.append(probabilities(row, s.chooser.parameters))
-            s.chooser.accept(token)
+                guess.probabilities.append(probabilities(row, s.sampler.parameters))
+            s.sampler.accept(token)
             guess.tokens.append(token)
         return True
 
-    def _decode(self, sequences: List[Sequence], tokens: list[int], ahead: int, scheduler: Scheduler) -> Any:
+    def _decode(
+        self, sequences: abc.Sequence[Sequence], tokens: list[int], ahead: int, scheduler: Scheduler
+    ) -> Any:
         lengths = np.array([s.held + ahead for s in sequences], np.int32)
         slots = np.array([s.slot for s in sequences], np.int32)
         return self.runner.decode(np.array(tokens, np.int32), lengths, scheduler.pages_of(sequences), slots)
 
 
 def accepted(sequence: Sequence, guess: Guess, logits: Floats, chosen: list[int]) -> list[int]:
-    """The tokens that come next: guesses as far as they are right, and one more.
+    """Return the next tokens of the output: the accepted guesses, and one more token.
 
     Args:
-        sequence: as it was before the guesses.
+        sequence: its state before the guesses.
         guess: k tokens.
         logits: f32 [k + 1, vocabulary], adjusted.
-        chosen: of each row what the model itself chooses.
+        chosen: the model's own choice for each row.
     """
     for i, token in enumerate(guess.tokens):
         if chosen[i] < 0 or (not guess.probabilities and token != chosen[i]):
             return [*guess.tokens[:i], chosen[i]]
         if guess.probabilities:
             step = sequence.output + i
-            p, q = probabilities(logits[i], sequence.chooser.parameters), guess.probabilities[i]
-            if sequence.chooser.uniform(step, 1) * q[token] >= p[token]:
+            p, q = probabilities(logits[i], sequence.sampler.parameters), guess.probabilities[i]
+            if sequence.sampler.uniform(step, 1) * q[token] >= p[token]:
                 rest = np.maximum(p - q, 0)
-                return [*guess.tokens[:i], draw(None, rest, sequence.chooser.uniform(step, 2))]
+                return [*guess.tokens[:i], draw(None, rest, sequence.sampler.uniform(step, 2))]
     return [*guess.tokens, chosen[len(guess.tokens)]]

@@ -1,4 +1,4 @@
-"""What an engine counts and measures, for its metrics."""
+"""Counts and times of an engine, for its metrics."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0)
-"""Upper bounds of the histograms' buckets."""
+"""Upper bounds of the histograms' buckets, in seconds."""
 
 
 @dataclass
 class Histogram:
-    """How often a time lay in which range."""
+    """A histogram of times."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
-    """Of each bucket: times up to its bound in `SECONDS`, above the one before; the last is for all that is longer."""
+    """Number of times in each bucket: those up to its bound in `SECONDS` and above the previous bound. The
+    last bucket holds all longer times.
+    """
     sum: float = 0.0
-    """Of all times, in seconds."""
+    """The sum of all times, in seconds."""
 
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(SECONDS, seconds)] += 1
@@ -30,41 +32,41 @@ class Histogram:
 
 @dataclass
 class Statistics:
-    """Since the engine was made, except for what is said to be of this moment."""
+    """Counts and times since the engine was made; values marked "now" are current ones."""
 
     running: int = 0
     """Sequences that hold a slot, now."""
     waiting: int = 0
     """Sequences in the queue, now."""
     pages: int = 0
-    """Of the KV cache in all."""
+    """Total pages of the KV cache."""
     pages_used: int = 0
-    """That running sequences hold, now."""
+    """Pages that running sequences hold, now."""
     pages_kept: int = 0
-    """That nobody uses, kept for prefixes to come, now."""
+    """Unused pages that are kept for later prompts, now."""
     requests: int = 0
     finished: Counter[str] = field(default_factory=Counter)
-    """Choices by their reason: "stop", "length", "cancelled", "error"."""
+    """Finished choices by reason: "stop", "length", "cancelled", "error"."""
     prompt_tokens: int = 0
-    """Of admitted prompts."""
+    """Tokens of admitted prompts."""
     cached_tokens: int = 0
-    """Of these, found in the prefix cache."""
+    """Prompt tokens that were found in the prefix cache."""
     generated_tokens: int = 0
     preemptions: int = 0
     evictions: int = 0
-    """Pages taken out of the prefix cache for want of memory."""
+    """Pages evicted from the prefix cache to free memory."""
     steps: int = 0
     proposed_tokens: int = 0
-    """By speculation."""
+    """Tokens proposed by speculation."""
     accepted_tokens: int = 0
-    """Of these, those that the model agreed with."""
+    """Proposed tokens that were accepted."""
     queue_time: Histogram = field(default_factory=Histogram)
-    """From `submit` to the first time a slot was free."""
+    """Seconds from `submit` to the first time the choice got a slot."""
     time_to_first_token: Histogram = field(default_factory=Histogram)
     inter_token: Histogram = field(default_factory=Histogram)
-    """Between two tokens of a choice; those of one speculative step share its time."""
+    """Seconds between two tokens of a choice; the tokens of one speculative step share its time."""
     request_time: Histogram = field(default_factory=Histogram)
-    """From `submit` to a choice's end."""
+    """Seconds from `submit` to a choice's end."""
 
     def copy(self) -> Statistics:
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}

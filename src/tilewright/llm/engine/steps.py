@@ -1,4 +1,4 @@
-"""`Steps`: the calls of the model that make a step of the engine, and the tokens that follow from them."""
+"""`Steps`: the model calls that make up an engine step, and the tokens that result from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Steps:
-    """Decodes and prefills the sequences of a scheduler. An error of the model fails the sequences of that call."""
+    """Decodes and prefills the sequences of a scheduler.
+
+    An error of the model fails only the sequences of that call.
+    """
 
     def __init__(
         self,
@@ -34,23 +37,29 @@ class Steps:
         speculation: Speculation | None,
         draft: DraftModel | None,
     ) -> None:
-        """
+        """Combine the parts of an engine.
+
         Args:
             runner: the model.
-            scheduler: of the sequences.
-            outputs: where tokens and failures go.
-            statistics: where speculation is counted.
+            scheduler: holds the sequences.
+            outputs: receives tokens and failures.
+            statistics: counts speculation.
             chunk: most tokens of a prompt in one call.
-            speculation: whether several tokens are guessed at a time.
-            draft: who guesses, instead of looking into the text.
+            speculation: whether and how tokens are guessed.
+            draft: the draft model that guesses; None: prompt lookup.
         """
-        self._runner, self._scheduler, self._outputs, self._statistics = runner, scheduler, outputs, statistics
+        self._runner, self._scheduler, self._outputs, self._statistics = (
+            runner,
+            scheduler,
+            outputs,
+            statistics,
+        )
         self._chunk, self._speculation, self._draft = chunk, speculation, draft
         self._lookup = PromptLookup()
         scheduler.drafts = draft is not None
 
     def prefill(self) -> bool:
-        """Compute a chunk of one prompt. Whether there was anything to do."""
+        """Compute a chunk of one prompt. Return whether there was work."""
         work = self._scheduler.next_prefill(self._chunk)
         if work is None:
             return False
@@ -67,15 +76,17 @@ class Steps:
             draft = self._draft
             if self._try_draft(lambda: draft.prefill(tokens.tolist(), start, self._scheduler, sequence)):
                 drafted = end
-        self._scheduler.wrote(sequence, end, drafted)
-        self._scheduler.serve(sequence, end - start)
+        self._scheduler.record_prefill(sequence, end, drafted)
+        self._scheduler.charge(sequence, end - start)
         if end == len(sequence.tokens):
             self._advance([(sequence, Guess([]), 0)], logits[None])
         return True
 
     def decode(self) -> bool:
-        """Decode the next token of every sequence whose prompt is computed, and guesses behind it. Of sequences that were preempted, tokens that were
-        chosen before. Whether there was anything to do."""
+        """Decode the next token of every sequence whose prompt is computed, and check guesses after it.
+
+        Preempted sequences feed the tokens that were chosen before. Return whether there was work.
+        """
         scheduler = self._scheduler
         decoding = [s for s in scheduler.running if s.decoding]
         if not decoding:
@@ -103,8 +114,8 @@ class Steps:
         slots = np.repeat(np.array([s.slot for s in sequences], np.int32), counts)
         pages = np.repeat(scheduler.pages_of(sequences), counts, axis=0)
         try:
-            found = self._runner.decode(np.array(tokens, np.int32), lengths, pages, slots)
-            logits = self._checked(found, len(tokens))
+            output = self._runner.decode(np.array(tokens, np.int32), lengths, pages, slots)
+            logits = self._checked(output, len(tokens))
         except Exception as error:
             self._outputs.fail(sequences, failure("the model failed", error))
             return True
@@ -114,48 +125,50 @@ class Steps:
         return True
 
     def _guess(self, sequences: list[Sequence], rows: dict[Sequence, int]) -> dict[Sequence, Guess]:
-        """What may come next, where a call has so many rows for each sequence."""
+        """Guess next tokens for calls that have `rows[sequence]` rows for each sequence."""
         if not sequences:
             return {}
         most = min(rows[s] for s in sequences) - 1
-        found: list[Guess] = []
+        guesses: list[Guess] = []
         if self._draft is None:
-            found = self._lookup.guess(sequences, most, self._scheduler)
+            guesses = self._lookup.guess(sequences, most, self._scheduler)
         else:
             draft = self._draft
-            self._try_draft(lambda: found.extend(draft.guess(sequences, most, self._scheduler)))
-        return dict(zip(sequences, found, strict=False))
+            self._try_draft(lambda: guesses.extend(draft.guess(sequences, most, self._scheduler)))
+        return dict(zip(sequences, guesses, strict=False))
 
     def _advance(self, ready: list[tuple[Sequence, Guess, int]], logits: Floats) -> None:
-        """Choose the next tokens of sequences whose tokens are all held.
+        """Choose the next tokens of sequences whose tokens are all in the cache.
 
         Args:
-            ready: the sequences, guesses of what follows, which the cache holds as well, and the row of the logits after the last token, behind which are
-                those after each guess.
+            ready: each sequence; guesses of its next tokens, which are in the cache as well; and the row of
+                the logits after its last token. The rows after each guess follow that row.
             logits: f32 [rows, vocabulary].
         """
         entries: list[tuple[Sequence, Guess, int]] = []
         for sequence, guess, row in ready:
             entries.append((sequence, guess, row))
             forks, sequence.forks = sequence.forks, []
-            entries += [(fork, Guess([]), row) for fork in forks if self._scheduler.start_fork(sequence, fork)]
+            entries += [
+                (fork, Guess([]), row) for fork in forks if self._scheduler.start_fork(sequence, fork)
+            ]
         rows = [row + j for _, guess, row in entries for j in range(len(guess.tokens) + 1)]
         if not rows:
             return
         raw = logits if rows == list(range(len(logits))) else logits[rows]
         adjusted = raw
-        if any(s.chooser.adjusts for s, _, _ in entries):
+        if any(s.sampler.adjusts for s, _, _ in entries):
             adjusted = np.array(raw)
             row = 0
             for sequence, guess, _ in entries:
                 self._adjust(sequence, guess, adjusted[row : row + len(guess.tokens) + 1])
                 row += len(guess.tokens) + 1
-        steps = [(s.chooser, s.output + j) for s, guess, _ in entries for j in range(len(guess.tokens) + 1)]
+        steps = [(s.sampler, s.output + j) for s, guess, _ in entries for j in range(len(guess.tokens) + 1)]
         chosen = choose(adjusted, steps).tolist()
         end = 0
         for sequence, guess, _ in entries:
             start, end = end, end + len(guess.tokens) + 1
-            if sequence.finished:  # another choice of the request has failed
+            if sequence.finished:  # another choice of the request failed
                 continue
             tokens = accepted(sequence, guess, adjusted[start:end], chosen[start:end])
             sequence.held += len(tokens) - 1
@@ -163,41 +176,45 @@ class Steps:
             self._statistics.accepted_tokens += len(tokens) - 1
             top = sequence.request.sampling.logprobs
             probable = (
-                None if top is None else [logprobs(raw[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
+                None
+                if top is None
+                else [logprobs(raw[start + j], t, top) for j, t in enumerate(tokens) if t >= 0]
             )
-            self._outputs.give(sequence, tokens, probable)
+            self._outputs.deliver(sequence, tokens, probable)
 
     def _adjust(self, sequence: Sequence, guess: Guess, logits: Floats) -> None:
-        """Penalties, bias and grammar: each row as if the guesses before it were right."""
-        chooser, count = sequence.chooser, 0
-        if not chooser.adjusts:
+        """Apply penalties, bias and grammar, to each row as if the guesses before it were accepted."""
+        sampler, count = sequence.sampler, 0
+        if not sampler.adjusts:
             return
-        chooser.look_ahead()
+        sampler.look_ahead()
         try:
             for row, token in zip(logits, [*guess.tokens, None], strict=True):
-                chooser.adjust(row)
+                sampler.adjust(row)
                 if token is not None:
-                    chooser.accept(token)
+                    sampler.accept(token)
                     count += 1
         except TilewrightError as error:
             self._outputs.fail([sequence], error)
         finally:
-            chooser.look_back(guess.tokens[:count])
+            sampler.look_back(guess.tokens[:count])
 
     def _checked(self, logits: Any, *rows: int) -> Floats:
-        found: Floats = np.asarray(logits)
-        if found.shape != (*rows, self._runner.vocabulary):
-            raise InternalError(f"the model gave logits of shape {found.shape}, not {(*rows, self._runner.vocabulary)}")
-        return found
+        values: Floats = np.asarray(logits)
+        if values.shape != (*rows, self._runner.vocabulary):
+            raise InternalError(
+                f"the model gave logits of shape {values.shape}, not {(*rows, self._runner.vocabulary)}"
+            )
+        return values
 
     def copy_page(self, source: int, target: int) -> None:
-        """In the caches of the model and of the draft model."""
+        """Copy a page in the caches of the model and the draft model."""
         self._runner.copy_page(source, target)
         if self._draft is not None:
             self._draft.runner.copy_page(source, target)
 
     def _try_draft(self, call: Callable[[], object]) -> bool:
-        """Call the draft model; should it fail, go on without: outputs do not depend on it."""
+        """Call the draft model; on an error continue without it, since outputs do not depend on it."""
         try:
             call()
         except Exception:

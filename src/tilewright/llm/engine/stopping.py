@@ -1,4 +1,4 @@
-"""`StopStrings`: text up to a stop string, which may begin in one token and end in another."""
+"""`StopStrings`: ends text at a stop string, which may begin in one token and end in another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Holds back what may become a stop string, so that none of it is ever given out."""
+    """Holds back text that may become a stop string, so that no part of one is ever given out."""
 
     __slots__ = ("_held", "_stops")
 
@@ -15,26 +15,35 @@ class StopStrings:
         self._held = ""
 
     def add(self, text: str) -> tuple[str, bool]:
-        """What may be given out now that this text has come, and whether a stop string (the one that begins first) has ended the output."""
+        """Add text; return the text to give out now, and whether a stop string has ended the output.
+
+        If there are several, the one that begins first counts.
+        """
         if not self._stops or not text:
             return text, False
         text = self._held + text
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        starts = [at for stop in self._stops if (at := text.find(stop)) >= 0]
         end = self._beginning(text)
-        if found and min(found) <= end:  # else a longer one that begins before may still come
+        if starts and min(starts) <= end:  # else a longer one that begins earlier may still be completed
             self._held = ""
-            return text[: min(found)], True
+            return text[: min(starts)], True
         self._held = text[end:]
         return text[:end], False
 
     def finish(self, text: str) -> tuple[str, bool]:
-        """What may be given out of the last text and what was held back, cut at a stop string: one may have waited for a longer one that did not come."""
+        """Return the remaining text, cut at a stop string, and whether there was one.
+
+        A stop string may remain because `add` waited for a longer one, which was not completed.
+        """
         text, self._held = self._held + text, ""
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        return (text[: min(found)], True) if found else (text, False)
+        starts = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        return (text[: min(starts)], True) if starts else (text, False)
 
     def _beginning(self, text: str) -> int:
-        """Where the longest end of `text` begins that is a beginning of a stop string, but not all of it; the length of `text` if none is."""
+        """Return where the longest suffix of `text` begins that is a proper prefix of a stop string.
+
+        It is the length of `text` if there is none.
+        """
         longest = 0
         for stop in self._stops:
             for n in range(min(len(stop) - 1, len(text)), longest, -1):

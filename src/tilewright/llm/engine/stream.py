@@ -1,4 +1,4 @@
-"""`Request`, and `Stream`: what an engine is asked, and the answer as it comes."""
+"""`Request` and `Stream`: the input of an engine, and its output as it is produced."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ class Request:
     """Tokens, at least one."""
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     stop: list[str] = field(default_factory=list)
-    """Texts that end the output and are no part of it."""
+    """Strings that end the output; they are not part of it."""
     stop_tokens: list[int] = field(default_factory=list)
-    """Tokens that end the output, beside those that end a text."""
+    """Tokens that end the output, besides the tokenizer's end-of-text tokens."""
     max_tokens: int | None = None
-    """Most tokens of an output; None as many as the context has room for."""
+    """The most tokens of an output; None: as many as fit into the context."""
     ignore_eos: bool = False
-    """Whether to go on where the text ends."""
+    """Whether to continue after an end-of-text token."""
     grammar: Constraint | None = None
-    """What the output must be, of `Grammars`."""
+    """Constrains the output; made by `Grammars`."""
     n: int = 1
-    """How many outputs (choices)."""
+    """The number of outputs (choices)."""
     priority: int = 0
-    """Lower goes first; requests of higher numbers make room, if need be."""
+    """Lower values run first; requests of higher values are preempted for them if needed."""
     user: str = ""
-    """Users share the engine fairly, however many requests each has."""
+    """The user for fair scheduling: users get equal service, however many requests each has."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def check(self, vocabulary: int, limit: int) -> None:
-        """
+        """Check a request against a model.
+
         Args:
-            vocabulary: of the model.
+            vocabulary: the model's number of tokens.
             limit: most tokens of prompt and output.
 
         Raises:
@@ -57,11 +58,12 @@ class Request:
             raise RequestError("the prompt has no token")
         if len(self.prompt) >= limit:
             raise RequestError(
-                f"the prompt has {len(self.prompt)} tokens; prompt and output may have {limit} together: shorten the prompt"
+                f"the prompt has {len(self.prompt)} tokens; prompt and output may have {limit} "
+                "together: shorten the prompt"
             )
         for name, tokens in (("prompt", self.prompt), ("stop_tokens", self.stop_tokens)):
             if not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocabulary:
-                raise RequestError(f"{name} has a token that is none of the model's 0 to {vocabulary - 1}")
+                raise RequestError(f"{name} has a token outside the model's 0 to {vocabulary - 1}")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1")
         if self.n < 1:
@@ -72,22 +74,24 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step adds to one choice."""
+    """The output that one step adds to one choice."""
 
     text: str
-    """May be empty while a character or a stop string is half there."""
+    """May be empty while a character or a stop string is incomplete."""
     tokens: list[int]
     logprobs: list[TokenLogprob] | None = None
-    """Of each of the tokens, if asked for."""
+    """Log-probabilities of each of the tokens, if requested."""
     finish_reason: FinishReason | None = None
-    """Set in a choice's last delta: "stop" at the end of the text, a stop string, or where the grammar ends."""
+    """Set in a choice's last delta: "stop" at the end of the text, at a stop string, or where the grammar
+    ends.
+    """
     index: int = 0
-    """Of the choice."""
+    """The choice's index."""
 
 
 @dataclass
 class Completion:
-    """A whole choice."""
+    """The whole output of a choice."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -96,15 +100,18 @@ class Completion:
 
 
 class Stream:
-    """The deltas of a request, for one reader: ``for delta in stream`` in any thread or ``async for delta in stream``.
+    """The deltas of a request, for one reader.
 
-    Where the engine has no thread, reading a stream makes the engine's steps. An ``async for`` that is left early cancels the request.
+    Read it with ``for delta in stream`` in any thread or ``async for delta in stream``. If the engine has no
+    thread, reading a stream runs the engine's steps. Leaving an ``async for`` early cancels the request.
     """
 
-    def __init__(self, request: Request, cancel: Callable[[Stream], None], step: Callable[[], bool | None]) -> None:
+    def __init__(
+        self, request: Request, cancel: Callable[[Stream], None], step: Callable[[], bool | None]
+    ) -> None:
         self.request = request
         self.cached_tokens = 0
-        """Of the prompt, found in the prefix cache."""
+        """Prompt tokens that were found in the prefix cache."""
         self._cancel = cancel
         self._step = step
         self._deltas: deque[Delta] = deque()
@@ -115,16 +122,17 @@ class Stream:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the stream has ended."""
         return self._left == 0 or self._error is not None
 
     def cancel(self) -> None:
-        """End the request soon; choices that are not finished yet end with "cancelled"."""
+        """End the request soon; unfinished choices end with "cancelled"."""
         if not self.done:
             self._cancel(self)
 
     def __iter__(self) -> Iterator[Delta]:
-        """
+        """Iterate over deltas until the request ends.
+
         Raises:
             EngineError: the request failed.
         """
@@ -132,14 +140,15 @@ class Stream:
             yield delta
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        """
+        """Iterate over deltas until the request ends.
+
         Raises:
             EngineError: the request failed.
         """
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens
+            with suppress(RuntimeError):  # the loop is closed, so there is no reader
                 loop.call_soon_threadsafe(event.set)
 
         self._wake = wake
@@ -159,19 +168,19 @@ class Stream:
             self.cancel()
 
     def collect(self) -> list[Completion]:
-        """Wait for all choices.
+        """Wait for all choices and return them.
 
         Raises:
             EngineError: the request failed.
         """
-        found = [Completion() for _ in range(self.request.n)]
+        completions = [Completion() for _ in range(self.request.n)]
         for delta in self:
-            whole = found[delta.index]
+            whole = completions[delta.index]
             whole.text += delta.text
             whole.tokens += delta.tokens
             whole.logprobs += delta.logprobs or []
             whole.finish_reason = delta.finish_reason
-        return found
+        return completions
 
     def _next(self) -> Delta | None:
         while True:
@@ -190,7 +199,7 @@ class Stream:
                     raise InternalError("a request waits for an engine that has nothing to do")
 
     def put(self, delta: Delta) -> None:
-        """The engine's: hand a delta to the reader."""
+        """Hand a delta to the reader; only the engine calls this."""
         with self._changed:
             self._deltas.append(delta)
             self._left -= delta.finish_reason is not None
@@ -199,7 +208,7 @@ class Stream:
             self._wake()
 
     def fail(self, error: TilewrightError) -> None:
-        """The engine's: the request cannot be finished. The reader gets what came before, then `error`."""
+        """End the stream with an error after the deltas so far; only the engine calls this."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify()
@@ -208,7 +217,7 @@ class Stream:
 
 
 def failure(message: str, cause: BaseException) -> EngineError:
-    """An `EngineError` that tells of its cause, and of which the reader's traceback shows it."""
+    """Make an `EngineError` with its cause in the message and in the reader's traceback."""
     error = EngineError(f"{message}: {type(cause).__name__}: {cause}")
     error.__cause__ = cause
     return error

@@ -1,4 +1,6 @@
-"""BERT and RoBERTa: encoders, whose tokens see each other both ways. For embeddings. Devlin et al., 2018; Liu et al., 2019."""
+"""BERT (Devlin et al., 2018) and RoBERTa (Liu et al., 2019): encoders with bidirectional attention, for
+embeddings.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,20 @@ from typing import Any, ClassVar
 from ...frontends.nn import Embedding, LayerNorm, Linear, Module, ModuleList
 from ...frontends.nn import functional as F
 from ...frontends.trace import Tensor
-from ...frontends.trace import numpy as _tnp
+from ...frontends.trace import numpy as tnp
+from ...frontends.trace.tensor import TensorLike
 from ..config import Config
 from ..layers import MLP
 from .base import LanguageModel, register
-
-tnp: Any = _tnp
 
 
 class BertAttention(Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.heads, self.head_dim = config.heads, config.head_dim
-        self.query, self.key, self.value, self.output = (Linear(config.hidden, config.hidden) for _ in range(4))
+        self.query, self.key, self.value, self.output = (
+            Linear(config.hidden, config.hidden) for _ in range(4)
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = (
@@ -28,7 +31,8 @@ class BertAttention(Module):
             for f in (self.query, self.key, self.value)
         )
         y = F.attention(q, k, v, None if mask is None else mask[:, None, None])
-        return self.output(y.transpose(0, 2, 1, 3).reshape(x.shape))  # type: ignore[no-any-return]
+        result: Tensor = self.output(y.transpose(0, 2, 1, 3).reshape(x.shape))
+        return result
 
 
 class BertLayer(Module):
@@ -39,7 +43,8 @@ class BertLayer(Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = self.attention_norm(x + self.attention(x, mask))
-        return self.mlp_norm(x + self.mlp(x))  # type: ignore[no-any-return]
+        result: Tensor = self.mlp_norm(x + self.mlp(x))
+        return result
 
 
 class BertEmbeddings(Module):
@@ -53,11 +58,11 @@ class BertEmbeddings(Module):
 
 @register("bert")
 class Bert(LanguageModel):
-    """``model(tokens, mask, types)``: the last hidden states [batch, n, hidden]."""
+    """``model(tokens, mask, types)`` returns the last hidden states [batch, n, hidden]."""
 
     renamed: ClassVar[Mapping[str, str]] = {
         r"^(bert|roberta)\.": "",
-        # The first checkpoints'.
+        # names in the first checkpoints
         r"\.LayerNorm\.gamma$": ".LayerNorm.weight",
         r"\.LayerNorm\.beta$": ".LayerNorm.bias",
         r"^encoder\.layer\.": "layers.",
@@ -68,7 +73,13 @@ class Bert(LanguageModel):
         r"(\d)\.output\.dense\.": r"\1.mlp.down_proj.",
         r"(\d)\.output\.LayerNorm\.": r"\1.mlp_norm.",
     }
-    ignored: ClassVar[Iterable[str]] = (r"position_ids$", r"(^|\.)pooler\.", r"^cls\.", r"^lm_head\.", r"^classifier\.")
+    ignored: ClassVar[Iterable[str]] = (
+        r"position_ids$",
+        r"(^|\.)pooler\.",
+        r"^cls\.",
+        r"^lm_head\.",
+        r"^classifier\.",
+    )
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
@@ -80,14 +91,20 @@ class Bert(LanguageModel):
         self.layers = ModuleList(BertLayer(config) for _ in range(config.layers))
 
     def positions(self, tokens: Tensor) -> Tensor:
-        return tnp.arange(tokens.shape[1])[None]  # type: ignore[no-any-return]
+        result: Tensor = tnp.arange(tokens.shape[1])[None]
+        return result
 
-    def forward(self, tokens: Any, mask: Any = None, types: Any = None) -> Tensor:
-        """The last hidden states [batch, n, hidden] of `tokens` [batch, n]; `mask` [batch, n] is not 0 where there is a token, `types` [batch, n]
-        are the numbers of segments, 0 unless given."""
-        tokens, e = tnp.asarray(tokens), self.embeddings
+    def forward(
+        self, tokens: TensorLike, mask: TensorLike | None = None, types: TensorLike | None = None
+    ) -> Tensor:
+        """Return the last hidden states [batch, n, hidden] of `tokens` [batch, n].
+
+        `mask` [batch, n] is nonzero where there is a token; `types` [batch, n] are segment numbers, 0 by
+        default.
+        """
+        ids, e = tnp.asarray(tokens), self.embeddings
         segments = e.token_type_embeddings.weight[0] if types is None else e.token_type_embeddings(types)
-        x = e.LayerNorm(e.word_embeddings(tokens) + segments + e.position_embeddings(self.positions(tokens)))
+        x = e.LayerNorm(e.word_embeddings(ids) + segments + e.position_embeddings(self.positions(ids)))
         for layer in self.layers:
             x = layer(x, None if mask is None else tnp.astype(mask, bool))
         return x
@@ -95,7 +112,7 @@ class Bert(LanguageModel):
 
 @register("roberta", "xlm-roberta", "camembert")
 class Roberta(Bert):
-    """Counts positions from behind the padding token's number; padding itself has that one."""
+    """Bert with positions that start after the padding token's id; padding has that id as its position."""
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
@@ -104,4 +121,5 @@ class Roberta(Bert):
     def positions(self, tokens: Tensor) -> Tensor:
         padding = int(self.config["pad_token_id"])
         there = tnp.astype(tokens != padding, "int64")
-        return tnp.cumsum(there, 1) * there + padding  # type: ignore[no-any-return]
+        result: Tensor = tnp.cumsum(there, 1) * there + padding
+        return result

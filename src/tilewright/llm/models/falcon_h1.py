@@ -1,4 +1,4 @@
-"""Falcon-H1: attention and Mamba 2 side by side in each layer, with fixed multipliers everywhere. Falcon Team, 2025."""
+"""Falcon-H1: attention and Mamba 2 in parallel in each layer, with fixed multipliers. Falcon Team, 2025."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from ...frontends.nn import Module
 from ...frontends.trace import Tensor
+from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
-from ..layers import Attention, GatedMLP, Turns
+from ..layers import Attention, GatedMLP, Rotation
 from ..state_space import GatedNorm, Mamba2
 from .base import CausalLM, register
 
@@ -30,18 +31,25 @@ class ScaledMLP(GatedMLP):
         self.gate_scale, self.down_scale = config.get("mlp_multipliers", (1.0, 1.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x) * self.gate_scale) * self.up_proj(x)) * self.down_scale  # type: ignore[no-any-return]
+        result: Tensor = (
+            self.down_proj(self.activation(self.gate_proj(x) * self.gate_scale) * self.up_proj(x))
+            * self.down_scale
+        )
+        return result
 
 
 def mixer(config: Config, layer: int) -> Mamba2:
     channels = int(config.get("mamba_d_ssm", config.get("mamba_expand", 2) * config.hidden))
     heads, groups = int(config.get("mamba_n_heads", 128)), int(config.get("mamba_n_groups", 1))
     gate_last = bool(config.get("mamba_norm_before_gate", True))
+    norm = GatedNorm(channels, groups, config.eps, gate_last) if config.get("mamba_rms_norm", False) else None
     return Mamba2(
-        config.hidden, heads, channels // heads, groups, int(config.get("mamba_d_state", 256)), int(config.get("mamba_d_conv", 4)), layer,
-        norm=GatedNorm(channels, groups, config.eps, gate_last) if config.get("mamba_rms_norm", False) else None,
+        config.hidden, heads, channels // heads, groups, int(config.get("mamba_d_state", 256)),
+        int(config.get("mamba_d_conv", 4)), layer,
+        norm=norm,
         bias=bool(config.get("mamba_proj_bias", False)), conv_bias=bool(config.get("mamba_conv_bias", True)),
-        out_bias=bool(config.get("projectors_bias", False)), limit=config.get("time_step_limit", (0.0, float("inf"))),
+        out_bias=bool(config.get("projectors_bias", False)),
+        limit=config.get("time_step_limit", (0.0, float("inf"))),
         scales=config.get("ssm_multipliers", (1.0,) * 5),
     )  # fmt: skip
 
@@ -55,18 +63,24 @@ class HybridBlock(Module):
             ScaledMLP(config),
         )
         self.input_layernorm, self.pre_ff_layernorm = norm(config.hidden), norm(config.hidden)
-        names = "attention_in_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"
+        names = (
+            "attention_in_multiplier",
+            "attention_out_multiplier",
+            "ssm_in_multiplier",
+            "ssm_out_multiplier",
+        )
         self.scales = [float(config.get(name, 1.0)) for name in names]
 
-    def forward(self, x: Tensor, cache: Cache, turns: Turns) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache, rotation: Rotation) -> Tensor:
         into_attention, of_attention, into_mamba, of_mamba = self.scales
         y = self.input_layernorm(x)
         x = (
             x
             + of_mamba * self.mamba(y * into_mamba, cache)
-            + of_attention * self.self_attn(y * into_attention, cache, turns)
+            + of_attention * self.self_attn(y * into_attention, cache, rotation)
         )
-        return x + self.feed_forward(self.pre_ff_layernorm(x))  # type: ignore[no-any-return]
+        result: Tensor = x + self.feed_forward(self.pre_ff_layernorm(x))
+        return result
 
 
 @register("falcon_h1")
@@ -86,7 +100,7 @@ class FalconH1(CausalLM):
     def block(self, config: Config, layer: int) -> Module:
         return HybridBlock(config, layer, self.norm)
 
-    def embed(self, tokens: Any, cache: Cache) -> Tensor:
+    def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
         return super().embed(tokens, cache) * float(self.config.get("embedding_multiplier", 1.0))
 
     def head(self, x: Tensor) -> Tensor:

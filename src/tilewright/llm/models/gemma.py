@@ -9,24 +9,26 @@ from ...errors import CompileError
 from ...frontends.nn import Module, RMSNorm
 from ...frontends.nn import functional as F
 from ...frontends.trace import Tensor
-from ...frontends.trace import numpy as _tnp
+from ...frontends.trace import numpy as tnp
+from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
-from ..layers import Attention, GatedMLP, Rotary, Turns
+from ..layers import Attention, GatedMLP, RotaryEmbedding, Rotation
 from .base import CausalLM, register
-
-tnp: Any = _tnp
 
 
 class GemmaNorm(RMSNorm):
-    """Scales by 1 more than its weight."""
+    """RMS normalization that scales by its weight plus 1."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight + 1.0, eps=self.eps)
 
 
 class GemmaBlock(Module):
-    """Normalizes before and after attention and the feed-forward block. `kind` says which turns it takes."""
+    """A layer that normalizes before and after attention and before and after the feed-forward block.
+
+    `kind` selects the layer's rotations.
+    """
 
     def __init__(self, attention: Module, mlp: Module, norm: Any, kind: str) -> None:
         super().__init__()
@@ -34,33 +36,37 @@ class GemmaBlock(Module):
         self.input_layernorm, self.post_attention_layernorm = norm(), norm()
         self.pre_feedforward_layernorm, self.post_feedforward_layernorm = norm(), norm()
 
-    def forward(self, x: Tensor, cache: Cache, turns: Mapping[str, Turns]) -> Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), cache, turns[self.kind]))
-        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, cache: Cache, rotation: Mapping[str, Rotation]) -> Tensor:
+        x = x + self.post_attention_layernorm(
+            self.self_attn(self.input_layernorm(x), cache, rotation[self.kind])
+        )
+        result: Tensor = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        return result
 
 
-class RotaryByKind(Module):
-    """The turns of each kind of layer."""
+class RotaryEmbeddingByKind(Module):
+    """Computes rotations for each kind of layer."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.kinds = sorted({config.layer_type(k) for k in range(config.layers)})
         for kind in self.kinds:
-            setattr(self, kind, Rotary(config.rope(kind)))
+            setattr(self, kind, RotaryEmbedding(config.rope(kind)))
 
-    def forward(self, positions: Any) -> dict[str, Turns]:
+    def forward(self, positions: Tensor) -> dict[str, Rotation]:
         return {kind: getattr(self, kind)(positions) for kind in self.kinds}
 
 
 class Gemma(CausalLM):
-    """Scaled embeddings, and logits that may be capped."""
+    """A model with scaled embeddings, and optionally soft-capped logits."""
 
     heads_normalized = False
 
     def __init__(self, config: Config) -> None:
         if config.get("use_bidirectional_attention"):
             raise CompileError(
-                f"{config.model_type} with use_bidirectional_attention is not supported: attention is causal here"
+                f"{config.model_type} with use_bidirectional_attention is not supported: attention is causal "
+                "here"
             )
         super().__init__(config)
         self.scale, self.softcap = config.hidden**0.5, config.get("final_logit_softcapping")
@@ -70,29 +76,35 @@ class Gemma(CausalLM):
 
     def block(self, config: Config, layer: int) -> Module:
         attention = Attention(
-            config, layer, bias=bool(config.get("attention_bias", False)), norm=self.norm if self.heads_normalized else None,
-            scale=float(config["query_pre_attn_scalar"]) ** -0.5, softcap=config.get("attn_logit_softcapping"),
+            config, layer, bias=bool(config.get("attention_bias", False)),
+            norm=self.norm if self.heads_normalized else None,
+            scale=float(config["query_pre_attn_scalar"]) ** -0.5,
+            softcap=config.get("attn_logit_softcapping"),
         )  # fmt: skip
-        return GemmaBlock(attention, GatedMLP(config), lambda: self.norm(config.hidden), config.layer_type(layer))
+        return GemmaBlock(
+            attention, GatedMLP(config), lambda: self.norm(config.hidden), config.layer_type(layer)
+        )
 
     def make_rotary(self) -> Module:
-        return RotaryByKind(self.config)
+        return RotaryEmbeddingByKind(self.config)
 
-    def embed(self, tokens: Any, cache: Cache) -> Tensor:
+    def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
         return super().embed(tokens, cache) * self.scale
 
     def head(self, x: Tensor) -> Tensor:
         y = super().head(x)
-        return y if self.softcap is None else self.softcap * tnp.tanh(y / self.softcap)  # type: ignore[no-any-return]
+        result: Tensor = y if self.softcap is None else self.softcap * tnp.tanh(y / self.softcap)
+        return result
 
 
 _COMMON = {
-    "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+    "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 256,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096,
 }  # fmt: skip
 
 
 def _every(period: int, layers: int) -> list[str]:
-    """All layers slide but one of each `period`."""
+    """Return layer types: sliding attention, except for the last layer of each `period`."""
     return ["sliding_attention" if (k + 1) % period else "full_attention" for k in range(layers)]
 
 
@@ -106,7 +118,7 @@ class Gemma2(Gemma):
 
 @register("gemma3_text", "gemma3")
 class Gemma3(Gemma):
-    """Also the language model of those that see."""
+    """Gemma 3, also as the language model of checkpoints with a vision model."""
 
     heads_normalized = True
     renamed: ClassVar[Mapping[str, str]] = {
@@ -118,7 +130,11 @@ class Gemma3(Gemma):
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
-        slow = {"rope_type": "default", "rope_theta": config.get("rope_theta", 1e6), **config.get("rope_scaling", {})}
+        slow = {
+            "rope_type": "default",
+            "rope_theta": config.get("rope_theta", 1e6),
+            **config.get("rope_scaling", {}),
+        }
         fast = {"rope_type": "default", "rope_theta": config.get("rope_local_base_freq", 1e4)}
         types = _every(int(config.get("sliding_window_pattern", 6)), config.layers)
         ropes = {"full_attention": slow, "sliding_attention": fast}

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, layer normalization, matrices stored the other way round. Radford et al., 2019."""
+"""GPT-2: learned positions, layer normalization, matrices stored transposed. Radford et al., 2019."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ...frontends.nn import Embedding, LayerNorm, Linear, Module
 from ...frontends.trace import Tensor
+from ...frontends.trace.tensor import TensorLike
 from ..cache import Cache
 from ..config import Config
 from ..layers import MLP, Attention, Block
@@ -15,7 +16,10 @@ from .base import CausalLM, register
 
 class GPT2Attention(Attention):
     def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
-        self.c_attn, self.o_proj = Linear(config.hidden, 3 * config.hidden), Linear(config.hidden, config.hidden)
+        self.c_attn, self.o_proj = (
+            Linear(config.hidden, 3 * config.hidden),
+            Linear(config.hidden, config.hidden),
+        )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y, n = self.c_attn(x), x.shape[-1]
@@ -25,7 +29,7 @@ class GPT2Attention(Attention):
 @register("gpt2")
 class GPT2(CausalLM):
     renamed: ClassVar[Mapping[str, str]] = {
-        # Some checkpoints leave out the prefix.
+        # Some checkpoints omit the prefix.
         r"^(transformer\.)?(h|wte|wpe|ln_f)\.": r"model.\2.",
         r"\.(c_attn|c_proj|c_fc)\.weight$": r".\1.weight.T",
         r"\.attn\.c_proj\.": ".attn.o_proj.",
@@ -65,5 +69,5 @@ class GPT2(CausalLM):
     def make_rotary(self) -> None:
         return None
 
-    def embed(self, tokens: Any, cache: Cache) -> Tensor:
+    def embed(self, tokens: TensorLike, cache: Cache) -> Tensor:
         return super().embed(tokens, cache) + self.model.positions(cache.positions)

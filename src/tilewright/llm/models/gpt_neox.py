@@ -1,4 +1,6 @@
-"""GPT-NeoX and Pythia: heads turned in part, attention and feed-forward block side by side. Black et al., 2022."""
+"""GPT-NeoX and Pythia: partial rotary embedding, attention parallel to the feed-forward block. Black et al.,
+2022.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from ...frontends.nn import LayerNorm, Linear, Module
 from ...frontends.trace import Tensor
 from ..cache import Cache
 from ..config import Config
-from ..layers import MLP, Attention, Block, Turns
+from ..layers import MLP, Attention, Block, Rotation
 from .base import CausalLM, register
 
 
 class NeoXAttention(Attention):
-    """The joint projection has query, key and value of one head after the other."""
+    """Attention whose joint projection holds query, key and value of one head after the other."""
 
     def make_projections(self, config: Config, bias: bool, out_bias: bool) -> None:
         self.query_key_value = Linear(config.hidden, 3 * config.hidden, bias)
@@ -27,9 +29,10 @@ class NeoXAttention(Attention):
 
 
 class ParallelBlock(Block):
-    def forward(self, x: Tensor, cache: Cache, turns: Turns | None) -> Tensor:
-        attended = self.self_attn(self.input_layernorm(x), cache, turns)
-        return x + attended + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(x), cache, rotation)
+        result: Tensor = x + attended + self.mlp(self.post_attention_layernorm(x))
+        return result
 
 
 @register("gpt_neox")
@@ -49,7 +52,8 @@ class GPTNeoX(CausalLM):
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         return {
-            "tie_word_embeddings": False, "layer_norm_eps": 1e-5, "rotary_pct": 0.25, "hidden_act": "gelu", "max_position_embeddings": 2048,
+            "tie_word_embeddings": False, "layer_norm_eps": 1e-5, "rotary_pct": 0.25, "hidden_act": "gelu",
+            "max_position_embeddings": 2048,
         }  # fmt: skip
 
     def norm(self, size: int) -> Module:

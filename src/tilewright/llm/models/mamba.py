@@ -1,4 +1,4 @@
-"""Mamba and Mamba 2: state spaces in all layers, no attention. Gu & Dao, 2023; Dao & Gu, 2024."""
+"""Mamba (Gu & Dao, 2023) and Mamba 2 (Dao & Gu, 2024): a state space in each layer, no attention."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...frontends.nn import Module
 from ...frontends.trace import Tensor
 from ..cache import Cache
 from ..config import Config
-from ..layers import Turns
+from ..layers import Rotation
 from ..state_space import GatedNorm, Mamba, Mamba2
 from .base import CausalLM, register
 
 UNLIMITED = 1 << 20
-"""Tokens of a sequence: nothing in these models has a length."""
+"""Context in tokens; these models have no length limit of their own."""
 
 
 class MambaBlock(Module):
@@ -23,8 +23,9 @@ class MambaBlock(Module):
         super().__init__()
         self.norm, self.mixer = norm, mixer
 
-    def forward(self, x: Tensor, cache: Cache, turns: Turns | None) -> Tensor:
-        return x + self.mixer(self.norm(x), cache)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, cache: Cache, rotation: Rotation | None) -> Tensor:
+        result: Tensor = x + self.mixer(self.norm(x), cache)
+        return result
 
 
 @register("mamba")
@@ -53,8 +54,9 @@ class MambaLM(CausalLM):
         channels = int(config.get("expand", 2) * config.hidden)
         rank = config.get("time_step_rank", "auto")
         return Mamba(
-            config.hidden, channels, int(config.get("state_size", 16)), math.ceil(config.hidden / 16) if rank == "auto" else int(rank),
-            int(config.get("conv_kernel", 4)), bool(config.get("use_bias", False)), bool(config.get("use_conv_bias", True)), layer,
+            config.hidden, channels, int(config.get("state_size", 16)),
+            math.ceil(config.hidden / 16) if rank == "auto" else int(rank), int(config.get("conv_kernel", 4)),
+            bool(config.get("use_bias", False)), bool(config.get("use_conv_bias", True)), layer,
         )  # fmt: skip
 
     def block(self, config: Config, layer: int) -> Module:
@@ -68,11 +70,16 @@ class Mamba2LM(MambaLM):
         return {**super().defaults(config), "tie_word_embeddings": False}
 
     def mixer(self, config: Config, layer: int) -> Module:
-        # Its heads are the state's, not attention's.
-        heads, size, groups = int(config["num_heads"]), int(config["head_dim"]), int(config.get("n_groups", 8))
+        # The heads are those of the state space, not of attention.
+        heads, size, groups = (
+            int(config["num_heads"]),
+            int(config["head_dim"]),
+            int(config.get("n_groups", 8)),
+        )
         return Mamba2(
-            config.hidden, heads, size, groups, int(config.get("state_size", 128)), int(config.get("conv_kernel", 4)), layer,
-            norm=GatedNorm(heads * size, groups, config.eps), bias=bool(config.get("use_bias", False)),
-            conv_bias=bool(config.get("use_conv_bias", True)), out_bias=bool(config.get("use_bias", False)),
+            config.hidden, heads, size, groups, int(config.get("state_size", 128)),
+            int(config.get("conv_kernel", 4)), layer, norm=GatedNorm(heads * size, groups, config.eps),
+            bias=bool(config.get("use_bias", False)), conv_bias=bool(config.get("use_conv_bias", True)),
+            out_bias=bool(config.get("use_bias", False)),
             limit=config.get("time_step_limit", (0.0, float("inf"))),
         )  # fmt: skip

@@ -25,9 +25,11 @@ class Mixtral(CausalLM):
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         return {
-            "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072, "rope_theta": 1e6,
-            "num_local_experts": 8, "num_experts_per_tok": 2,
+            "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
+            "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2,
         }  # fmt: skip
 
     def block(self, config: Config, layer: int) -> Module:
-        return Block(Attention(config, layer), RoutedMLP(config, config.intermediate), lambda: self.norm(config.hidden))
+        return Block(
+            Attention(config, layer), RoutedMLP(config, config.intermediate), lambda: self.norm(config.hidden)
+        )

@@ -1,4 +1,4 @@
-"""OLMo 2: normalizes queries and keys as wholes, and results instead of inputs. OLMo Team, 2025."""
+"""OLMo 2: normalizes whole queries and keys, and outputs instead of inputs of blocks. OLMo Team, 2025."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...frontends.nn import Module
 from ...frontends.trace import Tensor
 from ..cache import Cache
 from ..config import Config
-from ..layers import Attention, GatedMLP, Turns
+from ..layers import Attention, GatedMLP, Rotation
 from .base import CausalLM, register
 
 
@@ -26,11 +26,15 @@ class Olmo2Block(Module):
     def __init__(self, config: Config, layer: int, norm: Callable[[int], Module]) -> None:
         super().__init__()
         self.self_attn, self.mlp = Olmo2Attention(config, layer, norm), GatedMLP(config)
-        self.post_attention_layernorm, self.post_feedforward_layernorm = norm(config.hidden), norm(config.hidden)
+        self.post_attention_layernorm, self.post_feedforward_layernorm = (
+            norm(config.hidden),
+            norm(config.hidden),
+        )
 
-    def forward(self, x: Tensor, cache: Cache, turns: Turns) -> Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(x, cache, turns))
-        return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, cache: Cache, rotation: Rotation) -> Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(x, cache, rotation))
+        result: Tensor = x + self.post_feedforward_layernorm(self.mlp(x))
+        return result
 
 
 @register("olmo2")

@@ -1,4 +1,4 @@
-"""Phi 3 and 4: projections that are one matrix in checkpoints, longrope, heads turned in part. Abdin et al., 2024."""
+"""Phi 3 and 4: joint projections, longrope, partial rotary embedding. Abdin et al., 2024."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JointAttention(Attention):
 
 
 class JointMLP(Module):
-    """The gate's half of the first product, then the other."""
+    """A gated feed-forward block with one projection: the gate's half first, then the other."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -35,7 +35,8 @@ class JointMLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.gate_up_proj(x)
-        return self.down_proj(self.activation(y[..., : self.width]) * y[..., self.width :])  # type: ignore[no-any-return]
+        result: Tensor = self.down_proj(self.activation(y[..., : self.width]) * y[..., self.width :])
+        return result
 
 
 @register("phi3")

@@ -15,13 +15,15 @@ from .base import CausalLM, register
 
 @register("qwen2")
 class Qwen2(CausalLM):
-    """Biases of queries, keys and values; later layers may have a sliding window."""
+    """Adds biases to queries, keys and values; later layers may have a sliding window."""
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         sliding = bool(config.get("use_sliding_window", False))
         first = config.get("max_window_layers", 28)
-        types = ["sliding_attention" if sliding and k >= first else "full_attention" for k in range(config.layers)]
+        types = [
+            "sliding_attention" if sliding and k >= first else "full_attention" for k in range(config.layers)
+        ]
         return {
             "tie_word_embeddings": False,
             "rms_norm_eps": 1e-6,
@@ -41,27 +43,31 @@ class Qwen2(CausalLM):
 
 @register("qwen3")
 class Qwen3(Qwen2):
-    """Normalized queries and keys instead of biases."""
+    """Normalizes queries and keys instead of adding biases."""
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
         return {**super().defaults(config), "head_dim": 128}
 
     def attention(self, layer: int) -> Attention:
-        return Attention(self.config, layer, bias=bool(self.config.get("attention_bias", False)), norm=self.norm)
+        return Attention(
+            self.config, layer, bias=bool(self.config.get("attention_bias", False)), norm=self.norm
+        )
 
 
 def routed(config: Config, layer: int) -> bool:
-    """Whether a layer's feed-forward block is a mixture."""
+    """Whether a layer's feed-forward block is a mixture of experts."""
     every = int(config.get("decoder_sparse_step", 1))
     return layer not in config.get("mlp_only_layers", ()) and (layer + 1) % every == 0
 
 
 class SharedExpertMLP(RoutedMLP):
-    """A mixture, and beside it a block that every token passes, weighted by a gate of its own."""
+    """A mixture of experts plus a gated expert that processes every token."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, int(config["moe_intermediate_size"]), bool(config.get("norm_topk_prob", False)))
+        super().__init__(
+            config, int(config["moe_intermediate_size"]), bool(config.get("norm_topk_prob", False))
+        )
         self.shared_expert = GatedMLP(config, int(config["shared_expert_intermediate_size"]))
         self.shared_expert_gate = Linear(config.hidden, 1, bias=False)
 
@@ -70,7 +76,7 @@ class SharedExpertMLP(RoutedMLP):
 
 
 EXPERTS = {r"\.experts\.(\d+)\.(\w+)\.weight$": r".experts.\2.weight[\1]"}
-"""Checkpoints have each expert's matrices by themselves."""
+"""Checkpoints store each expert's matrices separately."""
 
 
 @register("qwen2_moe")
@@ -99,7 +105,7 @@ class Qwen3Moe(Qwen3):
 
     @classmethod
     def defaults(cls, config: Config) -> Mapping[str, Any]:
-        # All layers slide, or none.
+        # Either all layers have a sliding window, or none.
         kind = "sliding_attention" if config.get("use_sliding_window", False) else "full_attention"
         head_dim = config.hidden // config.heads
         return {**super().defaults(config), "layer_types": [kind] * config.layers, "head_dim": head_dim}
@@ -108,5 +114,7 @@ class Qwen3Moe(Qwen3):
         if not routed(self.config, layer):
             return GatedMLP(self.config)
         return RoutedMLP(
-            self.config, int(self.config["moe_intermediate_size"]), bool(self.config.get("norm_topk_prob", False))
+            self.config,
+            int(self.config["moe_intermediate_size"]),
+            bool(self.config.get("norm_topk_prob", False)),
         )

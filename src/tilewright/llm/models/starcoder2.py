@@ -1,4 +1,4 @@
-"""StarCoder 2: layer normalization, biases, a feed-forward block without gate. Lozhkov et al., 2024."""
+"""StarCoder 2: layer normalization, biases, a feed-forward block without a gate. Lozhkov et al., 2024."""
 
 from __future__ import annotations
 

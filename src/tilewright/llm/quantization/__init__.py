@@ -1,4 +1,4 @@
-"""How weights are kept in fewer bits: schemes by name, quantization to them and back, activation-aware scaling."""
+"""Quantized weights: schemes by name, quantization and dequantization, activation-aware scaling."""
 
 from .activation_aware import ActivationStatistics, Scaling, find_scaling
 from .packing import pack_bits, unpack_bits

@@ -1,7 +1,9 @@
-"""Activation-aware scaling: input channels that see large activations get finer steps (AWQ, Lin et al., arXiv:2306.00978).
+"""Activation-aware scaling: input channels with large activations get finer quantization steps (AWQ, Lin et
+al., arXiv:2306.00978).
 
-``x @ W.T == (x / s) @ (W * s).T`` for any positive s [in]. Channels with large s are rounded more finely, relative to their values, at the
-others' expense; ``1 / s`` is folded into what makes x, so that it costs nothing at run time.
+``x @ W.T == (x / s) @ (W * s).T`` for any positive s [in]. Channels with large s are rounded more finely,
+relative to their values, and the others more coarsely. ``1 / s`` is folded into the producer of x, so it
+costs nothing at run time.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from .schemes import Scheme
 Array = np.ndarray[Any, Any]
 
 _EXPONENTS = np.linspace(0, 1, 21)
-_ROWS = 512  # of a matrix, evenly spaced, on which exponents are compared
+# rows of a matrix, evenly spaced, on which exponents are compared; more rows take longer and estimate the
+# error better
+_ROWS = 512
 
 
 class ActivationStatistics:
-    """What calibration notes of a matrix' inputs, per channel: the mean of absolute values and of squares (f64 [in])."""
+    """Calibration statistics of a matrix' inputs, per channel: the means of absolute values and of squares
+    (f64 [in]).
+    """
 
     def __init__(self, channels: int) -> None:
         self.count = 0
@@ -31,12 +37,12 @@ class ActivationStatistics:
         self._square = np.zeros(channels)
 
     def update(self, activations: Array) -> None:
-        """Take account of activations [..., in]."""
+        """Add activations [..., in]."""
         flat = np.asarray(activations, np.float64).reshape(-1, len(self._square))
         self.add(np.abs(flat).sum(0), np.square(flat).sum(0), len(flat))
 
     def add(self, absolute: Array, square: Array, count: int) -> None:
-        """Take account of `count` activations by the sums [in] of their absolute values and squares."""
+        """Add `count` activations, given the sums [in] of their absolute values and squares."""
         self._absolute += absolute
         self._square += square
         self.count += count
@@ -51,19 +57,25 @@ class ActivationStatistics:
 
     @staticmethod
     def of(mean_absolute: Array, mean_square: Array) -> ActivationStatistics:
-        """Statistics that were kept in a file."""
+        """Restore statistics from their means."""
         result = ActivationStatistics(len(mean_absolute))
-        result._absolute, result._square, result.count = mean_absolute.astype(float), mean_square.astype(float), 1
+        result._absolute, result._square, result.count = (
+            mean_absolute.astype(float),
+            mean_square.astype(float),
+            1,
+        )
         return result
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """`scales` (f32 [in]) that the columns of all the matrices are to be multiplied by, and what makes their input divided; then `importance` (f32 [in]) is
-    that of their columns, for `quantize`.
+    """A scaling of the input channels of matrices that share their input.
 
-    `error` is the mean square of the outputs' error, of inputs with independent channels, on the rows that were looked at; `error_without` that
-    without scaling. All scales are 1 where nothing was better.
+    The matrices' columns are multiplied by `scales` (f32 [in]) and the input is divided by them. `importance`
+    (f32 [in]) then weighs the columns for `quantize`.
+
+    `error` is the mean square error of the outputs on the compared rows, for inputs with independent
+    channels; `error_without` is the error without scaling. All scales are 1 if no exponent reduces the error.
     """
 
     scales: Array
@@ -74,9 +86,12 @@ class Scaling:
 
 
 def find_scaling(matrices: Sequence[Array], statistics: ActivationStatistics, scheme: Scheme) -> Scaling:
-    """The scales ``mean_absolute ** exponent`` with which quantizing `matrices` [out, in], which share their input, disturbs the outputs least.
+    """Find the scales ``mean_absolute ** exponent`` with the least error in the outputs.
 
-    Raises WeightsError: the matrices or the statistics disagree in their number of channels.
+    `matrices` [out, in] share their input.
+
+    Raises:
+        WeightsError: the matrices and the statistics differ in their number of channels.
     """
     channels = len(statistics.mean_absolute)
     for matrix in matrices:
@@ -100,9 +115,9 @@ def find_scaling(matrices: Sequence[Array], statistics: ActivationStatistics, sc
 
 
 def _normalized(mean_absolute: Array, exponent: float) -> Array:
-    """Scales around 1. A channel that saw nothing is scaled like the faintest of the others."""
-    seen = mean_absolute[mean_absolute > 0]
-    least = seen.min() if seen.size else 1.0
+    """Return scales around 1. A channel without activations is scaled like the smallest of the others."""
+    active = mean_absolute[mean_absolute > 0]
+    least = active.min() if active.size else 1.0
     scales = np.maximum(mean_absolute, least) ** exponent
     scales = np.clip(scales / np.sqrt(scales.max() * scales.min()), 1e-4, 1e4)
     return scales.astype(np.float32)

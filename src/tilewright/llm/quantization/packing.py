@@ -1,4 +1,4 @@
-"""Unsigned integers of a few bits as streams of bits."""
+"""Packing of unsigned integers with few bits into bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 
 
 def pack_bits(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    """uint8 [..., n], each less than ``2 ** bits``, to uint8 [..., ceil(n * bits / 8)]: value i in bits ``bits * i`` and following, lowest bit first."""
+    """Pack uint8 [..., n], each less than ``2 ** bits``, to uint8 [..., ceil(n * bits / 8)].
+
+    Value i takes the bits from ``bits * i`` on, lowest bit first.
+    """
     *lead, n = values.shape
     if bits == 8:
         return np.ascontiguousarray(values, np.uint8)
@@ -25,14 +28,14 @@ def pack_bits(values: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
 
 
 def unpack_bits(packed: np.ndarray[Any, Any], bits: int, n: int) -> np.ndarray[Any, Any]:
-    """The inverse of `pack_bits`: uint8 [..., n]."""
+    """Undo `pack_bits`; return uint8 [..., n]."""
     if bits == 8:
         return packed[..., :n]
     per, size = _unit(bits)
     *lead, have = packed.shape
     if have * 8 < n * bits:
         raise ValueError(f"{have} bytes do not hold {n} values of {bits} bits")
-    if bits == 4:  # what matters most, in two steps
+    if bits == 4:  # the most frequent case, in two steps
         out = np.empty((*lead, have * 2), np.uint8)
         np.bitwise_and(packed, 15, out=out[..., ::2])
         np.right_shift(packed, 4, out=out[..., 1::2])
@@ -50,5 +53,5 @@ def unpack_bits(packed: np.ndarray[Any, Any], bits: int, n: int) -> np.ndarray[A
 
 
 def _unit(bits: int) -> tuple[int, int]:
-    """Values that fill whole bytes, and how many bytes."""
+    """Return the smallest number of values that fill whole bytes, and the number of bytes."""
     return {2: (4, 1), 3: (8, 3), 4: (2, 1)}[bits]

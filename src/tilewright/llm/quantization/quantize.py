@@ -1,4 +1,4 @@
-"""Matrices to a scheme and back, in NumPy, a piece at a time on all cores."""
+"""Quantization and dequantization of matrices in NumPy, piece by piece on all cores."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import WeightsError
-from ...machine import usable_cores
+from ...tools.roofline import usable_cores
 from .packing import pack_bits, unpack_bits
 from .schemes import BLOCK, Scheme
 
 Array = np.ndarray[Any, Any]
 
-_PIECE = 1 << 16  # elements worked on at once: temporaries stay in the cache
-_CLIPS = {2: 16, 3: 14, 4: 12}  # ranges tried for each group; with 8 bits rounding dominates and clipping never pays
-_LEAST = 0.6  # smallest range tried, of the whole
+_PIECE = 1 << 16  # elements of a piece; larger pieces have temporaries that leave the cache
+# Ranges tried for each group, by bits; more take longer. With 8 bits, clipping never reduces the error.
+_CLIPS = {2: 16, 3: 14, 4: 12}
+_LEAST = 0.6  # smallest range tried, as a fraction of the whole; a smaller one clips more values
 _TINY = np.finfo(np.float32).tiny
 _F8 = np.dtype(ml_dtypes.float8_e4m3fn)
 _F8_MOST = 448.0
@@ -27,10 +28,10 @@ _F8_MOST = 448.0
 
 @dataclass(frozen=True)
 class Quantized:
-    """A matrix [..., out, in] of a quantized `scheme`: the arrays that `Scheme` describes.
+    """A matrix [..., out, in] in a quantized `scheme`, with the arrays that `Scheme` describes.
 
-    `permutation` (int32 [in]), present where a checkpoint ordered its columns by importance before it grouped them: stored column i is the
-    matrix' column ``permutation[i]``.
+    `permutation` (int32 [in]) is set if a checkpoint sorted the columns by importance before grouping them:
+    stored column i is the matrix' column ``permutation[i]``.
     """
 
     scheme: Scheme
@@ -42,7 +43,7 @@ class Quantized:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """What is stored, by part."""
+        """The stored arrays by part."""
         parts = {
             "qweight": self.qweight,
             "scales": self.scales,
@@ -53,7 +54,11 @@ class Quantized:
 
     @staticmethod
     def of(scheme: Scheme, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> Quantized:
-        """From `arrays`, checked. Raises WeightsError: they are not those of a matrix of this shape."""
+        """Make a quantized matrix from `arrays`.
+
+        Raises:
+            WeightsError: they do not fit a matrix of this shape and scheme.
+        """
         lead, (out, columns) = shape[:-2], shape[-2:]
         if scheme.kind == "fp8":
             want: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
@@ -76,7 +81,8 @@ class Quantized:
             array = arrays[part]
             if array.shape != dims or array.dtype.name not in dtypes:
                 raise WeightsError(
-                    f"{part} of {scheme.name} must be {dtypes[0]} {list(dims)}, not {array.dtype.name} {list(array.shape)}"
+                    f"{part} of {scheme.name} must be {dtypes[0]} {list(dims)}, not {array.dtype.name} "
+                    f"{list(array.shape)}"
                 )
         order = arrays.get("permutation")
         if order is not None and not np.array_equal(np.sort(order), np.arange(columns)):
@@ -85,21 +91,27 @@ class Quantized:
 
 
 def quantize(matrix: Array, scheme: Scheme, importance: Array | None = None) -> Quantized:
-    """The nearest that `scheme` has to `matrix` [..., out, in].
+    """Quantize `matrix` [..., out, in] with the least error that the search finds.
 
-    Each group's range is the one, among some clipped ones and the whole, that makes the least squared error; then the scale is fitted to the
-    integers by least squares if that lowers the error. `importance` (f32 [in], such as the inputs' mean squares) weighs the squares. Raises
-    WeightsError: not finite values, or no matrix. Blocks of 8-bit floats have one range: the whole.
+    Each group tries its whole range and several clipped ranges, and takes the one with the least squared
+    error. Then the scale is fitted to the integers by least squares if that lowers the error. Blocks of 8-bit
+    floats use the whole range only. `importance` (f32 [in], such as the inputs' mean squares) weighs the
+    squared errors.
+
+    Raises:
+        WeightsError: values are not finite, or the array is not a matrix.
     """
     if matrix.ndim < 2 or not matrix.size:
-        raise WeightsError(f"{list(matrix.shape)} is no matrix; {scheme.name} is for matrices")
+        raise WeightsError(f"{list(matrix.shape)} is not a matrix; {scheme.name} is for matrices")
     if scheme.kind == "fp8":
         return _quantize_fp8(matrix, scheme)
     *lead, out, columns = matrix.shape
     flat = matrix.reshape(-1, columns)
     rows = len(flat)
     for dtype in (np.float16, np.float32):
-        q = np.empty((rows, scheme.row_bytes(columns)), np.int8 if scheme.bits == 8 and scheme.symmetric else np.uint8)
+        q = np.empty(
+            (rows, scheme.row_bytes(columns)), np.int8 if scheme.bits == 8 and scheme.symmetric else np.uint8
+        )
         scales = np.empty((rows, scheme.groups(columns)), dtype)
         zeros = None if scheme.symmetric else np.empty(scales.shape, np.uint8)
 
@@ -120,11 +132,13 @@ def quantize(matrix: Array, scheme: Scheme, importance: Array | None = None) -> 
         if all(_parallel(work, rows, columns)) or dtype is np.float32:
             break
     shaped = lambda a: a.reshape(*lead, out, a.shape[-1])  # noqa: E731
-    return Quantized(scheme, matrix.shape, shaped(q), shaped(scales), None if zeros is None else shaped(zeros))
+    return Quantized(
+        scheme, matrix.shape, shaped(q), shaped(scales), None if zeros is None else shaped(zeros)
+    )
 
 
 def dequantize(quantized: Quantized) -> Array:
-    """The matrix that a quantized one stands for: f32 [..., out, in]."""
+    """Return the dequantized matrix, f32 [..., out, in]."""
     scheme, shape = quantized.scheme, quantized.shape
     if scheme.kind == "fp8":
         return _dequantize_fp8(quantized)
@@ -134,7 +148,7 @@ def dequantize(quantized: Quantized) -> Array:
 
     def work(a: int, b: int) -> None:
         q = unpack_bits(flat["qweight"][a:b], scheme.bits, columns)
-        values = _grouped(q, scheme)  # float32
+        values = _grouped(q, scheme)  # f32 [rows, groups, group]
         if not scheme.symmetric:
             values -= flat["zeros"][a:b, :, None].astype(np.float32)
         elif scheme.bits < 8:
@@ -150,14 +164,16 @@ def dequantize(quantized: Quantized) -> Array:
     return result.reshape(shape)
 
 
-def _search(w: Array, scheme: Scheme, dtype: Any, importance: Array | None) -> tuple[Array, Array, Array]:
-    """The integers (f32 [group, n]), scales and zeros (f32 [n]) of n groups w [group, n], with the least error found."""
+def _search(
+    w: Array, scheme: Scheme, dtype: np.dtype[Any], importance: Array | None
+) -> tuple[Array, Array, Array]:
+    """Return integers (f32 [group, n]), scales and zeros (f32 [n]) for n groups w [group, n]."""
     levels = (1 << scheme.bits) - 1
     least, most = w.min(0), w.max(0)
     if scheme.symmetric:
         low, high = -(1 << (scheme.bits - 1)), (1 << (scheme.bits - 1)) - 1
-        # The side that reaches farther gets the integer that has no opposite, by a negative scale if need be. Where clipping is tried, the widest
-        # range tried is the one of plain rounding.
+        # The integer without an opposite (the least) goes to the side with the larger absolute value, through
+        # a negative scale if needed. With clipping, the widest range tried is that of plain rounding.
         span = np.maximum(-least, most) / np.float32(high)
         if scheme.bits in _CLIPS:
             span = np.where(most > -least, -span, span)
@@ -168,7 +184,7 @@ def _search(w: Array, scheme: Scheme, dtype: Any, importance: Array | None) -> t
     work = np.empty_like(w)
 
     def rounded(ratio: Array) -> tuple[Array, Array, Array]:
-        """Integers, in `work`, with scales as they are stored."""
+        """Round to integers, stored in `work`, with scales rounded as they are stored."""
         scale = (span * ratio).astype(dtype).astype(np.float32)
         inverse = np.divide(1, scale, out=np.zeros_like(scale), where=np.abs(scale) >= _TINY)
         np.multiply(w, inverse, out=work)
@@ -189,13 +205,13 @@ def _search(w: Array, scheme: Scheme, dtype: Any, importance: Array | None) -> t
         return e.sum(0)
 
     def values(q: Array, scale: Array, zero: Array) -> Array:
-        """What integers stand for, in `work`."""
+        """Dequantize integers into `work`."""
         if not scheme.symmetric:
             q = np.subtract(q, zero, out=work)
         return np.multiply(q, scale, out=work)
 
     best = np.ones_like(span)
-    with np.errstate(over="ignore", invalid="ignore"):  # a scale beyond float16 is noticed afterwards
+    with np.errstate(over="ignore", invalid="ignore"):  # a scale beyond float16 is detected by `_fits`
         clips = _CLIPS.get(scheme.bits, 1)
         if clips > 1:
             least_error = np.full_like(span, np.inf)
@@ -217,7 +233,7 @@ def _search(w: Array, scheme: Scheme, dtype: Any, importance: Array | None) -> t
 
 
 def _store(q: Array, scheme: Scheme) -> Array:
-    """Integers (f32 [rows, in]) as qweight keeps them."""
+    """Convert integers (f32 [rows, in]) to the form of `Quantized.qweight`."""
     if scheme.bits == 8:
         return q.astype(np.int8 if scheme.symmetric else np.uint8)
     offset = (1 << (scheme.bits - 1)) if scheme.symmetric else 0
@@ -225,13 +241,13 @@ def _store(q: Array, scheme: Scheme) -> Array:
 
 
 def _fits(scales: Array, groups: Array) -> bool:
-    """Whether float16 keeps the scales of groups [group, n] at its full precision."""
+    """Whether float16 represents the scales of groups [group, n] at its full precision."""
     used = np.abs(scales[groups.any(0)])
     return not used.size or bool(used.max() < np.inf and used.min() >= np.finfo(np.float16).tiny)
 
 
 def _grouped(rows: Array, scheme: Scheme) -> Array:
-    """[rows, in] as f32 [rows, groups, group], the last group filled up with zeros."""
+    """Reshape [rows, in] to f32 [rows, groups, group]; the last group is padded with zeros."""
     count, columns = rows.shape
     group = scheme.group or columns
     whole = scheme.groups(columns) * group
@@ -243,7 +259,10 @@ def _grouped(rows: Array, scheme: Scheme) -> Array:
 
 
 def _across(grouped: Array) -> Array:
-    """[rows, groups, group] as [group, rows * groups], so that NumPy's inner loops are long: along the groups if these are small."""
+    """Reshape [rows, groups, group] to [group, rows * groups].
+
+    Small groups are copied, which makes NumPy's inner loops long; for larger ones a view suffices.
+    """
     across = grouped.reshape(-1, grouped.shape[-1]).T
     return np.ascontiguousarray(across) if len(across) <= 256 else across
 
@@ -275,12 +294,14 @@ def _dequantize_fp8(quantized: Quantized) -> Array:
 
 
 def _bands(lead: list[int], out: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The rows of blocks: each matrix of a batch, and which of its rows of blocks."""
+    """Iterate over (index of a matrix in the batch, row of blocks)."""
     return ((index, row) for index in np.ndindex(*lead) for row in range(-(-out // BLOCK)))
 
 
 def _parallel(work: Callable[[int, int], Any], rows: int, columns: int) -> list[Any]:
-    """``work(a, b)`` for pieces of the rows, on all cores: NumPy's loops run outside the interpreter's lock."""
+    """Call ``work(a, b)`` for pieces of the rows on all cores. NumPy's loops release the interpreter's
+    lock.
+    """
     step = max(1, _PIECE // max(columns, 1))
     pieces = [(a, min(a + step, rows)) for a in range(0, rows, step)]
     if len(pieces) < 2:

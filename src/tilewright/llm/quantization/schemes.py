@@ -1,4 +1,4 @@
-"""Quantization schemes by name, and what each keeps of a matrix."""
+"""Quantization schemes by name, and the arrays that each one stores for a matrix."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _INTEGER = re.compile(r"int(2|3|4|8)(?:_g([1-9]\d*))?(_asym)?")
 
 @dataclass(frozen=True)
 class Scheme:
-    """What is kept of a matrix [out, in] (any dimensions before are a batch of such).
+    """How a matrix [out, in] is stored; any dimensions before those are a batch of matrices.
 
     =============  =======================================================================================
-    kind           stored, and the weight it stands for
+    kind           stored arrays, and the weights that they represent
     =============  =======================================================================================
-    ``none``       the values as they came, quantized ones in the scheme they came in
+    ``none``       the values unchanged, quantized ones in their original scheme
     ``float``      the values, rounded to `dtype`
     ``integer``    qweight: `bits` each; scales [out, groups]; zeros [out, groups] unless `symmetric`:
                    ``w[o, i] = scales[o, i // group] * (q[o, i] - zero)``
@@ -33,10 +33,15 @@ class Scheme:
                    ``w[o, i] = scales[o // 128, i // 128] * q[o, i]``
     =============  =======================================================================================
 
-    Integers: with 8 bits, qweight is [out, in], int8 with zero 0 if symmetric, else uint8. With fewer, ``q`` is unsigned and its zero is ``2 ** (bits - 1)``
-    if symmetric; a row is a little-endian stream of bits, column i in bits ``bits * i`` and following (so of two nibbles of a byte the low one comes
-    first), padded to whole bytes: uint8 [out, ceil(in * bits / 8)]. scales are float16, or float32 if they leave its normal range; they may be negative. zeros are uint8.
-    `group` None is the whole row: one group. The last group of a row is shorter where `group` does not divide it.
+    Integers of 8 bits: qweight is [out, in], int8 with zero 0 if symmetric, else uint8.
+
+    Integers of fewer bits: ``q`` is unsigned, and its zero is ``2 ** (bits - 1)`` if symmetric. A row is a
+    little-endian stream of bits, column i in the bits from ``bits * i`` on (the low nibble of a byte comes
+    first), padded to whole bytes: uint8 [out, ceil(in * bits / 8)].
+
+    Scales are float16, or float32 if they exceed its normal range; they may be negative. Zeros are uint8.
+    `group` None makes the whole row one group. The last group of a row is shorter if `group` does not divide
+    it.
     """
 
     name: str
@@ -47,24 +52,24 @@ class Scheme:
 
     @property
     def dtype(self) -> np.dtype:
-        """That of a ``float`` scheme's values."""
+        """The element type of a ``float`` scheme."""
         return FLOATS[self.name]
 
     @property
     def quantized(self) -> bool:
-        """Whether a matrix becomes several arrays (`Quantized`) rather than one."""
+        """Whether a matrix is stored as several arrays (`Quantized`) rather than one."""
         return self.kind in ("integer", "fp8")
 
     def groups(self, columns: int) -> int:
-        """Scales of a row."""
+        """Return the number of scales of a row."""
         return -(-columns // (self.group or max(columns, 1)))
 
     def row_bytes(self, columns: int) -> int:
-        """Bytes of a row of qweight."""
+        """Return the bytes of a row of qweight."""
         return -(-columns * self.bits // 8)
 
     def estimated_bytes(self, shape: tuple[int, ...], source: int) -> int:
-        """Bytes that a matrix takes, about; `source`: those of an element where it comes from."""
+        """Estimate the bytes of a stored matrix; `source` is the bytes of an element in its source."""
         rows, columns = int(np.prod(shape[:-1])), shape[-1] if shape else 1
         if not self.quantized:
             return rows * columns * (self.dtype.itemsize if self.kind == "float" else source)
@@ -75,13 +80,19 @@ NONE = Scheme("none", "none")
 
 
 def scheme_names() -> tuple[str, ...]:
-    """The names worth offering; `scheme_of` takes any group size."""
-    integers = [f"int{bits}_g{group}{zeros}" for bits in (4, 3) for zeros in ("", "_asym") for group in (32, 64, 128)]
+    """Return the names to offer to users; `scheme_of` accepts any group size that is a multiple of 8."""
+    integers = [
+        f"int{bits}_g{group}{zeros}" for bits in (4, 3) for zeros in ("", "_asym") for group in (32, 64, 128)
+    ]
     return ("none", *FLOATS, "int8", "int8_g32", *integers, "fp8_e4m3")
 
 
 def scheme_of(name: str) -> Scheme:
-    """The scheme of a name: none, f32, bf16, f16, fp8_e4m3, ``int{2,3,4,8}[_g{columns}][_asym]``. Raises WeightsError: there is none."""
+    """Return the scheme with a name: none, f32, bf16, f16, fp8_e4m3 or ``int{2,3,4,8}[_g{columns}][_asym]``.
+
+    Raises:
+        WeightsError: there is no such scheme.
+    """
     if name == "none":
         return NONE
     if name in FLOATS:
@@ -90,8 +101,12 @@ def scheme_of(name: str) -> Scheme:
         return Scheme(name, "fp8", 8, BLOCK)
     match = _INTEGER.fullmatch(name)
     if not match:
-        raise WeightsError(f"no quantization scheme is called {name!r}; there are {', '.join(scheme_names())}")
+        raise WeightsError(
+            f"no quantization scheme is called {name!r}; there are {', '.join(scheme_names())}"
+        )
     group = int(match[2]) if match[2] else None
     if group is not None and (group < 8 or group % 8):
-        raise WeightsError(f"{name}: the group size must be a multiple of 8, so that groups begin at whole bytes")
+        raise WeightsError(
+            f"{name}: the group size must be a multiple of 8, so that groups begin at whole bytes"
+        )
     return Scheme(name, "integer", int(match[1]), group, not match[3])

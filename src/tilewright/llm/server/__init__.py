@@ -1,1 +1,4 @@
-"""An OpenAI-compatible HTTP server around the engine: `app.application` is the ASGI application, `serve.serve` runs it."""
+"""An OpenAI-compatible HTTP server around the engine.
+
+`app.application` is the ASGI application; `http.make_server` makes the server that runs it.
+"""

@@ -1,4 +1,4 @@
-"""`application`: the ASGI application, and which path is answered by whom."""
+"""`application`: the ASGI application, which maps paths to handlers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from .chat import chat
-from .completions import completion, embeddings
+from .chat import Chat, chat
+from .completions import TextCompletion, completion, embeddings
 from .errors import ApiError, json_response
 from .hosts import Hosts
 from .limits import read_body
-from .protocol import Asked, ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest, parse
-from .responses import Store, responses
+from .protocol import ChatRequest, CompletionRequest, EmbeddingRequest, RequestT, ResponsesRequest, parse
+from .responses import Responses, ResponseStore, responses
 from .service import Service
 from .streaming import EventStream, while_connected
 
 _log = logging.getLogger("tilewright.server")
-_STORE = 64 << 20  # bytes of responses that are kept for previous_response_id
+_STORED_BYTES = 64 << 20  # bytes of responses kept for previous_response_id; more allow longer and more chats
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -39,10 +39,16 @@ Handler = Callable[[Request], Awaitable[Response]]
 def application(
     service: Service, origins: Sequence[str] = (), kept: Path | None = None, hosts: Sequence[str] = ()
 ) -> Starlette:
-    """The application that serves `service`; web pages of `origins` ("*": of all) may use it from a browser. Responses are `kept` in a file, or in memory.
-    Without keys it answers under names of its own (`hosts.py`), of which `hosts` are more."""
-    store = Store(_STORE, kept)
-    own = Hosts(hosts, origins)
+    """Make the application that serves `service`.
+
+    Args:
+        service: the model.
+        origins: origins of web pages that may use the application from a browser; "*": all pages.
+        kept: the file that stores responses; None: memory.
+        hosts: host names that are accepted besides the machine's own (`hosts.py`), if there are no API keys.
+    """
+    store = ResponseStore(_STORED_BYTES, kept)
+    accepted_hosts = Hosts(hosts, origins)
 
     async def models(request: Request) -> Response:
         return json_response({"object": "list", "data": [_model(service)]})
@@ -52,19 +58,21 @@ def application(
         return json_response(_model(service))
 
     async def chat_completions(request: Request) -> Response:
-        asked = await _asked(service, request, ChatRequest)
-        return await _answer(service, request, await chat(service, asked, _owner(service, request)), bool(asked.stream))
+        parsed = await _parsed(service, request, ChatRequest)
+        return await _answer(
+            service, request, await chat(service, parsed, _owner(service, request)), bool(parsed.stream)
+        )
 
     async def text_completions(request: Request) -> Response:
-        asked = await _asked(service, request, CompletionRequest)
+        parsed = await _parsed(service, request, CompletionRequest)
         return await _answer(
-            service, request, await completion(service, asked, _owner(service, request)), bool(asked.stream)
+            service, request, await completion(service, parsed, _owner(service, request)), bool(parsed.stream)
         )
 
     async def create_response(request: Request) -> Response:
-        asked = await _asked(service, request, ResponsesRequest)
-        job = await responses(service, asked, store, _owner(service, request))
-        return await _answer(service, request, job, bool(asked.stream), job.failed)
+        parsed = await _parsed(service, request, ResponsesRequest)
+        job = await responses(service, parsed, store, _owner(service, request))
+        return await _answer(service, request, job, bool(parsed.stream), job.failed)
 
     async def kept_response(request: Request) -> Response:
         id, owner = request.path_params["id"], _owner(service, request)
@@ -74,8 +82,8 @@ def application(
         return json_response(store.get(id, owner).response)
 
     async def embed(request: Request) -> Response:
-        asked = await _asked(service, request, EmbeddingRequest)
-        return await _whole(service, request, 1, lambda: embeddings(service, asked))
+        parsed = await _parsed(service, request, EmbeddingRequest)
+        return await _whole(service, request, 1, lambda: embeddings(service, parsed))
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
@@ -86,10 +94,14 @@ def application(
 
     async def page(request: Request) -> Response:
         text, policy = _page()
-        return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
+        return HTMLResponse(
+            text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+        )
 
     def route(path: str, handler: Handler, *methods: str, open: bool = False) -> Route:
-        return Route(path, _guarded(service, own, handler, path, open), methods=list(methods) or ["GET"])
+        return Route(
+            path, _guarded(service, accepted_hosts, handler, path, open), methods=list(methods) or ["GET"]
+        )
 
     routes = [
         route("/", page, open=True),
@@ -112,11 +124,11 @@ def application(
 
 
 def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: bool) -> Handler:
-    """A handler behind the key, of which every error is OpenAI's kind of error, and counted."""
+    """Wrap a handler: check host and key, turn errors into OpenAI's error format, and count responses."""
 
     async def guarded(request: Request) -> Response:
         try:
-            if not service.keys and path != "/health":  # which probes ask under whatever name
+            if not service.keys and path != "/health":  # health probes use arbitrary host names
                 hosts.check(request.headers)
             if not open:
                 service.keys.check(request.headers.get("authorization"))
@@ -125,7 +137,7 @@ def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: 
             response = error.response()
         except Exception:
             _log.exception("%s %s", request.method, path)
-            response = ApiError(500, "an error of the server; its log tells more").response()
+            response = ApiError(500, "internal error; see the server's log").response()
         if service.lifecycle.draining or response.status_code in (401, 403, 415, 421, 503):
             response.headers["Connection"] = "close"  # the body may be unread
         service.metrics.requests.labels(path, str(response.status_code)).inc()
@@ -134,34 +146,44 @@ def _guarded(service: Service, hosts: Hosts, handler: Handler, path: str, open: 
     return guarded
 
 
-async def _asked(service: Service, request: Request, kind: type[Asked]) -> Asked:
-    """The request in the body, for the model that is served here."""
+async def _parsed(service: Service, request: Request, kind: type[RequestT]) -> RequestT:
+    """Parse the request in the body, and check that it is for the model that is served."""
     if service.lifecycle.draining:
         raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        raise ApiError(415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}")
-    asked = parse(kind, await read_body(request, service.limits))
-    _require_model(service, asked.model)  # type: ignore[attr-defined]
-    return asked
+        raise ApiError(
+            415, f"the body must be JSON: send 'Content-Type: application/json', not {media or 'none'!r}"
+        )
+    parsed = parse(kind, await read_body(request, service.limits))
+    _require_model(service, parsed.model)
+    return parsed
 
 
-async def _answer(service: Service, request: Request, job: Any, stream: bool, failed: Any = None) -> Response:
-    """Generate, in one piece or as a stream; nothing is generated for a client that is gone."""
+async def _answer(
+    service: Service,
+    request: Request,
+    job: Chat | TextCompletion | Responses,
+    stream: bool,
+    failed: Callable[[ApiError], bytes] | None = None,
+) -> Response:
+    """Generate the answer, whole or as a stream; stop if the client disconnects."""
     count = job.generation.count
     if stream:
         return EventStream(job.stream(), service.limits, service.admission.enter(count), failed)
     return await _whole(service, request, count, job.whole)
 
 
-async def _whole(service: Service, request: Request, count: int, work: Callable[[], Awaitable[Any]]) -> Response:
+async def _whole(
+    service: Service, request: Request, count: int, work: Callable[[], Awaitable[Any]]
+) -> Response:
     leave = service.admission.enter(count)
     try:
         async with while_connected(request.receive):
             return json_response(await work())
     finally:
         leave()
-    return Response(status_code=499)  # which nobody reads; nginx's number for it
+    return Response(status_code=499)  # nginx's status for a closed connection; the client does not read it
 
 
 def _require_model(service: Service, name: str) -> None:
@@ -176,7 +198,7 @@ def _model(service: Service) -> dict[str, Any]:
 
 
 def _owner(service: Service, request: Request) -> str:
-    """Who asks: the key or, where there are none, the address."""
+    """Identify the client by its key, or by its address if there are no keys."""
     if not service.keys:
         return request.client.host if request.client else ""
     return hashlib.sha256(request.headers.get("authorization", "").encode()).hexdigest()
@@ -187,17 +209,23 @@ def _http_error(request: Request, error: HTTPException) -> Response:
         404: f"there is nothing at {request.url.path}",
         405: f"{request.url.path} does not take {request.method}",
     }
-    return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
+    return ApiError(
+        error.status_code, messages.get(error.status_code, error.detail), headers=error.headers
+    ).response()
 
 
 @cache
 def _page() -> tuple[str, str]:
-    """The chat page, and a policy that lets it run its own script and nothing else."""
+    """Return the chat page, and a content policy that allows only its own script and style."""
     text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    found = {tag: re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("script", "style")}
+    contents = {tag: re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("script", "style")}
     hashes = {
-        tag: " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts)
-        for tag, parts in found.items()
+        tag: " ".join(
+            f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'" for part in parts
+        )
+        for tag, parts in contents.items()
     }
-    policy = f"default-src 'none'; connect-src 'self'; script-src {hashes['script']}; style-src {hashes['style']}"
+    policy = (
+        f"default-src 'none'; connect-src 'self'; script-src {hashes['script']}; style-src {hashes['style']}"
+    )
     return text, policy + "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -1,4 +1,7 @@
-"""/v1/chat/completions, and what it shares with /v1/responses: messages to a prompt, an answer's text to content and tool calls."""
+"""/v1/chat/completions, and the code that it shares with /v1/responses.
+
+The shared code turns messages into a prompt, and an answer's text into content and tool calls.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ _RESERVED = {"messages", "tools", "documents", "template", "add_generation_promp
 
 @dataclass
 class Turn:
-    """A chat that the model shall answer: its prompt, what constrains the answer, and how its text is read."""
+    """A prepared chat: the prompt, the grammar of the answer, and how to parse tool calls."""
 
     prompt: list[int]
     grammar: Constraint | None = None
     calls: Convention | None = None
     functions: tuple[str, ...] = ()
     begun: str | None = None
-    """What of a tool call the prompt has begun, as `ToolCallParser` takes it."""
+    """The part of a tool call that the prompt begins, as for `ToolCallParser`."""
     parallel: bool = True
 
 
 class Answer:
-    """Reads one answer as it comes."""
+    """Parses one answer incrementally."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -47,7 +50,7 @@ class Answer:
         self.finish_reason: str | None = None
 
     def read(self, delta: Delta) -> list[Event]:
-        """What a delta adds, in order."""
+        """Return the events that a delta adds, in order."""
         if self._parser is None:
             events: list[Event] = [delta.text] if delta.text else []
         else:
@@ -58,7 +61,8 @@ class Answer:
                 events = [e for e in events if isinstance(e, str) or e.index == 0]
         if delta.finish_reason:
             self.finish_reason = delta.finish_reason
-            # OpenAI: who names the function knows that it is called, so "stop"; an answer cut short is cut short, whatever it was.
+            # As in OpenAI's API, a client that names the function gets "stop", since it knows that it is
+            # called. An answer that was cut short gets its own reason in any case.
             if delta.finish_reason == "stop" and self._parser and self._parser.calls and not self._turn.begun:
                 self.finish_reason = "tool_calls"
         return events
@@ -74,29 +78,47 @@ async def prepare(
     variables: Mapping[str, Any] | None = None,
     param: str = "messages",
 ) -> Turn:
-    """The turn for a chat.
+    """Prepare a chat.
 
-    `choice` is "none", "auto" (or None), "required" or, after "function:", the function that must be called; `schema` describes the JSON that the answer must
-    be; `variables` go to the chat template.
+    Args:
+        service: the model.
+        messages: the chat.
+        functions: functions that the model may call.
+        choice: "none", "auto" (or None), "required", or "function:" and the name of the function to call.
+        schema: the JSON schema of the answer.
+        parallel: whether the answer may have several calls.
+        variables: further variables of the chat template.
+        param: the request's field that errors name.
+
+    Raises:
+        ApiError: 400: the request is contradictory, or the template rejects it.
     """
     if bad := _RESERVED & set(variables or {}):
-        raise ApiError(400, f"chat_template_kwargs must not set {', '.join(sorted(bad))}", param="chat_template_kwargs")
+        raise ApiError(
+            400, f"chat_template_kwargs must not set {', '.join(sorted(bad))}", param="chat_template_kwargs"
+        )
     named = choice.removeprefix("function:") if choice and choice.startswith("function:") else None
     if named is not None and named not in {f.name for f in functions}:
-        raise ApiError(400, f"tool_choice names the function {named!r}, which is not among tools", param="tool_choice")
+        raise ApiError(
+            400, f"tool_choice names the function {named!r}, which is not among tools", param="tool_choice"
+        )
     if choice == "required" and not functions:
         raise ApiError(400, "tool_choice is 'required', but there are no tools", param="tool_choice")
     offered = () if choice == "none" else tuple(functions)
     style = convention("\n".join(service.tokenizer.chat_templates.values())) if offered else None
     forced = named is not None or choice == "required"
     if style and schema is not None and not forced:
-        message = "an answer of a given format cannot call tools: set tool_choice to 'none', or leave the format out"
+        message = (
+            "an answer with response_format cannot call tools: set "
+            "tool_choice to 'none', or omit response_format"
+        )
         raise ApiError(400, message, param="response_format")
     try:
         text = await asyncio.to_thread(
             service.tokenizer.render,
             messages,
-            tools=[{"type": "function", "function": f.model_dump(exclude_none=True)} for f in offered] or None,
+            tools=[{"type": "function", "function": f.model_dump(exclude_none=True)} for f in offered]
+            or None,
             **(variables or {}),
         )
     except RequestError as error:
@@ -106,14 +128,18 @@ async def prepare(
         chosen = next((f for f in functions if f.name == named), None)
         schema = style.schema(offered) if chosen is None else parameters(chosen)
     prompt = await service.encode(text, special=False, param=param)
-    # Last, for it is the dearest.
-    grammar = None if schema is None else await service.json_schema(schema, "tools" if forced else "response_format")
+    # last, because it is the most expensive step
+    grammar = (
+        None
+        if schema is None
+        else await service.json_schema(schema, "tools" if forced else "response_format")
+    )
     names = tuple(f.name for f in offered)
     return Turn(prompt, grammar, style, names, (named or "") if forced else None, parallel)
 
 
 def rendered(message: Message, index: int) -> dict[str, Any]:
-    """A message as chat templates expect it: arguments of calls as objects, developers as the system."""
+    """Convert a message for chat templates: arguments of calls as objects, the developer role as system."""
     where = f"messages.{index}"
     if message.role == "tool" and message.tool_call_id is None:
         raise ApiError(400, f"'{where}': a tool's message needs tool_call_id", param=where)
@@ -136,7 +162,10 @@ def rendered(message: Message, index: int) -> dict[str, Any]:
 
 
 def call_for_template(id: str, name: str, arguments: str, where: str) -> dict[str, Any]:
-    """A call that the model has made, with its arguments as an object; what is no JSON (an answer that was cut short) stays text."""
+    """Convert a call by the model for chat templates, with its arguments as an object.
+
+    Arguments that are not valid JSON (the answer was cut short) stay text.
+    """
     try:
         parsed: Any = json.loads(arguments) if arguments.strip() else {}
     except ValueError:
@@ -147,39 +176,45 @@ def call_for_template(id: str, name: str, arguments: str, where: str) -> dict[st
 
 
 def schema_of(format: TextFormat | ObjectFormat | SchemaFormat | None) -> Mapping[str, Any] | None:
-    """The schema that a response_format asks for."""
+    """Return the schema that a response_format asks for."""
     if isinstance(format, SchemaFormat):
         return format.json_schema.schema_ if format.json_schema.schema_ is not None else ANY_OBJECT
     return ANY_OBJECT if isinstance(format, ObjectFormat) else None
 
 
 def token_logprobs(service: Service, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Log-probabilities as /v1/chat/completions gives them."""
+    """Convert log-probabilities to the form of /v1/chat/completions."""
 
     def one(token: int, logprob: float) -> dict[str, Any]:
         data = service.tokenizer.bytes_of(token)
-        # JSON has no infinity; OpenAI writes -9999 where a token is impossible.
+        # JSON has no infinity; OpenAI writes -9999 for an impossible token.
         return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": max(logprob, -9999.0)}
 
     return [one(e.token, e.logprob) | {"top_logprobs": [one(*pair) for pair in e.top]} for e in entries]
 
 
 class Chat:
-    """One request to /v1/chat/completions, ready to be generated."""
+    """One checked request to /v1/chat/completions."""
 
     def __init__(self, service: Service, request: ChatRequest, turn: Turn, generation: Generation) -> None:
         self._service = service
         self._request = request
         self._turn = turn
         self.generation = generation
-        self._base = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": service.name}
+        self._base = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": service.name,
+        }
 
     async def _deltas(self) -> AsyncGenerator[tuple[int, dict[str, Any], list[Any], str | None], None]:
-        """(index, OpenAI's delta, logprobs, finish reason)."""
+        """Iterate over (index, OpenAI's delta, logprobs, finish reason)."""
         answers = [Answer(self._turn) for _ in range(self.generation.count)]
         async with aclosing(self.generation.deltas()) as deltas:
             async for index, delta in deltas:
-                logprobs = token_logprobs(self._service, delta.logprobs or ()) if self._request.logprobs else []
+                logprobs = (
+                    token_logprobs(self._service, delta.logprobs or ()) if self._request.logprobs else []
+                )
                 for entry in answers[index].read(delta):
                     yield index, _delta(entry), logprobs, None
                     logprobs = []
@@ -187,14 +222,16 @@ class Chat:
                     yield index, {}, logprobs, answers[index].finish_reason
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The events of a streamed answer."""
+        """Iterate over the events of a streamed answer."""
         options = self._request.stream_options
         base = self._base | {"object": "chat.completion.chunk"}
         account = {"usage": None} if options and options.include_usage else {}
 
         def chunk(index: int, delta: dict[str, Any], logprobs: list[Any], reason: str | None) -> bytes:
             choice = {"index": index, "delta": delta, "logprobs": {"content": logprobs} if logprobs else None}
-            now = {"usage": self.generation.usage()} if options and options.continuous_usage_stats else account
+            now = (
+                {"usage": self.generation.usage()} if options and options.continuous_usage_stats else account
+            )
             return event(base | {"choices": [choice | {"finish_reason": reason}]} | now)
 
         for index in range(self.generation.count):
@@ -207,7 +244,7 @@ class Chat:
         yield DONE
 
     async def whole(self) -> dict[str, Any]:
-        """The answer in one piece: the same deltas, put together."""
+        """Return the answer in one piece, assembled from the same deltas."""
         choices: list[dict[str, Any]] = [
             {
                 "index": index,
@@ -230,7 +267,11 @@ class Chat:
         for choice in choices:
             if choice["message"]["content"] is None and "tool_calls" not in choice["message"]:
                 choice["message"]["content"] = ""
-        return self._base | {"object": "chat.completion", "choices": choices, "usage": self.generation.usage()}
+        return self._base | {
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": self.generation.usage(),
+        }
 
 
 def _delta(entry: Event) -> dict[str, Any]:
@@ -238,7 +279,9 @@ def _delta(entry: Event) -> dict[str, Any]:
         return {"content": entry}
     if isinstance(entry, CallBegins):
         function = {"name": entry.name, "arguments": ""}
-        return {"tool_calls": [{"index": entry.index, "id": entry.id, "type": "function", "function": function}]}
+        return {
+            "tool_calls": [{"index": entry.index, "id": entry.id, "type": "function", "function": function}]
+        }
     assert isinstance(entry, CallArguments)
     return {"tool_calls": [{"index": entry.index, "function": {"arguments": entry.text}}]}
 
@@ -252,7 +295,9 @@ def _add_call(message: dict[str, Any], call: dict[str, Any]) -> None:
 
 
 async def chat(service: Service, request: ChatRequest, user: str) -> Chat:
-    """Check a request to /v1/chat/completions and make it ready; `user` tells whose it is."""
+    """Check and prepare a request to /v1/chat/completions; `user` identifies the client for fair
+    scheduling.
+    """
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     choice = request.tool_choice

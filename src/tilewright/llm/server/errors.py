@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: a status and ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in the form of OpenAI's API: a status and ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is answered with an error. `param` names the field at fault, `code` is for programs."""
+    """An error response to a request. `param` names the field at fault; `code` is for programs."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class ApiError(Exception):
         return json_response(self.body, self.status, self.headers)
 
 
-def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(dump(content), status, headers=dict(headers or {}), media_type="application/json")
 
 
-def dump(content: Any) -> bytes:
-    """JSON on one line, in UTF-8."""
+def dump(content: object) -> bytes:
+    """Serialize to JSON on one line, in UTF-8."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,8 +1,9 @@
-"""Which names and web pages a server without keys answers.
+"""Checks of Host and Origin for a server without API keys.
 
-A server on one's own machine is reached by every web page that the browser shows. A page's script may send requests to another site, which then tells by
-``Origin`` where the page is from. A page may also let its own name point to this machine's address (DNS rebinding): for the browser the server is then the
-page's own site, and only ``Host`` tells.
+Every web page that the browser shows can reach a server on the same machine. A page's script may send
+requests to another site; ``Origin`` then names the page's site. A page may also resolve its own name to this
+machine's address (DNS rebinding). The browser then treats the server as the page's own site, and only
+``Host`` reveals it.
 """
 
 from __future__ import annotations
@@ -20,24 +21,35 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 class Hosts:
-    """The names that a server goes by, and the origins whose pages may use it."""
+    """The names of a server, and the origins whose pages may use it."""
 
     def __init__(self, names: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        """`names` beside this machine's own ones and all addresses, which no page can take for its name; `origins`: "*" is every page's."""
-        own = socket.gethostname().lower()
-        self._names = {"localhost", own, f"{own}.local", *(_name(name) for name in names)}
+        """Collect the accepted names and origins.
+
+        Args:
+            names: accepted besides this machine's own names and all IP addresses, which no page can have as
+                its name.
+            origins: origins of accepted pages; "*" accepts all pages.
+        """
+        hostname = socket.gethostname().lower()
+        self._names = {"localhost", hostname, f"{hostname}.local", *(_name(name) for name in names)}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """ApiError 421 where the request's Host is none of this server's names, 403 where its Origin is another site."""
+        """Check a request's headers.
+
+        Raises:
+            ApiError: 421: Host is not a name of this server; 403: Origin is another site.
+        """
         if "*" in self._origins:
             return
         host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and not self._is_own(host):  # HTTP/1.0 may have none; no browser speaks it
+        if host is not None and not self._is_own(host):  # HTTP/1.0 may omit Host, but no browser uses it
             raise ApiError(
                 421,
                 f"this server has no API keys and answers under names of its own machine only, not {host!r}: "
-                "tilewright llm serve --allowed-host NAME adds a name, --api-key-file answers all who have a key",
+                "tilewright llm serve --allowed-host NAME adds a name, --api-key-file answers all who have a "
+                "key",
                 code="unknown_host",
             )
         if origin is not None and origin.lower() not in self._origins and not _same_site(origin, host):
@@ -49,10 +61,10 @@ class Hosts:
             )
 
     def _is_own(self, host: str) -> bool:
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
-        name = _name(found[1])
+        name = _name(match[1])
         return name in self._names or name.endswith(".localhost") or _is_address(name)
 
 
@@ -69,7 +81,9 @@ def _is_address(name: str) -> bool:
 
 
 def _same_site(origin: str, host: str | None) -> bool:
-    """Whether an origin is this server under the name by which it was called. A proxy in front may speak HTTPS."""
+    """Whether an origin is this server under the called name. The scheme may differ: a proxy in front may use
+    HTTPS.
+    """
     try:
         parts = urlsplit(origin.lower())
     except ValueError:

@@ -1,8 +1,10 @@
-"""HTTP by uvicorn, with what it lacks against clients that are slow, many or broken, and a drain that finishes answers before it closes.
+"""HTTP by uvicorn, with additional limits for slow, numerous and broken clients, and a shutdown that finishes
+answers.
 
-uvicorn bounds only how long an idle connection is kept after a response. Here a deadline runs whenever the next request's headers are due and whenever the
-client reads nothing of what was sent, connections are counted when they are made, and what is no HTTP, or could be read in two ways (`framing.py`), is answered as JSON. How long a body may take
-is the application's to bound (`limits.read_body`).
+uvicorn bounds only the time that an idle connection is kept after a response. Here a deadline also runs while
+the next request's headers are due, and while the client does not read what was sent. Connections are counted
+when they are made. Input that is not HTTP, or is ambiguous (`framing.py`), gets an error in JSON. The
+application bounds the time for a body (`limits.read_body`).
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from .errors import ApiError, dump
 from .framing import strict
 from .limits import Limits
 
-_DRAINED = 1  # seconds that answers get to end when the time to drain is over
+_DRAINED = 1  # seconds that answers get to end after the drain time is over
 
 
 class Lifecycle:
-    """Whether the server is on its way out. The application refuses new work then; set from a signal."""
+    """Whether the server is shutting down; set by a signal. The application then refuses new work."""
 
     draining = False
 
 
 class Protocol(H11Protocol):
-    """A connection."""
+    """A connection with deadlines."""
 
     limits: Limits  # set by `protocol`
 
@@ -58,7 +60,8 @@ class Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Between two responses all that comes is the next request's head, or the rest of a body that nobody wants any more.
+        # Between two responses only the next request's head arrives, or the rest of a body that is no longer
+        # needed.
         if self.cycle is None or self.cycle.response_complete:
             self._expect_headers()
         else:
@@ -94,7 +97,7 @@ class Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing():  # which waits for the client to read the rest
+        if self.transport.is_closing():  # the transport waits until the client has read the rest
             self.loop.call_later(self.limits.send_timeout, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -103,19 +106,18 @@ class Protocol(H11Protocol):
         super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        if (
-            self.cycle is not None and not self.cycle.response_complete
-        ):  # in the midst of a body: its application is told that the client is gone
+        # within a body: tell its application that the client is gone
+        if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:
                 self.transport.close()
                 return
-        fault = sys.exception()  # uvicorn's text tells nothing
+        fault = sys.exception()  # uvicorn's message lacks the cause
         self._answer(ApiError(400, f"this is not HTTP/1.1: {fault or msg}", code="invalid_http"))
 
     def _answer(self, error: ApiError) -> None:
-        """Send an error that no application made, and close."""
+        """Send an error that does not come from the application, and close the connection."""
         body = dump(error.body)
         headers = {
             "Content-Type": "application/json",
@@ -130,17 +132,25 @@ class Protocol(H11Protocol):
 
 
 def protocol(limits: Limits) -> type[Protocol]:
-    """The protocol class for a server with these limits."""
+    """Make the protocol class for a server with these limits."""
     return type("LimitedProtocol", (Protocol,), {"limits": limits})
 
 
 class Server(uvicorn.Server):
-    """On SIGTERM or SIGINT: new requests get 503, answers in progress go on for up to `Limits.drain` seconds; a second signal ends them."""
+    """A uvicorn server that drains on SIGTERM or SIGINT.
+
+    New requests then get 503, and answers in progress continue for up to `Limits.drain` seconds. A second
+    signal ends them.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, lifecycle: Lifecycle, limits: Limits, ready: Callable[[], None] = lambda: None
+        self,
+        config: uvicorn.Config,
+        lifecycle: Lifecycle,
+        limits: Limits,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ready` is called once connections are accepted."""
+        """Prepare a server; `ready` is called once connections are accepted."""
         super().__init__(config)
         self._ready = ready
         self._lifecycle = lifecycle
@@ -154,7 +164,7 @@ class Server(uvicorn.Server):
             self.drain()
 
     def drain(self) -> None:
-        """Refuse what is new, and end when what is there is answered."""
+        """Refuse new requests, and stop when the current ones are answered."""
         self._end = time.monotonic() + self._limits.drain
         self._lifecycle.draining = True
 
@@ -175,7 +185,7 @@ def make_server(
     ready: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> Server:
-    """A server for `app`, not yet running; `options` are further ones of `uvicorn.Config`."""
+    """Make a server for `app`; it does not run yet. `options` are passed to `uvicorn.Config`."""
     config = uvicorn.Config(
         app,
         http=protocol(limits),

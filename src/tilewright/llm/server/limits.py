@@ -1,4 +1,4 @@
-"""What the server refuses: limits, keys, and the door to the engine."""
+"""The server's limits, API keys, and admission of requests to the engine."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ KEYS_VARIABLE = "TILEWRIGHT_API_KEYS"
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what clients may ask for. Times are in seconds, sizes in bytes; None: what the model allows."""
+    """Limits for clients. Times are in seconds, sizes in bytes; None: the model's own limit."""
 
     body: int = 8 << 20
     prompt_tokens: int | None = None
     max_tokens: int | None = None
-    """Most tokens of one answer."""
+    """The most tokens of one answer."""
     queue: int = 256
-    """Most answers that wait for the engine, beside those that it works on; whoever comes then gets 429. `n` choices count as `n`."""
+    """The most answers that wait, besides those that the engine works on; further requests get 429. `n`
+    choices count as `n`.
+    """
     connections: int = 1024
     header_timeout: float = 10
-    """Until a request's headers are there, from the connection's or the request's first byte."""
+    """Time for a request's headers, from the first byte of the connection or the request."""
     body_timeout: float = 30
     send_timeout: float = 60
-    """How long a client may leave what was sent unread."""
+    """Time that a client may leave sent data unread."""
     keep_alive: float = 30
     request_timeout: float = 600
-    """Until the answer is complete."""
+    """Time until an answer is complete."""
     heartbeat: float = 15
-    """Between two signs of life in a stream."""
+    """Time between comments in a stream that is otherwise silent."""
     drain: float = 60
-    """How long answers in progress may take after SIGTERM."""
+    """Time that answers in progress may take after SIGTERM."""
 
 
 class Keys:
-    """The API keys that are accepted; none: everybody is."""
+    """The accepted API keys; if there are none, every request is accepted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
@@ -54,35 +56,53 @@ class Keys:
         return bool(self._digests)
 
     def check(self, authorization: str | None) -> None:
-        """ApiError 401 unless an Authorization header names a key. All keys are compared, in a time that depends on none."""
+        """Check an Authorization header. All keys are compared, so the time reveals nothing about them.
+
+        Raises:
+            ApiError: 401: it does not contain an accepted key.
+        """
         if not self._digests:
             return
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise ApiError(
                 401,
-                "this server wants an API key: send the header 'Authorization: Bearer KEY'",
+                "this server requires an API key: send the header 'Authorization: Bearer KEY'",
                 code="missing_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         if not sum([hmac.compare_digest(digest, known) for known in self._digests]):
-            raise ApiError(401, "the API key is wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            raise ApiError(
+                401, "the API key is wrong", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+            )
 
 
 def read_keys(path: str | Path | None) -> Keys:
-    """The keys of a file (one a line, ``#`` begins a comment) and of the environment (TILEWRIGHT_API_KEYS, separated by commas)."""
+    """Read keys from a file and from the environment variable TILEWRIGHT_API_KEYS.
+
+    The file has one key a line, and ``#`` begins a comment; the variable is separated by commas.
+
+    Raises:
+        TilewrightError: the file has no key.
+    """
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",")]
     if path is not None:
-        found = [line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        if not any(found):
-            raise TilewrightError(f"{path}: no API key in it; write one a line")
-        keys += found
+        file_keys = [
+            line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines()
+        ]
+        if not any(file_keys):
+            raise TilewrightError(f"{path}: contains no API key; write one a line")
+        keys += file_keys
     return Keys(key for key in keys if key)
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """The request's body; ApiError 413 where it is too large, 408 where it takes too long."""
+    """Read a request's body.
+
+    Raises:
+        ApiError: 413: it is too large; 408: it takes too long.
+    """
     too_large = ApiError(
         413,
         f"the body is larger than this server's limit of {limits.body} bytes",
@@ -95,8 +115,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for chunk in request.stream():
-                # What is too large is read on, and dropped, up to a point: a client that is still writing when the connection closes
-                # may never see the answer.
+                # An excessive body is read and dropped up to a limit, because a client that still writes when
+                # the connection closes may never see the answer.
                 body += chunk
                 if len(body) > 8 * limits.body:
                     raise too_large
@@ -104,30 +124,34 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         message = f"the request's body did not arrive within {limits.body_timeout:g} s"
         raise ApiError(408, message, code="body_timeout", headers={"Connection": "close"}) from None
     except ClientDisconnect:
-        raise ApiError(400, "the client went away") from None
+        raise ApiError(400, "the client disconnected") from None
     if len(body) > limits.body:
         raise too_large
     return bytes(body)
 
 
 class Admission:
-    """The door to the engine, which has a queue of its own: so many answers in progress, and whoever comes then is sent away."""
+    """Counts answers in progress, and refuses requests beyond a limit. The engine has its own queue."""
 
     def __init__(self, concurrency: int, queue: int) -> None:
         self.concurrency = concurrency
         self.limit = concurrency + queue
         self.inside = 0
-        self._seconds = 1.0  # how long an answer takes, averaged over the last ones
+        self._seconds = 1.0  # duration of an answer, as a moving average
 
     def enter(self, count: int) -> Callable[[], None]:
-        """Take `count` places; the result gives them back. ApiError where there are not so many."""
+        """Take `count` places; return a function that releases them.
+
+        Raises:
+            ApiError: 400: there are fewer places in total; 429: too few are free now.
+        """
         if count > self.limit:
             message = f"{count} answers at once are more than this server's limit of {self.limit}"
             raise ApiError(400, message, param="n", code="invalid_value")
         if self.inside + count > self.limit:
             raise ApiError(
                 429,
-                f"{self.inside} answers are in progress or wait, and no more may; try again later",
+                f"{self.inside} answers are in progress or waiting, which is the limit; try again later",
                 code="server_busy",
                 headers={"Retry-After": str(self.retry_after)},
             )
@@ -142,5 +166,5 @@ class Admission:
 
     @property
     def retry_after(self) -> int:
-        """Seconds until there should be a place."""
+        """Estimated seconds until a place is free."""
         return max(1, min(60, round(self._seconds / self.concurrency)))

@@ -1,4 +1,7 @@
-"""What /metrics tells, in Prometheus' text format. Names and units follow Prometheus' conventions: base units, totals end in _total."""
+"""/metrics in Prometheus' text format.
+
+Names and units follow Prometheus' conventions: base units, and names of totals end in _total.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from ..engine.statistics import SECONDS, Histogram, Statistics
 
 _NOW = {"running", "waiting", "pages", "pages_used", "pages_kept"}
-"""Of the engine's statistics, those that go up and down."""
+"""The engine's statistics that may fall again."""
 
 
-class Metrics:
-    """The server's own counters and, read when somebody asks, the engine's statistics and how many answers are in progress."""
+class Metrics(Collector):
+    """The server's own counters, and values that are read at each request: the engine's statistics and the
+    number of answers in progress.
+    """
 
     def __init__(self, statistics: Callable[[], Statistics], inside: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
@@ -29,10 +35,10 @@ class Metrics:
         )
         self._statistics = statistics
         self._inside = inside
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yield the metrics; called by the registry."""
         yield GaugeMetricFamily(
             "tilewright_answers_in_progress", "Answers being generated or waiting.", value=self._inside()
         )
@@ -52,7 +58,9 @@ class Metrics:
                     family.add_metric((reason,), count)
                 yield family
             else:
-                yield (GaugeMetricFamily if field.name in _NOW else CounterMetricFamily)(name, about, value=value)
+                yield (GaugeMetricFamily if field.name in _NOW else CounterMetricFamily)(
+                    name, about, value=value
+                )
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,8 +1,9 @@
-"""The requests of OpenAI's API that the server takes, checked by pydantic.
+"""The requests of OpenAI's API that the server accepts, validated by pydantic.
 
-A field that is not listed here is refused: an answer that silently ignores what was asked for is a wrong one. Fields that change nothing in the answer
-(`user`, `metadata`, ...) are taken and not read. `top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and `chat_template_kwargs` are what other servers add to
-OpenAI's fields, under the same names.
+Unknown fields are refused, because ignoring one silently gives a wrong answer. Fields that do not change the
+answer (`user`, `metadata`, ...) are accepted and not read. `top_k`, `min_p`, `repetition_penalty`,
+`ignore_eos` and `chat_template_kwargs` are other servers' extensions of OpenAI's fields, under the same
+names.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> Any:
     return [value] if isinstance(value, str) else value
 
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
-Stop = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=MAX_STOP)]
+Stop = Annotated[
+    list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=MAX_STOP)
+]
 
 
 class StreamOptions(Model):
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    include_obfuscation: bool = False  # padding against eavesdroppers on a provider's lines; there is none
+    include_obfuscation: bool = False  # padding against eavesdropping at a provider; never added here
 
 
 class Unread(Model):
-    """Fields that change nothing in the answer."""
+    """Fields that do not change the answer."""
 
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -47,10 +50,15 @@ class Unread(Model):
     prompt_cache_retention: str | None = None
 
 
-class Sampling(Unread):
-    """What chooses the tokens; None means the model's default."""
+class ModelRequest(Unread):
+    """A request to a model."""
 
     model: str
+
+
+class Sampling(ModelRequest):
+    """Fields that control sampling; None: the model's default."""
+
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
@@ -84,7 +92,7 @@ class ToolCall(Model):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: int | None = None  # clients that gather a stream send it back
+    index: int | None = None  # clients that collect a stream send it back
 
 
 class Message(Model):
@@ -153,7 +161,9 @@ class ChatRequest(Penalized):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    response_format: (
+        Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None
+    ) = None
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -163,10 +173,16 @@ class ChatRequest(Penalized):
 
     @property
     def longest(self) -> int | None:
-        """Most tokens of the answer, by its new name or the old one. ApiError 400: by both, and not alike."""
+        """The most tokens of the answer, by the new name of the field or the old one.
+
+        Raises:
+            ApiError: 400: both are given and differ.
+        """
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
-            message = f"'max_tokens' is {old} and 'max_completion_tokens' is {new}; they are the same: send one"
+            message = (
+                f"'max_tokens' is {old} and 'max_completion_tokens' is {new}; they are the same: send one"
+            )
             raise ApiError(400, message, param="max_tokens", code="invalid_value")
         return old if new is None else new
 
@@ -180,8 +196,7 @@ class CompletionRequest(Penalized):
     suffix: None = None
 
 
-class EmbeddingRequest(Unread):
-    model: str
+class EmbeddingRequest(ModelRequest):
     input: str | list[str] | list[Token] | list[list[Token]]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
@@ -239,7 +254,9 @@ class ResponseSchemaFormat(JsonSchema):
 
 
 class TextOptions(Model):
-    format: Annotated[TextFormat | ObjectFormat | ResponseSchemaFormat, Field(discriminator="type")] | None = None
+    format: (
+        Annotated[TextFormat | ObjectFormat | ResponseSchemaFormat, Field(discriminator="type")] | None
+    ) = None
 
 
 class ResponseStreamOptions(Model):
@@ -247,7 +264,11 @@ class ResponseStreamOptions(Model):
 
 
 def _item_type(value: Any) -> str:
-    return str(value.get("type", "message")) if isinstance(value, dict) else str(getattr(value, "type", "message"))
+    return (
+        str(value.get("type", "message"))
+        if isinstance(value, dict)
+        else str(getattr(value, "type", "message"))
+    )
 
 
 InputItem = Annotated[
@@ -275,18 +296,24 @@ class ResponsesRequest(Sampling):
     include: list[str] | None = Field(None, max_length=0)
 
 
-Asked = TypeVar("Asked", bound=BaseModel)
+RequestT = TypeVar("RequestT", bound=ModelRequest)
 
 
-def parse(kind: type[Asked], body: bytes) -> Asked:
-    """The request in a body; ApiError 400 names the field at fault."""
+def parse(kind: type[RequestT], body: bytes) -> RequestT:
+    """Parse and validate a request.
+
+    Raises:
+        ApiError: 400: the message names the field at fault.
+    """
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = _deepest(error)
-        kind, given = first["type"], first.get("input")
+        kind, value = first["type"], first.get("input")
         if kind == "json_invalid":
-            raise ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json") from None
+            raise ApiError(
+                400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json"
+            ) from None
         where = _path(first["loc"], named=kind in ("extra_forbidden", "missing", "none_required"))
         if kind == "extra_forbidden":
             message, code = f"unknown parameter: '{where}'", "unknown_parameter"
@@ -297,11 +324,11 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
         else:
             message, code = first["msg"], "invalid_value"
             if kind == "union_tag_invalid":
-                where, given = f"{where}.type", first["ctx"]["tag"]
+                where, value = f"{where}.type", first["ctx"]["tag"]
                 message = f"Input should be {first['ctx']['expected_tags']}"
-            if kind in ("literal_error", "union_tag_invalid") and isinstance(given, str):
-                message += f", not {given[:64]!r}"
-                if given.removeprefix("input_").partition("_")[0] in _NOT_TEXT:
+            if kind in ("literal_error", "union_tag_invalid") and isinstance(value, str):
+                message += f", not {value[:64]!r}"
+                if value.removeprefix("input_").partition("_")[0] in _NOT_TEXT:
                     message += ": the model takes text only"
             message = f"'{where}': {message}" if where else message
         raise ApiError(400, message, param=where or None, code=code) from None
@@ -319,12 +346,15 @@ _NOT_TEXT = {"image", "audio", "file", "video"}
 
 
 def _deepest(error: ValidationError) -> Any:
-    """Of the errors that alternatives of a union gave, the one that got furthest; else the first."""
+    """Return the error of the union's alternative that matched furthest; else the first one."""
     return max(error.errors(include_url=False), key=lambda e: len(_path(e["loc"]).split(".")))
 
 
 def _path(location: tuple[int | str, ...], named: bool = False) -> str:
-    """``messages.0.content``, without the names of types that pydantic puts in for alternatives. The last part is a field's name, whatever that is, if `named`."""
+    """Return a field's path, as ``messages.0.content``, without pydantic's type names for alternatives.
+
+    If `named`, the last part is a field's name in any case.
+    """
     path: list[str] = []
     for place, part in enumerate(map(str, location)):
         field = place == 0 or named and place == len(location) - 1

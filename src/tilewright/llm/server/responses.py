@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's newer form of a chat, over the same turns as /v1/chat/completions."""
+"""/v1/responses: OpenAI's newer chat API, implemented with the same preparation as /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -39,28 +39,33 @@ Item = dict[str, Any]
 class _Stored:
     response: dict[str, Any]
     messages: list[dict[str, Any]]
-    """The chat up to and with this answer, without instructions, which hold for one response."""
+    """The chat up to and including this answer, without instructions, which apply to one response only."""
 
 
-class Store:
-    """The last responses, for `previous_response_id`: at most so many bytes of them, and only for the key that made them; in a file, where one is named, else in memory.
+class ResponseStore:
+    """Keeps the last responses for `previous_response_id`, in a file or in memory.
+
+    At most `size` bytes are kept. A response is available only to the client that made it.
 
     Raises:
-        ArtifactError: the file cannot be written, or is something else.
+        ArtifactError: the file cannot be written, or has another content.
     """
 
     def __init__(self, size: int, path: Path | None = None) -> None:
         self._size = size
         try:
-            if path is not None:  # what people say is for nobody else to read
+            if path is not None:  # chats are private to the file's owner
                 path.touch(0o600)
             self._rows = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
-            self._rows.execute("PRAGMA journal_mode=WAL")  # a process that is killed leaves whole responses
+            # keeps the file consistent if the process is killed
+            self._rows.execute("PRAGMA journal_mode=WAL")
             self._rows.execute(
                 "CREATE TABLE IF NOT EXISTS responses"
                 " (number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, size INTEGER, value TEXT)"
             )
-            self._left = size - self._rows.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0]
+            self._left = (
+                size - self._rows.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0]
+            )
         except (OSError, sqlite3.Error) as error:
             raise ArtifactError(f"{path}: no file for responses: {error}") from error
 
@@ -70,11 +75,17 @@ class Store:
         self._rows.execute("INSERT INTO responses (id, owner, size, value) VALUES (?, ?, ?, ?)", row)
         self._left -= len(value)
         while self._left < 0:
-            number, size = self._rows.execute("SELECT number, size FROM responses ORDER BY number LIMIT 1").fetchone()
+            number, size = self._rows.execute(
+                "SELECT number, size FROM responses ORDER BY number LIMIT 1"
+            ).fetchone()
             self._drop(number, size)
 
     def get(self, id: str, owner: str, param: str | None = None) -> _Stored:
-        """ApiError 404 where there is none, or it is somebody else's."""
+        """Return a stored response.
+
+        Raises:
+            ApiError: 404: there is none, or it belongs to another client.
+        """
         return _Stored(*json.loads(self._find(id, owner, param)[2]))
 
     def remove(self, id: str, owner: str) -> None:
@@ -82,11 +93,14 @@ class Store:
 
     def _find(self, id: str, owner: str, param: str | None = None) -> tuple[int, int, str]:
         query = "SELECT number, size, value FROM responses WHERE id = ? AND owner = ?"
-        found: tuple[int, int, str] | None = self._rows.execute(query, (id, owner)).fetchone()
-        if found is None:
-            message = f"there is no response {id!r}: this server keeps only the last ones, and those not made with store: false"
+        row: tuple[int, int, str] | None = self._rows.execute(query, (id, owner)).fetchone()
+        if row is None:
+            message = (
+                f"there is no response {id!r}: this server keeps only the "
+                "last ones, and those not made with store: false"
+            )
             raise ApiError(404, message, param=param, code="response_not_found")
-        return found
+        return row
 
     def _drop(self, number: int, size: int) -> None:
         self._rows.execute("DELETE FROM responses WHERE number = ?", (number,))
@@ -94,7 +108,7 @@ class Store:
 
 
 class Responses:
-    """One request to /v1/responses, ready to be generated."""
+    """One checked request to /v1/responses."""
 
     def __init__(
         self,
@@ -103,7 +117,7 @@ class Responses:
         turn: Turn,
         generation: Generation,
         messages: list[dict[str, Any]],
-        store: Store,
+        store: ResponseStore,
         owner: str,
     ) -> None:
         self._service = service
@@ -144,24 +158,24 @@ class Responses:
         }
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The events of a streamed answer."""
+        """Iterate over the events of a streamed answer."""
         async with aclosing(self._events()) as events:
             async for content in events:
                 yield event(content, content["type"])
 
     async def whole(self) -> dict[str, Any]:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
         async with aclosing(self._events()) as events:
             async for _ in events:
                 pass
         return self._response
 
     def failed(self, error: ApiError) -> bytes:
-        """The event that ends a stream in which something went wrong."""
+        """Return the event that ends a failed stream."""
         self._response |= {"status": "failed", "error": {"code": "server_error", "message": error.message}}
         return event(self._event("response.failed", response=self._response), "response.failed")
 
-    def _event(self, type: str, **content: Any) -> dict[str, Any]:
+    def _event(self, type: str, **content: object) -> dict[str, Any]:
         self._sequence += 1
         return {"type": type, "sequence_number": self._sequence, **content}
 
@@ -195,7 +209,7 @@ class Responses:
         yield self._event(f"response.{self._response['status']}", response=self._response)
 
     def _add(self, entry: Event) -> list[dict[str, Any]]:
-        """The events of what an answer adds: an item begins, or the one that is open grows."""
+        """Return the events for an addition to an answer: a new item begins, or the open one grows."""
         events: list[dict[str, Any]] = []
         open = self._items[-1] if self._items and self._items[-1]["status"] == "in_progress" else None
         if isinstance(entry, str):
@@ -212,10 +226,14 @@ class Responses:
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
                 open["content"].append(part)
                 events.append(
-                    self._event("response.content_part.added", part=dict(part), **self._where(), content_index=0)
+                    self._event(
+                        "response.content_part.added", part=dict(part), **self._where(), content_index=0
+                    )
                 )
             open["content"][0]["text"] += entry
-            text = self._event("response.output_text.delta", delta=entry, logprobs=[], **self._where(), content_index=0)
+            text = self._event(
+                "response.output_text.delta", delta=entry, logprobs=[], **self._where(), content_index=0
+            )
             return [*events, text]
         if isinstance(entry, CallBegins):
             events += self._close("completed")
@@ -238,7 +256,7 @@ class Responses:
         return {"item_id": self._items[-1]["id"], "output_index": len(self._items) - 1}
 
     def _close(self, status: str) -> list[dict[str, Any]]:
-        """The events that end the item that is open."""
+        """Return the events that end the open item."""
         if not self._items or self._items[-1]["status"] != "in_progress":
             return []
         item = self._items[-1]
@@ -253,28 +271,38 @@ class Responses:
         else:
             names = {"name": item["name"], "arguments": item["arguments"]}
             events = [self._event("response.function_call_arguments.done", **names, **self._where())]
-        return [*events, self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)]
+        return [
+            *events,
+            self._event("response.output_item.done", output_index=len(self._items) - 1, item=item),
+        ]
 
 
-async def responses(service: Service, request: ResponsesRequest, store: Store, owner: str) -> Responses:
-    """Check a request to /v1/responses and make it ready; `owner` tells whose responses it may continue."""
+async def responses(
+    service: Service, request: ResponsesRequest, store: ResponseStore, owner: str
+) -> Responses:
+    """Check and prepare a request to /v1/responses; `owner` identifies the client, whose responses it may
+    continue.
+    """
     messages: list[dict[str, Any]] = []
     if request.previous_response_id is not None:
         messages += store.get(request.previous_response_id, owner, "previous_response_id").messages
     messages = messages + _messages(request)
-    given = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    instructions = [{"role": "system", "content": request.instructions}] if request.instructions else []
     choice = request.tool_choice
     turn = await prepare(
         service,
-        given + messages,
-        [Function(name=t.name, description=t.description, parameters=t.parameters) for t in request.tools or ()],
+        instructions + messages,
+        [
+            Function(name=t.name, description=t.description, parameters=t.parameters)
+            for t in request.tools or ()
+        ],
         f"function:{choice.name}" if isinstance(choice, ResponseNamedTool) else choice,
         _schema(request.text.format if request.text else None),
         request.parallel_tool_calls is not False,
         param="input",
     )
     limit = service.max_tokens(request.max_output_tokens, len(turn.prompt), "max_output_tokens")
-    asked = Request(
+    generated = Request(
         prompt=turn.prompt,
         sampling=service.sampling(request),
         max_tokens=limit,
@@ -282,17 +310,21 @@ async def responses(service: Service, request: ResponsesRequest, store: Store, o
         grammar=turn.grammar,
         user=owner,
     )
-    return Responses(service, request, turn, service.generation([asked]), messages, store, owner)
+    return Responses(service, request, turn, service.generation([generated]), messages, store, owner)
 
 
-def _schema(format: TextFormat | ObjectFormat | SchemaFormat | ResponseSchemaFormat | None) -> dict[str, Any] | None:
+def _schema(
+    format: TextFormat | ObjectFormat | SchemaFormat | ResponseSchemaFormat | None,
+) -> dict[str, Any] | None:
     if isinstance(format, ResponseSchemaFormat):
         return format.schema_ if format.schema_ is not None else ANY_OBJECT
     return ANY_OBJECT if isinstance(format, ObjectFormat) else None
 
 
 def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
-    """The input's items as messages for a chat template: calls belong to the assistant's message before them."""
+    """Convert the input's items to messages for a chat template; calls are attached to the assistant's
+    message before them.
+    """
     if isinstance(request.input, str):
         return [{"role": "user", "content": request.input}]
     messages: list[dict[str, Any]] = []
@@ -309,7 +341,7 @@ def _messages(request: ResponsesRequest) -> list[dict[str, Any]]:
 
 
 def _as_messages(items: list[Item]) -> list[dict[str, Any]]:
-    """An answer's items as messages for a chat template."""
+    """Convert an answer's items to messages for a chat template."""
     messages: list[dict[str, Any]] = []
     for item in items:
         if item["type"] == "message":

@@ -1,4 +1,4 @@
-"""`Service`: a model as the server offers it, and everything that the server does with the engine."""
+"""`Service`: a served model, and the server's operations on the engine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .limits import Admission, Keys, Limits
 from .metrics import Metrics
 from .protocol import Penalized, Sampling
 
-_LONG = 1 << 16  # characters
+_LONG = 1 << 16  # characters; longer texts are encoded one at a time
 
 
 @dataclass
 class Service:
-    """A model, its engine (running) and what clients may do with it."""
+    """A served model: its running engine, and the limits for clients."""
 
     name: str
     engine: Engine
@@ -35,32 +35,43 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     keys: Keys = field(default_factory=Keys)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters of requests that name none, by `SamplingParameters`' names."""
+    """Default sampling parameters, by `SamplingParameters`' names."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.engine.options.max_batch or self.engine.runner.max_batch, self.limits.queue)
+        self.admission = Admission(
+            self.engine.options.max_batch or self.engine.runner.max_batch, self.limits.queue
+        )
         self._long = asyncio.Semaphore()
         self.metrics = Metrics(self.engine.stats, lambda: self.admission.inside)
 
     @property
     def context(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """The most tokens of prompt and answer together."""
         return self.engine.limit
 
     async def encode(self, text: str, special: bool, param: str) -> list[int]:
-        """The tokens of a prompt; `special`: with those that begin one. ApiError 400 where there are too many or none."""
+        """Encode a prompt; `special` adds the tokens that begin a text.
+
+        Raises:
+            ApiError: 400: the prompt has no token, or too many.
+        """
         if (least := self.tokenizer.least_tokens(text)) > self._longest_prompt:
             raise self._too_long(f"{len(text.encode())} bytes, at least {least} tokens", param)
-        # In a thread, for a long text keeps a core busy for a while; of such one at a time, for it takes much memory.
+        # A thread keeps the event loop free. Long texts are encoded one at a time because each takes much
+        # memory.
         async with self._long if len(text) > _LONG else nullcontext():
             tokens = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
         self.check_prompt(tokens, param)
         return tokens
 
     def check_prompt(self, tokens: Sequence[int], param: str) -> None:
-        """ApiError 400 unless the tokens are some, in the vocabulary, and not too many."""
+        """Check a prompt's tokens.
+
+        Raises:
+            ApiError: 400: there are none or too many, or one is not in the vocabulary.
+        """
         if not tokens:
             raise ApiError(400, "the prompt is empty", param=param, code="invalid_value")
         vocabulary = self.engine.runner.vocabulary
@@ -80,28 +91,32 @@ class Service:
         message = f"the prompt has {size}; {whose} is {limit} tokens"
         return ApiError(400, message, param=param, code="context_length_exceeded")
 
-    def max_tokens(self, asked: int | None, prompt: int, param: str, default: int | None = None) -> int:
-        """How many tokens an answer to `prompt` tokens may have. ApiError 400 where more were asked for than there can be."""
+    def max_tokens(self, requested: int | None, prompt: int, param: str, default: int | None = None) -> int:
+        """Return the most tokens of an answer to `prompt` tokens.
+
+        Raises:
+            ApiError: 400: more were requested than are possible.
+        """
         room = self.context - prompt
         limit = self.limits.max_tokens or self.context
-        if asked is None:
+        if requested is None:
             if room < 1:
                 message = f"the prompt's {prompt} tokens fill the model's context of {self.context}"
                 raise ApiError(400, message, param=param, code="context_length_exceeded")
             return min(room, limit, default or room)
-        if asked > limit and limit < self.context:
-            message = f"{asked} tokens are more than this server's limit of {limit} for an answer"
+        if requested > limit and limit < self.context:
+            message = f"{requested} tokens are more than this server's limit of {limit} for an answer"
             raise ApiError(400, message, param=param, code="invalid_value")
-        if asked > room:
+        if requested > room:
             message = (
-                f"the model's context is {self.context} tokens; the prompt's {prompt} and the answer's {asked} are "
-                f"{prompt + asked}: shorten the prompt or ask for fewer tokens"
+                f"the model's context is {self.context} tokens; the prompt's {prompt} and the answer's "
+                f"{requested} are {prompt + requested}: shorten the prompt or ask for fewer tokens"
             )
             raise ApiError(400, message, param=param, code="context_length_exceeded")
-        return asked
+        return requested
 
     def sampling(self, request: Sampling, logprobs: int | None = None) -> SamplingParameters:
-        """How a request wants tokens to be chosen; what it does not say is the model's default."""
+        """Return a request's sampling parameters; missing ones are the model's defaults."""
         values: dict[str, Any] = dict(self.defaults)
         names = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"]
         if isinstance(request, Penalized):
@@ -109,21 +124,31 @@ class Service:
             if request.logit_bias:
                 values["logit_bias"] = self._logit_bias(request.logit_bias)
         values.update({name: value for name in names if (value := getattr(request, name)) is not None})
-        values["top_k"] = max(0, values.get("top_k", 0))  # others write -1 for all
+        values["top_k"] = max(0, values.get("top_k", 0))  # other servers use -1 for all tokens
         return SamplingParameters(**values, logprobs=logprobs)
 
     def _logit_bias(self, biases: Mapping[str, float]) -> dict[int, float]:
         vocabulary = self.engine.runner.vocabulary
         for token in biases:
             if not (token.isascii() and token.isdigit() and len(token) < 12 and int(token) < vocabulary):
-                message = f"'logit_bias': {token[:64]!r} is no token; tokens are numbers below {vocabulary}"
+                message = (
+                    f"'logit_bias': {token[:64]!r} is not a token; tokens are numbers below {vocabulary}"
+                )
                 raise ApiError(400, message, param="logit_bias", code="invalid_value")
         return {int(token): bias for token, bias in biases.items()}
 
     async def json_schema(self, schema: Mapping[str, Any], param: str) -> Constraint:
-        """A constraint to JSON that a schema describes; ApiError 400 where the schema cannot be used."""
-        # Blanks as json.dumps writes them: where a grammar allows any number, small models write blanks for ever.
-        spaced = {**schema, "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+        """Make a constraint to JSON that a schema describes.
+
+        Raises:
+            ApiError: 400: the schema cannot be used.
+        """
+        # Whitespace is fixed to that of json.dumps. If a grammar allows any amount, small models generate
+        # whitespace without end.
+        spaced = {
+            **schema,
+            "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+        }
         try:
             return await asyncio.to_thread(self._grammars.json_schema, spaced)
         except RequestError as error:
@@ -134,11 +159,15 @@ class Service:
         return Grammars(self.tokenizer)
 
     def generation(self, requests: Sequence[Request]) -> Generation:
-        """The answers to `requests`, not yet begun."""
+        """Prepare the answers to `requests`; generation starts with `deltas`."""
         return Generation(self, requests)
 
     async def embed(self, tokens: list[int]) -> Any:
-        """The embedding [hidden] of a text; ApiError 400 where the model has none."""
+        """Return the embedding [hidden] of a text.
+
+        Raises:
+            ApiError: 400: the model has no embeddings.
+        """
         try:
             return await asyncio.wrap_future(self.engine.submit_embedding(tokens))
         except TilewrightError as error:
@@ -146,7 +175,10 @@ class Service:
 
 
 class Generation:
-    """The answers to some requests of equal `n`, and what they cost so far. Answer `i` is choice ``i % n`` of request ``i // n``."""
+    """The answers to requests of equal `n`, and their token counts so far.
+
+    Answer `i` is choice ``i % n`` of request ``i // n``.
+    """
 
     def __init__(self, service: Service, requests: Sequence[Request]) -> None:
         self._service = service
@@ -157,7 +189,7 @@ class Generation:
         self.generated_tokens = 0
 
     def usage(self) -> dict[str, Any]:
-        """OpenAI's account."""
+        """Return token counts in OpenAI's form."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.generated_tokens,
@@ -166,7 +198,10 @@ class Generation:
         }
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
-        """What comes, as it comes: (answer, delta). Closing the generator cancels what is not finished."""
+        """Generate; iterate over (answer, delta) in the order of arrival.
+
+        Closing the iterator cancels unfinished answers.
+        """
         seconds = self._service.limits.request_timeout
         end = asyncio.get_running_loop().time() + seconds
         streams: list[Stream] = []
@@ -187,16 +222,17 @@ class Generation:
             pumps += [asyncio.create_task(pump(i * n, stream)) for i, stream in enumerate(streams)]
             left = self.count
             while left:
-                async with asyncio.timeout_at(end):  # not around the yield, where others' code would be interrupted
-                    found = await queue.get()
-                if isinstance(found, Exception):
-                    raise found
-                if found[1].finish_reason == "cancelled":  # not by us: the engine is being stopped
-                    raise OverloadedError("the answer was ended because the server stops")
-                left -= found[1].finish_reason is not None
-                self.generated_tokens += len(found[1].tokens)
+                # not around the yield, where it would interrupt the caller's code
+                async with asyncio.timeout_at(end):
+                    item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item[1].finish_reason == "cancelled":  # by the engine's stop, not by this request
+                    raise OverloadedError("the answer was ended because the server is stopping")
+                left -= item[1].finish_reason is not None
+                self.generated_tokens += len(item[1].tokens)
                 self.cached_tokens = sum(stream.cached_tokens for stream in streams)
-                yield found
+                yield item
         except TimeoutError:
             raise ApiError(504, f"the answer was not complete within {seconds:g} s", code="timeout") from None
         except TilewrightError as error:
@@ -209,11 +245,11 @@ class Generation:
 
 
 def _refusal(error: TilewrightError) -> ApiError:
-    """What the engine's error is to a client."""
+    """Convert the engine's error to a response."""
     if isinstance(error, RequestError):
         return ApiError(400, str(error))
     if isinstance(error, OverloadedError):
         return ApiError(503, str(error), headers={"Retry-After": "5"})
-    if isinstance(error.__cause__, CompileError):  # the model has no such function
+    if isinstance(error.__cause__, CompileError):  # the model lacks the function
         return ApiError(400, str(error.__cause__))
     return ApiError(500, str(error))

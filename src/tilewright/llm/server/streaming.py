@@ -1,4 +1,4 @@
-"""Server-sent events, and noticing that nobody listens any more."""
+"""Server-sent events, and detection of disconnected clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 import anyio
 from starlette.responses import Response
@@ -18,14 +17,18 @@ from .limits import Limits
 DONE = b"data: [DONE]\n\n"
 
 
-def event(content: Any, name: str | None = None) -> bytes:
-    """An event of JSON."""
+def event(content: object, name: str | None = None) -> bytes:
+    """Make an event with JSON content."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + dump(content) + b"\n\n"
 
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[anyio.CancelScope]:
-    """Cancels what is inside when the client goes away; the scope then says ``cancelled_caught``. The request's body must have been read."""
+    """Cancel the ``async with`` block when the client disconnects; the scope's ``cancelled_caught`` tells
+    whether it did.
+
+    The request's body must have been read.
+    """
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -41,10 +44,11 @@ async def while_connected(receive: Receive) -> AsyncIterator[anyio.CancelScope]:
 
 
 class EventStream(Response):
-    """A stream of events that `produce` makes.
+    """A response that sends a stream of events.
 
-    In silence a comment is sent every `Limits.heartbeat` seconds, so that neither proxies nor clients give up. When the client goes away
-    the generator is closed. An ApiError of the generator is sent as an event, for the status is long sent.
+    After `Limits.heartbeat` silent seconds a comment is sent, so that neither proxies nor clients time out.
+    When the client disconnects, the generator is closed. An ApiError of the generator is sent as an event,
+    because the status has been sent already.
     """
 
     media_type = "text/event-stream"
@@ -56,7 +60,14 @@ class EventStream(Response):
         finish: Callable[[], None],
         failed: Callable[[ApiError], bytes] | None = None,
     ) -> None:
-        """`finish` is called at the end, whatever it was."""
+        """Prepare the response.
+
+        Args:
+            events: the events.
+            limits: the server's limits.
+            finish: called at the end, also after an error.
+            failed: makes the event for an error; None: the error's body.
+        """
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events

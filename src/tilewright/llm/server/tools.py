@@ -1,7 +1,8 @@
-"""Tool calls: how a model writes them, and finding them in its text while it comes.
+"""Tool calls: the conventions in which models write them, and their incremental parser.
 
-A chat template tells a model how to write a call. Hermes' and Qwen's say ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``; Llama 3's say that the reply
-is nothing but ``{"name": ..., "parameters": {...}}``, several separated by semicolons.
+A chat template tells a model how to write a call. Hermes' and Qwen's use ``<tool_call>{"name": ...,
+"arguments": {...}}</tool_call>``. With Llama 3's, the whole reply is ``{"name": ..., "parameters": {...}}``;
+several calls are separated by semicolons.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from .protocol import Function
 
 @dataclass(frozen=True)
 class Convention:
-    """How a model writes calls: what stands before and after each, and the key of its arguments."""
+    """How a model writes calls: the text before and after each call, and the key of its arguments."""
 
     opening: str
     closing: str
     arguments: str
 
     def prefix(self, function: str | None) -> str:
-        """How a reply that must call begins: up to the arguments if the function is known."""
+        """Return the beginning of a reply that must call; up to the arguments if the function is known."""
         begin = f"{self.opening}\n" if self.opening else ""
         return begin if function is None else f'{begin}{{"name": {json.dumps(function)}, "{self.arguments}": '
 
     def schema(self, functions: Sequence[Function]) -> dict[str, Any]:
-        """The JSON schema of a call of any of `functions`, without opening and closing."""
+        """Return the JSON schema of a call to any of `functions`, without opening and closing text."""
         calls = [
             {
                 "type": "object",
@@ -60,25 +61,33 @@ _OTHER_FORMS = (
 
 
 def convention(template: str) -> Convention:
-    """The convention of a chat template; ApiError 400 where it has none, or one that is not read here."""
+    """Return the convention of a chat template.
+
+    Raises:
+        ApiError: 400: it has none, or one that is not supported.
+    """
     if not any(form in template for form in _OTHER_FORMS):
         if HERMES.opening in template:
             return HERMES
         if "tools" in template and _LLAMA_FORM.search(template):
             return LLAMA
     known = "tools" in template
-    what = "writes tool calls in a form that this server does not read" if known else "knows no tools"
+    what = (
+        ("writes tool calls in a form that this server does not support")
+        if known
+        else "does not support tools"
+    )
     raise ApiError(400, f"this model's chat template {what}", param="tools", code="unsupported_parameter")
 
 
 def parameters(function: Function) -> dict[str, Any]:
-    """The JSON schema of a function's arguments."""
+    """Return the JSON schema of a function's arguments."""
     return function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True)
 class CallBegins:
-    """A call, of which the arguments follow."""
+    """The beginning of a call; its arguments follow."""
 
     index: int
     id: str
@@ -87,7 +96,7 @@ class CallBegins:
 
 @dataclass(frozen=True)
 class CallArguments:
-    """More text of the JSON of a call's arguments."""
+    """A further part of the JSON of a call's arguments."""
 
     index: int
     text: str
@@ -99,44 +108,49 @@ Event = str | CallBegins | CallArguments
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 
 
-_ARGUMENTS_FIRST = ('{"arguments":', '{"parameters":')  # before the name, without blanks
+# calls with the arguments before the name, without blanks
+_ARGUMENTS_FIRST = ('{"arguments":', '{"parameters":')
 
 
 class ToolCallParser:
-    """Cuts a reply that comes in pieces into text and calls of `functions`; what looks like a call and is none stays text.
+    """Splits a streamed reply into text and calls of `functions`; text that only resembles a call stays text.
 
-    `begun` is what `Convention.prefix` has put into the model's mouth: ``""`` for the opening, a function's name for all up to the arguments.
+    `begun` is the part of a call that `Convention.prefix` has added to the prompt: ``""`` for the opening, a
+    function's name for everything up to the arguments.
     """
 
     def __init__(self, convention: Convention, functions: Collection[str], begun: str | None = None) -> None:
         self._convention = convention
         self._functions = functions
         self.calls = 0
-        """How many calls have begun."""
+        """The number of calls begun."""
         self._buffer = ""
         self._state = self._text if begun is None else self._call
         self._end = _JsonEnd()
-        self._said = False  # whether there was text: then a brace begins no call of Llama's
+        self._said = False  # whether there was text: a brace then begins no call in Llama's convention
         self._first: list[Event] = []
         if begun:
             self._first = [self._begin(begun)]
             self._state = self._arguments
 
     def feed(self, text: str) -> list[Event]:
-        """What `text` adds."""
+        """Return the events that `text` adds."""
         self._buffer += text
         return self._run(final=False)
 
     def finish(self, cut: bool = False) -> list[Event]:
-        """What was held back, when there is no more. Of a reply that was `cut` the beginning of a call is no text: it is a call with what arguments there
-        are once its function is known, and nothing before."""
+        """Return the remaining events at the end of the reply.
+
+        If the reply was `cut` off, an incomplete call is not shown as text: it becomes a call with the
+        arguments so far if its function is known, and is dropped otherwise.
+        """
         if cut:
             events = self._run(final=False)
             return events + (self._beginning() if self._state in (self._text, self._call) else [])
         return self._run(final=True)
 
     def _beginning(self) -> list[Event]:
-        """The text held back as the beginning of a call, which nothing follows."""
+        """Return events for the held-back beginning of a call that was cut off."""
         held, self._buffer = self._buffer, ""
         opening, begun = self._convention.opening, "".join(held.split())
         if self._state == self._text:
@@ -169,7 +183,7 @@ class ToolCallParser:
         return CallBegins(self.calls - 1, f"call_{secrets.token_hex(12)}", name)
 
     def _text(self, final: bool) -> Iterator[Event]:
-        """Text, up to where a call opens. Blanks before a call are no text."""
+        """Read text up to the opening of a call; blanks before a call are dropped."""
         opening = self._convention.opening
         if not opening:
             if not self._said and self._buffer.lstrip().startswith("{"):
@@ -177,23 +191,25 @@ class ToolCallParser:
                 return
             shown = len(self._buffer) if final or self._buffer.strip() else 0
         else:
-            found = self._buffer.find(opening)
-            if found >= 0:
-                if text := self._take(found).rstrip():
+            start = self._buffer.find(opening)
+            if start >= 0:
+                if text := self._take(start).rstrip():
                     yield text
                 self._take(len(opening))
                 self._state = self._call
                 return
             shown = len(self._buffer)
             if not final:
-                shown -= next((n for n in range(len(opening) - 1, 0, -1) if self._buffer.endswith(opening[:n])), 0)
+                shown -= next(
+                    (n for n in range(len(opening) - 1, 0, -1) if self._buffer.endswith(opening[:n])), 0
+                )
                 shown = len(self._buffer[:shown].rstrip())
         if shown:
             self._said = True
             yield self._take(shown)
 
     def _call(self, final: bool) -> Iterator[Event]:
-        """Behind an opening: held back until it is sure to be a call."""
+        """Read after an opening; text is held back until it is certain to be a call."""
         if head := _HEAD.match(self._buffer):
             name = json.loads(head[1])
             if name in self._functions:
@@ -234,7 +250,7 @@ class ToolCallParser:
             self._state = self._close
 
     def _close(self, final: bool) -> Iterator[Event]:
-        """The brace that closes the call around its arguments."""
+        """Read the brace that closes the call around its arguments."""
         rest = self._buffer.lstrip()
         if rest.startswith("}"):
             self._buffer = rest[1:]
@@ -243,7 +259,7 @@ class ToolCallParser:
         yield from ()
 
     def _after(self, final: bool) -> Iterator[Event]:
-        """Behind a call: its closing, or another one."""
+        """Read after a call: its closing text, or another call."""
         rest, closing = self._buffer.lstrip(), self._convention.closing
         if closing:
             if rest.startswith(closing):
@@ -259,7 +275,7 @@ class ToolCallParser:
 
 
 class _JsonEnd:
-    """Finds where a JSON object ends in text that comes in pieces."""
+    """Finds the end of a JSON object in streamed text."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -267,7 +283,7 @@ class _JsonEnd:
         self._escaped = False
 
     def find(self, text: str) -> int | None:
-        """The length of the part of `text` up to the object's end; None if it goes on."""
+        """Return the length of `text` up to the object's end; None if the object continues."""
         for place, character in enumerate(text):
             if self._quoted:
                 if self._escaped:
@@ -288,7 +304,7 @@ class _JsonEnd:
 
 
 def _call_of(text: str) -> tuple[str, str] | None:
-    """The name and the arguments' JSON of an object that is a call."""
+    """Return the name and the arguments' JSON of a call; None if the text is not a call."""
     try:
         call = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Weights of language models in files: Hugging Face folders, GGUF files, and folders that `convert` wrote."""
+"""Readers and writers of weights: Hugging Face folders, GGUF files, and folders that `convert` wrote."""
 
 from .checkpoint import Checkpoint, LazyTensor
 from .convert import Conversion, convert

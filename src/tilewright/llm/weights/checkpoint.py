@@ -1,4 +1,6 @@
-"""What all readers of weights give: named tensors that are read when they are asked for, with the model's configuration and tokenizer."""
+"""The interface of all weight readers: named tensors that are read on demand, with the model's configuration
+and tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor in a file. `dtype` is that of what `read` returns; `where` names the file, and the tensor as the file calls it.
+    """A tensor in a file, read on demand.
 
-    A tensor kept in a quantized form has the `scheme` of it, and `read` dequantizes. The form is that of the matrix [out, in]: of the transpose, if
-    the tensor is kept `transposed` (as GPT-2's are, [in, out]). `importance` (f32 [in]) is what `quantize` takes, where calibration tells it.
+    `dtype` is the type of `read`'s result. `where` names the file, and the tensor as the file names it.
+
+    A quantized tensor has a `scheme`, and `read` dequantizes it. Its quantized form is that of the matrix
+    [out, in]; if the tensor is stored `transposed` ([in, out], as in GPT-2), it is the form of the transpose.
+    `importance` (f32 [in]) is the argument of `quantize`, if calibration determined it.
     """
 
     name: str
@@ -38,21 +43,31 @@ class LazyTensor:
     importance: Array | None = None
 
     def read(self) -> Array:
-        """The values; read-only where they are the mapped file itself. Raises WeightsError: the file is damaged, or values are not finite."""
+        """Read the values; they are read-only if they are the mapped file itself.
+
+        Raises:
+            WeightsError: the file is damaged, or values are not finite.
+        """
         values: Array = self._checked(self.load, self.shape)
         self._require_finite(values)
         return values
 
     def read_quantized(self) -> Quantized:
-        """The quantized form. Raises WeightsError: there is none, or the file is damaged."""
+        """Read the quantized form.
+
+        Raises:
+            WeightsError: the tensor is not quantized, or the file is damaged.
+        """
         if self.load_quantized is None:
             raise WeightsError(f"{self.where}: is not quantized")
-        quantized: Quantized = self._checked(self.load_quantized, self.shape[::-1] if self.transposed else self.shape)
+        quantized: Quantized = self._checked(
+            self.load_quantized, self.shape[::-1] if self.transposed else self.shape
+        )
         self._require_finite(quantized.scales)
         return quantized
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """What `read` returns, for all that takes arrays, such as `load_weights`."""
+        """Return `read`'s result, for functions that take arrays, such as `load_weights`."""
         return np.array(self.read(), dtype, copy=copy)
 
     def map(
@@ -62,25 +77,30 @@ class LazyTensor:
         dtype: np.dtype[Any] | None = None,
         parts: Callable[[Array], Array] | None = None,
     ) -> LazyTensor:
-        """The tensor, of the same shape, that `function` makes of this one. `parts` does the same to each array of the quantized form, where that is
-        possible: it moves rows."""
+        """Return the tensor with `function` applied, which must keep the shape.
+
+        `parts` applies the same change to each array of the quantized form; it is only possible for a
+        permutation of rows. Without it the result is not quantized.
+        """
         load, load_quantized = self.load, self.load_quantized
-        made = replace(self, dtype=dtype or self.dtype, load=lambda: function(load()), scheme=None, load_quantized=None)
+        mapped = replace(
+            self, dtype=dtype or self.dtype, load=lambda: function(load()), scheme=None, load_quantized=None
+        )
         if load_quantized is None or parts is None or self.transposed:
-            return made
+            return mapped
 
         def move() -> Quantized:
             quantized = load_quantized()
             arrays = {part: a if part == "permutation" else parts(a) for part, a in quantized.arrays.items()}
             return Quantized.of(quantized.scheme, self.shape, arrays)
 
-        return replace(made, scheme=self.scheme, load_quantized=move)
+        return replace(mapped, scheme=self.scheme, load_quantized=move)
 
     def renamed(self, name: str) -> LazyTensor:
         return replace(self, name=name)
 
     def transpose(self) -> LazyTensor:
-        """The transpose of a matrix; its quantized form stays."""
+        """Return the transpose of a matrix; the quantized form is unchanged."""
         load = self.load
         return replace(self, shape=self.shape[::-1], load=lambda: load().T, transposed=not self.transposed)
 
@@ -99,12 +119,19 @@ class LazyTensor:
         return result
 
 
-_EXPONENTS = {"float16": (np.uint16, 0x7C00), "bfloat16": (np.uint16, 0x7F80), "float32": (np.uint32, 0x7F800000)}
-_PIECE = 1 << 18  # elements that stay in a cache
+_EXPONENTS = {
+    "float16": (np.uint16, 0x7C00),
+    "bfloat16": (np.uint16, 0x7F80),
+    "float32": (np.uint32, 0x7F800000),
+}
+_PIECE = 1 << 18  # elements of a piece; larger ones leave the cache
 
 
 def _finite(values: Array) -> bool:
-    """Whether a float array has neither NaN nor infinity, whose exponents are all ones: looked at as integers, which is six times as fast for 16 bits."""
+    """Whether a float array has neither NaN nor infinity.
+
+    Their exponents are all ones. Comparing them as integers is six times as fast for 16 bits.
+    """
     if values.dtype.name not in _EXPONENTS:
         return values.dtype.kind != "f" or bool(np.isfinite(values).all())
     kind, ones = _EXPONENTS[values.dtype.name]
@@ -117,8 +144,9 @@ def _finite(values: Array) -> bool:
 class Checkpoint(Mapping[str, LazyTensor]):
     """A model's weights by their Hugging Face names, in the order of the files.
 
-    `config` is what config.json says. `files` are the others a model needs, by name (tokenizer.json, generation_config.json, ...), each read when called.
-    `sources` are the files that hold the tensors; `edits` tell apart what was made from the same files in different ways.
+    `config` is the content of config.json. `files` are the model's other files by name (tokenizer.json,
+    generation_config.json, ...); calling one reads it. `sources` are the files with the tensors. `edits`
+    distinguishes checkpoints that were derived from the same files in different ways.
     """
 
     def __init__(
@@ -139,7 +167,7 @@ class Checkpoint(Mapping[str, LazyTensor]):
 
     @cached_property
     def quantization(self) -> Scheme:
-        """The scheme that most elements are kept in; `NONE` where those are plain values."""
+        """The scheme of most elements; `NONE` if those are plain values."""
         sizes: Counter[Scheme] = Counter()
         for tensor in self.values():
             sizes[tensor.scheme or NONE] += math.prod(tensor.shape)
@@ -156,7 +184,11 @@ class Checkpoint(Mapping[str, LazyTensor]):
 
 
 def read_json(path: Path, *, most: int = 1 << 28) -> Any:
-    """An object in a JSON file. Raises WeightsError: it is missing, larger than `most` bytes, or none."""
+    """Read an object from a JSON file.
+
+    Raises:
+        WeightsError: the file is missing, larger than `most` bytes, or not a JSON object.
+    """
     try:
         if path.stat().st_size > most:
             raise WeightsError(f"{path}: larger than {most} bytes")

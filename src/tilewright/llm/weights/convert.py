@@ -1,4 +1,6 @@
-"""`convert`: weights from any reader to a folder of quantized shards; `folder.py` says what lies there."""
+"""`convert`: writes weights from any reader to a folder of quantized shards; `folder.py` describes the
+folder.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...disk_cache import digest
+from ...artifact.disk_cache import digest
 from ...errors import WeightsError
 from ..quantization import NONE, Quantized, Scheme, quantize, scheme_of
 from .checkpoint import Array, Checkpoint, LazyTensor
@@ -19,7 +21,7 @@ from .open import open_checkpoint
 from .roles import is_transposed, role_of
 from .safetensors import read_safetensors, write_safetensors, write_whole
 
-_NOTE = "tilewright"  # the key of a shard's metadata that holds what it was made from, and its entries
+_METADATA_KEY = "tilewright"  # the key of a shard's metadata with its sources and its entries
 _SHARDS = "model-*-of-*.safetensors"
 
 Progress = Callable[..., None]
@@ -28,9 +30,11 @@ Progress = Callable[..., None]
 
 @dataclass(frozen=True)
 class Conversion:
-    """How to convert. None for `embedding_quantization`: int8 where `quantization` has fewer bits, else the same; for `head_quantization`: like the embedding.
+    """Options of a conversion: scheme names and the size of shards.
 
-    `shard_size`: bytes that a shard holds at most, unless one tensor alone is larger.
+    `embedding_quantization` None means int8 if `quantization` has fewer bits, else the same scheme.
+    `head_quantization` None means the embedding's scheme. `shard_size` bounds the bytes of a shard, unless a
+    single tensor is larger; larger shards need more memory during conversion.
     """
 
     quantization: str
@@ -45,7 +49,7 @@ class Conversion:
             scheme_of(name)
 
     def scheme_for(self, tensor: LazyTensor) -> Scheme:
-        """What becomes of a tensor."""
+        """Return the scheme for a tensor, by its role."""
         general, role = scheme_of(self.quantization), role_of(tensor)
         embedding = self.embedding_quantization or (
             "int8" if general.kind == "integer" and general.bits < 8 else self.quantization
@@ -67,15 +71,28 @@ class _Shard:
 
 
 def convert(
-    source: str | Path | Checkpoint, output: str | Path, how: Conversion, *, progress: Progress | None = None
+    source: str | Path | Checkpoint,
+    output: str | Path,
+    conversion: Conversion,
+    *,
+    progress: Progress | None = None,
 ) -> ConvertedFolder:
-    """Write the weights of `source` (a path, see `open_checkpoint`, or an opened checkpoint) to the folder `output`.
+    """Write the weights of `source` to the folder `output`.
 
-    A conversion that was interrupted goes on where it was: shards that are whole and were made from the same files in the same way stay. No file is
-    ever partly there under its name; tilewright.json comes last. At once in memory: one shard, and the tensor at work. A matrix that comes quantized
-    in the scheme that it shall have, or is to stay as it is (``none``), is kept bit by bit.
+    An interrupted conversion continues: complete shards that were made from the same files with the same
+    options are kept. A file gets its name only when it is complete, and tilewright.json is written last.
+    Memory holds one shard and the current tensor. A matrix that is already in the requested scheme, or whose
+    scheme is ``none``, is copied bit by bit.
 
-    Raises WeightsError: the source is damaged, or the folder has weights of something else in it, or another process is writing to it.
+    Args:
+        source: a path (see `open_checkpoint`) or an opened checkpoint.
+        output: the folder; it is created if it is missing.
+        conversion: the options.
+        progress: called after each tensor.
+
+    Raises:
+        WeightsError: the source is damaged, the folder contains other weights, or another process is writing
+            to it.
     """
     from filelock import FileLock, Timeout
 
@@ -86,21 +103,23 @@ def convert(
     output.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(output / ".convert.lock", timeout=0):
-            _convert_all(checkpoint, output, how, progress)
+            _convert_all(checkpoint, output, conversion, progress)
     except Timeout:
         raise WeightsError(f"{output}: another process is converting to this folder") from None
     return ConvertedFolder(output)
 
 
-def _convert_all(checkpoint: Checkpoint, output: Path, how: Conversion, progress: Progress | None) -> None:
-    key = _key(checkpoint, how)
-    shards = _plan(checkpoint, how)
+def _convert_all(
+    checkpoint: Checkpoint, output: Path, conversion: Conversion, progress: Progress | None
+) -> None:
+    key = _key(checkpoint, conversion)
+    shards = _plan(checkpoint, conversion)
     _clear(output, {shard.name for shard in shards})
     total = sum(_source_bytes(tensor) for tensor in checkpoint.values())
     entries: dict[str, Any] = {}
     done = 0
     for shard in shards:
-        kept = _kept(output / shard.name, key)
+        kept = _finished_entries(output / shard.name, key)
         if kept is not None:
             entries |= kept
             done += sum(_source_bytes(tensor) for tensor in shard.tensors)
@@ -110,20 +129,20 @@ def _convert_all(checkpoint: Checkpoint, output: Path, how: Conversion, progress
         for tensor in shard.tensors:
             if progress:
                 progress(f"{shard.name}: {tensor.name}", done, total)
-            written[tensor.name] = _convert(tensor, how, checkpoint.config, shard.name, arrays)
+            written[tensor.name] = _convert(tensor, conversion, checkpoint.config, shard.name, arrays)
             done += _source_bytes(tensor)
         note = json.dumps({"key": key, "tensors": written})
-        write_safetensors(output / shard.name, arrays, {_NOTE: note})
+        write_safetensors(output / shard.name, arrays, {_METADATA_KEY: note})
         entries |= written
     if progress:
         progress("files", total, total)
     for name, read in checkpoint.files.items():
         _write(output / name, read())
     _write(output / "config.json", json.dumps(checkpoint.config, indent=2).encode())
-    embedding, head = (_named(checkpoint, how, role) for role in ("embedding", "head"))
+    embedding, head = (_scheme_of_role(checkpoint, conversion, role) for role in ("embedding", "head"))
     record = {
         "format": FORMAT,
-        "quantization": how.quantization,
+        "quantization": conversion.quantization,
         "embedding_quantization": embedding,
         "head_quantization": head,
         "tensors": {name: entries[name] for name in checkpoint},
@@ -132,10 +151,10 @@ def _convert_all(checkpoint: Checkpoint, output: Path, how: Conversion, progress
 
 
 def _convert(
-    tensor: LazyTensor, how: Conversion, config: dict[str, Any], shard: str, arrays: dict[str, Array]
+    tensor: LazyTensor, conversion: Conversion, config: dict[str, Any], shard: str, arrays: dict[str, Array]
 ) -> dict[str, Any]:
-    """Put what becomes of a tensor into `arrays`, and return its entry in tilewright.json."""
-    scheme = how.scheme_for(tensor)
+    """Add a converted tensor to `arrays`, and return its entry in tilewright.json."""
+    scheme = conversion.scheme_for(tensor)
     entry: dict[str, Any] = {"shape": list(tensor.shape), "dtype": tensor.dtype.name}
     parts: dict[str, Array]
     if tensor.scheme is not None and scheme in (NONE, tensor.scheme):
@@ -182,78 +201,90 @@ def _cast(values: Array, scheme: Scheme, tensor: LazyTensor) -> Array:
     if result.dtype == np.float16 and values.dtype != np.float16:
         lost = ~np.isfinite(result) & np.isfinite(values)
         if lost.any():
-            raise WeightsError(f"{tensor.where}: has values beyond the range of float16; convert to bf16 or f32")
+            raise WeightsError(
+                f"{tensor.where}: has values beyond the range of float16; convert to bf16 or f32"
+            )
     return result
 
 
-def _plan(checkpoint: Checkpoint, how: Conversion) -> list[_Shard]:
-    """The tensors of each shard, in the order of the source."""
+def _plan(checkpoint: Checkpoint, conversion: Conversion) -> list[_Shard]:
+    """Distribute the tensors to shards, in the order of the source."""
     groups: list[list[LazyTensor]] = [[]]
     size = 0
     for tensor in checkpoint.values():
-        scheme = tensor.scheme if tensor.scheme and how.scheme_for(tensor) == NONE else how.scheme_for(tensor)
+        scheme = (
+            tensor.scheme
+            if tensor.scheme and conversion.scheme_for(tensor) == NONE
+            else conversion.scheme_for(tensor)
+        )
         estimate = scheme.estimated_bytes(tensor.shape, tensor.dtype.itemsize)
-        if groups[-1] and size + estimate > how.shard_size:
+        if groups[-1] and size + estimate > conversion.shard_size:
             groups.append([])
             size = 0
         groups[-1].append(tensor)
         size += estimate
     width = len(groups)
-    return [_Shard(f"model-{i:05}-of-{width:05}.safetensors", tuple(tensors)) for i, tensors in enumerate(groups, 1)]
+    return [
+        _Shard(f"model-{i:05}-of-{width:05}.safetensors", tuple(tensors))
+        for i, tensors in enumerate(groups, 1)
+    ]
 
 
-def _key(checkpoint: Checkpoint, how: Conversion) -> str:
-    """What shards were made from, and how: equal keys, equal shards."""
+def _key(checkpoint: Checkpoint, conversion: Conversion) -> str:
+    """Return a key of the sources and the options: equal keys give equal shards."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.sources]
-    return digest(json.dumps([FORMAT, files, asdict(how), checkpoint.config, list(checkpoint), checkpoint.edits]))
+    return digest(
+        json.dumps([FORMAT, files, asdict(conversion), checkpoint.config, list(checkpoint), checkpoint.edits])
+    )
 
 
-def _kept(path: Path, key: str) -> dict[str, Any] | None:
-    """The entries of a shard that an earlier conversion with this key finished and that is not damaged."""
+def _finished_entries(path: Path, key: str) -> dict[str, Any] | None:
+    """Return the entries of a complete, undamaged shard of an earlier conversion with this key; else None."""
     if not path.is_file():
         return None
     try:
         tensors, metadata = read_safetensors(path)
-        note = json.loads(metadata.get(_NOTE, "{}"))
+        note = json.loads(metadata.get(_METADATA_KEY, "{}"))
         if note.get("key") != key:
             return None
         for entry in note["tensors"].values():
             for part in entry["stored"].values():
                 if checksum_of(tensors[part["name"]].read()) != part["xxh3"]:
                     return None
-        return note["tensors"]  # type: ignore[no-any-return]
+        result: dict[str, Any] | None = note["tensors"]
+        return result
     except (WeightsError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _clear(output: Path, names: set[str]) -> None:
-    """Remove what an earlier conversion left that will not be part of this one."""
-    foreign = [path.name for path in _left(output) if not _ours(path)]
+    """Remove files of an earlier conversion that are not part of this one."""
+    foreign = [path.name for path in _model_files(output) if not _is_converted(path)]
     if foreign:
         raise WeightsError(f"{output}: has {foreign[0]}, which convert did not write; give another folder")
     (output / RECORD).unlink(missing_ok=True)
-    for path in _left(output):
+    for path in _model_files(output):
         if path.name not in names:
             path.unlink()
-    for path in output.glob(f".{_SHARDS}-*"):  # what a killed process was writing
+    for path in output.glob(f".{_SHARDS}-*"):  # incomplete files of a killed process
         path.unlink(missing_ok=True)
 
 
-def _left(output: Path) -> Iterator[Path]:
+def _model_files(output: Path) -> Iterator[Path]:
     return iter(sorted({*output.glob(_SHARDS), *output.glob("model.safetensors")}))
 
 
-def _ours(path: Path) -> bool:
+def _is_converted(path: Path) -> bool:
     try:
-        return _NOTE in read_safetensors(path)[1]
+        return _METADATA_KEY in read_safetensors(path)[1]
     except WeightsError:
         return path.parent.joinpath(RECORD).exists()
 
 
-def _named(checkpoint: Checkpoint, how: Conversion, role: str) -> str | None:
-    """The scheme of the tensor of a role, if there is one."""
-    found = [tensor for tensor in checkpoint.values() if role_of(tensor) == role]
-    return how.scheme_for(found[0]).name if found else None
+def _scheme_of_role(checkpoint: Checkpoint, conversion: Conversion, role: str) -> str | None:
+    """Return the scheme of the tensor with a role; None if there is none."""
+    tensors = [tensor for tensor in checkpoint.values() if role_of(tensor) == role]
+    return conversion.scheme_for(tensors[0]).name if tensors else None
 
 
 def _source_bytes(tensor: LazyTensor) -> int:

@@ -1,14 +1,15 @@
-"""`ConvertedFolder`: what `convert` wrote.
+"""`ConvertedFolder`: reads a folder that `convert` wrote.
 
-A folder holds ``tilewright.json``, shards ``model-00001-of-0000N.safetensors``, config.json, and the tokenizer's and generation's files. tilewright.json:
+A folder holds ``tilewright.json``, shards ``model-00001-of-0000N.safetensors``, config.json, and the files of
+the tokenizer and of the generation defaults. tilewright.json:
 
 =====================  =====================================================================================
 ``format``             1
 ``quantization``       the scheme's name; ``embedding_quantization`` and ``head_quantization`` likewise
-``tensors``            by the model's name: ``shape``; ``dtype`` of the values as they came; ``scheme``, if quantized;
-                       ``transposed``, if the stored matrix is the transpose; and ``stored``: for each part (``values`` or
-                       qweight, scales, zeros, permutation) the ``name``, ``shape`` and ``dtype`` it has in its ``shard``, and
-                       ``xxh3``, the XXH3-64 of its bytes in hexadecimal
+``tensors``            by the model's name: ``shape``; ``dtype`` of the source's values; ``scheme``, if
+                       quantized; ``transposed``, if the stored matrix is the transpose; and ``stored``: for
+                       each part (``values`` or qweight, scales, zeros, permutation) its ``name``, ``shape``
+                       and ``dtype`` in its ``shard``, and ``xxh3``, the XXH3-64 of its bytes in hexadecimal
 =====================  =====================================================================================
 """
 
@@ -30,9 +31,13 @@ FORMAT = 1
 
 
 class ConvertedFolder(Checkpoint):
-    """A checkpoint that `convert` wrote; `quantization` is the scheme of its matrices, `record` what tilewright.json says.
+    """A checkpoint that `convert` wrote.
 
-    Every read verifies the checksum of what it reads, unless `verify` is False. Raises WeightsError: a file is missing, damaged, or of another conversion.
+    `quantization` is the scheme of its matrices, `record` the content of tilewright.json. Every read verifies
+    the checksum of the data, unless `verify` is False.
+
+    Raises:
+        WeightsError: a file is missing, damaged, or of another conversion.
     """
 
     def __init__(self, path: str | Path, *, verify: bool = True) -> None:
@@ -40,42 +45,56 @@ class ConvertedFolder(Checkpoint):
         self.record: dict[str, Any] = read_json(path / RECORD)
         if self.record.get("format") != FORMAT:
             raise WeightsError(
-                f"{path / RECORD}: format {self.record.get('format')}; this version reads {FORMAT}: convert the model again"
+                f"{path / RECORD}: format {self.record.get('format')}; this version reads {FORMAT}: convert "
+                "the model again"
             )
         self._verify = verify
         try:
-            asked = scheme_of(self.record["quantization"])
-            if asked.kind != "none":  # which keeps what came as it came
-                self.quantization = asked
+            scheme = scheme_of(self.record["quantization"])
+            if scheme.kind != "none":  # `none` keeps the source's scheme
+                self.quantization = scheme
             entries = self.record["tensors"].items()
             shards = sorted({part["shard"] for _, entry in entries for part in entry["stored"].values()})
             if any(shard != Path(shard).name for shard in shards):
                 raise WeightsError(f"{path / RECORD}: names a shard outside of the folder")
-            found = {shard: read_safetensors(path / shard)[0] for shard in shards}
-            tensors = {name: self._tensor(name, entry, found) for name, entry in entries}
+            stored = {shard: read_safetensors(path / shard)[0] for shard in shards}
+            tensors = {name: self._tensor(name, entry, stored) for name, entry in entries}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise WeightsError(f"{path / RECORD}: not what convert writes: {type(error).__name__}: {error}") from None
+            raise WeightsError(
+                f"{path / RECORD}: not what convert writes: {type(error).__name__}: {error}"
+            ) from None
         files = {name: (path / name).read_bytes for name in ACCOMPANYING if (path / name).is_file()}
-        super().__init__(path, tensors, read_json(path / "config.json"), files, tuple(path / shard for shard in shards))
+        super().__init__(
+            path, tensors, read_json(path / "config.json"), files, tuple(path / shard for shard in shards)
+        )
 
     def verify(self) -> None:
-        """Read everything. Raises WeightsError: what is damaged."""
+        """Read and verify everything.
+
+        Raises:
+            WeightsError: a file is damaged; the message names it.
+        """
         for tensor in self.values():
             if tensor.load_quantized:
                 tensor.read_quantized()
             else:
                 tensor.read()
 
-    def _tensor(self, name: str, entry: dict[str, Any], found: dict[str, dict[str, LazyTensor]]) -> LazyTensor:
+    def _tensor(
+        self, name: str, entry: dict[str, Any], by_shard: dict[str, dict[str, LazyTensor]]
+    ) -> LazyTensor:
         shape, stored = tuple(entry["shape"]), entry["stored"]
         parts: dict[str, tuple[LazyTensor, str]] = {}
         for part, described in stored.items():
-            tensor = found[described["shard"]].get(described["name"])
+            tensor = by_shard[described["shard"]].get(described["name"])
             if tensor is None:
-                raise WeightsError(f"{described['shard']}: lacks {described['name']}; the folder is of two conversions")
+                raise WeightsError(
+                    f"{described['shard']}: lacks {described['name']}; the folder mixes two conversions"
+                )
             if (list(tensor.shape), tensor.dtype.name) != (described["shape"], described["dtype"]):
                 raise WeightsError(
-                    f"{tensor.where}: is {tensor.dtype.name} {list(tensor.shape)}, but {RECORD} says {described['dtype']} {described['shape']}"
+                    f"{tensor.where}: is {tensor.dtype.name} {list(tensor.shape)}, but {RECORD} says "
+                    f"{described['dtype']} {described['shape']}"
                 )
             parts[part] = tensor, described["xxh3"]
         if "scheme" not in entry:
@@ -104,7 +123,7 @@ class ConvertedFolder(Checkpoint):
 
 
 def checksum_of(array: Array) -> str:
-    """XXH3-64 of an array's bytes, in hexadecimal."""
+    """Return the XXH3-64 of an array's bytes, in hexadecimal."""
     import xxhash
 
     return xxhash.xxh3_64_hexdigest(octets(array))

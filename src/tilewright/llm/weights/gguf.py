@@ -1,4 +1,6 @@
-"""`read_gguf`: a GGUF file as a Hugging Face checkpoint: names, orders of rows, configuration, tokenizer."""
+"""`read_gguf`: reads a GGUF file as a Hugging Face checkpoint, with its names, orders of rows, configuration
+and tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +18,31 @@ from .gguf_tokenizer import tokenizer_files
 
 
 def read_gguf(path: Path) -> Checkpoint:
-    """The checkpoint in a file, with the tensors that `save_pretrained` would write. Raises WeightsError: it is damaged, or of an architecture that is not read."""
+    """Return the checkpoint in a file, with the tensors that `save_pretrained` would write.
+
+    Raises:
+        WeightsError: the file is damaged, or its architecture is not supported.
+    """
     file = read_gguf_file(path)
     architecture = file.need("general.architecture", str)
     if architecture not in FAMILIES:
-        raise WeightsError(f"{path}: has architecture {architecture}; read are {', '.join(FAMILIES)}")
+        raise WeightsError(f"{path}: has architecture {architecture}; supported: {', '.join(FAMILIES)}")
     family = FAMILIES[architecture]
     config = config_of(file, family)
     if file.get(f"{architecture}.expert_count", 0, int):
         if not family.experts:
-            raise WeightsError(f"{path}: experts of architecture {architecture} are not read")
+            raise WeightsError(f"{path}: experts of architecture {architecture} are not supported")
     tensors: dict[str, LazyTensor] = {}
     for name, tensor in file.tensors.items():
         if name in ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"):
-            continue  # config.json says it
-        for made in _as_hugging_face(file, family, name, tensor, config):
-            if made.name in tensors:
-                raise WeightsError(f"{tensor.where}: another tensor is {made.name} too")
-            tensors[made.name] = made
+            continue  # config.json contains it
+        for converted in _as_hugging_face(file, family, name, tensor, config):
+            if converted.name in tensors:
+                raise WeightsError(f"{tensor.where}: another tensor is {converted.name} too")
+            tensors[converted.name] = converted
     config |= rope_parameters(file, config)
     config["dtype"] = _common_dtype(tensors)
-    # Ids of tokens that there are not stay null: families have ids of their own by default.
+    # Ids of missing tokens stay null, since families have their own default ids.
     config = {key: value for key, value in config.items() if value is not None or key.endswith("_token_id")}
     return Checkpoint(path, tensors, config, tokenizer_files(file, config), file.sources)
 
@@ -44,10 +50,10 @@ def read_gguf(path: Path) -> Checkpoint:
 def _as_hugging_face(
     file: GGUFFile, family: Family, name: str, tensor: LazyTensor, config: dict[str, Any]
 ) -> list[LazyTensor]:
-    """What a tensor is there: one, or one for each expert."""
+    """Convert a tensor to Hugging Face's form: one tensor, or one for each expert."""
     target = hugging_face_name(family, name)
     if target is None:
-        raise WeightsError(f"{tensor.where}: no tensor of {family.model_type} is called so")
+        raise WeightsError(f"{tensor.where}: {family.model_type} has no tensor of this name")
     if "{expert}" in target:
         return [one.renamed(target.replace("{expert}", str(e))) for e, one in enumerate(file.slices(name))]
     tensor = tensor.renamed(target)
@@ -69,7 +75,11 @@ def _reorder_rows(tensor: LazyTensor, order: np.ndarray[Any, Any]) -> LazyTensor
 
 
 def _halves_from_pairs(tensor: LazyTensor, heads: int) -> np.ndarray[Any, Any]:
-    """llama's files have the rows of a head in the order 0, d/2, 1, d/2 + 1, ..., so that rotary embedding turns neighbours."""
+    """Restore the row order of rotary halves.
+
+    Files by llama.cpp have the rows of a head in the order 0, d/2, 1, d/2 + 1, ..., because its rotary
+    embedding rotates neighboring elements.
+    """
     rows = tensor.shape[0]
     if rows % (2 * heads):
         raise WeightsError(f"{tensor.where}: has {rows} rows, which are not {heads} heads")
@@ -77,7 +87,10 @@ def _halves_from_pairs(tensor: LazyTensor, heads: int) -> np.ndarray[Any, Any]:
 
 
 def _heads_joined(tensor: LazyTensor, heads: int) -> np.ndarray[Any, Any]:
-    """GPT-NeoX has q, k, v of the first head, then of the second, ...; its files all q, then all k, then all v."""
+    """Restore GPT-NeoX's row order: q, k, v of the first head, then of the second, ...
+
+    GGUF files have all q, then all k, then all v.
+    """
     rows = tensor.shape[0]
     if rows % (3 * heads):
         raise WeightsError(f"{tensor.where}: has {rows} rows, which are not three times {heads} heads")
@@ -85,7 +98,10 @@ def _heads_joined(tensor: LazyTensor, heads: int) -> np.ndarray[Any, Any]:
 
 
 def _common_dtype(tensors: dict[str, LazyTensor]) -> str:
-    """The type of most elements; of quantized ones that they were float16 or bfloat16 is not known: float32 loses nothing."""
+    """Return the type of most elements.
+
+    For quantized tensors it is unknown whether they were float16 or bfloat16; float32 loses nothing.
+    """
     counts: dict[str, int] = {}
     for tensor in tensors.values():
         counts[tensor.dtype.name] = counts.get(tensor.dtype.name, 0) + int(np.prod(tensor.shape))

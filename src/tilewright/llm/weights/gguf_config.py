@@ -1,4 +1,4 @@
-"""What config.json would say of the model in a GGUF file."""
+"""Builds config.json from a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ _GPT2 = {
 
 
 def config_of(file: GGUFFile, family: Family) -> dict[str, Any]:
-    """The configuration by Hugging Face's keys, without rotary embeddings' (`rope_parameters`)."""
+    """Return the configuration by Hugging Face's keys, without those of rotary embedding
+    (`rope_parameters`).
+    """
     a = file.need("general.architecture", str)
     number = (int, float)
     hidden, heads = file.need(f"{a}.embedding_length", int), file.need(f"{a}.attention.head_count", int)
     layers = file.need(f"{a}.block_count", int)
     if min(hidden, heads, layers) < 1 or "token_embd.weight" not in file.tensors:
         raise WeightsError(
-            f"{file.path}: {hidden} channels, {heads} heads, {layers} layers and its embedding make no model"
+            f"{file.path}: {hidden} channels, {heads} heads, {layers} layers and its embedding do not "
+            "describe a model"
         )
     tied = "output.weight" not in file.tensors
     epsilon = file.get(
-        f"{a}.attention.layer_norm_rms_epsilon", file.get(f"{a}.attention.layer_norm_epsilon", None, number), number
+        f"{a}.attention.layer_norm_rms_epsilon",
+        file.get(f"{a}.attention.layer_norm_epsilon", None, number),
+        number,
     )
     config: dict[str, Any] = {
         "architectures": [family.model_class],
@@ -81,7 +86,11 @@ def _gemma(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gemma2(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The scale of logits is not in the file: it is one over the root of the head's size, but for the largest model, whose layers tell it."""
+    """Add Gemma 2's scale of attention logits, which the file lacks.
+
+    It is one over the square root of the head size, except for the largest model, which is recognized by its
+    number of layers.
+    """
     largest = config["num_hidden_layers"] == 46
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(config["num_hidden_layers"])]
     return _gemma(file, a, config) | {
@@ -95,7 +104,9 @@ def _gemma2(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
 
 def _gemma3(file: GGUFFile, a: str, config: dict[str, Any]) -> dict[str, Any]:
     largest = config["num_hidden_layers"] == 62
-    kinds = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(config["num_hidden_layers"])]
+    kinds = [
+        "sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(config["num_hidden_layers"])
+    ]
     return _gemma(file, a, config) | {
         "sliding_window": file.get(f"{a}.attention.sliding_window", 1024, int),
         "query_pre_attn_scalar": _scalar(config, largest),
@@ -175,7 +186,11 @@ def _experts(file: GGUFFile, a: str, family: Family) -> dict[str, Any]:
 
 
 def rope_parameters(file: GGUFFile, config: dict[str, Any]) -> dict[str, Any]:
-    """rope_theta and rope_scaling. Raises WeightsError: a scaling that config.json has no words for."""
+    """Return rope_theta and rope_scaling.
+
+    Raises:
+        WeightsError: config.json cannot express the scaling.
+    """
     a = file.need("general.architecture", str)
     if a == "gpt2":
         return {}
@@ -196,15 +211,22 @@ def rope_parameters(file: GGUFFile, config: dict[str, Any]) -> dict[str, Any]:
     if kind == "none" or (kind == "linear" and factor in (None, 0, 1)):
         return result
     if kind not in ("linear", "yarn") or factor is None:
-        raise WeightsError(f"{file.path}: {a}.rope.scaling.type {kind!r} with factor {factor} is not read")
+        raise WeightsError(
+            f"{file.path}: {a}.rope.scaling.type {kind!r} with factor {factor} is not supported"
+        )
     scaling: dict[str, Any] = {"rope_type": kind, "factor": float(factor)}
     if kind == "yarn" and original:
         scaling["original_max_position_embeddings"] = original
     return result | {"rope_scaling": scaling}
 
 
-def _llama3(file: GGUFFile, factors: np.ndarray[Any, Any], theta: float, original: int | None) -> dict[str, Any]:
-    """Llama 3's scaling, of which the file has only what it does to each frequency: its parameters are those with which it does that."""
+def _llama3(
+    file: GGUFFile, factors: np.ndarray[Any, Any], theta: float, original: int | None
+) -> dict[str, Any]:
+    """Find the parameters of Llama 3's scaling that give the file's factors.
+
+    The file has only the factor of each frequency.
+    """
     factor = float(factors.max())
     for context in dict.fromkeys((original or 8192, 8192)):
         low, high = 1.0, 4.0  # as in all of Meta's models
@@ -220,5 +242,6 @@ def _llama3(file: GGUFFile, factors: np.ndarray[Any, Any], theta: float, origina
                 "original_max_position_embeddings": context,
             }
     raise WeightsError(
-        f"{file.path}: rope_freqs.weight scales frequencies in a way that is not Llama 3's; it is not read"
+        f"{file.path}: rope_freqs.weight scales frequencies in a way that is not Llama 3's, which is not "
+        "supported"
     )

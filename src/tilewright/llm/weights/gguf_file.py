@@ -1,7 +1,8 @@
-"""GGUF files (versions 2 and 3, little-endian) as they are: metadata and tensors by GGUF's own names.
+"""GGUF files (versions 2 and 3, little-endian): metadata and tensors by GGUF's own names.
 
-Header: ``GGUF``, version u32, numbers of tensors and of metadata u64; then metadata (key, type, value) and tensors (name, dimensions with the innermost
-first, format, offset), then the data from the next multiple of the alignment. Sizes are compared with the file before anything is made of them.
+Header: ``GGUF``, version u32, numbers of tensors and of metadata u64. Then follow metadata (key, type, value)
+and tensors (name, dimensions with the innermost first, format, offset), then the data from the next multiple
+of the alignment. Sizes are checked against the file's size before anything is allocated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from ...errors import WeightsError
 from ..quantization import Quantized, scheme_of
 from .checkpoint import Array, LazyTensor
-from .gguf_blocks import FORMATS, UNREAD, Format, decode
+from .gguf_blocks import FORMATS, UNREAD, BlockFormat, decode
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -28,47 +29,72 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 @dataclass
 class GGUFFile:
-    """`metadata` by key: numbers, booleans, strings, lists, arrays of numbers. `tensors` by GGUF's names, with shapes as NumPy's."""
+    """The content of a GGUF file.
+
+    `metadata` by key: numbers, booleans, strings, lists, arrays of numbers. `tensors` by GGUF's names, with
+    shapes in NumPy's order.
+    """
 
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, LazyTensor]
     sources: tuple[Path, ...] = ()
-    raw: dict[str, tuple[Format, Array]] = field(default_factory=dict)
+    raw: dict[str, tuple[BlockFormat, Array]] = field(default_factory=dict)
     """The tensors' formats and bytes."""
 
     def get(self, key: str, default: Any = None, kind: type | tuple[type, ...] = object) -> Any:
-        """A value of the metadata. Raises WeightsError: it is not of `kind`."""
+        """Return a value of the metadata, or the default.
+
+        Raises:
+            WeightsError: it is not of type `kind`.
+        """
         value = self.metadata.get(key, default)
-        if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        if value is not default and (
+            not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+        ):
             raise WeightsError(f"{self.path}: {key} is {type(value).__name__} {str(value)[:40]!r}")
         return value
 
     def slices(self, name: str) -> list[LazyTensor]:
-        """A tensor along its first axis, each read by itself: a stack of experts need not be in memory as a whole."""
+        """Split a tensor along its first axis into tensors that are read separately.
+
+        Memory then need not hold a whole stack of experts.
+        """
         whole, (form, data) = self.tensors[name], self.raw[name]
         count = whole.shape[0]
         if len(whole.shape) < 3 or not count:
-            raise WeightsError(f"{whole.where}: has shape {list(whole.shape)}; experts are stacked in three dimensions")
+            raise WeightsError(
+                f"{whole.where}: has shape {list(whole.shape)}; experts are stacked in three dimensions"
+            )
         pieces = data.reshape(count, -1)
         return [_tensor(name, whole.shape[1:], form, f"{whole.where}[{i}]", pieces[i]) for i in range(count)]
 
     def need(self, key: str, kind: type | tuple[type, ...] = object) -> Any:
-        """Like `get`. Raises WeightsError also if there is none."""
+        """Return a value of the metadata.
+
+        Raises:
+            WeightsError: it is missing, or not of type `kind`.
+        """
         if key not in self.metadata:
             raise WeightsError(f"{self.path}: its metadata lack {key}")
         return self.get(key, None, kind)
 
 
 def read_gguf_file(path: Path) -> GGUFFile:
-    """A file, or of one in parts all of them, given the first. Raises WeightsError: it is damaged, or of a kind that is not read."""
+    """Read a file, or all parts of a split file, given the first.
+
+    Raises:
+        WeightsError: it is damaged, or of an unsupported kind.
+    """
     first = _read_part(path)
     parts = first.get("split.count", 1, int)
     if parts < 2:
         return first
     match = _PART.search(path.name)
     if not match or int(match[1]) != 1 or int(match[2]) != parts:
-        raise WeightsError(f"{path}: is one of {parts} parts; give the first, named ...-00001-of-{parts:05}.gguf")
+        raise WeightsError(
+            f"{path}: is one of {parts} parts; give the first, named ...-00001-of-{parts:05}.gguf"
+        )
     sources = [path]
     for i in range(2, parts + 1):
         other = path.with_name(f"{path.name[: match.start()]}-{i:05}-of-{parts:05}.gguf")
@@ -84,7 +110,7 @@ def read_gguf_file(path: Path) -> GGUFFile:
 
 
 class _Reader:
-    """Reads from the mapped file's start, never beyond its end."""
+    """Reads consecutive values from the mapped file, never beyond its end."""
 
     def __init__(self, path: Path, data: Array) -> None:
         self.path, self.data, self.at = path, data, 0
@@ -95,10 +121,10 @@ class _Reader:
     def take(self, size: int) -> memoryview:
         if size > len(self.data) - self.at:
             raise self.fail(
-                f"ends in the midst of its header: {size} more bytes should follow; it is cut off or damaged"
+                f"ends within its header: {size} more bytes should follow; it is cut off or damaged"
             )
         self.at += size
-        return memoryview(self.data[self.at - size : self.at])  # type: ignore[arg-type]
+        return self.data[self.at - size : self.at].data
 
     def number(self, code: str) -> Any:
         return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
@@ -108,7 +134,7 @@ class _Reader:
         try:
             return octets.decode()
         except UnicodeDecodeError:
-            # Of some vocabularies single tokens are no UTF-8; what is lost is never spelled.
+            # Single tokens of some vocabularies are not valid UTF-8; they are never written as text.
             return octets.decode(errors="replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
@@ -117,12 +143,12 @@ class _Reader:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY or depth > _MOST_DEPTH:
-            raise self.fail(f"a value has type {kind}, which there is not")
+            raise self.fail(f"a value has the unknown type {kind}")
         inner, count = self.number("I"), self.number("Q")
         if inner in _SCALARS:
             dtype = np.dtype("?" if inner == 7 else "<" + _SCALARS[inner])
             return np.frombuffer(self.take(count * dtype.itemsize), dtype).copy()
-        if count * 8 > len(self.data) - self.at:  # a string takes 8 bytes at least
+        if count * 8 > len(self.data) - self.at:  # a string takes at least 8 bytes
             raise self.fail(f"a list of {count} elements does not fit into the file")
         return [self.value(inner, depth + 1) for _ in range(count)]
 
@@ -140,7 +166,9 @@ def _read_part(path: Path) -> GGUFFile:
     version = r.number("I")
     if version not in (2, 3):
         hint = "; it is big-endian" if version in (2 << 24, 3 << 24) else ""
-        raise WeightsError(f"{path}: is GGUF version {version}; versions 2 and 3, little-endian, are read{hint}")
+        raise WeightsError(
+            f"{path}: is GGUF version {version}; versions 2 and 3, little-endian, are supported{hint}"
+        )
     tensor_count, key_count = r.number("Q"), r.number("Q")
     metadata: dict[str, Any] = {}
     for _ in range(key_count):
@@ -166,15 +194,20 @@ def _read_part(path: Path) -> GGUFFile:
             raise WeightsError(f"{where}: occurs twice")
         if number not in FORMATS:
             known = ", ".join(form.name for form in FORMATS.values())
-            raise WeightsError(f"{where}: has format {UNREAD.get(number, number)}, which is not read; {known} are")
+            raise WeightsError(
+                f"{where}: has format {UNREAD.get(number, number)}, which is not supported; {known} are"
+            )
         form = FORMATS[number]
         count = math.prod(shape)
         if shape[-1] % form.elements:
-            raise WeightsError(f"{where}: {form.name} packs {form.elements} elements of a row; rows have {shape[-1]}")
+            raise WeightsError(
+                f"{where}: {form.name} packs {form.elements} elements of a row; rows have {shape[-1]}"
+            )
         nbytes = count // form.elements * form.size
         if offset % alignment or begin + offset + nbytes > size:
             raise WeightsError(
-                f"{where}: {form.name} {list(shape)} should take {nbytes} bytes from {begin + offset} on, of {size}; the file is cut off or damaged"
+                f"{where}: {form.name} {list(shape)} should take {nbytes} bytes from {begin + offset} on, of "
+                f"{size}; the file is cut off or damaged"
             )
         octets = data[begin + offset : begin + offset + nbytes]
         file.raw[name] = form, octets
@@ -182,7 +215,7 @@ def _read_part(path: Path) -> GGUFFile:
     return file
 
 
-def _tensor(name: str, shape: tuple[int, ...], form: Format, where: str, data: Array) -> LazyTensor:
+def _tensor(name: str, shape: tuple[int, ...], form: BlockFormat, where: str, data: Array) -> LazyTensor:
     def load() -> Array:
         return decode(data, form).reshape(shape)
 

@@ -1,4 +1,4 @@
-"""The names and peculiarities of each architecture's tensors in GGUF files."""
+"""Tensor names and other properties of each architecture in GGUF files."""
 
 from __future__ import annotations
 
@@ -49,10 +49,12 @@ _SHARED_EXPERT = {
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture: Hugging Face's `model_type` and class, and its names; ``blk.N.`` is `layers` + ``N.``.
+    """An architecture: Hugging Face's `model_type` and class, and its tensor names.
 
-    `rotary_pairs`: tensors whose rows rotary embedding takes in pairs; group 1 is q or k. `joined_heads`: rows of attn_qkv go by head in Hugging Face's.
-    `norm_offset`: what files add to the weights of norms. `transposed`: matrices that are [in, out] in Hugging Face's. `experts`: the class of a model with them.
+    ``blk.N.`` becomes `layers` + ``N.``. `rotary_pairs` matches tensors whose rows are ordered in pairs for
+    rotary embedding; group 1 is q or k. `joined_heads`: Hugging Face orders the rows of attn_qkv by head.
+    `norm_offset`: what GGUF files add to the weights of norms. `transposed`: matrices that are [in, out] in
+    Hugging Face's form. `experts`: the class of a model with experts.
     """
 
     model_type: str
@@ -81,8 +83,12 @@ FAMILIES = {
     "qwen2moe": Family("qwen2_moe", "Qwen2MoeForCausalLM", _LLAMA | _MOE | _SHARED_EXPERT, experts=True),
     "qwen3": Family("qwen3", "Qwen3ForCausalLM", _LLAMA),
     "qwen3moe": Family("qwen3_moe", "Qwen3MoeForCausalLM", _LLAMA | _MOE, experts=True),
-    "gemma": Family("gemma", "GemmaForCausalLM", _LLAMA, norm_offset=1, tied=True, activation="gelu_pytorch_tanh"),
-    "gemma2": Family("gemma2", "Gemma2ForCausalLM", _GEMMA2, norm_offset=1, tied=True, activation="gelu_pytorch_tanh"),
+    "gemma": Family(
+        "gemma", "GemmaForCausalLM", _LLAMA, norm_offset=1, tied=True, activation="gelu_pytorch_tanh"
+    ),
+    "gemma2": Family(
+        "gemma2", "Gemma2ForCausalLM", _GEMMA2, norm_offset=1, tied=True, activation="gelu_pytorch_tanh"
+    ),
     "gemma3": Family(
         "gemma3_text", "Gemma3ForCausalLM", _GEMMA2, norm_offset=1, tied=True, activation="gelu_pytorch_tanh"
     ),
@@ -140,17 +146,21 @@ FAMILIES = {
     "olmo2": Family(
         "olmo2",
         "Olmo2ForCausalLM",
-        _LLAMA | {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"},
+        _LLAMA
+        | {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"},
     ),
 }
-"""By GGUF's name of the architecture."""
+"""Architectures by GGUF's name."""
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 _WHOLE = re.compile(r"([^.]+)\.(weight|bias)")
 
 
 def hugging_face_name(family: Family, name: str) -> str | None:
-    """``blk.0.attn_q.weight`` to ``model.layers.0.self_attn.q_proj.weight``; None for a name that the family does not have. Experts are ``{expert}``."""
+    """Translate ``blk.0.attn_q.weight`` to ``model.layers.0.self_attn.q_proj.weight``.
+
+    Experts' numbers are ``{expert}``. Return None for a name that the family does not have.
+    """
     if match := _BLOCK.fullmatch(name):
         inner = family.names.get(match[2])
         return inner and f"{family.layers}{match[1]}.{inner}.{match[3]}"

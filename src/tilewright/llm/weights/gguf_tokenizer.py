@@ -1,4 +1,4 @@
-"""The tokenizer in a GGUF file, as tokenizer.json and tokenizer_config.json."""
+"""Builds tokenizer.json and tokenizer_config.json from the tokenizer in a GGUF file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _KEY = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_LLAMA3 = _CONTRACTIONS + (r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_LLAMA3 = _CONTRACTIONS + (
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _LETTERS = (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]")
 _GPT4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_LETTERS[0]}*{_LETTERS[1]}+{_CONTRACTIONS}?"
@@ -30,29 +32,34 @@ _SPLITS: dict[str, str | None] = {
     "gpt-4o": _GPT4O,
     "llama4": _GPT4O,
 }
-"""How text is cut before merging, by the file's name for it; None is GPT-2's way."""
+"""Patterns that split text before merging, by the file's name for them; None: GPT-2's."""
 _DIGITS = ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone")
-"""GPT-2's way with each digit apart."""
+"""Splitters like GPT-2's, with each digit separate."""
 _COMPOSED = ("qwen2", "deepseek-r1-qwen")
-"""Text is normalized to NFC first."""
+"""Splitters that normalize text to NFC first."""
 _MERGES_IGNORED = ("llama-bpe", "llama3", "llama-v3", "gpt-4o", "llama4")
-"""A piece that is a token is that token, whatever its merges."""
+"""Splitters whose pieces become a token if there is one, whatever its merges."""
 
 
 def tokenizer_files(file: GGUFFile, config: dict[str, Any]) -> dict[str, Callable[[], bytes]]:
-    """The files of the tokenizer, made when they are read; none if the file has no tokenizer."""
+    """Return the tokenizer's files, which are built when they are read; empty if the file has no
+    tokenizer.
+    """
     if f"{_KEY}model" not in file.metadata:
         return {}
-    made = cache(lambda: _tokenizer_json(file, config))
+    tokenizer_json = cache(lambda: _tokenizer_json(file, config))
     return {
-        "tokenizer.json": lambda: made().encode(),
+        "tokenizer.json": lambda: tokenizer_json().encode(),
         "tokenizer_config.json": lambda: json.dumps(_tokenizer_config(file), indent=2).encode(),
     }
 
 
 def _tokenizer_config(file: GGUFFile) -> dict[str, Any]:
     tokens = file.need(f"{_KEY}tokens", list)
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+    }
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         if (number := _special(file, key, len(tokens))) is not None:
             config[f"{name}_token"] = tokens[number]
@@ -63,7 +70,7 @@ def _tokenizer_config(file: GGUFFile) -> dict[str, Any]:
 
 
 def _adds(file: GGUFFile) -> tuple[bool, bool]:
-    """Whether a text is put between the tokens of beginning and end."""
+    """Whether a beginning token, and an end token, are added to a text."""
     model = file.need(f"{_KEY}model", str)
     first = model == "llama" or file.get(f"{_KEY}pre", "", str) in ("llama-bpe", "llama3", "llama-v3")
     return file.get(f"{_KEY}add_bos_token", first, bool), file.get(f"{_KEY}add_eos_token", False, bool)
@@ -86,13 +93,13 @@ def _tokenizer_json(file: GGUFFile, config: dict[str, Any]) -> str:
     model = file.need(f"{_KEY}model", str)
     tokens = file.need(f"{_KEY}tokens", list)
     if not tokens or not all(isinstance(token, str) for token in tokens):
-        raise WeightsError(f"{file.path}: {_KEY}tokens is no list of strings")
+        raise WeightsError(f"{file.path}: {_KEY}tokens is not a list of strings")
     types = file.get(f"{_KEY}token_type", np.full(len(tokens), _NORMAL), np.ndarray)
     if len(types) != len(tokens):
         raise WeightsError(f"{file.path}: {len(types)} types of {len(tokens)} tokens")
     vocabulary = {token: i for i, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
-        # Padding may repeat names; the first keeps it.
+        # Padding may repeat names; the first one keeps the name.
         vocabulary = {}
         for i, token in enumerate(tokens):
             vocabulary.setdefault(token, i)
@@ -101,7 +108,7 @@ def _tokenizer_json(file: GGUFFile, config: dict[str, Any]) -> str:
     elif model == "llama":
         tokenizer = _sentence_pieces(file, tokens, vocabulary, types)
     else:
-        raise WeightsError(f"{file.path}: {_KEY}model {model!r} is not read; gpt2 and llama are")
+        raise WeightsError(f"{file.path}: {_KEY}model {model!r} is not supported; gpt2 and llama are")
     assert isinstance(tokenizer, Tokenizer)
     added = [
         AddedToken(tokens[i], special=bool(types[i] != _USER), normalized=False)
@@ -127,26 +134,37 @@ def _tokenizer_json(file: GGUFFile, config: dict[str, Any]) -> str:
 
 
 def _byte_level(file: GGUFFile, vocabulary: dict[str, int]) -> Any:
-    """Byte-level BPE: GPT-2's and its successors'."""
+    """Make byte-level BPE, as of GPT-2 and its successors."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     merges = [tuple(merge.split(" ", 1)) for merge in file.need(f"{_KEY}merges", list)]
     for merge in merges:
-        if len(merge) != 2 or "".join(merge) not in vocabulary or any(part not in vocabulary for part in merge):
-            raise WeightsError(f"{file.path}: {_KEY}merges: {' '.join(merge)!r} does not make a token of two")
-    how = file.get(f"{_KEY}pre", "default", str)
-    if how not in _SPLITS and how not in _DIGITS:
+        if (
+            len(merge) != 2
+            or "".join(merge) not in vocabulary
+            or any(part not in vocabulary for part in merge)
+        ):
+            raise WeightsError(
+                f"{file.path}: {_KEY}merges: {' '.join(merge)!r} does not join two tokens into a token"
+            )
+    splitter = file.get(f"{_KEY}pre", "default", str)
+    if splitter not in _SPLITS and splitter not in _DIGITS:
         raise WeightsError(
-            f"{file.path}: its tokenizer cuts text as {how!r}, which is not read; convert the Hugging Face folder instead"
+            f"{file.path}: its tokenizer splits text by the rule {splitter!r}, which is not supported; "
+            "convert the Hugging Face "
+            "folder instead"
         )
     tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=how in _MERGES_IGNORED)
+        models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=splitter in _MERGES_IGNORED)
     )
-    if how in _COMPOSED:
+    if splitter in _COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
-    pattern = _SPLITS.get(how)
-    if how in _DIGITS:
-        before = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    pattern = _SPLITS.get(splitter)
+    if splitter in _DIGITS:
+        before = [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     elif pattern is None:
         before = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
     else:
@@ -158,8 +176,13 @@ def _byte_level(file: GGUFFile, vocabulary: dict[str, int]) -> Any:
     return tokenizer
 
 
-def _sentence_pieces(file: GGUFFile, tokens: list[str], vocabulary: dict[str, int], types: Any) -> Any:
-    """SentencePiece's BPE, which merges the neighbours whose union has the highest score; bytes stand for what has no token."""
+def _sentence_pieces(
+    file: GGUFFile, tokens: list[str], vocabulary: dict[str, int], types: np.ndarray[Any, Any]
+) -> Any:
+    """Make SentencePiece's BPE, which merges the neighbors whose union has the highest score.
+
+    Text without a token becomes bytes.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     scores = file.need(f"{_KEY}scores", np.ndarray)
@@ -183,10 +206,15 @@ def _sentence_pieces(file: GGUFFile, tokens: list[str], vocabulary: dict[str, in
     return tokenizer
 
 
-def _merges(tokens: list[str], vocabulary: dict[str, int], scores: Any, types: Any) -> list[tuple[str, str]]:
-    """All pairs of tokens that make a token, that with the highest score first; pairs of the same token in the order of their left parts."""
+def _merges(
+    tokens: list[str], vocabulary: dict[str, int], scores: np.ndarray[Any, Any], types: np.ndarray[Any, Any]
+) -> list[tuple[str, str]]:
+    """Return all pairs of tokens that concatenate to a token, in descending order of its score.
+
+    Pairs of the same token are ordered by their left parts.
+    """
     normal = np.isin(types, (_NORMAL, _USER, _UNUSED))
-    found = []
+    merges = []
     for i, token in enumerate(tokens):
         if not normal[i] or len(token) < 2:
             continue
@@ -195,6 +223,6 @@ def _merges(tokens: list[str], vocabulary: dict[str, int], scores: Any, types: A
             left, right = vocabulary.get(token[:cut]), vocabulary.get(token[cut:])
             if left is not None and right is not None and normal[left] and normal[right]:
                 pairs.append((left, right))
-        found += [(-float(scores[i]), i, left, right) for left, right in sorted(pairs)]
-    found.sort(key=lambda entry: entry[0])
-    return [(tokens[left], tokens[right]) for _, _, left, right in found]
+        merges += [(-float(scores[i]), i, left, right) for left, right in sorted(pairs)]
+    merges.sort(key=lambda entry: entry[0])
+    return [(tokens[left], tokens[right]) for _, _, left, right in merges]

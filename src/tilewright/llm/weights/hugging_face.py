@@ -1,4 +1,6 @@
-"""Folders as `save_pretrained` writes them: config.json, safetensors in one file or several, tokenizer files."""
+"""Folders in the form of `save_pretrained`: config.json, one or several safetensors files, tokenizer
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +25,35 @@ ACCOMPANYING = (
     "merges.txt",
     "tokenizer.model",
 )
-"""Files besides config.json and the weights that a model keeps."""
+"""Files that a model keeps besides config.json and the weights."""
 
 
 def read_folder(path: Path) -> Checkpoint:
-    """The checkpoint in a folder. Weights quantized by AWQ, GPTQ or in blocks of 8-bit floats have their `scheme`.
+    """Return the checkpoint in a folder.
 
-    Raises WeightsError: a file is missing or damaged, or the weights are quantized in another way.
+    Weights quantized by AWQ, GPTQ or in blocks of 8-bit floats have a `scheme`.
+
+    Raises:
+        WeightsError: a file is missing or damaged, or the weights are quantized in another way.
     """
     config = read_json(path / "config.json")
     shards = _shards(path)
     tensors: dict[str, LazyTensor] = {}
     for shard, names in shards.items():
-        found, _ = read_safetensors(shard)
-        for name in names if names is not None else found:
-            if name not in found:
-                raise WeightsError(f"{path / INDEX}: {name} should lie in {shard.name}, which does not have it")
-            tensors[name] = found[name]
+        stored, _ = read_safetensors(shard)
+        for name in names if names is not None else stored:
+            if name not in stored:
+                raise WeightsError(
+                    f"{path / INDEX}: {name} should lie in {shard.name}, which does not have it"
+                )
+            tensors[name] = stored[name]
     files = {name: (path / name).read_bytes for name in ACCOMPANYING if (path / name).is_file()}
     checkpoint = Checkpoint(path, tensors, config, files, tuple(shards))
     return with_quantized_tensors(checkpoint)
 
 
 def _shards(path: Path) -> dict[Path, list[str] | None]:
-    """The files of tensors, and which tensors of each (None: all)."""
+    """Return the files with tensors, and the names of each file's tensors (None: all)."""
     index = path / INDEX
     if index.is_file():
         weight_map: Any = read_json(index).get("weight_map")
@@ -55,7 +62,9 @@ def _shards(path: Path) -> dict[Path, list[str] | None]:
         shards: dict[Path, list[str] | None] = {}
         for name, file in weight_map.items():
             if not isinstance(file, str) or file != Path(file).name:
-                raise WeightsError(f"{index}: {name} lies in {file!r}, which is no name of a file in this folder")
+                raise WeightsError(
+                    f"{index}: {name} lies in {file!r}, which is not the name of a file in this folder"
+                )
             names = shards.setdefault(path / file, [])
             assert names is not None
             names.append(name)
@@ -68,7 +77,8 @@ def _shards(path: Path) -> dict[Path, list[str] | None]:
         return {others[0]: None}
     if any(path.glob("*.bin")) or any(path.glob("*.pt")):
         raise WeightsError(
-            f"{path}: has its weights in PyTorch's pickle files, which are not read, as they can run code; "
+            f"{path}: has its weights in PyTorch's pickle files, which are not supported because they can "
+            "run code; "
             "save the model again with save_pretrained(..., safe_serialization=True)"
         )
     raise WeightsError(f"{path}: neither {INDEX} nor model.safetensors is there")

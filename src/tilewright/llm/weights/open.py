@@ -1,4 +1,4 @@
-"""`open_checkpoint`: any kind of weights by its path."""
+"""`open_checkpoint`: opens weights of any kind by their path."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from .hugging_face import read_folder
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint at a path: a folder from `convert`, a Hugging Face folder, or a GGUF file (the first of several parts).
+    """Open a checkpoint; only headers are read.
 
-    Nothing but headers is read. Raises WeightsError: it is none of these, or damaged.
+    Args:
+        path: a folder from `convert`, a Hugging Face folder, or a GGUF file (the first of several parts).
+
+    Raises:
+        WeightsError: it is none of these, or damaged.
     """
     path = Path(path)
     if path.is_dir():

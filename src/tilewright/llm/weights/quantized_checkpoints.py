@@ -1,4 +1,6 @@
-"""Hugging Face checkpoints that others quantized (GPTQ, AWQ, blocks of 8-bit floats), read without loss into the forms of `..quantization`."""
+"""Quantized Hugging Face checkpoints (GPTQ, AWQ, blocks of 8-bit floats), read without loss into the schemes
+of `..quantization`.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,21 @@ from ..quantization import Quantized, Scheme, dequantize, pack_bits, scheme_of, 
 from .checkpoint import Array, Checkpoint, LazyTensor
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight columns the nibbles of an AWQ word hold, from the lowest."""
+"""The column, of eight, in each nibble of an AWQ word, from the lowest nibble on."""
 
 
 def with_quantized_tensors(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with each quantized matrix under its usual name, ``X.weight``. Raises WeightsError: quantized in a way that is not read."""
+    """Return the checkpoint with each quantized matrix under its usual name, ``X.weight``.
+
+    Raises:
+        WeightsError: the checkpoint is quantized in an unsupported way.
+    """
     entry = checkpoint.config.get("quantization_config")
     if not entry:
         return checkpoint
     where = f"{checkpoint.path / 'config.json'}: quantization_config"
     if not isinstance(entry, dict):
-        raise WeightsError(f"{where}: is no object")
+        raise WeightsError(f"{where}: is not an object")
     method = entry.get("quant_method")
     if method == "gptq":
         tensors = _packed(checkpoint, entry, where, _gptq)
@@ -32,7 +38,8 @@ def with_quantized_tensors(checkpoint: Checkpoint) -> Checkpoint:
         tensors = _fp8(checkpoint)
     else:
         raise WeightsError(
-            f"{where}: weights quantized by {method!r}{' without blocks of 128 x 128' if method == 'fp8' else ''} are not read; "
+            f"{where}: weights quantized by {method!r}"
+            f"{' without blocks of 128 x 128' if method == 'fp8' else ''} are not supported; "
             "gptq, awq and fp8 with weight_block_size [128, 128] are. Give the model before it was quantized"
         )
     config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
@@ -47,7 +54,7 @@ def _packed(
 ) -> dict[str, LazyTensor]:
     bits, group = entry.get("bits", entry.get("w_bit")), entry.get("group_size", entry.get("q_group_size"))
     if bits not in (2, 3, 4, 8) or not isinstance(group, int) or (group != -1 and (group < 8 or group % 8)):
-        raise WeightsError(f"{where}: bits {bits} and group_size {group} are not read")
+        raise WeightsError(f"{where}: bits {bits} and group_size {group} are not supported")
     scheme = scheme_of(f"int{bits}{'' if group == -1 else f'_g{group}'}_asym")
     result: dict[str, LazyTensor] = {}
     for name, tensor in checkpoint.items():
@@ -69,9 +76,15 @@ def _packed(
     return result
 
 
-def _gptq(name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, entry: dict[str, Any]) -> LazyTensor:
-    """qweight int32 [in * bits / 32, out] and qzeros int32 [groups, out * bits / 32] are streams of bits along `in` and `out`; scales [groups, out];
-    g_idx [in], the group of each column. The first version of the format keeps zeros less one."""
+def _gptq(
+    name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, entry: dict[str, Any]
+) -> LazyTensor:
+    """Read a GPTQ matrix.
+
+    qweight int32 [in * bits / 32, out] and qzeros int32 [groups, out * bits / 32] are streams of bits along
+    `in` and `out`; scales [groups, out]; g_idx [in] is the group of each column. The first version of the
+    format stores zeros minus one.
+    """
     words = parts["qweight"]
     bits = scheme.bits
     shape = (out, words.shape[0] * 32 // bits)
@@ -80,7 +93,9 @@ def _gptq(name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, 
 
     def load() -> Quantized:
         q = unpack_bits(_octets(words.read().T), bits, shape[1])  # [out, in]
-        zeros = unpack_bits(_octets(parts["qzeros"].read()), bits, out).T.astype(np.int32) + less  # [out, groups]
+        zeros = (
+            unpack_bits(_octets(parts["qzeros"].read()), bits, out).T.astype(np.int32) + less
+        )  # [out, groups]
         if zeros.max(initial=0) > 255:
             raise WeightsError("has zero points of 256, which do not fit a byte")
         permutation = None
@@ -93,14 +108,22 @@ def _gptq(name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, 
                 q, permutation = q[:, order], order
         return _integers(scheme, shape, q, parts["scales"].read().T, zeros, permutation, symmetric)
 
-    return _lazy(name, shape, words, scheme if not symmetric else scheme_of(scheme.name.removesuffix("_asym")), load)
+    return _lazy(
+        name, shape, words, scheme if not symmetric else scheme_of(scheme.name.removesuffix("_asym")), load
+    )
 
 
-def _awq(name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, entry: dict[str, Any]) -> LazyTensor:
-    """qweight int32 [in, out / 8] and qzeros int32 [groups, out / 8] hold eight nibbles of the `out` axis in AWQ's order; scales [groups, out]."""
+def _awq(
+    name: str, parts: Mapping[str, LazyTensor], scheme: Scheme, out: int, entry: dict[str, Any]
+) -> LazyTensor:
+    """Read an AWQ matrix.
+
+    qweight int32 [in, out / 8] and qzeros int32 [groups, out / 8] hold eight nibbles of the `out` axis in
+    AWQ's order; scales [groups, out].
+    """
     words = parts["qweight"]
     if scheme.bits != 4 or entry.get("version", "gemm").lower() != "gemm":
-        raise WeightsError(f"{words.where}: of AWQ only 4 bits in version gemm are read")
+        raise WeightsError(f"{words.where}: AWQ is only supported with 4 bits in version gemm")
     shape = (out, words.shape[0])
 
     def nibbles(packed: Array) -> Array:
@@ -129,7 +152,7 @@ def _integers(
     if symmetric:
         middle = 1 << (scheme.bits - 1)
         if (zeros != middle).any():
-            raise WeightsError(f"is said to be symmetric, but has zero points other than {middle}")
+            raise WeightsError(f"is declared symmetric, but has zero points other than {middle}")
         scheme = scheme_of(scheme.name.removesuffix("_asym"))
         q = (q.astype(np.int16) - middle).astype(np.int8) if scheme.bits == 8 else q
     else:
@@ -141,7 +164,7 @@ def _integers(
 
 
 def _fp8(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
-    """Matrices float8_e4m3fn beside ``X.weight_scale_inv`` [out / 128, in / 128], which multiplies."""
+    """Read matrices float8_e4m3fn, which are multiplied by ``X.weight_scale_inv`` [out / 128, in / 128]."""
     result = {}
     for name, tensor in checkpoint.items():
         if name.endswith(".weight_scale_inv"):
@@ -160,7 +183,7 @@ def _fp8(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
 
 
 def _octets(words: Array) -> Array:
-    """int32 [n, m] as uint8 [n, 4 m]."""
+    """View int32 [n, m] as uint8 [n, 4 m]."""
     return np.ascontiguousarray(words).view(np.uint8)
 
 
@@ -168,5 +191,11 @@ def _lazy(
     name: str, shape: tuple[int, ...], words: LazyTensor, scheme: Scheme, load: Callable[[], Quantized]
 ) -> LazyTensor:
     return LazyTensor(
-        name, shape, np.dtype(np.float32), words.where, lambda: dequantize(load()), scheme=scheme, load_quantized=load
+        name,
+        shape,
+        np.dtype(np.float32),
+        words.where,
+        lambda: dequantize(load()),
+        scheme=scheme,
+        load_quantized=load,
     )

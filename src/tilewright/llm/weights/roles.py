@@ -1,4 +1,4 @@
-"""What a tensor is for, by its Hugging Face name: which are multiplied with, and which stay as they are."""
+"""The role of a tensor by its Hugging Face name: matrices that are quantized, and tensors that are kept."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from .checkpoint import LazyTensor
 
 Role = Literal["embedding", "head", "matrix", "other"]
 
-_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|embeddings|token_embedding)\.weight$")
+_EMBEDDING = re.compile(
+    r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings|embeddings|token_embedding)\.weight$"
+)
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
-# Routers choose experts and positions are added: small, and an error there is not averaged out.
+# Routers choose experts, and positions are added: they are small, and their errors do not average out.
 _KEPT = re.compile(
     r"(^|\.)(wpe|embed_positions|position_embeddings|token_type_embeddings|position_embedding)\.weight$"
     r"|\.(gate|router|shared_expert_gate)(\.wg)?\.weight$|norm|\bln_|conv1d|(^|\.)(A_log|D|dt_bias)$"
@@ -21,7 +23,7 @@ _CONV1D = re.compile(r"(^|\.)(c_attn|c_fc|c_proj|q_attn)\.weight$")
 
 
 def role_of(tensor: LazyTensor) -> Role:
-    """What a tensor is for."""
+    """Return the role of a tensor."""
     if tensor.dtype.kind not in "fV" or _KEPT.search(tensor.name):  # V: the narrow floats of ml_dtypes
         return "other"
     if len(tensor.shape) == 3:
@@ -36,5 +38,5 @@ def role_of(tensor: LazyTensor) -> Role:
 
 
 def is_transposed(name: str, config: dict[str, Any]) -> bool:
-    """Whether a matrix is kept [in, out]: GPT-2's are."""
+    """Whether a matrix is stored as [in, out], as in GPT-2."""
     return config.get("model_type") == "gpt2" and bool(_CONV1D.search(name))

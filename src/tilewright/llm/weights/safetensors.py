@@ -1,6 +1,7 @@
-"""Safetensors files, mapped into memory; also with the 8-bit floats and bfloat16 that NumPy has no names for.
+"""Memory-mapped safetensors files, including 8-bit floats and bfloat16, which NumPy does not have.
 
-A file is 8 bytes of header length (little-endian), a JSON header ``{name: {"dtype", "shape", "data_offsets": [begin, end]}}`` and the data.
+A file is 8 bytes of header length (little-endian), a JSON header ``{name: {"dtype", "shape", "data_offsets":
+[begin, end]}}`` and the data.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ _MOST_HEADER = 100_000_000
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """The tensors of a file and its metadata. Raises WeightsError: it is not a whole safetensors file; the message says what is wrong."""
+    """Return the tensors of a file, and its metadata.
+
+    Raises:
+        WeightsError: it is not a complete safetensors file; the message names the fault.
+    """
     header, data = _map(path)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
@@ -56,11 +61,14 @@ def read_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]
         if dtype not in DTYPES:
             raise WeightsError(f"{where}: has dtype {dtype!r}; known are {', '.join(DTYPES)}")
         if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-            raise WeightsError(f"{where}: shape {list(shape)} and offsets {begin}, {end} must be natural numbers")
+            raise WeightsError(
+                f"{where}: shape {list(shape)} and offsets {begin}, {end} must be natural numbers"
+            )
         size = math.prod(shape) * DTYPES[dtype].itemsize
         if end - begin != size or end > len(data):
             raise WeightsError(
-                f"{where}: {dtype} {list(shape)} takes {size} bytes, but lies at {begin} to {end} of {len(data)}; the file is cut off or damaged"
+                f"{where}: {dtype} {list(shape)} takes {size} bytes, but lies at {begin} to {end} of "
+                f"{len(data)}; the file is cut off or damaged"
             )
         spans.append((begin, end, name))
         tensors[name] = _tensor(name, shape, DTYPES[dtype], where, data, begin, end)
@@ -75,7 +83,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write a file, which appears at `path` whole or not at all."""
+    """Write a file; it appears at `path` only when it is complete."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
     for name, array in tensors.items():
@@ -97,7 +105,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Array], metadata: Mappin
 
 
 def write_whole(path: Path, write: Callable[[Any], Any]) -> None:
-    """Let `write` fill a file that takes its name when it is complete and on the disk."""
+    """Let `write` fill a file that gets its name only when it is complete and on disk."""
     handle, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -112,7 +120,9 @@ def write_whole(path: Path, write: Callable[[Any], Any]) -> None:
 
 
 def octets(array: Array) -> memoryview:
-    """The bytes of an array, in the order of its elements, without a copy if they lie so."""
+    """Return the bytes of an array in the order of its elements; they are copied only if they are not
+    contiguous.
+    """
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -122,14 +132,16 @@ def _map(path: Path) -> tuple[dict[str, Any], Array]:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _MOST_HEADER):
-                raise WeightsError(f"{path}: not a whole safetensors file: {size} bytes, a header of {length}")
+                raise WeightsError(
+                    f"{path}: not a whole safetensors file: {size} bytes, a header of {length}"
+                )
             header = json.loads(file.read(length), object_pairs_hook=_distinct)
     except FileNotFoundError:
         raise WeightsError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: its header is not JSON: {error}") from None
     if not isinstance(header, dict):
-        raise WeightsError(f"{path}: its header is no JSON object")
+        raise WeightsError(f"{path}: its header is not a JSON object")
     begin = 8 + length
     if begin == size:
         return header, np.zeros(0, np.uint8)
@@ -146,4 +158,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _tensor(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, data: Array, begin: int, end: int
 ) -> LazyTensor:
-    return LazyTensor(name, shape, dtype, where, lambda: np.asarray(data[begin:end]).view(dtype).reshape(shape))
+    return LazyTensor(
+        name, shape, dtype, where, lambda: np.asarray(data[begin:end]).view(dtype).reshape(shape)
+    )

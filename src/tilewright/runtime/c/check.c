@@ -11,7 +11,8 @@ int64_t tw_tensor_bytes(const int64_t* shape, int32_t ndim, int32_t bits) {
   return (uint64_t)total > (uint64_t)PTRDIFF_MAX ? -1 : total;
 }
 
-/* Whether strides, in elements, are those of a compact row-major tensor; sizes of 1 (and empty tensors) may have any. */
+/* Whether strides, in elements, are those of a compact row-major tensor; sizes of 1 (and empty tensors)
+ * may have any. */
 static int is_compact(const DLTensor* tensor) {
   if (!tensor->strides) return 1;
   int64_t expected = 1;

@@ -41,7 +41,8 @@ int32_t tw_abi_version(void) { return TW_ABI_VERSION; }
 
 const char* tw_metadata(void) { return tw_blob_metadata.size > 0 ? (const char*)tw_blob_metadata.bytes : "{}"; }
 
-/* Makes a block hold `size` bytes, keeping it when it is large enough already. Returns 0 when there is no memory. */
+/* Makes a block hold `size` bytes, keeping it when it is large enough already. Returns 0 when there is no
+ * memory. */
 static int reserve(block* held, int64_t size) {
   if (size <= held->capacity) return 1;
   tw_memory_release(held->data);

@@ -1,6 +1,8 @@
-/* cpu.c - does this processor, as its system has set it up, run the instructions the kernels were compiled to?
+/* cpu.c - does this processor, as its system has set it up, run the instructions the kernels were compiled
+ * to?
  *
- * Feature names are LLVM's. On x86-64 an instruction set counts only if the system also saves its registers (XCR0). */
+ * Feature names are LLVM's. On x86-64 an instruction set counts only if the system also saves its
+ * registers (XCR0). */
 #include "internal.h"
 
 #if defined(__x86_64__) || defined(__i386__)

@@ -1,7 +1,9 @@
-/* hash.c - XXH64, written from its specification (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
+/* hash.c - XXH64, written from its specification
+ * (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
  *
- * Four independent lanes of 64-bit multiplications take in 32 bytes in about five cycles (15 GB/s), as fast as one core
- * reads memory. Not cryptographic: it finds damage, not forgery. Little-endian processors only, as all targets are. */
+ * Four independent lanes of 64-bit multiplications take in 32 bytes in about five cycles (15 GB/s), as
+ * fast as one core reads memory. Not cryptographic: it finds damage, not forgery. Little-endian processors
+ * only, as all targets are. */
 #include "internal.h"
 
 static const uint64_t P1 = 0x9E3779B185EBCA87u, P2 = 0xC2B2AE3D27D4EB4Fu, P3 = 0x165667B19E3779F9u,

@@ -1,7 +1,7 @@
 /* platform.h - everything the runtime asks of the operating system, so that the rest is plain C11.
  *
- * One of platform_posix.c, platform_windows.c and platform_wasm.c implements it; each is empty elsewhere, so all
- * sources are compiled for every target. */
+ * One of platform_posix.c, platform_windows.c and platform_wasm.c implements it; each is empty elsewhere,
+ * so all sources are compiled for every target. */
 #ifndef TILEWRIGHT_PLATFORM_H_
 #define TILEWRIGHT_PLATFORM_H_
 
@@ -21,7 +21,8 @@
 /* Memory: 64-byte aligned, contents undefined; NULL when there is none. */
 void* tw_memory_take(size_t size);
 void tw_memory_release(void* pointer);
-/* Fills memory that tw_memory_take gave with zeros; where the system has pages of zeros, without touching a large one. */
+/* Fills memory that tw_memory_take gave with zeros; where the system has pages of zeros, without touching
+ * a large one. */
 void tw_memory_clear(void* pointer, size_t size);
 
 /* A file mapped into memory, read-only. */
@@ -34,13 +35,15 @@ typedef struct {
 const char* tw_map_file(const char* path, tw_mapping* mapping);
 void tw_unmap_file(tw_mapping* mapping);
 
-/* Whether a library that the program was linked with behind this one exports `name`, too: calls meant for it come here. */
+/* Whether a library that the program was linked with behind this one exports `name`, too: calls meant for
+ * it come here. */
 int tw_exported_behind(const char* name);
 
 /* A clock that never goes back, in nanoseconds; always 0 where there is none (wasm32). */
 uint64_t tw_clock(void);
 
-/* The cores this process may run on (affinity and container quota considered, one per physical core); at least 1. */
+/* The cores this process may run on (affinity and container quota considered, one per physical core); at
+ * least 1. */
 int32_t tw_core_count(void);
 
 /* Identifies the process: a forked child finds the threads of its parent gone. */
@@ -92,12 +95,15 @@ void tw_thread_yield(void);
 
 /* The processor that the calling thread runs on; -1 when the system does not tell. */
 int32_t tw_current_cpu(void);
-/* Moves the calling thread to another processor that it may use, if there is one, without binding it there. */
+/* Moves the calling thread to another processor that it may use, if there is one, without binding it
+ * there. */
 void tw_leave_cpu(int32_t cpu);
-/* Binds the calling thread to the core that comes `steps` after that of processor `cpu` among those it may use, if the system can. */
+/* Binds the calling thread to the core that comes `steps` after that of processor `cpu` among those it may
+ * use, if the system can. */
 void tw_pin_thread(int32_t cpu, int32_t steps);
 
-/* Sleeps while *word == expected (may return early: callers look again), and wakes the sleeper on that word. */
+/* Sleeps while *word == expected (may return early: callers look again), and wakes the sleeper on that
+ * word. */
 void tw_parking_init(tw_parking* parking);
 void tw_parking_destroy(tw_parking* parking);
 void tw_park(tw_parking* parking, _Atomic uint32_t* word, uint32_t expected);

@@ -72,7 +72,8 @@ void tw_unmap_file(tw_mapping* mapping) {
 }
 
 #if defined(__linux__)
-/* Weak: a program without a dynamic loader has none of it, and older C libraries keep it in a library of its own. */
+/* Weak: a program without a dynamic loader has none of it, and older C libraries keep it in a library of
+ * its own. */
 extern void* dlsym(void* handle, const char* name) __attribute__((weak));
 
 int tw_exported_behind(const char* name) {
@@ -118,7 +119,8 @@ static int first_sibling(int cpu) {
   return read_text(path, text, sizeof text) ? atoi(text) : cpu;
 }
 
-/* Leaves one processor of each physical core in `set`, which holds what this thread may use; nonzero when that is not known. */
+/* Leaves one processor of each physical core in `set`, which holds what this thread may use; nonzero when
+ * that is not known. */
 static int find_cores(cpu_set_t* set) {
   CPU_ZERO(set);
   if (sched_getaffinity(0, sizeof *set, set)) return -1; /* more processors than a cpu_set_t holds */

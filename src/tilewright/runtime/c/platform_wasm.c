@@ -5,7 +5,8 @@
 
 #include "tilewright.h"
 
-/* What compilers call by themselves. Written with a volatile-free loop the compiler must not turn back into a call. */
+/* What compilers call by themselves. Written with a volatile-free loop the compiler must not turn back
+ * into a call. */
 __attribute__((no_builtin)) void* memset(void* to, int value, size_t size) {
   unsigned char* at = to;
   while (size--) *at++ = (unsigned char)value;

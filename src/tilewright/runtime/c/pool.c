@@ -1,19 +1,20 @@
 /* pool.c - the threads of one context: fork, static partition with sharing at the end, join.
  *
- * A launch of n parts posts part i to worker i through that worker's own state word and does part 0 itself. A part is a
- * few slices, claimed one by one through its cursor; whoever is done with its own part claims slices of the others'. Then
- * the caller takes back every part whose worker has not begun it, and waits for the rest. Static parts keep the same
- * data in the same core's cache from one kernel to the next; sharing slices and taking parts back makes a launch wait for
- * no thread that is asleep, descheduled, or (after fork) does not exist, and for a slow one no longer than a slice.
+ * A launch of n parts posts part i to worker i through that worker's own state word and does part 0
+ * itself. A part is a few slices, claimed one by one through its cursor; whoever is done with its own part
+ * claims slices of the others'. Then the caller takes back every part whose worker has not begun it, and
+ * waits for the rest. Static parts keep the same data in the same core's cache from one kernel to the
+ * next; sharing slices and taking parts back makes a launch wait for no thread that is asleep,
+ * descheduled, or (after fork) does not exist, and for a slow one no longer than a slice.
  *
- *   state of a worker    IDLE -> POSTED     the caller gives it its part
+ * state of a worker    IDLE -> POSTED     the caller gives it its part
  *                        POSTED -> IDLE     who does this exchange runs the part: the worker or the caller
  *                        IDLE -> ASLEEP     the worker found nothing to do for a while and parks
  *                        ASLEEP -> POSTED   the caller gives it its part and wakes it
  *                        any -> STOP        the pool is being destroyed
  *
- * The job's fields are written before POSTED (release) and read after the exchange (acquire); the caller cannot
- * return, and so cannot change them, before every part that was taken is done. */
+ * The job's fields are written before POSTED (release) and read after the exchange (acquire); the caller
+ * cannot return, and so cannot change them, before every part that was taken is done. */
 #include "internal.h"
 
 #define SPIN_NANOSECONDS 200000u /* how long to look for work, or for the others' end, before sleeping */
@@ -85,7 +86,8 @@ static void run_parts(tw_pool* pool, int32_t thread) {
 
 #if TW_THREADS
 
-/* Some schedulers wake a worker on the caller's processor, and leave it there while others idle: it goes away by itself. */
+/* Some schedulers wake a worker on the caller's processor, and leave it there while others idle: it goes
+ * away by itself. */
 static void keep_apart(const tw_pool* pool) {
   int32_t cpu = tw_current_cpu();
   if (cpu >= 0 && cpu == atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed)) tw_leave_cpu(cpu);
@@ -103,7 +105,8 @@ static uint32_t spin_while(_Atomic uint32_t* word, uint32_t value) {
     uint64_t now = tw_clock();
     if (!start) start = now;
     if (now - start >= SPIN_NANOSECONDS) return value;
-    /* What is waited for may itself wait for this processor: other pools, other processes, this pool's own threads. */
+    /* What is waited for may itself wait for this processor: other pools, other processes, this pool's own
+     * threads. */
     if (now - start >= KEEP_NANOSECONDS) tw_thread_yield();
   }
 }
@@ -212,7 +215,8 @@ tw_pool* tw_pool_create(int32_t num_threads, int pinned) {
   uint8_t* block = tw_memory_take(size);
   if (!block) return NULL;
   __builtin_memset(block, 0, size);
-  /* Memory comes aligned to 64: step to a whole pair of cache lines, and remember the step just before the pool. */
+  /* Memory comes aligned to 64: step to a whole pair of cache lines, and remember the step just before the
+   * pool. */
   uint8_t* aligned = block + TW_CACHE_LINE - (uintptr_t)block % TW_CACHE_LINE;
   aligned[-1] = (uint8_t)(aligned - block);
   tw_pool* pool = (tw_pool*)(void*)aligned;

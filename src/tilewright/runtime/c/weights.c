@@ -1,4 +1,5 @@
-/* weights.c - where a context's weights are: in the library, in the caller's memory, or in a file beside it. */
+/* weights.c - where a context's weights are: in the library, in the caller's memory, or in a file beside
+ * it. */
 #include "internal.h"
 
 static const uint8_t MAGIC[8] = {'T', 'I', 'L', 'E', 'W', 'G', 'T', 1};

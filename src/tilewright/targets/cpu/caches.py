@@ -1,4 +1,4 @@
-"""Sizes of this machine's caches, as Linux tells them."""
+"""Sizes of this machine's caches, read from Linux's sysfs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def l2_bytes(cpus: Path = _CPUS) -> int | None:
-    """Bytes of the second-level cache that a core has to itself: the least among the processors that this process may use.
+    """Return the bytes of the second-level cache that a core has to itself: the minimum over the processors
+    this process may use.
 
-    A cache that several cores share counts as divided among them. None where the system does not say.
+    A cache that several cores share counts as divided among them. None if the system does not say.
     """
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    found = [size for number in usable if (size := _of(cpus, number)) is not None]
-    return min(found, default=None)
+    sizes = [size for number in usable if (size := _of(cpus, number)) is not None]
+    return min(sizes, default=None)
 
 
 def _of(cpus: Path, number: int) -> int | None:
@@ -35,8 +36,8 @@ def _of(cpus: Path, number: int) -> int | None:
 
 def _numbers(text: str) -> list[int]:
     """The numbers of a list like ``0-3,8``."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

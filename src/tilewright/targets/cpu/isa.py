@@ -16,40 +16,59 @@ _V2 = ("+cx16", "+popcnt", "+sahf", "+sse3", "+ssse3", "+sse4.1", "+sse4.2")
 _V3 = (*_V2, "+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe")
 _V4 = (*_V3, "+avx512f", "+avx512bw", "+avx512cd", "+avx512dq", "+avx512vl")
 EXTENSIONS = ("avx512bf16", "avx512fp16", "avx512vnni", "avxvnni", "amx-tile", "amx-bf16", "amx-int8", "gfni")
-"""Features beyond a level that code may use."""
+"""Features beyond a level that generated code may use."""
 
 _LINUX = "x86_64-unknown-linux-gnu"
 _KIB = 1024
 
 X86_64_V2 = Isa("x86-64-v2", _LINUX, "x86-64-v2", _V2, 128, 16, masked=False, fma=False)
-X86_64_V3 = Isa("x86-64-v3", _LINUX, "x86-64-v3", _V3, 256, 16, masked=False, fma=True, half=True, l2_bytes=512 * _KIB)
+X86_64_V3 = Isa(
+    "x86-64-v3", _LINUX, "x86-64-v3", _V3, 256, 16, masked=False, fma=True, half=True, l2_bytes=512 * _KIB
+)
 X86_64_V4 = Isa(
-    "x86-64-v4", _LINUX, "x86-64-v4", _V4, 512, 32, masked=True, fma=True, half=True, avx512=True, l2_bytes=1024 * _KIB
+    "x86-64-v4",
+    _LINUX,
+    "x86-64-v4",
+    _V4,
+    512,
+    32,
+    masked=True,
+    fma=True,
+    half=True,
+    avx512=True,
+    l2_bytes=1024 * _KIB,
 )
 AARCH64 = Isa(
     "aarch64-linux", "aarch64-unknown-linux-gnu", "generic", ("+fp-armv8", "+neon"), 128, 32,
     masked=False, fma=True, half=True, nan_minmax=True, l2_bytes=1024 * _KIB,
 )  # fmt: skip
-"""Second-level caches: 256 KiB (the default), 512 KiB (Zen) and 1 MiB (Skylake with AVX-512, Neoverse) or more are common at these levels."""
+"""Common sizes of the second-level cache at these levels: 256 KiB (the default), 512 KiB (Zen), 1 MiB
+(Skylake with AVX-512, Neoverse) or more.
+"""
 
 ISAS = {isa.name: isa for isa in (X86_64_V2, X86_64_V3, X86_64_V4, AARCH64)}
 
 FORCED = "TILEWRIGHT_CPU"
-"""Environment variable: the feature set, like ``x86-64-v4+avx512vnni``, that the target ``cpu`` has instead of this machine's.
+"""Environment variable: the feature set, such as ``x86-64-v4+avx512vnni``, that replaces this machine's for
+the target ``cpu``.
 
-For tests: instructions that this machine lacks are emulated, slowly, so every feature set of x86-64 runs then.
+For tests: instructions that this machine lacks are emulated, slowly, so that every feature set of x86-64
+runs.
 """
 
 
 @cache
 def host_isa() -> Isa:
-    """The instruction set of the target ``cpu``: this machine's, or the one that the environment forces (`FORCED`).
+    """Return the instruction set of the target ``cpu``: this machine's, or the one that the environment
+    forces (`FORCED`).
 
-    This machine's is the best level it fulfils, further features it has, and the size of its caches. LLVM's name of the host's
-    CPU is not used: it misnames some virtual machines, while the feature flags are right.
+    This machine's is the highest level whose features it has, with its further features and the size of its
+    caches. LLVM's name of the CPU is not used: it misnames some virtual machines, while the feature flags are
+    right.
 
     Raises:
-        CompileError: a processor that Tilewright has no code generator for, or an unknown feature set is forced.
+        CompileError: there is no code generator for this processor, or the environment forces an unknown
+            feature set.
     """
     import llvmlite.binding as llvm
 
@@ -57,29 +76,38 @@ def host_isa() -> Isa:
     if platform.machine() in ("aarch64", "arm64"):
         return replace(AARCH64, name="host", triple=triple, l2_bytes=l2_bytes() or AARCH64.l2_bytes)
     if platform.machine() not in ("x86_64", "AMD64"):
-        raise CompileError(f"cannot compile for this processor ({platform.machine()}); known: x86-64, AArch64")
+        raise CompileError(
+            f"cannot compile for this processor ({platform.machine()}); known: x86-64, AArch64"
+        )
     forced = os.environ.get(FORCED)
     if forced:
         isa = _with_extensions(forced, f"the environment variable {FORCED}")
         if not isa.triple.startswith("x86_64"):
-            raise CompileError(f"the environment variable {FORCED}: {forced!r} is not a feature set of x86-64")
+            raise CompileError(
+                f"the environment variable {FORCED}: {forced!r} is not a feature set of x86-64"
+            )
         return _emulated(replace(isa, name="host", triple=triple))
 
     features = _machine_features()
-    level = next((isa for isa in (X86_64_V4, X86_64_V3, X86_64_V2) if features.issuperset(isa.features)), None)
+    level = next(
+        (isa for isa in (X86_64_V4, X86_64_V3, X86_64_V2) if features.issuperset(isa.features)), None
+    )
     if level is None:
         missing = ", ".join(f[1:] for f in _V2 if f not in features)
         raise CompileError(f"this processor lacks {missing}; at least x86-64-v2 (SSE4.2) is needed")
-    extras = [name for name in EXTENSIONS if f"+{name}" in features and (level is X86_64_V4 or "512" not in name)]
+    extras = [
+        name for name in EXTENSIONS if f"+{name}" in features and (level is X86_64_V4 or "512" not in name)
+    ]
     isa = _extended(level, extras)
     return replace(isa, name="host", triple=triple, l2_bytes=l2_bytes() or level.l2_bytes)
 
 
 def isa_named(target: str) -> Isa:
-    """The instruction set of a target's name: ``cpu`` is this host, ``cpu:x86-64-v3``, ``cpu:x86-64-v4+avx512vnni``, ``aarch64-linux``, ...
+    """Return the instruction set of a target's name: ``cpu`` is this host; others are ``cpu:x86-64-v3``,
+    ``cpu:x86-64-v4+avx512vnni``, ``aarch64-linux``.
 
     Raises:
-        CompileError: unknown name or feature.
+        CompileError: an unknown name or feature.
     """
     if target == "cpu":
         return host_isa()
@@ -88,7 +116,7 @@ def isa_named(target: str) -> Isa:
 
 
 def _with_extensions(name: str, where: str) -> Isa:
-    """The instruction set ``level+feature+feature...``; `where` says in messages who asks."""
+    """Return the instruction set ``level+feature+feature...``; messages call its source `where`."""
     level, *extras = name.split("+")
     isa = ISAS.get(level)
     if isa is None:
@@ -111,14 +139,14 @@ def _extended(level: Isa, extras: Sequence[str]) -> Isa:
 
 
 def _emulated(isa: Isa) -> Isa:
-    """With the features that this machine lacks emulated."""
+    """Return `isa` with the features that this machine lacks marked as emulated."""
     missing = tuple(f[1:] for f in isa.features if f not in _machine_features())
     return replace(isa, emulated=missing) if missing else isa
 
 
 @cache
 def _machine_features() -> frozenset[str]:
-    """What this machine has, in LLVM's spelling, whatever is forced."""
+    """Return this machine's features in LLVM's spelling, regardless of `FORCED`."""
     import llvmlite.binding as llvm
 
     return frozenset(f"+{name}" for name, on in llvm.get_host_cpu_features().items() if on)

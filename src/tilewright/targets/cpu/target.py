@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,17 +11,20 @@ from ...runtime.model import CompiledModel
 from ..llvm.isa import Isa
 from ..llvm.target import BuiltCode, ForeignLibrary, LlvmTarget
 
+if TYPE_CHECKING:
+    from ..llvm.build import BuiltLibrary
+
 
 class BuiltCpuLibrary(BuiltCode, Library):
     """A library just compiled for this machine."""
 
-    def __init__(self, built: Any, threads: int | None) -> None:
+    def __init__(self, built: BuiltLibrary, threads: int | None) -> None:
         self.built = built
         super().__init__(built.path, num_threads=threads or 0, verify=False)
 
     @property
     def weights(self) -> np.ndarray[Any, Any]:
-        """The compiler's own, which nobody has written anywhere yet."""
+        """The weights that the compiler packed; no file holds them yet."""
         return self.built.weights
 
 
@@ -32,21 +35,23 @@ class CpuTarget(LlvmTarget):
         super().__init__(name, isa)
         self.runs_here = runs_here
 
-    def load(self, built: Any, threads: int | None) -> CompiledModel:
+    def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
         return (
             BuiltCpuLibrary(built, threads)
             if self.runs_here
             else ForeignLibrary(
-                built, self.name, f"compiled for {self.name}, which is not this machine: save it and run it there"
+                built,
+                self.name,
+                f"compiled for {self.name}, which is not this machine: save it and run it there",
             )
         )
 
 
 def cpu_target(name: str) -> CpuTarget:
-    """``cpu``, ``cpu:x86-64-v3``, ``aarch64-linux``, ...
+    """Return the target ``cpu``, ``cpu:x86-64-v3``, ``aarch64-linux``, ...
 
     Raises:
-        CompileError: unknown variant.
+        CompileError: an unknown variant.
     """
     from .isa import isa_named, runs_here
 

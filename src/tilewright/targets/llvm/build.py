@@ -1,4 +1,6 @@
-"""From a host program and the codes of its kernels to a library file, used at once or saved whole."""
+"""Linking a host program and its kernels into a library file, which is used at once or saved as an
+artifact.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import temporary
-from ...artifact import package
+from ...artifact import package, temporary
 from ...artifact.weights import Parts, gather_weights
 from ...ir.core import Module
 from ...lowering.memory_plan import MemoryPlan, plan_memory
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class BuiltLibrary:
-    """A linked library without its weights, and what is needed to save it with them.
+    """A linked library without its weights, and the parts needed to save it with them.
 
-    `path` is the shared library (or WebAssembly module); it is removed with this object when it is a temporary one (what is loaded stays).
+    `path` is the shared library or WebAssembly module. A temporary file is removed together with this object;
+    code that is already loaded stays.
     """
 
     path: Path
@@ -41,26 +43,36 @@ class BuiltLibrary:
     isa: Isa
     weights_size: int
     parts: Callable[[], Parts]
-    """The weights one by one, with their places."""
-    effort: int
+    """The weights one by one, with their offsets."""
+    llvm_opt_level: int
 
     @cached_property
     def weights(self) -> np.ndarray[Any, Any]:
-        """The bytes (uint8, aligned to 64) to be given to a context; made when first asked for."""
+        """The weights as bytes (uint8, aligned to 64) for a runtime context; computed on first use."""
         return gather_weights(self.parts(), self.weights_size)
 
     def save(self, path: str | Path, *, beside: bool = False, prefix: str | None = None) -> Path:
-        """Write an artifact: `.tar` holds the unlinked parts, anything else is linked. The weights go inside, or `beside` it into a file of their own.
+        """Write an artifact. `.tar` holds the unlinked parts; every other suffix is linked.
 
-        Raises ArtifactError when the file cannot be written.
+        The weights are embedded, or written to a separate file with `beside`.
+
+        Raises:
+            ArtifactError: the file cannot be written.
         """
         return package.save_artifact(
-            path, self.objects, self.parts(), self.weights_size, self.metadata, self.isa, beside=beside, prefix=prefix
+            path,
+            self.objects,
+            self.parts(),
+            self.weights_size,
+            self.metadata,
+            self.isa,
+            beside=beside,
+            prefix=prefix,
         )
 
     @property
     def llvm_text(self) -> str:
-        """The LLVM IR of all modules, the host program's last."""
+        """The LLVM IR of all modules; the host program is the last."""
         return "\n".join(self.texts)
 
 
@@ -72,35 +84,43 @@ def build(
     plan: MemoryPlan | None = None,
     path: str | Path | None = None,
     processes: int | None = None,
-    effort: int = 2,
+    llvm_opt_level: int = 2,
+    library_objects: Sequence[bytes] = (),
 ) -> BuiltLibrary:
     """Compile and link the host functions of `module` with their kernels.
 
-    `codes` are the kernels' by name; `plan` is what `plan_memory` found, if it has run. The weights are those of the program's
-    constants. `metadata` describes the model (`lowering.interface`); its kernels are put in launch order. `path`: where the library goes; by default a temporary file; `effort` is LLVM's level, 0 to 3.
+    Args:
+        codes: the generated code of the kernels, by name.
+        metadata: the description of the model; its kernels are put in launch order.
+        plan: the result of `plan_memory`, if it has run. The weights are the constants of the program.
+        path: the library file; a temporary file by default.
+        llvm_opt_level: LLVM's optimization level, 0 to 3.
+        library_objects: object files and static libraries of registered libraries that kernels call.
 
     Raises:
-        CompileError: a size follows from no input's shape.
-        ArtifactError: no linker, or the file cannot be written.
-        InternalError: LLVM refuses the generated code.
+        CompileError: a size cannot be derived from the shape of any input.
+        ArtifactError: there is no linker, or the file cannot be written.
+        InternalError: LLVM rejects the generated code.
     """
     plan = plan or plan_memory(module)
     order = kernel_order(module)
     host_text = print_host(module, codes, isa, plan.weights_size)
     texts = [*kernel_modules([codes[name] for name in order]), host_text]
-    objects = compile_objects(texts, isa, processes, effort)
+    objects = [*compile_objects(texts, isa, processes, llvm_opt_level), *library_objects]
     known = {k["name"]: k for k in metadata.get("kernels", ())}
     full = {**metadata, "kernels": [known.get(name, {"name": name}) for name in order]}
     file = _new_file(isa) if path is None else Path(path)
     package.link_library(file, objects, full, isa)
-    built = BuiltLibrary(file, objects, texts, full, isa, plan.weights_size, lambda: plan.weights, effort)
+    built = BuiltLibrary(
+        file, objects, texts, full, isa, plan.weights_size, lambda: plan.weights, llvm_opt_level
+    )
     if path is None:
         weakref.finalize(built, file.unlink, missing_ok=True)
     return built
 
 
 def _new_file(isa: Isa) -> Path:
-    """A temporary one for a library."""
+    """A temporary file for a library."""
     suffix = ".wasm" if isa.triple.startswith("wasm") else ".so"
     handle, name = tempfile.mkstemp(suffix=suffix, dir=temporary.folder())
     os.close(handle)
@@ -109,35 +129,37 @@ def _new_file(isa: Isa) -> Path:
 
 @dataclass(frozen=True)
 class KeptLibrary:
-    """A library without its weights, to be written down: `code` is its file."""
+    """A library without its weights, for the cache: `code` is the content of its file."""
 
     code: bytes
     objects: list[bytes]
     metadata: dict[str, Any]
     isa: Isa
     weights_size: int
-    effort: int
+    llvm_opt_level: int
 
     @classmethod
     def of(cls, built: BuiltLibrary) -> KeptLibrary:
         code = built.path.read_bytes()
-        return cls(code, built.objects, built.metadata, built.isa, built.weights_size, built.effort)
+        return cls(code, built.objects, built.metadata, built.isa, built.weights_size, built.llvm_opt_level)
 
     def built(self, parts: Callable[[], Parts], source: dict[str, str]) -> BuiltLibrary:
-        """The library in a file of its own; its LLVM IR is not there any more."""
+        """The library in a new file; its LLVM IR is no longer available."""
         file = _new_file(self.isa)
         file.write_bytes(self.code)
         metadata = {**self.metadata, "source": source}
-        built = BuiltLibrary(file, self.objects, [], metadata, self.isa, self.weights_size, parts, self.effort)
+        built = BuiltLibrary(
+            file, self.objects, [], metadata, self.isa, self.weights_size, parts, self.llvm_opt_level
+        )
         weakref.finalize(built, file.unlink, missing_ok=True)
         return built
 
 
 def kernel_modules(codes: Sequence[KernelCode]) -> list[str]:
-    """LLVM modules of the kernels: one for each kernel, and one for each helper function that is never inlined.
+    """LLVM modules of the kernels: one per kernel, and one per helper function that is never inlined.
 
-    So an object is found in the cache whenever its kernel, or its contraction tile, has been compiled before, for whatever model. A
-    module costs 2 ms beside its contents.
+    The object cache then finds every kernel and every contraction tile that was compiled before, for any
+    model. A module costs 2 ms in addition to its contents.
     """
     shared: dict[str, str] = {}
     modules = []
@@ -160,10 +182,12 @@ def _is_shared(text: str) -> bool:
 
 
 def _module(text: str, helpers: Mapping[str, str]) -> str:
-    """`text` with what it refers to among `helpers`, itself or through others: inlined ones whole, shared ones declared."""
+    """`text` and the helpers that it uses, directly or indirectly: inlined ones are defined, shared ones
+    declared.
+    """
     parts, declared = [text], dict.fromkeys(_DECLARATION.findall(text))
     seen = set(re.findall(r"^define [^@]*@([\w.$-]+)", text, re.MULTILINE))
-    for part in parts:  # grows while it is read
+    for part in parts:  # `parts` grows during the iteration.
         for name in dict.fromkeys(_NAME.findall(part)):
             helper = helpers.get(name)
             if helper is None or name in seen:

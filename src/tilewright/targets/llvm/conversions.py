@@ -1,8 +1,9 @@
-"""Conversions between element types, and between registers and memory: floats narrower than float32 are float32 in registers, integers
-narrower than a byte are bytes, sign- or zero-extended.
+"""Conversions between element types, and between registers and memory.
 
-Rounding is to nearest, ties to even. The instruction that makes bfloat16 (AVX512-BF16), like those that multiply it, takes subnormal
-numbers (below 1.2e-38) for zeros; values that already are bfloat16 numbers are stored without it and keep every bit.
+Floats narrower than float32 are float32 in registers; integers narrower than a byte are bytes, sign- or
+zero-extended. Rounding is to nearest, ties to even. The bfloat16 conversion instruction (AVX512-BF16), like
+the bfloat16 multiplication, treats subnormal numbers (below 1.2e-38) as zero; values that are known to be
+bfloat16 numbers are stored without it and keep every bit.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from ...ir.types import DType, bf16, boolean, f16, f32, f64, i8, i32
 from . import minifloats
 from .emitter import Emitter
 from .isa import Isa
-from .values import Context, number, register, storage, width
+from .values import KernelContext, number, register, storage, width
 
 
-def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
+def cast(g: KernelContext, x: str, source: DType, target: DType, lanes: int) -> str:
     """``scalar.cast`` between registers."""
     old, new = register(source, lanes), register(target, lanes)
     e = g.e
@@ -39,7 +40,7 @@ def cast(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def _extended(e: Emitter, x: str, dtype: DType, lanes: int) -> str:
-    """A byte whose low bits are an integer of `dtype`, as registers hold it: what is above them is the sign's, or zero."""
+    """A byte whose low bits hold an integer of `dtype`, sign- or zero-extended as in a register."""
     if not dtype.is_sub_byte:
         return x
     kind, rest = register(dtype, lanes), number(8 - dtype.bits, i8, lanes)
@@ -48,14 +49,18 @@ def _extended(e: Emitter, x: str, dtype: DType, lanes: int) -> str:
     return e.op(f"ashr {kind} {e.op(f'shl {kind} {x}, {rest}')}, {rest}")
 
 
-def _to_integer(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
-    """A float toward zero, at the nearer end of the range where it lies outside, 0 for NaN; LLVM's saturating conversion goes lane by lane."""
+def _to_integer(g: KernelContext, x: str, source: DType, target: DType, lanes: int) -> str:
+    """A float truncated to an integer and clamped to the type's range; NaN becomes 0.
+
+    LLVM's saturating conversion works lane by lane.
+    """
     e, old, mask = g.e, register(source, lanes), register(boolean, lanes)
     signed = target.kind == "int"
     if target.bits < 32:
         return _to_small_integer(g, x, source, target, lanes)
     low = -(2.0 ** (target.bits - 1)) if signed else 0.0
-    top = 2.0 ** (target.bits - signed)  # exact in floating point, as one less need not be
+    # This bound is exact in floating point; the largest integer need not be.
+    top = 2.0 ** (target.bits - signed)
     is_low = e.op(f"fcmp ole {old} {x}, {number(low, source, lanes)}")
     is_high = e.op(f"fcmp oge {old} {x}, {number(top, source, lanes)}")
     is_number = e.op(f"fcmp ord {old} {x}, {x}")
@@ -69,21 +74,28 @@ def _to_integer(g: Context, x: str, source: DType, target: DType, lanes: int) ->
     return x
 
 
-def _to_small_integer(g: Context, x: str, source: DType, target: DType, lanes: int) -> str:
-    """As `_to_integer` for a type whose ends are exact floating-point numbers: limited before it is converted."""
+def _to_small_integer(g: KernelContext, x: str, source: DType, target: DType, lanes: int) -> str:
+    """`_to_integer` for a type whose bounds are exact floating-point numbers: clamped before the
+    conversion.
+    """
     e, old, mask, wide = g.e, register(source, lanes), register(boolean, lanes), register(i32, lanes)
     signed = target.kind == "int"
-    low, high = (-(1 << (target.bits - 1)), (1 << (target.bits - 1)) - 1) if signed else (0, (1 << target.bits) - 1)
+    low, high = (
+        (-(1 << (target.bits - 1)), (1 << (target.bits - 1)) - 1) if signed else (0, (1 << target.bits) - 1)
+    )
     y = x
-    for test, end in (("ogt", low), ("olt", high)):  # a NaN becomes the lower end, which is 0 without a sign
-        limit = number(float(end), source if source is f64 else f32, lanes)  # as registers hold it
+    # NaN becomes the lower bound, which is 0 for unsigned types.
+    for test, end in (("ogt", low), ("olt", high)):
+        limit = number(float(end), source if source is f64 else f32, lanes)  # in the register's type
         y = e.op(f"select {mask} {e.op(f'fcmp {test} {old} {y}, {limit}')}, {old} {y}, {old} {limit}")
     if signed:
-        y = e.op(f"select {mask} {e.op(f'fcmp ord {old} {x}, {x}')}, {old} {y}, {old} {number(0, source, lanes)}")
+        y = e.op(
+            f"select {mask} {e.op(f'fcmp ord {old} {x}, {x}')}, {old} {y}, {old} {number(0, source, lanes)}"
+        )
     return e.op(f"trunc {wide} {e.op(f'fptosi {old} {y} to {wide}')} to {register(target, lanes)}")
 
 
-def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact: bool = False) -> str:
+def bitcast(g: KernelContext, x: str, source: DType, target: DType, lanes: int, exact: bool = False) -> str:
     """``scalar.bitcast`` between registers; `exact` as in `to_storage`."""
     narrow = [dtype for dtype in (source, target) if dtype.is_float and dtype.bits < 32]
     if source in narrow:
@@ -94,13 +106,13 @@ def bitcast(g: Context, x: str, source: DType, target: DType, lanes: int, exact:
     return from_storage(g, x, target, lanes) if target in narrow else _extended(g.e, x, target, lanes)
 
 
-def from_storage(g: Context, x: str, dtype: DType, lanes: int) -> str:
-    """The register's value of an element as it lies in memory."""
+def from_storage(g: KernelContext, x: str, dtype: DType, lanes: int) -> str:
+    """The register value of an element in its memory format."""
     return loaded(g.e, g.isa, x, dtype, lanes)
 
 
 def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int) -> str:
-    """`from_storage` for code that is no kernel's."""
+    """`from_storage` for functions that are not kernels."""
     stored, kind = storage(dtype, lanes, isa.half), register(dtype, lanes)
     if stored == kind:
         return _extended(e, x, dtype, lanes)
@@ -117,8 +129,11 @@ def loaded(e: Emitter, isa: Isa, x: str, dtype: DType, lanes: int) -> str:
     return _half_to_float(e, wide, integer, kind, lanes)
 
 
-def to_storage(g: Context, x: str, dtype: DType, lanes: int, exact: bool = False) -> str:
-    """A register's value as it lies in memory: rounded to nearest even; `exact`: it is one of the type's numbers already."""
+def to_storage(g: KernelContext, x: str, dtype: DType, lanes: int, exact: bool = False) -> str:
+    """A register value in its memory format, rounded to nearest even.
+
+    `exact` states that the value is a number of the target type already.
+    """
     stored, kind = storage(dtype, lanes, g.isa.half), register(dtype, lanes)
     e = g.e
     if stored == kind:
@@ -154,14 +169,21 @@ def _int(value: int, lanes: int) -> str:
 
 
 def _half_to_float(e: Emitter, wide: str, integer: str, kind: str, lanes: int) -> str:
-    """float16 bits to float32 by rebasing the exponent through a multiplication, which makes subnormals exact too."""
+    """Convert float16 bits to float32 by a multiplication that rebases the exponent; subnormal numbers are
+    exact too.
+    """
     mask = register(boolean, lanes)
-    magnitude = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x7FFF, lanes)}')}, {_int(13, lanes)}")
-    scaled = e.op(f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}")
+    magnitude = e.op(
+        f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x7FFF, lanes)}')}, {_int(13, lanes)}"
+    )
+    scaled = e.op(
+        f"fmul {kind} {e.op(f'bitcast {integer} {magnitude} to {kind}')}, {_float(2.0**112, lanes)}"
+    )
     special = e.op(f"fcmp oge {kind} {scaled}, {_float(65536.0, lanes)}")
     bits = e.op(f"bitcast {kind} {scaled} to {integer}")
     bits = e.op(
-        f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, {integer} {bits}"
+        f"select {mask} {special}, {integer} {e.op(f'or {integer} {magnitude}, {_int(0x7F800000, lanes)}')}, "
+        f"{integer} {bits}"
     )
     sign = e.op(f"shl {integer} {e.op(f'and {integer} {wide}, {_int(0x8000, lanes)}')}, {_int(16, lanes)}")
     return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits}, {sign}')} to {kind}")
@@ -171,9 +193,12 @@ def _float(value: float, lanes: int) -> str:
     return number(value, f32, lanes)
 
 
-def _float_to_half(g: Context, bits: str, integer: str, kind: str, lanes: int) -> str:
-    """float32 bits to float16 bits, to nearest even: normal numbers by integer rounding, small ones by adding 0.5, which
-    aligns their bits. Source of the method: F. Giesen, "float_to_half_fast3_rtne"."""
+def _float_to_half(g: KernelContext, bits: str, integer: str, kind: str, lanes: int) -> str:
+    """Convert float32 bits to float16 bits, rounded to nearest even.
+
+    Normal numbers are rounded as integers; small numbers are aligned by adding 0.5. Source: F. Giesen,
+    "float_to_half_fast3_rtne".
+    """
     e, mask = g.e, register(boolean, lanes)
     magnitude = e.op(f"and {integer} {bits}, {_int(0x7FFFFFFF, lanes)}")
     odd = e.op(f"and {integer} {e.op(f'lshr {integer} {magnitude}, {_int(13, lanes)}')}, {_int(1, lanes)}")
@@ -184,7 +209,9 @@ def _float_to_half(g: Context, bits: str, integer: str, kind: str, lanes: int) -
     is_small = e.op(f"icmp ult {integer} {magnitude}, {_int(113 << 23, lanes)}")
     result = e.op(f"select {mask} {is_small}, {integer} {small}, {integer} {normal}")
     is_nan = e.op(f"icmp ugt {integer} {magnitude}, {_int(255 << 23, lanes)}")
-    infinite = e.op(f"select {mask} {is_nan}, {integer} {_int(0x7E00, lanes)}, {integer} {_int(0x7C00, lanes)}")
+    infinite = e.op(
+        f"select {mask} {is_nan}, {integer} {_int(0x7E00, lanes)}, {integer} {_int(0x7C00, lanes)}"
+    )
     is_big = e.op(f"icmp uge {integer} {magnitude}, {_int((127 + 16) << 23, lanes)}")
     result = e.op(f"select {mask} {is_big}, {integer} {infinite}, {integer} {result}")
     sign = e.op(f"and {integer} {e.op(f'lshr {integer} {bits}, {_int(16, lanes)}')}, {_int(0x8000, lanes)}")

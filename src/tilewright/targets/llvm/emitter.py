@@ -1,4 +1,6 @@
-"""Writing the body of one LLVM IR function as text: fresh names, blocks, structured loops with carried values."""
+"""Writing the body of one LLVM IR function as text: fresh names, blocks, structured loops with carried
+values.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +9,36 @@ from contextlib import contextmanager
 from typing import Any
 
 Carried = list[tuple[str, str]]
-"""(type, value) pairs that a loop hands from one iteration to the next."""
+"""(type, value) pairs that one iteration of a loop passes to the next."""
 
 
 class Emitter:
-    """Appends instructions to a function's body. Integer helpers take and return ``i64`` operands and fold numbers."""
+    """Appends instructions to a function's body. Integer helpers take and return ``i64`` operands and fold
+    constants.
+    """
 
     def __init__(self) -> None:
         self._entry: list[str] = []
-        self._lines: list[Any] = []  # instructions, and slots of instructions to be filled later
+        self._lines: list[Any] = []  # Instructions, and slots for instructions that are added later.
         self._count = 0
         self._block = "entry"
 
     def text(self, result: str = "void") -> str:
-        """The body, from the entry label to the final ``ret`` of `result` (``i64 %v3``)."""
+        """The body, from the entry label to the final ``ret`` of `result` (for example ``i64 %v3``)."""
         lines = [line for part in self._lines for line in (part if isinstance(part, list) else (part,))]
         return "\n".join(["entry:", *self._entry, *lines, f"  ret {result}", ""])
 
     def slot(self) -> list[str]:
-        """A place in the text, here, that `into` may fill later with instructions that do not branch."""
-        found: list[str] = []
-        self._lines.append(found)
-        return found
+        """Reserve a slot at this position of the text; `into` may fill it later with instructions that do not
+        branch.
+        """
+        instructions: list[str] = []
+        self._lines.append(instructions)
+        return instructions
 
     @contextmanager
     def into(self, slot: list[str]) -> Iterator[None]:
-        """Append the instructions written inside to a slot."""
+        """Append the instructions that the ``with`` block emits to a slot."""
         saved, self._lines = self._lines, slot
         try:
             yield
@@ -62,7 +68,7 @@ class Emitter:
         self._entry.append(f"  {name} = alloca {kind}, align {align}")
         return name
 
-    # -- Integers and addresses ----------------------------------------------------------------------------------------------
+    # -- Integers and addresses --
 
     def add(self, a: str, b: str) -> str:
         if _known(a, b):
@@ -98,14 +104,14 @@ class Emitter:
         return "0" if by == 1 else self.op(f"urem i64 {a}, {by}")
 
     def at(self, pointer: str, index: str, itemsize: int) -> str:
-        """`pointer` moved by `index` elements of `itemsize` bytes."""
+        """The address `index` elements of `itemsize` bytes after `pointer`."""
         if index == "0":
             return pointer
         if _known(index):
             return self.op(f"getelementptr i8, ptr {pointer}, i64 {int(index) * itemsize}")
         return self.op(f"getelementptr [{itemsize} x i8], ptr {pointer}, i64 {index}")
 
-    # -- Vectors -------------------------------------------------------------------------------------------------------------
+    # -- Vectors --
 
     def load(self, kind: str, pointer: str, align: int) -> str:
         return self.op(f"load {kind}, ptr {pointer}, align {align}")
@@ -116,19 +122,21 @@ class Emitter:
         return self.op(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
 
     def shuffle(self, kind: str, a: str, b: str, order: list[int]) -> str:
-        """Lanes `order` of the vectors `a` and `b` (of type `kind`), counted through both; as many as they have."""
+        """A vector of the lanes `order` of the concatenation of `a` and `b`, which have type `kind`."""
         text = ", ".join(f"i32 {k}" for k in order)
         return self.op(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{text}>")
 
     def fma(self, kind: str, a: str, b: str, c: str, fused: bool) -> str:
-        """``a * b + c``, in one rounding where `fused`."""
+        """``a * b + c``, with one rounding if `fused`."""
         if fused:
             return self.op(f"call {kind} @llvm.fma.{mangled(kind)}({kind} {a}, {kind} {b}, {kind} {c})")
         return self.op(f"fadd {kind} {self.op(f'fmul {kind} {a}, {b}')}, {c}")
 
     def add_numbers(self, kind: str, a: str, b: str) -> str:
-        """``a + b`` of floating-point numbers or integers, which wrap around."""
-        is_integer = kind[1:-1].split(" x ")[-1].startswith("i") if kind.startswith("<") else kind.startswith("i")
+        """``a + b`` of floating-point numbers, or of integers, which wrap around."""
+        is_integer = (
+            kind[1:-1].split(" x ")[-1].startswith("i") if kind.startswith("<") else kind.startswith("i")
+        )
         return self.op(f"{'add' if is_integer else 'fadd'} {kind} {a}, {b}")
 
     def first_lanes(self, lanes: int, count: str) -> str:
@@ -138,24 +146,31 @@ class Emitter:
         return self.op(f"icmp slt {numbers} <{each}>, {self.splat(numbers, 'i64', count)}")
 
     def masked_load(self, kind: str, pointer: str, align: int, mask: str) -> str:
-        """Lanes of `kind` where `mask` holds, zero elsewhere; masked lanes are not touched in memory."""
+        """Load the lanes of `kind` where `mask` holds, zero elsewhere; memory of masked lanes is not
+        accessed.
+        """
         lanes = kind[1:].split(" ")[0]
         return self.op(
-            f"call {kind} @llvm.masked.load.{mangled(kind)}.p0(ptr align {align} {pointer}, <{lanes} x i1> {mask}, {kind} zeroinitializer)"
+            f"call {kind} @llvm.masked.load.{mangled(kind)}.p0(ptr align {align} {pointer}, <{lanes} x i1> "
+            f"{mask}, {kind} zeroinitializer)"
         )
 
     def masked_store(self, kind: str, value: str, pointer: str, align: int, mask: str) -> None:
         lanes = kind[1:].split(" ")[0]
         self.line(
-            f"call void @llvm.masked.store.{mangled(kind)}.p0({kind} {value}, ptr align {align} {pointer}, <{lanes} x i1> {mask})"
+            f"call void @llvm.masked.store.{mangled(kind)}.p0({kind} {value}, ptr align {align} {pointer}, "
+            f"<{lanes} x i1> {mask})"
         )
 
-    # -- Control -------------------------------------------------------------------------------------------------------------
+    # -- Control flow --
 
     def loop(
         self, start: str, stop: str, step: str, carried: Carried, body: Callable[[str, Carried], list[str]]
     ) -> list[str]:
-        """``for i in range(start, stop, step)``; returns what `carried` has become. A single known iteration is written straight."""
+        """``for i in range(start, stop, step)``; returns the final values of `carried`.
+
+        A single constant iteration is emitted without a loop.
+        """
         values = [v for _, v in carried]
         if _known(start, stop, step):
             trips = max(0, -(-(int(stop) - int(start)) // int(step)))
@@ -174,7 +189,8 @@ class Emitter:
         self.label(name)
         i = f"%{name}.i"
         inside = [(kind, f"%{name}.c{j}") for j, (kind, _) in enumerate(carried)]
-        # The incoming value of the back edge is known after the body: the lines are put in afterwards.
+        # The incoming value of the back edge is known only after the body, so the phi lines are inserted
+        # afterwards.
         header = len(self._lines)
         results = body(i, inside)
         following = self.op(f"add nuw nsw i64 {i}, {step}")
@@ -196,10 +212,17 @@ class Emitter:
         ]
 
     def loop_while(
-        self, condition: str, limit: str, carried: Carried, body: Callable[[str, Carried], tuple[str, list[str]]]
+        self,
+        condition: str,
+        limit: str,
+        carried: Carried,
+        body: Callable[[str, Carried], tuple[str, list[str]]],
     ) -> tuple[str, list[str]]:
-        """``while *condition and i < limit``, the condition a byte in memory: where, the body tells anew. Returns the number of iterations and what
-        `carried` has become."""
+        """``while *condition and i < limit``; returns the number of iterations and the final values of
+        `carried`.
+
+        `condition` is the address of a byte in memory; the body returns the address for the next iteration.
+        """
         name = self.fresh("while")
         before = self._block
         self.line(f"br label %{name}")
@@ -230,7 +253,7 @@ class Emitter:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """The instructions written inside run only where `condition` (i1) holds."""
+        """Execute the instructions of the ``with`` block only if `condition` (i1) holds."""
         name = self.fresh("if")
         self.line(f"br i1 {condition}, label %{name}, label %{name}.end")
         self.label(name)
@@ -239,7 +262,7 @@ class Emitter:
         self.label(f"{name}.end")
 
     def switch(self, value: str, cases: Mapping[int, Callable[[], object]]) -> None:
-        """Run the case of `value` (i64), which is one of them."""
+        """Execute the case of `value` (i64), which must be one of `cases`."""
         name = self.fresh("switch")
         table = " ".join(f"i64 {n}, label %{name}.{n}" for n in cases)
         self.line(f"switch i64 {value}, label %{name}.none [ {table} ]")
@@ -253,7 +276,7 @@ class Emitter:
 
 
 def mangled(kind: str) -> str:
-    """A type in the name of an intrinsic: ``<8 x float>`` is ``v8f32``."""
+    """A type as it appears in the name of an intrinsic: ``<8 x float>`` is ``v8f32``."""
     names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
     if kind.startswith("<"):
         lanes, element = kind[1:-1].split(" x ")

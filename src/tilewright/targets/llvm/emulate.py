@@ -1,14 +1,15 @@
-"""Plain LLVM IR in place of x86 instructions that a machine lacks, so that code for any x86-64 processor runs on any other.
+"""Emulation of x86 instructions that a machine lacks, as plain LLVM IR, so that tests can run every code
+path.
 
-LLVM already legalizes vectors that are too wide for a machine. Missing is only the meaning of the x86 intrinsics that the code
-generators call: `emulate` replaces each by a function that computes the same. It is slow, and made for tests: every code path is
-executed on every machine.
+LLVM already legalizes vectors that are too wide for a machine. It cannot lower the x86 intrinsics that the
+code generators call: `emulate` replaces each of them by a function that computes the same result. Emulated
+code is slow.
 
-Tile registers are memory of the thread. A tile product checks what the hardware checks, that the configured shapes fit, and
-traps where they do not.
+Tile registers are thread-local memory. A tile product checks, like the hardware, that the configured shapes
+fit, and traps otherwise.
 
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2 (LDTILECFG, TDPBF16PS, TDPBSSD, VDPBF16PS, VPDPBUSD,
-VGETEXPPS, VGETMANTPS, VREDUCEPS, VSCALEFPS, VRCP14PS).
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2 (LDTILECFG, TDPBF16PS, TDPBSSD,
+VDPBF16PS, VPDPBUSD, VGETEXPPS, VGETMANTPS, VREDUCEPS, VSCALEFPS, VRCP14PS).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from .emitter import Carried, Emitter
 _TILES, _CONFIG = "@tw.emulated.tiles", "@tw.emulated.config"
 _TILE_BYTES = 1024
 _ROW_BYTES = 64
-_GLOBALS = f"""{_TILES} = linkonce_odr hidden thread_local global [{8 * _TILE_BYTES} x i8] zeroinitializer, align 64
-{_CONFIG} = linkonce_odr hidden thread_local global [64 x i8] zeroinitializer, align 64"""
+_GLOBALS = "\n".join(
+    f"{name} = linkonce_odr hidden thread_local global [{size} x i8] zeroinitializer, align 64"
+    for name, size in ((_TILES, 8 * _TILE_BYTES), (_CONFIG, 64))
+)
 
 _INTRINSIC = re.compile(r"@llvm\.x86\.([\w.]+)")
 
@@ -47,17 +50,18 @@ _FEATURES: dict[str, str] = {
     "avx512.mask.scalef.ps.512": "avx512f",
     "avx512.mask.reduce.ps.512": "avx512dq",
 }
-"""The extension that an intrinsic belongs to."""
+"""The extension of each intrinsic."""
 
 EMULATED = tuple(dict.fromkeys((*_FEATURES.values(), "avx512vnni", "avxvnni")))
 """The extensions whose intrinsics have an emulation."""
 
 
 def emulate(text: str, features: tuple[str, ...], *, threads: bool = True) -> str:
-    """The module `text` with functions in place of intrinsics of the extensions `features` (LLVM's names, ``amx-int8``).
+    """The module `text` with functions in place of the intrinsics of the extensions `features` (LLVM's names,
+    ``amx-int8``).
 
-    `threads`: tile registers are a thread's own; a program of one thread may have them once, where thread-local memory is
-    not available.
+    `threads` gives each thread its own tile registers; programs with one thread may share one set, where
+    thread-local memory is not available.
 
     Raises:
         NotImplementedError: an intrinsic of one of these extensions has no emulation.
@@ -73,22 +77,25 @@ def emulate(text: str, features: tuple[str, ...], *, threads: bool = True) -> st
 
 
 def _is_missing(name: str, features: tuple[str, ...]) -> bool:
-    if name.startswith("avx512.vpdpbusd"):  # both extensions have it, up to 256 bits
+    if name.startswith("avx512.vpdpbusd"):  # Both extensions have it, up to 256 bits.
         return "avx512vnni" in features and ("avxvnni" in features or name.endswith("512"))
     return _FEATURES.get(name) in features
 
 
 def _definition(name: str) -> str:
-    """The function that stands for an intrinsic: ``define linkonce_odr hidden TYPE @tw.emulated.NAME(...)``."""
+    """The function that replaces an intrinsic: ``define linkonce_odr hidden TYPE @tw.emulated.NAME(...)``."""
     e = Emitter()
     result, parameters, value = _writer(name)(e)
     arguments = ", ".join(f"{kind} %p{i}" for i, kind in enumerate(parameters))
     body = e.text(f"{result} {value}" if value else "void")
-    return f"define linkonce_odr hidden {result} @tw.emulated.{name}({arguments}) noinline nounwind {{\n{body}}}\n"
+    return (
+        f"define linkonce_odr hidden {result} "
+        f"@tw.emulated.{name}({arguments}) noinline nounwind {{\n{body}}}\n"
+    )
 
 
 _Written = tuple[str, tuple[str, ...], str]
-"""Type of the result, types of the parameters (``%p0``, ``%p1``, ...), and the value that is returned."""
+"""The result type, the parameter types (``%p0``, ``%p1``, ...), and the returned value."""
 
 
 def _writer(name: str) -> Callable[[Emitter], _Written]:
@@ -105,7 +112,7 @@ def _writer(name: str) -> Callable[[Emitter], _Written]:
     raise NotImplementedError(f"no emulation of llvm.x86.{name}")
 
 
-# -- Tile registers ------------------------------------------------------------------------------------------------------------
+# -- Tile registers ----------------------------------------------------------------------------------------
 
 
 def _rows(e: Emitter, tile: str) -> str:
@@ -160,7 +167,9 @@ def _move(e: Emitter, *, load: bool) -> _Written:
 
 
 def _check_shapes(e: Emitter) -> tuple[str, str]:
-    """Rows of the result and groups of the depth; traps where the three registers' shapes do not fit."""
+    """The rows of the result and the groups of the depth; traps if the shapes of the three registers do not
+    fit.
+    """
     depth = e.divide(_row_bytes(e, "%p1"), 4)
     pairs = [
         (_rows(e, "%p0"), _rows(e, "%p1")),
@@ -195,7 +204,9 @@ def _tile_of_bytes(e: Emitter, a_sign: str, b_sign: str) -> _Written:
 
 
 def _tile_of_bf16(e: Emitter) -> _Written:
-    """Even and odd elements of the depth are summed apart, and both sums are added to the result at the end."""
+    """Even and odd elements of the depth are summed separately; both sums are added to the result at the
+    end.
+    """
     floats, numbers = "<16 x float>", "<16 x i32>"
     rows, depth = _check_shapes(e)
     c, a, b = (_memory(e, f"%p{i}") for i in range(3))
@@ -220,7 +231,7 @@ def _tile_of_bf16(e: Emitter) -> _Written:
     return "void", ("i8", "i8", "i8"), ""
 
 
-# -- Products of vectors -------------------------------------------------------------------------------------------------------
+# -- Products of vectors -----------------------------------------------------------------------------------
 
 
 def _add_quads(e: Emitter, lanes: int, total: str, a: str, a_sign: str, b: str, b_sign: str) -> str:
@@ -252,7 +263,8 @@ def _dot_of_words(e: Emitter, lanes: int) -> _Written:
         x, y = (
             e.op(
                 f"sext <{lanes} x i16> "
-                f"{e.op(f'shufflevector {words} %p{i}, {words} poison, <{lanes} x i32> <{order}>')} to {numbers}"
+                f"{e.op(f'shufflevector {words} %p{i}, {words} poison, <{lanes} x i32> <{order}>')} to "
+                f"{numbers}"
             )
             for i in range(2)
         )
@@ -264,13 +276,13 @@ def _dot_of_bf16(e: Emitter, lanes: int) -> _Written:
     floats, numbers, raw = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
     left, right = (_bf16_halves(e, lanes, e.op(f"bitcast {raw} %p{i} to {numbers}")) for i in (1, 2))
     total = _flushed(e, lanes, "%p0")
-    for x, y in reversed(list(zip(left, right, strict=True))):  # the odd elements come first
+    for x, y in reversed(list(zip(left, right, strict=True))):  # The odd elements come first.
         total = _flushed(e, lanes, e.fma(floats, x, y, total, True))
     return floats, (floats, raw, raw), total
 
 
 def _bf16_halves(e: Emitter, lanes: int, x: str) -> tuple[str, str]:
-    """The lower and the upper bf16 of each lane as float32, subnormal ones as zero."""
+    """The lower and the upper bf16 of each lane as float32, with subnormal numbers as zero."""
     numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
     low = e.op(f"shl {numbers} {x}, splat (i32 16)")
     high = e.op(f"and {numbers} {x}, splat (i32 -65536)")
@@ -279,23 +291,23 @@ def _bf16_halves(e: Emitter, lanes: int, x: str) -> tuple[str, str]:
 
 
 def _flushed(e: Emitter, lanes: int, x: str) -> str:
-    """float32 with zeros of the same sign in place of subnormal numbers."""
+    """float32 with subnormal numbers replaced by zeros of the same sign."""
     numbers, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
     bits = e.op(f"bitcast {floats} {x} to {numbers}")
     exponent = e.op(f"and {numbers} {bits}, splat (i32 {0xFF << 23})")
     sign = e.op(f"and {numbers} {bits}, splat (i32 {-(1 << 31)})")
     small = e.op(f"icmp eq {numbers} {exponent}, zeroinitializer")
-    found = e.op(f"select <{lanes} x i1> {small}, {numbers} {sign}, {numbers} {bits}")
-    return e.op(f"bitcast {numbers} {found} to {floats}")
+    flushed = e.op(f"select <{lanes} x i1> {small}, {numbers} {sign}, {numbers} {bits}")
+    return e.op(f"bitcast {numbers} {flushed} to {floats}")
 
 
-# -- Functions of AVX-512 on sixteen float32 ------------------------------------------------------------------------------------
+# -- Functions of AVX-512 on sixteen float32 ---------------------------------------------------------------
 
 _FLOATS, _NUMBERS, _MASK = "<16 x float>", "<16 x i32>", "<16 x i1>"
 
 
 def _convert_pairs(e: Emitter) -> _Written:
-    """The second operand becomes the lower half."""
+    """Convert two vectors of float32 to one vector of bf16; the second operand becomes the lower half."""
     halves = [e.op(f"fptrunc {_FLOATS} {_flushed(e, 16, x)} to <16 x bfloat>") for x in ("%p1", "%p0")]
     order = ", ".join(f"i32 {i}" for i in range(32))
     both = e.op(f"shufflevector <16 x bfloat> {halves[0]}, <16 x bfloat> {halves[1]}, <32 x i32> <{order}>")
@@ -312,7 +324,7 @@ def _look_up(e: Emitter) -> _Written:
 
 
 def _reciprocal(e: Emitter) -> _Written:
-    """Fourteen bits of the quotient: as far from it as the instruction may be."""
+    """The reciprocal to 14 bits: the largest error that the instruction may have."""
     exact = e.op(f"fdiv {_FLOATS} splat (float 1.0), %p0")
     bits = e.op(f"and {_NUMBERS} {e.op(f'bitcast {_FLOATS} {exact} to {_NUMBERS}')}, splat (i32 -512)")
     cut = e.op(f"bitcast {_NUMBERS} {bits} to {_FLOATS}")
@@ -321,7 +333,7 @@ def _reciprocal(e: Emitter) -> _Written:
 
 
 def _normal(e: Emitter, x: str) -> tuple[str, str]:
-    """For finite ``x`` other than 0: bits of ``|x|`` scaled to a normal number, and its exponent, subnormal ones too."""
+    """The bits of ``|x|`` scaled to a normal number, and its exponent, for finite ``x`` other than 0."""
     magnitude = e.op(f"call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} {x})")
     small = e.op(f"fcmp olt {_FLOATS} {magnitude}, splat (float 0x3810000000000000)")  # 2**-126
     scaled = e.op(f"fmul {_FLOATS} {magnitude}, splat (float 8388608.0)")
@@ -343,7 +355,7 @@ def _exponent(e: Emitter) -> _Written:
     _, exponent = _normal(e, "%p0")
     value = e.op(f"sitofp {_NUMBERS} {exponent} to {_FLOATS}")
     magnitude = e.op(f"call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} %p0)")
-    special = e.op(f"fcmp ueq {_FLOATS} {magnitude}, splat (float {_INFINITY})")  # NaN too
+    special = e.op(f"fcmp ueq {_FLOATS} {magnitude}, splat (float {_INFINITY})")  # or NaN
     zero = e.op(f"fcmp oeq {_FLOATS} %p0, zeroinitializer")
     value = _choose(e, special, magnitude, value)
     return (
@@ -354,25 +366,29 @@ def _exponent(e: Emitter) -> _Written:
 
 
 def _significand(e: Emitter) -> _Written:
-    """For the immediate 0b1111, the one in use: in [0.75, 1.5), NaN of negative numbers."""
+    """The significand in [0.75, 1.5) for the immediate 0b1111, the only one in use; NaN for negative
+    numbers.
+    """
     with e.when(e.op("icmp ne i32 %p1, 15")):
         e.line("call void @llvm.trap()")
     bits, _ = _normal(e, "%p0")
     fraction = e.op(f"and {_NUMBERS} {bits}, splat (i32 8388607)")
     upper = e.op(f"icmp uge {_NUMBERS} {fraction}, splat (i32 4194304)")
-    exponent = e.op(f"select {_MASK} {upper}, {_NUMBERS} splat (i32 {126 << 23}), {_NUMBERS} splat (i32 {127 << 23})")
+    exponent = e.op(
+        f"select {_MASK} {upper}, {_NUMBERS} splat (i32 {126 << 23}), {_NUMBERS} splat (i32 {127 << 23})"
+    )
     value = e.op(f"bitcast {_NUMBERS} {e.op(f'or {_NUMBERS} {fraction}, {exponent}')} to {_FLOATS}")
     magnitude = e.op(f"call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} %p0)")
     infinite = e.op(f"fcmp oeq {_FLOATS} {magnitude}, splat (float {_INFINITY})")
     zero = e.op(f"fcmp oeq {_FLOATS} %p0, zeroinitializer")
     value = _choose(e, e.op(f"or {_MASK} {infinite}, {zero}"), "splat (float 1.0)", value)
-    refused = e.op(f"fcmp ult {_FLOATS} %p0, zeroinitializer")  # NaN too
+    refused = e.op(f"fcmp ult {_FLOATS} %p0, zeroinitializer")  # or NaN
     value = _choose(e, refused, "splat (float 0x7FF8000000000000)", value)
     return _FLOATS, (_FLOATS, "i32", _FLOATS, "i16", "i32"), value
 
 
 def _reduce(e: Emitter) -> _Written:
-    """``x - floor(x)``, rounded down, for the immediate 1, ``x - nearest(x)`` for 0; 0 of infinity."""
+    """``x - floor(x)``, rounded down, for the immediate 1; ``x - nearest(x)`` for 0. Infinity gives 0."""
     with e.when(e.op("icmp ugt i32 %p1, 1")):
         e.line("call void @llvm.trap()")
     down = e.op("icmp eq i32 %p1, 1")
@@ -380,7 +396,8 @@ def _reduce(e: Emitter) -> _Written:
     nearest = e.op(f"call {_FLOATS} @llvm.roundeven.v16f32({_FLOATS} %p0)")
     whole = e.op(f"select i1 {down}, {_FLOATS} {floor}, {_FLOATS} {nearest}")
     value = e.op(f"fsub {_FLOATS} %p0, {whole}")
-    # The error of the subtraction (Knuth's two-sum) tells where the nearest number lies above the exact one.
+    # The error of the subtraction (Knuth's two-sum) shows whether the nearest number lies above the exact
+    # one.
     part = e.op(f"fadd {_FLOATS} {value}, {whole}")
     back = e.op(f"fsub {_FLOATS} {part}, {value}")
     left, right = e.op(f"fsub {_FLOATS} %p0, {part}"), e.op(f"fsub {_FLOATS} {back}, {whole}")
@@ -408,9 +425,10 @@ def _scale(e: Emitter) -> _Written:
     factor = e.op(f"bitcast {whole} {power} to {wide}")
     product = e.op(f"fmul {wide} {e.op(f'fpext {_FLOATS} %p0 to {wide}')}, {factor}")
     value = e.op(f"fptrunc {wide} {product} to {_FLOATS}")
-    # With infinite exponents the hardware multiplies by infinity or by zero; NaN of either operand stays.
+    # With infinite exponents the hardware multiplies by infinity or by zero; a NaN operand gives NaN.
     infinite = e.op(
-        f"fcmp ueq {_FLOATS} {e.op(f'call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} %p1)')}, splat (float {_INFINITY})"
+        f"fcmp ueq {_FLOATS} {e.op(f'call {_FLOATS} @llvm.fabs.v16f32({_FLOATS} %p1)')}, splat (float "
+        f"{_INFINITY})"
     )
     negative = e.op(f"fcmp oeq {_FLOATS} %p1, splat (float 0xFFF0000000000000)")
     extreme = e.op(f"fmul {_FLOATS} %p0, {_choose(e, negative, 'zeroinitializer', '%p1')}")

@@ -1,7 +1,9 @@
-"""The host program as LLVM IR: the module that defines `tw_module`, as the runtime's `runtime.h` describes it.
+"""The host program as LLVM IR: the module that defines `tw_module`, as the runtime's `runtime.h` describes
+it.
 
-Comes in: the planned host functions and, for each kernel they launch, what its code generator tells. Goes out: LLVM IR
-text that refers to the kernels by name. All structs are literal, so the target's data layout decides the size of pointers.
+Input: the planned host functions, and the generated code of the kernels that they launch. Output: LLVM IR
+text that refers to the kernels by name. All structs are literal types, so the target's data layout decides
+the size of pointers.
 """
 
 from __future__ import annotations
@@ -9,25 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...artifact.sources import ABI_VERSION
 from ...dialects import func, host, loop
 from ...errors import CompileError
+from ...ir import notes
 from ...ir.core import Block, IRError, Module, Value
 from ...ir.run_time_symbols import defined_inside, mentions
 from ...ir.shape_solver import Check, Define, ShapeSolver
 from ...ir.symbolic import Dim, Expr, bounds, free_symbols, is_symbol
 from ...ir.types import BufferType, DType
 from .emitter import Carried, Emitter
-from .expr import IndexCode
+from .index_expr import IndexCode
 from .isa import Isa
 
 if TYPE_CHECKING:
     from .kernel import KernelCode
 
-ABI_VERSION = 3
 _UNBOUNDED = (1 << 63) - 1
 _FIXED, _CONFLICT, _BOUNDS, _MULTIPLE, _UNSOLVED = 1, 2, 3, 4, 5
 _STATUS = {"program": 8, "index": 10, "division": 11}
-"""What the C interface reports for the errors of checks."""
+"""Status codes of the C interface for failed checks."""
 _ERROR = "{ i32, i32, i32, i32, i64, i64, i32, i32 }"
 _TENSOR = "{ ptr, i32, i32, i32, i32 }"
 _SYMBOL = "{ ptr, i64, i64 }"
@@ -52,7 +55,7 @@ _CODES = {
 
 
 def host_inputs(main: func.Func) -> list[tuple[str, BufferType]]:
-    """Names and types of a host function's inputs that callers pass."""
+    """Names and types of the inputs that callers of a host function pass."""
     return [(n, a.type) for n, a in _arguments(main) if n not in dict(main.states)]
 
 
@@ -69,23 +72,28 @@ def host_outputs(main: func.Func) -> list[tuple[str, BufferType]]:
 
 
 def kernel_order(module: Module) -> list[str]:
-    """The kernels that a module's host functions launch, in order of first launch: their numbers at run time."""
-    launches = (op for function in func.entries(module) for op in function.walk() if isinstance(op, host.Launch))
+    """The kernels launched by a module's host functions, in order of first launch, which numbers them at run
+    time.
+    """
+    launches = (
+        op for function in func.entries(module) for op in function.walk() if isinstance(op, host.Launch)
+    )
     return list(dict.fromkeys(op.kernel for op in launches))
 
 
 def print_host(module: Module, codes: Mapping[str, KernelCode], isa: Isa, weights_size: int) -> str:
     """The LLVM IR of the host functions.
 
-    `codes` are the kernels' codes by name; `weights_size` is what memory planning found.
+    `codes` are the generated kernels by name; `weights_size` is the result of memory planning, in bytes.
 
     Raises:
-        CompileError: a dimension of an output, or one that a kernel needs, follows from no input's shape.
-        IRError: a function is not planned.
+        CompileError: a dimension of an output, or one that a kernel needs, cannot be derived from any input's
+            shape.
+        IRError: a function has no memory plan.
     """
     functions = func.entries(module)
     for function in functions:
-        if host.ARENA_SIZE not in function.attributes:
+        if not notes.ARENA_SIZE.present(function):
             raise IRError("memory has not been planned", function)
     return _Tables(module, functions, codes).text(isa, weights_size)
 
@@ -98,9 +106,11 @@ def _solver(main: func.Func) -> ShapeSolver:
 
 
 class _Tables:
-    """The module's constants, and what its functions share."""
+    """The module's constants and the tables that its functions share."""
 
-    def __init__(self, module: Module, functions: Sequence[func.Func], codes: Mapping[str, KernelCode]) -> None:
+    def __init__(
+        self, module: Module, functions: Sequence[func.Func], codes: Mapping[str, KernelCode]
+    ) -> None:
         self.functions, self.codes = functions, codes
         self.kernels = {k.sym_name: k for k in module.functions(loop.Kernel)}
         self.order = kernel_order(module)
@@ -113,7 +123,7 @@ class _Tables:
         bodies = [printer.text() for printer in printers]
         features = [f.lstrip("+") for f in isa.machine_features if not f.startswith("-")]
         names = [f"ptr {self.string(name)}" for name in self.order]
-        blocks = max(function.attributes.get(host.SLOTS, 0) for function in self.functions)
+        blocks = max(notes.BUFFER_SLOTS.get(function, 0) for function in self.functions)
         counts = (ABI_VERSION, len(printers), len(self.order), blocks, len(self.states), 0)
         fields = [
             *(f"i32 {n}" for n in counts),
@@ -157,18 +167,23 @@ class _Tables:
     def array(self, name: str, kind: str, items: Sequence[str]) -> str:
         if not items:
             return "null"
-        self._lines.append(f"@tw.{name} = private constant [{len(items)} x {kind}] [{', '.join(items)}], align 8")
+        self._lines.append(
+            f"@tw.{name} = private constant [{len(items)} x {kind}] [{', '.join(items)}], align 8"
+        )
         return f"@tw.{name}"
 
     def tensor(self, name: str, type_: BufferType, late: bool = False) -> str:
         code, bits = dlpack_type(type_.dtype)
-        return f"{_TENSOR} {{ ptr {self.string(name)}, i32 {code}, i32 {bits}, i32 {type_.rank}, i32 {int(late)} }}"
+        return (
+            f"{_TENSOR} {{ ptr {self.string(name)}, i32 {code}, i32 "
+            f"{bits}, i32 {type_.rank}, i32 {int(late)} }}"
+        )
 
     def _state_rows(self) -> list[str]:
         offsets = {
             name: offset
             for function in self.functions
-            for (name, _), offset in zip(function.states, function.attributes[host.STATES], strict=True)
+            for (name, _), offset in zip(function.states, notes.STATE_OFFSETS.of(function), strict=True)
         }
         rows: list[str] = []
         for name, (type_, _) in self.states.items():
@@ -180,7 +195,7 @@ class _Tables:
 
 
 class _Printer:
-    """Writes one function of the module, the `number`th."""
+    """Prints function number `number` of the module."""
 
     def __init__(self, tables: _Tables, main: func.Func, number: int) -> None:
         self.tables, self.main, self.number = tables, main, number
@@ -188,15 +203,17 @@ class _Printer:
         self.launched = list(dict.fromkeys(op.kernel for op in main.walk() if isinstance(op, host.Launch)))
         self.solver = _solver(main)
         self.solved = [step.symbol for step in self.solver.steps if isinstance(step, Define)]
-        """In the order in which `solve` finds them."""
+        """The symbols in the order in which `solve` derives them."""
         self.computed = sorted(defined_inside(main), key=str)
-        """What `main` itself writes into the table of symbols, behind those solved."""
+        """The symbols that `main` itself writes to the table, after the derived ones."""
         self.symbols = [*self.solved, *self.computed]
         count = len(_arguments(main))
         self.late = {
-            arg: number for number, arg in enumerate(main.body.args[count:]) if mentions(arg.type.shape, self.computed)
+            arg: number
+            for number, arg in enumerate(main.body.args[count:])
+            if mentions(arg.type.shape, self.computed)
         }
-        """Outputs whose size is known at the end of a run only, with their numbers."""
+        """The outputs whose size is known only at the end of a run, with their numbers."""
         _check_known(main, self.symbols)
 
     def text(self) -> str:
@@ -207,7 +224,8 @@ class _Printer:
         """The function's entry in the module's table."""
         tables, inputs, outputs = self.tables, host_inputs(self.main), host_outputs(self.main)
         sides = [
-            [tables.tensor(n, t, mentions(t.shape, self.computed)) for n, t in tensors] for tensors in (inputs, outputs)
+            [tables.tensor(n, t, mentions(t.shape, self.computed)) for n, t in tensors]
+            for tensors in (inputs, outputs)
         ]
         bounded = [f"{_SYMBOL} {{ ptr {tables.string(s.name)}, {_limits(s)} }}" for s in self.symbols]
         fields = [
@@ -216,19 +234,22 @@ class _Printer:
             f"ptr {tables.array(f'inputs{self.number}', _TENSOR, sides[0])}",
             f"ptr {tables.array(f'outputs{self.number}', _TENSOR, sides[1])}",
             f"ptr {tables.array(f'symbols{self.number}', _SYMBOL, bounded)}",
-            *(f"ptr {self._name(n)}" for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")),
+            *(
+                f"ptr {self._name(n)}"
+                for n in ("solve", "output_shapes", "arena_size", "scratch_size", "main")
+            ),
         ]
         return f"{_FUNCTION} {{ {', '.join(fields)} }}"
 
     def _name(self, function: str) -> str:
         return f"@tw.{function}{self.number}"
 
-    # -- Functions over the symbols ------------------------------------------------------------------------------------------
+    # -- Functions over the symbols -------------------------------------------------------------------------
 
     def _symbol_values(
         self, emit: Emitter, pointer: str, used: Iterable[Dim], symbols: Sequence[Expr] | None = None
     ) -> IndexCode:
-        """Loads those of the symbols that occur in `used`; the result writes expressions over them."""
+        """Load the symbols that occur in `used`; the result emits expressions over them."""
         needed = {s.name for e in used for s in free_symbols(e)}
         values = []
         for index, symbol in enumerate(self.symbols if symbols is None else symbols):
@@ -245,11 +266,13 @@ class _Printer:
         index = self._symbol_values(emit, "%symbols", sizes)
         result = "0"
         for value in dict.fromkeys(index.value(size) for size in sizes):
-            result = value if result == "0" else emit.op(f"call i64 @llvm.smax.i64(i64 {result}, i64 {value})")
+            result = (
+                value if result == "0" else emit.op(f"call i64 @llvm.smax.i64(i64 {result}, i64 {value})")
+            )
         return _function(f"i64 {self._name(name)}(ptr %symbols)", emit, f"i64 {result}")
 
     def _arena_size(self) -> str:
-        return self._size_function("arena_size", [self.main.attributes[host.ARENA_SIZE]])
+        return self._size_function("arena_size", [notes.ARENA_SIZE.of(self.main)])
 
     def _scratch_size(self) -> str:
         return self._size_function("scratch_size", [self.codes[name].scratch for name in self.launched])
@@ -270,7 +293,7 @@ class _Printer:
         """The address of element `index` of an array of pointers."""
         return pointer if index == 0 else emit.op(f"getelementptr ptr, ptr {pointer}, i64 {index}")
 
-    # -- solve -----------------------------------------------------------------------------------------------------------------
+    # -- solve ----------------------------------------------------------------------------------------------
 
     def _solve(self) -> str:
         emit = Emitter()
@@ -310,7 +333,7 @@ class _Printer:
         return emit.op(f"load ptr, ptr {self._slot(emit, '%shapes', index)}")
 
     def _solve_step(self, emit: Emitter, index: IndexCode, step: Define, size: str, number: int) -> str:
-        """The value of the step's symbol; fails where no whole number gives the size."""
+        """The value of the step's symbol; fails if no whole number gives the size."""
         shifted = emit.sub(size, index.value(step.offset))
         if isinstance(step.coefficient, int) and step.coefficient == 1:
             return shifted
@@ -328,7 +351,9 @@ class _Printer:
         differs = emit.op(f"icmp ne i64 {size}, {wanted}")
         if isinstance(step.expr, Expr) and is_symbol(step.expr):
             number = self.symbols.index(step.expr)
-            self._fail(emit, differs, (_CONFLICT, step.input, step.dim, number, wanted, size, *origin[step.expr]))
+            self._fail(
+                emit, differs, (_CONFLICT, step.input, step.dim, number, wanted, size, *origin[step.expr])
+            )
         else:
             self._fail(emit, differs, (_FIXED, step.input, step.dim, -1, wanted, size, -1, 0))
 
@@ -336,7 +361,7 @@ class _Printer:
         self._fail(emit, emit.op(f"icmp ne i64 {value}, 0"), error)
 
     def _fail(self, emit: Emitter, condition: str, error: tuple[object, ...]) -> None:
-        """Where `condition` holds, fill in the tw_shape_error and return 1."""
+        """Fill in the tw_shape_error and return 1 if `condition` holds."""
         name = emit.fresh("wrong")
         emit.line(f"br i1 {condition}, label %{name}, label %{name}.not")
         emit.label(name)
@@ -346,15 +371,22 @@ class _Printer:
         emit.line("ret i32 1")
         emit.label(f"{name}.not")
 
-    # -- main ------------------------------------------------------------------------------------------------------------------
+    # -- main -----------------------------------------------------------------------------------------------
 
     def _main(self) -> str:
         emit = Emitter()
         ops = list(self.main.walk())
         launches = [op for op in ops if isinstance(op, host.Launch)]
-        used: list[Dim] = [op.offset for op in ops if isinstance(op, (host.Alloc, host.View)) and op.offset is not None]
+        used: list[Dim] = [
+            op.offset for op in ops if isinstance(op, (host.Alloc, host.View)) and op.offset is not None
+        ]
         used += [op.buffer.size for op in ops if isinstance(op, host.Alloc) and op.slot is not None]
-        used += [v.type.size for op in ops if isinstance(op, host.View) and op.checked for v in (op.source, op.result)]
+        used += [
+            v.type.size
+            for op in ops
+            if isinstance(op, host.View) and op.checked
+            for v in (op.source, op.result)
+        ]
         used += [op.source.type.size for op in ops if isinstance(op, host.Copy)]
         used += [op.step.upper for op in ops if isinstance(op, host.For)]
         used += [
@@ -365,9 +397,13 @@ class _Printer:
         index = self._symbol_values(emit, "%symbols", used, self.solved)
         most = max((len(op.buffers) for op in launches), default=0)
         buffers = emit.alloca(f"[{max(most, 1)} x ptr]", 16)
-        program = _Program(self, emit, index, buffers, self._dims_arrays(emit, index), self._argument_places(emit))
+        program = _Program(
+            self, emit, index, buffers, self._dims_arrays(emit, index), self._argument_places(emit)
+        )
         program.block(self.main.body)
-        signature = "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %states, ptr %arena, ptr %weights"
+        signature = (
+            "ptr %context, ptr %symbols, ptr %inputs, ptr %outputs, ptr %states, ptr %arena, ptr %weights"
+        )
         return _function(f"i32 {self._name('main')}({signature})", emit, "i32 0")
 
     def _argument_places(self, emit: Emitter) -> dict[Value, str]:
@@ -386,7 +422,10 @@ class _Printer:
         }
 
     def _dims_arrays(self, emit: Emitter, index: IndexCode) -> dict[tuple[str, ...], str]:
-        """Arrays of the values of symbols, by their names; kernels that need the same share one. Steps of loops are stored by the loops."""
+        """Arrays of symbol values, by the symbols' names; kernels with equal needs share one array.
+
+        Loops store the values of their steps themselves.
+        """
         arrays: dict[tuple[str, ...], str] = {(): "null"}
         known = {s.name for s in self.solved}
         every = tuple(s.name for s in self.symbols)
@@ -399,12 +438,14 @@ class _Printer:
                 arrays[key] = emit.alloca(f"[{len(key)} x i64]", 16)
                 for k, symbol in enumerate(dims):
                     if symbol.name in known:
-                        emit.line(f"store i64 {index.value(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8")
+                        emit.line(
+                            f"store i64 {index.value(symbol)}, ptr {emit.at(arrays[key], str(k), 8)}, align 8"
+                        )
         return arrays
 
 
 class _Program:
-    """Writes the operations of the host program, block by block."""
+    """Prints the operations of the host program, block by block."""
 
     def __init__(
         self,
@@ -470,20 +511,24 @@ class _Program:
         emit.op(f"call i32 @tw_launch(ptr %context, {what}, {items}, ptr {self.buffers}, ptr {dims})")
 
     def _store(self, symbol: Expr, value: str) -> None:
-        """Tell kernels the value of a symbol that has just become known."""
+        """Store the value of a symbol that has just become known, for the kernels."""
         for names, array in self.dims.items():
             if symbol.name in names:
                 place = self.emit.at(array, str(names.index(symbol.name)), 8)
                 self.emit.line(f"store i64 {value}, ptr {place}, align 8")
 
     def _bind(self, symbol: Expr, value: str, where: str) -> None:
-        """Give a symbol that the run computes its value, which becomes a size."""
+        """Bind a symbol to the value that the run has computed, which becomes a size."""
         emit, printer = self.emit, self.printer
         low, high = bounds(symbol)
         if low is not None:
-            self._fail(emit.op(f"icmp slt i64 {value}, {low}"), f"a size computed at {where} is less than {low}")
+            self._fail(
+                emit.op(f"icmp slt i64 {value}, {low}"), f"a size computed at {where} is less than {low}"
+            )
         if high is not None:
-            self._fail(emit.op(f"icmp sgt i64 {value}, {high}"), f"a size computed at {where} is more than {high}")
+            self._fail(
+                emit.op(f"icmp sgt i64 {value}, {high}"), f"a size computed at {where} is more than {high}"
+            )
         self._define(symbol, value)
         if any(symbol in free_symbols(printer.codes[name].scratch) for name in printer.launched):
             self._stop_if(emit.op("call i32 @tw_prepare_scratch(ptr %context, ptr %symbols)"))
@@ -495,27 +540,30 @@ class _Program:
         self._store(symbol, value)
 
     def _check_size(self, op: host.View) -> None:
-        wanted, found = (self.index.value(v.type.size) for v in (op.result, op.source))
-        wrong = self.emit.op(f"icmp ne i64 {wanted}, {found}")
+        wanted, actual = (self.index.value(v.type.size) for v in (op.result, op.source))
+        wrong = self.emit.op(f"icmp ne i64 {wanted}, {actual}")
         shape = ", ".join(map(str, op.result.type.shape))
         self._fail(
-            wrong, f"the shape ({shape}) computed at {op.location.portable} has not as many elements as its tensor"
+            wrong,
+            f"the shape ({shape}) computed at {op.location.portable} has not as many elements as its tensor",
         )
 
     def _fail(self, condition: str, message: str, status: int = _STATUS["program"]) -> None:
-        """Where `condition` holds, end the run with a message."""
+        """End the run with a message if `condition` holds."""
         with self.emit.when(condition):
             text = self.printer.tables.string(message)
             self._stop_if(self.emit.op(f"call i32 @tw_raise(ptr %context, i32 {status}, ptr {text})"))
 
     def _present(self, pointer: str) -> str:
-        """`pointer`, which is null where there is no memory: that has been reported."""
+        """`pointer`, after a return for the case that it is null: the allocation has failed and reported an
+        error.
+        """
         missing = self.emit.op(f"icmp eq ptr {pointer}, null")
         self._stop_if(self.emit.op(f"zext i1 {missing} to i32"))
         return pointer
 
     def _stop_if(self, status: str) -> None:
-        """End the run with a status other than 0."""
+        """End the run if the status is not 0."""
         emit, name = self.emit, self.emit.fresh("stop")
         emit.line(f"br i1 {emit.op(f'icmp ne i32 {status}, 0')}, label %{name}, label %{name}.not")
         emit.label(name)
@@ -568,14 +616,17 @@ class _Program:
 
 
 def dlpack_type(dtype: DType) -> tuple[int, int]:
-    """DLPack's type code and bits of an element type; what has fewer than 8 bits is padded, an element in the low bits of each byte."""
+    """DLPack's type code and width in bits of an element type.
+
+    An element of fewer than 8 bits is padded to a byte and lies in its low bits.
+    """
     if dtype.name in _CODES:
         return _CODES[dtype.name], dtype.bits
     return _KINDS[dtype.kind], 8 if dtype.kind == "bool" else dtype.bits
 
 
 def _allowed(symbol: Expr) -> int:
-    """A value for a symbol that the run has yet to compute: sizes that mention it may divide by it."""
+    """A valid value for a symbol that the run has yet to compute: sizes that mention it may divide by it."""
     low, high = bounds(symbol)
     return low if low is not None else min(0, high or 0)
 
@@ -590,7 +641,7 @@ def _function(signature: str, emit: Emitter, result: str) -> str:
 
 
 def _check_known(main: func.Func, symbols: Sequence[Expr]) -> None:
-    """Every size must follow from the inputs' shapes."""
+    """Check that every size can be derived from the inputs' shapes."""
     known = {s.name for s in (*symbols, *defined_inside(main))}
     for name, type_ in host_outputs(main):
         unknown = {s.name for d in type_.shape for s in free_symbols(d)} - known

@@ -1,4 +1,6 @@
-"""What schedules and the LLVM code generators need to know about an instruction set; the instances live in the targets' own folders."""
+"""The description of an instruction set for the LLVM code generators. The instances are in the targets' own
+folders.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Isa:
-    """One instruction set, as the code generators see it, and the machines that have it.
+    """One instruction set, and the machines that have it.
 
-    `triple`, `cpu` and `features` (LLVM's spelling, ``+avx2``) select it in LLVM. A vector register has `vector_bits`, and there are
-    `vector_registers` of them. `masked`: masked loads and stores cost no more than plain ones (AVX-512). `fma`: fused multiply-add
-    is an instruction. `half`: conversions between f16 and f32 are instructions; `bf16`: that from f32 to bf16 is. `avx512`: tables of 16
-    numbers are looked up in registers, and exponents, significands and reciprocals come by instructions. `nan_minmax`: the minimum and maximum
-    instructions propagate NaN. `l2_bytes`: of the second-level cache that a core has to itself, for which schedules are made.
-    `emulated`: names of features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions by plain code.
+    Attributes:
+        name: the name in messages and target names.
+        triple: LLVM's target triple.
+        cpu: LLVM's name of the processor.
+        features: LLVM's feature flags (``+avx2``).
+        vector_bits: width of a vector register in bits.
+        vector_registers: number of vector registers.
+        masked: masked loads and stores cost no more than plain ones (AVX-512).
+        fma: fused multiply-add is an instruction.
+        half: conversions between f16 and f32 are instructions.
+        bf16: the conversion from f32 to bf16 is an instruction.
+        avx512: tables of 16 numbers are looked up in registers; exponents, significands and approximate
+            reciprocals are instructions.
+        nan_minmax: minimum and maximum instructions propagate NaN.
+        l2_bytes: bytes of the second-level cache that a core has to itself; schedules are made for it.
+        emulated: features (``amx-int8``) that the machine lacks; `emulate` replaces their instructions with
+            plain code.
     """
 
     name: str
@@ -38,19 +51,19 @@ class Isa:
 
     @property
     def machine_features(self) -> tuple[str, ...]:
-        """What the processor must have: `features` less the emulated ones."""
+        """The features that the processor must have: `features` without the emulated ones."""
         return tuple(f for f in self.features if f.lstrip("+") not in self.emulated)
 
     @property
     def tiles(self) -> bool:
-        """Whether there are tile registers with products of bf16 (AMX)."""
+        """Whether there are tile registers and products of bf16 in them (AMX)."""
         return self.has("amx-tile") and self.has("amx-bf16")
 
     @property
     def byte_tiles(self) -> bool:
-        """Whether there are tile registers with products of 8-bit integers (AMX)."""
+        """Whether there are tile registers and products of 8-bit integers in them (AMX)."""
         return self.has("amx-tile") and self.has("amx-int8")
 
     def lanes(self, bits: int) -> int:
-        """How many elements of `bits` bits fill a vector register."""
+        """Return the number of elements of `bits` bits in a vector register."""
         return self.vector_bits // bits

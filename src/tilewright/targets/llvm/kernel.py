@@ -1,7 +1,7 @@
-"""Loop kernels as LLVM IR text: `print_kernel` is the table of contents, its neighbours write the parts.
+"""Loop kernels as LLVM IR text. `print_kernel` is the entry point.
 
-`expr` writes index expressions, `scalars` arithmetic, `memory` loads and stores, `vectorize` vector loops, `brgemm` contraction tiles,
-`mathlib` functions such as ``exp``.
+`index_expr` prints index expressions, `scalars` arithmetic, `memory` loads and stores, `vectorize` vector
+loops, `brgemm` contraction tiles, `mathlib` functions such as ``exp``.
 """
 
 from __future__ import annotations
@@ -13,32 +13,51 @@ from dataclasses import dataclass
 from ...dialects import loop, simd
 from ...dialects.scalar import ScalarOp
 from ...errors import InternalError
+from ...ir import notes
 from ...ir.core import Block, Operation
-from ...ir.symbolic import Binary, Dim, Expr, Max, Min, Symbol, bounds, ceildiv, free_symbols, smax, smin, symbol
+from ...ir.symbolic import (
+    Binary,
+    Dim,
+    Expr,
+    Max,
+    Min,
+    Symbol,
+    bounds,
+    ceildiv,
+    free_symbols,
+    smax,
+    smin,
+    symbol,
+)
+from .argsort import order_function
 from .brgemm import brgemm_function, dequantize_function, quantized_function
 from .emitter import Emitter
-from .expr import IndexCode, lane_numbers
+from .index_expr import IndexCode, lane_numbers
 from .isa import Isa
 from .memory import emit_accumulate, emit_load, emit_store
-from .order import order_function
 from .scalars import HEAVY, emit_scalar
-from .values import Context, Tile, Val, register
+from .values import KernelContext, UnrolledStep, Val, register
 from .vectorize import emit_rest, emit_vector_loop, plan_lanes
 
 STACK_BYTES = 16 * 1024
-"""Local buffers of a kernel up to this size together live on the stack."""
+"""Largest total size in bytes of the local buffers on the stack; a larger value needs larger thread stacks.
+"""
 UNROLLED_OPERATIONS = 64
-"""Loops with known numbers of iterations are written out up to this many operations: guards and addresses then simplify."""
+"""Largest number of operations to which a loop with a known trip count is unrolled.
+
+Unrolling simplifies guards and addresses; a larger value lengthens the code.
+"""
 ALIGNMENT = 64
-IN_PLACE = "tw.in_place"
 
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A kernel's code: ``define void @<symbol>(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch)``.
+    """A kernel's code: ``define void @<symbol>(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr
+    %scratch)``.
 
-    `helpers`: definitions the text needs, by name, equal ones of several kernels being the same. The function runs the iterations
-    [begin, end) of `extent`, of which `grain` are worth a thread. `scratch`: bytes of private memory it needs, over the kernel's dims.
+    The function runs the iterations [begin, end) of `extent`; a thread should get at least `grain` of them.
+    `helpers` are the definitions that the text needs, by name; kernels share equal ones. `scratch` is the
+    size in bytes of the private memory, as an expression over the kernel's dims.
     """
 
     text: str
@@ -50,13 +69,13 @@ class KernelCode:
 
 
 def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
-    """The LLVM IR of a finalized kernel (no `loop.block` in it).
+    """The LLVM IR of a finalized kernel (one without `loop.block`).
 
     Raises:
-        InternalError: an operation that has no code; names it and its place.
+        InternalError: an operation has no code; the message names it and its place.
     """
     e = Emitter()
-    g = Context(e, IndexCode(e), isa)
+    g = KernelContext(e, IndexCode(e), isa)
     for d in kernel.dims:
         g.index.bind(d, _dim(d))
     for k, arg in enumerate(kernel.body.args):
@@ -76,39 +95,46 @@ def print_kernel(kernel: loop.Kernel, isa: Isa, symbol: str) -> KernelCode:
     arguments = ["i64 %begin", "i64 %end"]
     sizes = [wrapper.load("i64", wrapper.at("%dims", str(k), 8), 8) for k in range(len(kernel.dims))]
     arguments += [f"i64 {value}" for value in sizes]
-    outer = IndexCode(wrapper)  # its code stands after the sizes it is made of
+    outer = IndexCode(wrapper)  # Its code follows the sizes that it uses.
     for d, value in zip(kernel.dims, sizes, strict=True):
         outer.bind(d, value)
     for k in range(len(kernel.body.args)):
-        arguments.append(f"ptr {wrapper.load('ptr', wrapper.op(f'getelementptr ptr, ptr %buffers, i64 {k}'), 8)}")
+        arguments.append(
+            f"ptr {wrapper.load('ptr', wrapper.op(f'getelementptr ptr, ptr %buffers, i64 {k}'), 8)}"
+        )
     for offset in in_scratch.values():
         arguments.append(f"ptr {outer.pointer('%scratch', offset, 1)}")
     wrapper.line(f"call void @{body}({', '.join(arguments)})")
     attributes = f'nounwind "prefer-vector-width"="{isa.vector_bits}"'
     text = (
-        f"define internal void @{body}({', '.join(_parameters(kernel, list(in_scratch)))}) {attributes} {{\n{e.text()}}}\n\n"
-        f"define void @{symbol}(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch) {attributes} {{\n{wrapper.text()}}}\n"
+        f"define internal void @{body}({', '.join(_parameters(kernel, list(in_scratch)))}) {attributes} "
+        f"{{\n{e.text()}}}\n\n"
+        f"define void @{symbol}(i64 %begin, i64 %end, ptr %buffers, ptr %dims, ptr %scratch) {attributes} "
+        f"{{\n{wrapper.text()}}}\n"
     )
-    return KernelCode(text, symbol, g.helpers, extent, kernel.attributes.get(loop.GRAIN, 1), scratch)
+    return KernelCode(text, symbol, g.helpers, extent, notes.GRAIN.get(kernel, 1), scratch)
 
 
 def _dim(d: Expr) -> str:
-    """The parameter that holds a symbol's value; names with other letters than ASCII's are quoted in LLVM IR."""
+    """The parameter that holds a symbol's value; LLVM IR quotes names with non-ASCII letters."""
     name = f"dim.{d.name}"
     return f"%{name}" if name.isascii() else f'%"{name}"'
 
 
 def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
-    """Of the function that works: every pointer is alone in pointing where it does, but for outputs written in place of inputs."""
+    """The parameters of the inner function. All pointers are `noalias` except outputs written in place of
+    inputs.
+    """
     shared: set[int] = set()
     inputs = len(kernel.body.args) - kernel.num_outputs
-    pairs = kernel.attributes.get(IN_PLACE, ())
-    for output, source in (pairs,) if pairs and isinstance(pairs[0], int) else pairs:
+    pairs = notes.BUFFER_ALIASES.get(kernel, ())
+    for output, source in pairs:
         shared |= {inputs + output, source}
     result = ["i64 %begin", "i64 %end", *(f"i64 {_dim(d)}" for d in kernel.dims)]
     written = {op.buffer for op in kernel.walk() if isinstance(op, (loop.Store, loop.Accumulate))}
-    written |= {op.c for op in kernel.walk() if isinstance(op, (simd.BatchReduceGemm, simd.QuantizedGemm))}
-    written |= {op.y for op in kernel.walk() if isinstance(op, simd.Order)}
+    products = (simd.BatchReduceGemm, simd.QuantizedGemm, simd.ExternalGemm)
+    written |= {op.c for op in kernel.walk() if isinstance(op, products)}
+    written |= {op.y for op in kernel.walk() if isinstance(op, simd.Argsort)}
     for k, arg in enumerate(kernel.body.args):
         alone = "" if k in shared else " noalias"
         result.append(f"ptr{alone}{'' if arg in written else ' readonly'} %buffer{k}")
@@ -116,18 +142,26 @@ def _parameters(kernel: loop.Kernel, scratch: list[str]) -> list[str]:
 
 
 def _parallel_loop(kernel: loop.Kernel) -> loop.For | None:
-    """The loop whose iterations the kernel's range counts: alone at the top, beside buffers and constants."""
+    """The loop whose iterations the kernel's range counts: the only loop at the top level."""
     work = [op for op in kernel.body.ops if not isinstance(op, (loop.Alloc, ScalarOp))]
-    if len(work) == 1 and isinstance(work[0], loop.For) and work[0].kind == "parallel" and not work[0].inits:
+    if (
+        len(work) == 1
+        and isinstance(work[0], loop.For)
+        and work[0].kind == loop.LoopKind.PARALLEL
+        and not work[0].inits
+    ):
         return work[0]
     return None
 
 
-# -- Local buffers -----------------------------------------------------------------------------------------------------------
+# -- Local buffers -----------------------------------------------------------------------------------------
 
 
-def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]:
-    """Give every local buffer its pointer: the stack for small ones, else an offset in the scratch memory. Returns the offsets by pointer, and bytes in all."""
+def _place_allocs(g: KernelContext, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]:
+    """Assign a pointer to every local buffer: on the stack if small, else an offset in the scratch memory.
+
+    Returns the offsets by pointer, and the size of the scratch memory in bytes.
+    """
     stack = 0
     offsets: dict[str, Dim] = {}
     total: Dim = 0
@@ -147,7 +181,8 @@ def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]
             continue
         if limit is None:
             raise InternalError(
-                f"kernel '{kernel.sym_name}': the size of a local buffer ({size} bytes) has no bound over {kernel.dims}"
+                f"kernel '{kernel.sym_name}': the size of a local buffer ({size} bytes) has no bound over "
+                f"{kernel.dims}"
             )
         name = f"%scratch{len(offsets)}"
         g.pointers[op.result] = name
@@ -157,7 +192,7 @@ def _place_allocs(g: Context, kernel: loop.Kernel) -> tuple[dict[str, Dim], Dim]
 
 
 def upper_bound(e: Dim, over: frozenset[Expr]) -> Dim | None:
-    """An expression over the symbols `over` alone that is never less than `e`; None when none is found."""
+    """An expression over the symbols `over` that is never less than `e`; None if none is known."""
     if isinstance(e, int) or free_symbols(e) <= over:
         return e
     most = bounds(e)[1]
@@ -195,11 +230,11 @@ def _atom_bound(atom: object, over: frozenset[Expr]) -> Dim | None:
     return bounds(atom.expr)[1]
 
 
-# -- Operations --------------------------------------------------------------------------------------------------------------
+# -- Operations --------------------------------------------------------------------------------------------
 
 
-def _emit_block(g: Context, block: Block) -> list[Val]:
-    """Write a block's operations; returns what it yields."""
+def _emit_block(g: KernelContext, block: Block) -> list[Val]:
+    """Print a block's operations; returns the yielded values."""
     for op in block.ops:
         if isinstance(op, loop.Yield):
             return [g.values[v] for v in op.operands]
@@ -207,7 +242,7 @@ def _emit_block(g: Context, block: Block) -> list[Val]:
     return []
 
 
-def _emit(g: Context, op: Operation) -> None:
+def _emit(g: KernelContext, op: Operation) -> None:
     if isinstance(op, ScalarOp):
         special = g.running.get(op)
         g.values[op.result] = special() if special is not None else emit_scalar(g, op)
@@ -226,17 +261,19 @@ def _emit(g: Context, op: Operation) -> None:
         _emit_runs(g, op)
     elif isinstance(op, simd.BatchReduceGemm):
         _emit_brgemm(g, op)
+    elif isinstance(op, simd.ExternalGemm):
+        _emit_external(g, op)
     elif isinstance(op, simd.QuantizedGemm):
         _emit_quantized(g, op)
     elif isinstance(op, simd.Dequantize):
         _emit_dequantize(g, op)
-    elif isinstance(op, simd.Order):
+    elif isinstance(op, simd.Argsort):
         _emit_order(g, op)
     elif not isinstance(op, loop.Alloc):
         raise InternalError(f"'{op.name}' has no LLVM code (at {op.location})")
 
 
-def _emit_if(g: Context, op: loop.If) -> None:
+def _emit_if(g: KernelContext, op: loop.If) -> None:
     flag, masks = g.index.conditions(op.conditions)
     saved = g.masks, g.conditional
     tile, g.tile = g.tile, None
@@ -251,8 +288,10 @@ def _emit_if(g: Context, op: loop.If) -> None:
     g.tile = tile
 
 
-def _emit_runs(g: Context, op: loop.Runs) -> None:
-    """A loop over the elements: the body stands where one differs from the next, or has none."""
+def _emit_runs(g: KernelContext, op: loop.Runs) -> None:
+    """A loop over the elements whose body runs at each element that differs from its successor, or has
+    none.
+    """
     e, count = g.e, g.index.value(op.range[1])
     elements = g.index.pointer(g.pointers[op.index], op.range[0], 8)
     last = e.sub(count, "1")
@@ -272,7 +311,7 @@ def _emit_runs(g: Context, op: loop.Runs) -> None:
     e.loop("0", count, "1", [("i64", "0")], element)
 
 
-def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
+def _emit_brgemm(g: KernelContext, op: simd.BatchReduceGemm) -> None:
     name, definitions, dims = brgemm_function(op, g.isa)
     g.helpers.update(definitions)
     pointers = [
@@ -283,7 +322,7 @@ def _emit_brgemm(g: Context, op: simd.BatchReduceGemm) -> None:
     g.e.line(f"call void @{name}({', '.join(arguments)})")
 
 
-def _emit_quantized(g: Context, op: simd.QuantizedGemm) -> None:
+def _emit_quantized(g: KernelContext, op: simd.QuantizedGemm) -> None:
     name, definitions, dims = quantized_function(op, g.isa)
     g.helpers.update(definitions)
     offsets = (op.a_offset, op.a_scales_offset, op.b_offset, op.b_scales_offset, op.c_offset)
@@ -296,7 +335,21 @@ def _emit_quantized(g: Context, op: simd.QuantizedGemm) -> None:
     g.e.line(f"call void @{name}({', '.join(arguments)})")
 
 
-def _emit_dequantize(g: Context, op: simd.Dequantize) -> None:
+def _emit_external(g: KernelContext, op: simd.ExternalGemm) -> None:
+    """Call the C function of a library; `libraries` describes its parameters."""
+    g.helpers[op.symbol] = f"declare void @{op.symbol}(i64, i64, i64, ptr, i64, ptr, i64, ptr, i64)\n"
+    arguments = [f"i64 {g.index.value(d)}" for d in (op.m, op.n, op.k)]
+    for matrix, offset, stride in (
+        (op.a, op.a_offset, op.lda),
+        (op.b, op.b_offset, op.ldb),
+        (op.c, op.c_offset, op.ldc),
+    ):
+        pointer = g.index.pointer(g.pointers[matrix], offset, matrix.type.dtype.itemsize)
+        arguments += [f"ptr {pointer}", f"i64 {g.index.value(stride)}"]
+    g.e.line(f"call void @{op.symbol}({', '.join(arguments)})")
+
+
+def _emit_dequantize(g: KernelContext, op: simd.Dequantize) -> None:
     name, definitions = dequantize_function(op, g.isa)
     g.helpers.update(definitions)
     b = g.index.pointer(g.pointers[op.b], op.b_offset, 1)
@@ -304,7 +357,7 @@ def _emit_dequantize(g: Context, op: simd.Dequantize) -> None:
     g.e.line(f"call void @{name}(ptr {b}, ptr {scales}, ptr {g.pointers[op.y]})")
 
 
-def _emit_order(g: Context, op: simd.Order) -> None:
+def _emit_order(g: KernelContext, op: simd.Argsort) -> None:
     name, definitions = order_function(op.x.type.dtype, op.largest, g.isa)
     g.helpers.update(definitions)
     x, y = (
@@ -316,10 +369,10 @@ def _emit_order(g: Context, op: simd.Order) -> None:
     g.e.line(f"call void @{name}(ptr {x}, i64 {x_step}, i64 {n}, ptr {y}, i64 {y_step}, i64 {k}, {memory})")
 
 
-# -- Loops -------------------------------------------------------------------------------------------------------------------
+# -- Loops -------------------------------------------------------------------------------------------------
 
 
-def _emit_for(g: Context, f: loop.For) -> list[Val]:
+def _emit_for(g: KernelContext, f: loop.For) -> list[Val]:
     tile, g.tile = g.tile, None
     try:
         return _emit_loop(g, f)
@@ -327,21 +380,21 @@ def _emit_for(g: Context, f: loop.For) -> list[Val]:
         g.tile = tile
 
 
-def _emit_loop(g: Context, f: loop.For) -> list[Val]:
+def _emit_loop(g: KernelContext, f: loop.For) -> list[Val]:
     if "." in f.kind:
         raise InternalError(
             f"loop '{f.iv.name}' is bound to a GPU's '{f.kind}'; this is a CPU's kernel (at {f.location})"
         )
-    if f.kind == "vectorize" and g.lanes is None:
+    if f.kind == loop.LoopKind.VECTORIZE and g.lanes is None:
         plan = plan_lanes(g, f)
         if plan is not None:
             return emit_vector_loop(g, f, *plan, _emit_block)
-    if f.kind == "unroll":
+    if f.kind == loop.LoopKind.UNROLL:
         return _emit_unrolled(g, f)
     return _emit_serial(g, f)
 
 
-def _range_loop(g: Context, f: loop.For) -> None:
+def _range_loop(g: KernelContext, f: loop.For) -> None:
     def body(i: str, _: list[tuple[str, str]]) -> list[str]:
         with g.index.level():
             g.index.bind(f.iv, i)
@@ -351,8 +404,8 @@ def _range_loop(g: Context, f: loop.For) -> None:
     g.e.loop("%begin", "%end", "1", [], body)
 
 
-def _current(g: Context, f: loop.For, values: list[Val]) -> list[Val]:
-    """Values to be carried: in a vector loop always one per lane, since the body may make them so."""
+def _current(g: KernelContext, f: loop.For, values: list[Val]) -> list[Val]:
+    """The values to carry; in a vector loop always one per lane, since the body may make them vary."""
     if g.lanes is None:
         return values
     return [Val(v.dtype, g.spread(v), g.lanes.lanes) for v in values]
@@ -370,13 +423,13 @@ def _regrouped(like: list[Val], flat: list[str]) -> list[Val]:
     return result
 
 
-def _run_body(g: Context, f: loop.For, values: list[Val]) -> list[Val]:
+def _run_body(g: KernelContext, f: loop.For, values: list[Val]) -> list[Val]:
     for arg, value in zip(f.body.args, values, strict=True):
         g.values[arg] = value
     return _current(g, f, _emit_block(g, f.body))
 
 
-def _emit_serial(g: Context, f: loop.For) -> list[Val]:
+def _emit_serial(g: KernelContext, f: loop.For) -> list[Val]:
     extent = g.index.resolve(f.extent)
     first = _current(g, f, [g.values[v] for v in f.inits])
     if isinstance(extent, int) and (extent <= 1 or _written_size(g, f) <= UNROLLED_OPERATIONS):
@@ -392,10 +445,12 @@ def _emit_serial(g: Context, f: loop.For) -> list[Val]:
     return _regrouped(first, g.e.loop("0", g.index.value(extent), "1", _flat(first), body))
 
 
-def _written_size(g: Context, f: loop.For) -> int:
-    """Operations of all iterations of a loop and those inside it, if written one after the other; a great number where they cannot be."""
+def _written_size(g: KernelContext, f: loop.For) -> int:
+    """The number of operations of a loop if fully unrolled, nested loops included; a very large number if
+    that is impossible.
+    """
     extent = g.index.resolve(f.extent)
-    if not isinstance(extent, int) or f.kind not in ("serial", "unroll"):
+    if not isinstance(extent, int) or f.kind not in (loop.LoopKind.SERIAL, loop.LoopKind.UNROLL):
         return 1 << 20
     total = 0
     for op in f.body.ops:
@@ -408,8 +463,10 @@ def _written_size(g: Context, f: loop.For) -> int:
     return extent * total
 
 
-def _emit_iterations(g: Context, f: loop.For, iterations: range, values: list[Val], base: Dim = 0) -> list[Val]:
-    """Iterations ``base + k`` written one after the other."""
+def _emit_iterations(
+    g: KernelContext, f: loop.For, iterations: range, values: list[Val], base: Dim = 0
+) -> list[Val]:
+    """Print the iterations ``base + k`` one after the other, without a loop."""
     for k in iterations:
         g.index.known[f.iv] = base + k
         if g.tile is not None:
@@ -419,7 +476,7 @@ def _emit_iterations(g: Context, f: loop.For, iterations: range, values: list[Va
     return values
 
 
-def _emit_unrolled(g: Context, f: loop.For) -> list[Val]:
+def _emit_unrolled(g: KernelContext, f: loop.For) -> list[Val]:
     extent = g.index.resolve(f.extent)
     if isinstance(extent, int) and (f.step == 0 or extent <= f.step):
         values = _current(g, f, [g.values[v] for v in f.inits])
@@ -438,7 +495,11 @@ def _emit_unrolled(g: Context, f: loop.For) -> list[Val]:
                 g.index.bind(iv, i)
                 inside = _regrouped(values, [x for _, x in current])
                 with _square(g, f, start + iv * step, step):
-                    return [x for v in _emit_iterations(g, f, range(step), inside, start + iv * step) for x in v.parts]
+                    return [
+                        x
+                        for v in _emit_iterations(g, f, range(step), inside, start + iv * step)
+                        for x in v.parts
+                    ]
 
         return _regrouped(values, g.e.loop("0", g.index.value(count), "1", _flat(values), body))
 
@@ -453,32 +514,36 @@ def _emit_unrolled(g: Context, f: loop.For) -> list[Val]:
     return loop_of(rest, 1, whole * f.step, values)
 
 
-def _is_square(g: Context, f: loop.For) -> bool:
+def _is_square(g: KernelContext, f: loop.For) -> bool:
     return g.lanes is not None and g.lanes.parts == 1 and f.step == g.lanes.lanes
 
 
 @contextmanager
-def _square(g: Context, f: loop.For, first: Dim, count: int) -> Iterator[None]:
-    """Loads inside may take a square of elements: `count` iterations from `first` on, at most as many as there are lanes."""
+def _square(g: KernelContext, f: loop.For, first: Dim, count: int) -> Iterator[None]:
+    """Allow loads inside to use a square of elements: `count` iterations from `first` on, at most as many as
+    lanes.
+    """
     saved, g.tile = g.tile, None
     if _is_square(g, f) and (count == f.step or (g.isa.masked and 1 < count < f.step)):
         present = ", ".join(f"i1 {str(k < count).lower()}" for k in range(f.step))
-        g.tile = Tile(f.iv, first, None if count == f.step else f"<{present}>")
+        g.tile = UnrolledStep(f.iv, first, None if count == f.step else f"<{present}>")
     try:
         yield
     finally:
         g.tile = saved
 
 
-def _emit_some(g: Context, f: loop.For, first: Dim, count: Dim) -> None:
-    """The `count` iterations from `first` on, fewer than there are lanes: each inside the condition of the one before it, so that it sees
-    what that has loaded."""
+def _emit_some(g: KernelContext, f: loop.For, first: Dim, count: Dim) -> None:
+    """Print the `count` iterations from `first` on, fewer than lanes.
+
+    Each one is nested in the condition of the previous one, so that it can use the values loaded there.
+    """
     n, number = g.index.value(count), f.step
     saved = g.tile
     with g.index.level(), ExitStack() as conditions:
         bound = g.e.splat(f"<{number} x i64>", "i64", n)
         present = g.e.op(f"icmp slt <{number} x i64> {lane_numbers(64, number)}, {bound}")
-        g.tile = Tile(f.iv, first, present)
+        g.tile = UnrolledStep(f.iv, first, present)
         for k in range(number - 1):
             conditions.enter_context(g.e.when(g.e.op(f"icmp slt i64 {k}, {n}")))
             _emit_iterations(g, f, range(k, k + 1), [], first)

@@ -1,14 +1,17 @@
 """Mathematical functions as LLVM IR text, on vectors of any width, without a C library.
 
-In: the name of a `scalar` function, the bits and lanes of its operands, an `Isa`. Out: an internal, always inlined LLVM function.
-All but `sin`, `cos` and `tan` are free of branches; each lane is right at zeros, infinities, NaN and where the result overflows.
+Input: the name of a `scalar` function, the width and number of its operands, an `Isa`. Output: an internal,
+always inlined LLVM function. All functions except `sin`, `cos` and `tan` are free of branches. Every lane is
+correct at zeros, infinities and NaN, and on overflow.
 
-float32: `exp`, `log`, `tanh`, `erf`, `sigmoid`, `sin`, `cos` (and `exp2`, `log2`, `expm1`, `log1p`) have formulas of their own, to about 2
-units in the last place; the others are computed in float64 and rounded. `exp` (and so `sigmoid`) flushes results below 1.7e-38 to zero:
-subnormal numbers are slow and, in a softmax, common. float64: to about 1e-13, mostly to 2e-16. Angles of `sin`, `cos` and `tan` may be of
-any size; a vector with a large one takes a slower way, which is the only branch.
+float32: `exp`, `log`, `tanh`, `erf`, `sigmoid`, `sin`, `cos` (and `exp2`, `log2`, `expm1`, `log1p`) have
+their own formulas, to about 2 units in the last place; the others are computed in float64 and rounded. `exp`
+(and so `sigmoid`) flushes results below 1.7e-38 to zero, since subnormal numbers are slow and frequent in a
+softmax. float64: to about 1e-13, mostly to 2e-16. Angles of `sin`, `cos` and `tan` may be of any size; a
+vector with a large angle takes a slower path, which is the only branch.
 
-Coefficients are minimax polynomials (Remez's algorithm) for the stated intervals, made for this file with 45 digits.
+Coefficients are minimax polynomials (Remez's algorithm) for the stated intervals, computed for this file with
+45 digits.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+from .argument_reduction import MIDDLE_ANGLE, TABLE, large_quadrant, table
 from .emitter import Emitter
 from .isa import Isa
-from .large_angles import MIDDLE_ANGLE, TABLE, large_quadrant, table
 from .piecewise import erf_pieces, evaluate, tanh_pieces
 from .vector_math import NATIVE, Formula, Kind, Value
 
@@ -29,8 +32,9 @@ LN2 = 0.6931471805599453
 LN2_HIGH_32, LN2_LOW_32 = (
     0.693145751953125,
     1.42860682030941723212e-6,
-)  # multiples of the first by integers below 2**9 are exact
-LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # by integers below 2**20
+)  # Products of the first part and integers below 2**9 are exact.
+# Products of the first part and integers below 2**20 are exact.
+LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 LOG2E_HIGH_64, LOG2E_LOW_64 = LOG2E, 2.0355273740931033e-17
 HALF_PI_32 = (1.57079637050628662109375, -4.37113900018624283e-8, -1.71512451616e-15)
 ANGLE_32 = 65536.0
@@ -40,20 +44,31 @@ PI, PI_LOW = 3.141592653589793, 1.2246467991473532e-16
 TAN_PI_8 = 0.4142135623730950
 
 # (exp(r) - 1 - r) / r**2 for |r| <= ln(2) / 2
-EXP_32 = (0.49999993412789285, 0.16666520105582839, 0.041668394134695182, 0.008368780617613561, 0.001381447160220097)
+EXP_32 = (
+    0.49999993412789285,
+    0.16666520105582839,
+    0.041668394134695182,
+    0.008368780617613561,
+    0.001381447160220097,
+)
 EXP_64 = (
-    0.50000000000000107, 0.1666666666666641, 0.041666666666529199, 0.0083333333334956255, 0.0013888888943920197,
-    0.00019841269504751402, 2.4801492765139157e-5, 2.7557587359558697e-6, 2.7630377849647049e-7, 2.4999959137809775e-8,
+    0.50000000000000107, 0.1666666666666641, 0.041666666666529199, 0.0083333333334956255,
+    0.0013888888943920197,
+    0.00019841269504751402, 2.4801492765139157e-5, 2.7557587359558697e-6, 2.7630377849647049e-7,
+    2.4999959137809775e-8,
 )  # fmt: skip
 # (2**r - 1) / r for |r| <= 1/2
 EXP2_32 = (
-    0.69314720298375867, 0.24022647896467353, 0.055503321640032758, 0.0096184386512097733, 0.0013399003261018223, 0.00015353244810092534,
+    0.69314720298375867, 0.24022647896467353, 0.055503321640032758, 0.0096184386512097733,
+    0.0013399003261018223, 0.00015353244810092534,
 )  # fmt: skip
 # 2**r for 0 <= r < 1, relative error 7.5e-5
 EXP2_ROUGH = (0.99992522, 0.69583354, 0.22606716, 0.07802452)
 EXP2_64 = (
-    0.69314718055994533, 0.24022650695910132, 0.055504108664820068, 0.0096181291075938457, 0.0013333558146777409,
-    0.00015403530457493874, 1.5252733491239943e-5, 1.3215435076608897e-6, 1.0178200035562729e-7, 7.0738209330338997e-9,
+    0.69314718055994533, 0.24022650695910132, 0.055504108664820068, 0.0096181291075938457,
+    0.0013333558146777409,
+    0.00015403530457493874, 1.5252733491239943e-5, 1.3215435076608897e-6, 1.0178200035562729e-7,
+    7.0738209330338997e-9,
     4.4347483509840557e-10,
 )  # fmt: skip
 # (log(1 + f) - f + f**2 / 2) / f**3 for sqrt(1/2) <= 1 + f <= sqrt(2)
@@ -72,11 +87,13 @@ LOG_64 = (
 SIN_32 = (-0.16666654873439891, 0.0083321735407263595, -0.00019516655491446739)
 COS_32 = (0.041666646747936789, -0.0013887361457520439, 2.443773085285615e-5)
 SIN_64 = (
-    -0.16666666666666632, 0.008333333333322315, -0.00019841269829725125, 2.7557313662036599e-6, -2.5050753261960512e-8,
+    -0.16666666666666632, 0.008333333333322315, -0.00019841269829725125, 2.7557313662036599e-6,
+    -2.5050753261960512e-8,
     1.5896504824330681e-10,
 )  # fmt: skip
 COS_64 = (
-    0.041666666666666599, -0.0013888888888873991, 2.4801587289394992e-5, -2.7557314326049335e-7, 2.0875719561116013e-9,
+    0.041666666666666599, -0.0013888888888873991, 2.4801587289394992e-5, -2.7557314326049335e-7,
+    2.0875719561116013e-9,
     -1.135944879663586e-11,
 )  # fmt: skip
 TAN_32 = (
@@ -89,36 +106,65 @@ TAN_32 = (
 )
 # (f(x) / x - 1) / x**2 in x**2 for x up to 1 (atan), 0.55 (asin), 1 (sinh), 0.6 (tanh)
 ATAN_32 = (
-    -0.3333315273546737, 0.19993772819346833, -0.14211055165978417, 0.10666004017042559, -0.07552212797725269, 0.04321184136336662,
+    -0.3333315273546737, 0.19993772819346833, -0.14211055165978417, 0.10666004017042559,
+    -0.07552212797725269, 0.04321184136336662,
     -0.016367914896851615, 0.002920688672454411,
 )  # fmt: skip
-ASIN_32 = (0.16666942966259737, 0.0748770882715599, 0.04639711000437745, 0.019764568791785522, 0.049362291152926834)
+ASIN_32 = (
+    0.16666942966259737,
+    0.0748770882715599,
+    0.04639711000437745,
+    0.019764568791785522,
+    0.049362291152926834,
+)
 SINH_32 = (0.16666716022464945, 0.008330283711806018, 0.00020372195011003025)
-TANH_32 = (-0.33333299271992584, 0.1333195823971944, -0.05378668325033748, 0.02080538331093316, -0.005905866721119191)
+TANH_32 = (
+    -0.33333299271992584,
+    0.1333195823971944,
+    -0.05378668325033748,
+    0.02080538331093316,
+    -0.005905866721119191,
+)
 # (atan(t) / t - 1) / t**2 in t**2, |t| <= tan(pi/8)
 ATAN_64 = (
-    -0.33333333333333196, 0.19999999999953241, -0.14285714280159253, 0.11111110781476134, -0.090908976972994969,
-    0.076920590800422926, -0.066630904680957361, 0.058477855501648565, -0.050388152682410712, 0.038051581245025441,
+    -0.33333333333333196, 0.19999999999953241, -0.14285714280159253, 0.11111110781476134,
+    -0.090908976972994969,
+    0.076920590800422926, -0.066630904680957361, 0.058477855501648565, -0.050388152682410712,
+    0.038051581245025441,
     -0.017892416419235125,
 )  # fmt: skip
 # erf(x) / x - 1 in x**2, |x| <= 1; log(erfc(x)) / x for 1 <= x <= 3.925, where erf(x) is 1 in float32
-ERF_32 = (0.1283791657, -0.3761262582, 0.1128358515, -0.02685381199, 0.005188327729, -0.0008010193659, 7.853860632e-5)
+ERF_32 = (
+    0.1283791657,
+    -0.3761262582,
+    0.1128358515,
+    -0.02685381199,
+    0.005188327729,
+    -0.0008010193659,
+    7.853860632e-5,
+)
 LOG_ERFC_32 = (-1.128475572, -0.6358464179, -0.1050966436, 0.02278606895, -0.00318311149, 0.0002101813042)
 # erf(x) / x in x**2, |x| <= 1.25; exp(x**2) erfc(x) in (x - 2) / (x + 2), 1.25 <= x <= 6
 ERF_64 = (
-    1.1283791670955126, -0.37612638903183727, 0.11283791670954088, -0.026866170644964008, 0.0052239776240303434,
-    -0.00085483269518193448, 0.00012055330619535837, -1.4925597291281727e-5, 1.6461280007839466e-6, -1.6356550268857386e-7,
+    1.1283791670955126, -0.37612638903183727, 0.11283791670954088, -0.026866170644964008,
+    0.0052239776240303434,
+    -0.00085483269518193448, 0.00012055330619535837, -1.4925597291281727e-5, 1.6461280007839466e-6,
+    -1.6356550268857386e-7,
     1.4733916949667163e-8, -1.1888109471034696e-9, 7.9367981071961944e-11, -3.261873056503397e-12,
 )  # fmt: skip
 ERFC_64 = (
-    0.25539567631050574, -0.42718584741395836, 0.24165819424246589, -0.078978581015755264, 0.0037328924043189971,
-    0.0069974617420777075, -0.00084714324168627721, -0.00098197715485176454, 4.3555112812523947e-5, 0.00017436402661704113,
-    2.753525034265504e-5, -2.7618345729148232e-5, -1.4052749226518022e-5, 1.7045305401495981e-6, 4.0113206699543701e-6,
+    0.25539567631050574, -0.42718584741395836, 0.24165819424246589, -0.078978581015755264,
+    0.0037328924043189971,
+    0.0069974617420777075, -0.00084714324168627721, -0.00098197715485176454, 4.3555112812523947e-5,
+    0.00017436402661704113,
+    2.753525034265504e-5, -2.7618345729148232e-5, -1.4052749226518022e-5, 1.7045305401495981e-6,
+    4.0113206699543701e-6,
 )  # fmt: skip
 
 
 def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict[str, str]]:
-    """The LLVM function that computes ``scalar.<name>`` on `lanes` numbers (1: plain scalars) of 32 or 64 bits.
+    """The LLVM function that computes ``scalar.<name>`` on `lanes` numbers (1: plain scalars) of 32 or 64
+    bits.
 
     Returns:
         Its name and ``{name: definition}``. `pow` and `atan2` take two operands, all others one.
@@ -138,14 +184,15 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
     if bits == 32 and name in IN_FLOAT64:
         result = FUNCTIONS[name](m, *(x.resized(64) for x in operands)).resized(32)
     elif name in ANGLES:
-        # Angles beyond a limit are rare: one in a vector costs a call.
+        # Angles beyond the limit are rare: a vector that contains one costs a function call.
         slow = f"{symbol}.large"
         large = Formula(Emitter(), isa)
         large.angles = "any"
         value = FUNCTIONS[name](large, Value(large, "%x", kind))
         definitions[TABLE] = table()
         definitions[slow] = (
-            f"define internal {kind} @{slow}({kind} %x) noinline cold nounwind {{\n{large.emitter.text(f'{kind} {value.text}')}}}\n"
+            f"define internal {kind} @{slow}({kind} %x) noinline cold nounwind "
+            f"{{\n{large.emitter.text(f'{kind} {value.text}')}}}\n"
         )
         m.angles, limit = ("small", ANGLE_32) if bits == 32 and isa.fma else ("middle", MIDDLE_ANGLE)
         result = m.unless_any(m.abs(operands[0]).gt(limit), FUNCTIONS[name](m, *operands), slow, operands[0])
@@ -153,12 +200,14 @@ def math_function(name: str, bits: int, lanes: int, isa: Isa) -> tuple[str, dict
         result = {**FUNCTIONS, **ROUGH}[name](m, *operands)
     signature = ", ".join(f"{kind} {p}" for p in parameters)
     body = m.emitter.text(f"{kind} {result.text}")
-    definitions[symbol] = f"define internal {kind} @{symbol}({signature}) alwaysinline nounwind {{\n{body}}}\n"
+    definitions[symbol] = (
+        f"define internal {kind} @{symbol}({signature}) alwaysinline nounwind {{\n{body}}}\n"
+    )
     return symbol, definitions
 
 
 def _in_native_lanes(name: str, symbol: str, lanes: int, isa: Isa) -> dict[str, str]:
-    """The function for fewer or more lanes than a register has, so that all of them give the same results."""
+    """The function for fewer or more lanes than a register has; all of them compute the same results."""
     native, definitions = math_function(name, 32, NATIVE.lanes, isa)
     kind, e, width = Kind("f", 32, lanes), Emitter(), NATIVE.lanes
     if lanes == 1:
@@ -186,7 +235,7 @@ def _in_native_lanes(name: str, symbol: str, lanes: int, isa: Isa) -> dict[str, 
     return definitions
 
 
-# -- Exponentials ------------------------------------------------------------------------------------------------------------------
+# -- Exponentials ------------------------------------------------------------------------------------------
 
 
 def _mantissa_bits(x: Value) -> int:
@@ -194,9 +243,11 @@ def _mantissa_bits(x: Value) -> int:
 
 
 def _round_biased(m: Formula, x: Value, factor: float, bias: int) -> tuple[Value, Value]:
-    """``n = round(x * factor)`` as a float, and ``2.0**(n + bias - B)`` where B, the exponents' bias, is 127 or 1023.
+    """``n = round(x * factor)`` as a float, and ``2.0**(n + bias - B)``, where B, the exponent bias, is 127
+    or 1023.
 
-    Adding 1.5 * 2**23 (2**52) leaves n in the low bits of the sum; with the bias on top, a shift makes them an exponent.
+    Adding 1.5 * 2**23 (2**52) leaves n in the low bits of the sum; a shift of the sum plus the bias makes
+    them an exponent.
     """
     mantissa = _mantissa_bits(x)
     magic = 1.5 * 2.0**mantissa + bias
@@ -205,7 +256,9 @@ def _round_biased(m: Formula, x: Value, factor: float, bias: int) -> tuple[Value
 
 
 def _scale(m: Formula, p: Value, n: Value) -> Value:
-    """``p * 2**n`` for any n of magnitude below 2000 (260 in float32), in two steps so that subnormal results are right."""
+    """``p * 2**n`` for any n of magnitude below 2000 (260 in float32), in two steps so that subnormal results
+    are right.
+    """
     bias = 127 if p.kind.bits == 32 else 1023
     half, first = _round_biased(m, n, 0.5, bias)
     _, second = _round_biased(m, n - half, 1.0, bias)
@@ -235,7 +288,10 @@ def _bounded_exp_32(m: Formula, x: Value) -> Value:
 
 
 def rough_exp(m: Formula, x: Value) -> Value:
-    """To 13 bits; 0 where it is below 2**-125. As many instructions as a softmax in 16 bits can use: half of what `exp` has."""
+    """``exp(x)`` to 13 bits; 0 where the result is below 2**-125.
+
+    A softmax in 16 bits needs no more precision; the formula has half the instructions of `exp`.
+    """
     if not m.is_native(x.kind):
         return exp(m, x)
     t = x * LOG2E
@@ -265,7 +321,7 @@ def expm1(m: Formula, x: Value) -> Value:
 def sigmoid(m: Formula, x: Value) -> Value:
     if x.kind.bits == 64:
         return 1.0 / (1.0 + exp(m, -x))
-    # Little of exp's error is left in the sum.
+    # Only a small part of exp's error remains in the sum.
     bounded = m.at_most(m.at_least(x, -88.37), 87.0)
     n, scale = _round_biased(m, bounded, -LOG2E, 127)
     r = m.fma(n, -LN2_LOW_32, m.fma(n, -LN2_HIGH_32, -bounded))
@@ -274,7 +330,7 @@ def sigmoid(m: Formula, x: Value) -> Value:
     return m.select(x.lt(-88.37), 0.0, result)
 
 
-# -- Logarithms --------------------------------------------------------------------------------------------------------------------
+# -- Logarithms --------------------------------------------------------------------------------------------
 
 
 def _log_parts(m: Formula, x: Value) -> tuple[Value, Value]:
@@ -287,7 +343,7 @@ def _log_parts(m: Formula, x: Value) -> tuple[Value, Value]:
     sqrt_half = 0x3F3504F3 if narrow else 0x3FE6A09E667F3BCD
     distance = bits - sqrt_half
     significand = ((distance & ((1 << mantissa) - 1)) + sqrt_half).as_float()
-    # Integers of 64 bits are poorly supported; the exponent fits 32.
+    # Vector support for 64-bit integers is poor; the exponent fits 32 bits.
     e = (distance >> mantissa).resized(32)
     e = m.op(Kind("f", x.kind.bits, x.kind.lanes), f"sitofp {e.kind} {e.text} to {x.kind}")
     return significand - 1.0, e - m.select(subnormal, m.value(float(up), x.kind), 0.0)
@@ -311,9 +367,9 @@ def _log_tail(m: Formula, f: Value) -> Value:
 
 
 def _log_by_table(m: Formula, x: Value, unit: float) -> Value:
-    """The logarithm in a unit (ln(2) for log2), for AVX-512: all special values come out right by themselves.
+    """The logarithm in a unit (ln(2) for log2), for AVX-512; special values need no separate handling.
 
-    ``x = c (1 + r) 2**e`` with c from a table, 1 around 1, so that nothing cancels there.
+    ``x = c (1 + r) 2**e`` with c from a table; c is 1 near 1, so that nothing cancels there.
     """
     s = m.significand(x)
     e = m.exponent(x) - m.exponent(s)
@@ -334,7 +390,9 @@ def _log_of_parts(m: Formula, s: Value, e: Value, rest: Value | None, unit: floa
 
 @cache
 def log_table(unit: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """For significands in [0.75, 1.5) by their leading four bits: a number near the reciprocal, and minus its logarithm."""
+    """A number near the reciprocal, and minus its logarithm, for significands in [0.75, 1.5) by their leading
+    four bits.
+    """
     import numpy as np
 
     reciprocals, logarithms = [], []
@@ -363,13 +421,15 @@ def log(m: Formula, x: Value) -> Value:
 
 
 def log1p(m: Formula, x: Value) -> Value:
-    """log(u) of the rounded ``u = 1 + x``, and what the rounding lost."""
+    """log(u) of the rounded ``u = 1 + x``, plus a correction for the rounding error of u."""
     u = 1.0 + x
     if m.is_native(x.kind):
         s = m.significand(u)
         lost = m.quotient(x - (u - 1.0), u)
         inside = u.gt(0.0) & x.lt(2.0**25)
-        return m.copysign(_log_of_parts(m, s, m.exponent(u) - m.exponent(s), m.select(inside, lost, 0.0), 1.0), x)
+        return m.copysign(
+            _log_of_parts(m, s, m.exponent(u) - m.exponent(s), m.select(inside, lost, 0.0), 1.0), x
+        )
     lost = (x - (u - 1.0)) / u
     inside = u.gt(0.0) & x.lt(2.0 ** (_mantissa_bits(x) + 2))
     return m.copysign(log(m, u) + m.select(inside, lost, 0.0), x)
@@ -403,14 +463,17 @@ def _log2_parts(m: Formula, x: Value) -> tuple[Value, Value]:
 
 
 def pow(m: Formula, x: Value, y: Value) -> Value:
-    """``2**(y log2|x|)`` with the logarithm in two parts, for float32 in float64. The special cases are C's (Annex F)."""
+    """``2**(y log2|x|)`` with the logarithm in two parts; float32 is computed in float64.
+
+    Special cases follow C (Annex F).
+    """
     a = m.abs(x)
     narrow = x.kind.bits == 32
     result = (_finite_pow_32 if narrow else _finite_pow_64)(m, a, y)
     up = y.gt(0.0)
     result = m.select(a.eq(0.0), m.select(up, m.value(0.0, x.kind), INF), result)
     result = m.select(a.eq(INF), m.select(up, m.value(INF, x.kind), 0.0), result)
-    # A negative base: odd exponents keep its sign, others but integers have no result.
+    # A negative base: odd exponents keep its sign; exponents that are not integers give NaN.
     whole = m.trunc(y).eq(y)
     odd = whole & m.trunc(0.5 * y).ne(0.5 * y) & m.abs(y).lt(2.0 ** (_mantissa_bits(x) + 1))
     sign = x.bits() & -(2 ** (x.kind.bits - 1))
@@ -422,7 +485,7 @@ def pow(m: Formula, x: Value, y: Value) -> Value:
 
 
 def _finite_pow_32(m: Formula, a: Value, y: Value) -> Value:
-    """To 1e-9 in float64, then rounded."""
+    """|x|**y for finite operands, to 1e-9 in float64, then rounded."""
     f, e = (v.resized(64) for v in _log_parts(m, a))
     s = f / (f + 2.0)
     z = s * s
@@ -433,7 +496,7 @@ def _finite_pow_32(m: Formula, a: Value, y: Value) -> Value:
 
 
 def _finite_pow_64(m: Formula, a: Value, y: Value) -> Value:
-    exponent = m.at_most(m.at_least(y, -1e19), 1e19)  # enough to overflow for any a but 1
+    exponent = m.at_most(m.at_least(y, -1e19), 1e19)  # large enough to overflow for any a but 1
     high, low = _log2_parts(m, a)
     product, error = m.two_product(exponent, high)
     total, rest = m.two_sum(product, m.fma(exponent, low, error))
@@ -445,11 +508,14 @@ def _finite_pow_64(m: Formula, a: Value, y: Value) -> Value:
     return m.select(y.eq(1.0), a, result)
 
 
-# -- Trigonometry ------------------------------------------------------------------------------------------------------------------
+# -- Trigonometry ------------------------------------------------------------------------------------------
 
 
 def _quadrant(m: Formula, x: Value) -> tuple[Value, Value]:
-    """``x = r + q pi/2`` with |r| <= pi/4, for float64 up to `MIDDLE_ANGLE`: r, and an integer whose low two bits are q's."""
+    """The ``r`` and an integer with the low two bits of ``q`` in ``x = r + q pi/2``, |r| <= pi/4.
+
+    `x` is a float64 up to `MIDDLE_ANGLE`.
+    """
     magic = 1.5 * 2.0**52
     total = m.fma(x, 2.0 / math.pi, magic)
     n = total - magic
@@ -461,7 +527,7 @@ def _quadrant(m: Formula, x: Value) -> tuple[Value, Value]:
 
 
 def _sine_cosine(m: Formula, r: Value) -> tuple[Value, Value]:
-    """Both for |r| <= pi/4."""
+    """The sine and cosine of r for |r| <= pi/4."""
     narrow = r.kind.bits == 32
     z = r * r
     sine = m.fma(r * z, m.polynomial(z, SIN_32 if narrow else SIN_64), r)
@@ -470,7 +536,9 @@ def _sine_cosine(m: Formula, r: Value) -> tuple[Value, Value]:
 
 
 def _quadrant_32(m: Formula, x: Value) -> tuple[Value, Value, Value]:
-    """`_quadrant` for float32 up to `ANGLE_32`, with fused multiply-adds: r and what is to be added to it, and q."""
+    """`_quadrant` for float32 up to `ANGLE_32`, with fused multiply-adds: r, a correction to add to r,
+    and q.
+    """
     magic = 1.5 * 2.0**23
     total = m.fma(x, 2.0 / math.pi, magic)
     n = total - magic
@@ -481,7 +549,7 @@ def _quadrant_32(m: Formula, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _reduced_angle(m: Formula, x: Value) -> tuple[Value, Value, Value]:
-    """`_quadrant` of |x|, in the width of `x`: r and what is to be added to it, and q."""
+    """`_quadrant` of |x| in the width of `x`: r, a correction to add to r, and q."""
     bits = x.kind.bits
     if m.angles == "small":
         return _quadrant_32(m, m.abs(x))
@@ -521,7 +589,7 @@ def tan(m: Formula, x: Value) -> Value:
         z = r * r
         more = m.fma(r * z, m.polynomial(z, TAN_32), m.fma(rest, z, rest))
         tangent = r + more
-        # What sum and quotient lost counts twice in a quotient just below a power of two.
+        # The rounding errors of sum and quotient count twice in a quotient just below a power of two.
         cotangent = -1.0 / tangent
         lost = m.fma(cotangent, (r - tangent) + more, m.fma(cotangent, tangent, 1.0))
         result = m.select(odd, m.fma(cotangent, lost, cotangent), tangent)
@@ -532,7 +600,10 @@ def tan(m: Formula, x: Value) -> Value:
 
 
 def atan2(m: Formula, y: Value, x: Value) -> Value:
-    """The arc tangent of the quotient of the smaller by the larger magnitude; float64: ``atan(t) = pi/4 + atan((t - 1) / (t + 1))``."""
+    """The arc tangent of y / x, computed from the quotient of the smaller by the larger magnitude.
+
+    float64 uses ``atan(t) = pi/4 + atan((t - 1) / (t + 1))``.
+    """
     a, b = m.abs(y), m.abs(x)
     steep = a.gt(b)
     t = m.select(steep, b, a) / m.select(steep, a, b)
@@ -563,7 +634,7 @@ def _leg(m: Formula, x: Value) -> Value:
 
 
 def _half_angle_32(m: Formula, x: Value) -> tuple[Value, Value]:
-    """Where |x| > 0.55, and asin(|x|) or there asin(sqrt((1 - |x|) / 2)), which is acos(|x|) / 2."""
+    """Whether |x| > 0.55, and asin(|x|) or, there, asin(sqrt((1 - |x|) / 2)), which is acos(|x|) / 2."""
     a = m.abs(x)
     big = a.gt(0.55)
     z = m.select(big, m.fma(a, -0.5, 0.5), a * a)
@@ -588,7 +659,7 @@ def acos(m: Formula, x: Value) -> Value:
     return m.select(big, outer, middle)
 
 
-# -- Hyperbolic functions, erf -----------------------------------------------------------------------------------------------------
+# -- Hyperbolic functions, erf -----------------------------------------------------------------------------
 
 
 def tanh(m: Formula, x: Value) -> Value:
@@ -607,13 +678,13 @@ def tanh(m: Formula, x: Value) -> Value:
 
 
 def _large_half_exp(m: Formula, a: Value, otherwise: Value) -> Value:
-    """``exp(a) / 2`` without early overflow where a > 22, else `otherwise`; float64."""
+    """``exp(a) / 2`` without premature overflow where a > 22, else `otherwise`; float64."""
     root = exp(m, 0.5 * a)
     return m.select(a.gt(22.0), 0.5 * root * root, otherwise)
 
 
 def _quarter_exp_32(m: Formula, a: Value) -> Value:
-    """``exp(a) / 4`` for 0 <= a, infinite where cosh is."""
+    """``exp(a) / 4`` for 0 <= a; infinite where cosh is infinite."""
     a = m.at_most(a, 90.0)
     n, scale = _round_biased(m, a, LOG2E, 125)
     return m.polynomial(_reduced(m, a, n), (1.0, 1.0, *EXP_32)) * scale
@@ -679,16 +750,17 @@ def erf(m: Formula, x: Value) -> Value:
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     f.__name__: f
     for f in (
-        exp, exp2, expm1, log, log2, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid, pow, atan2,
+        exp, exp2, expm1, log, log2, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh,
+        atanh, erf, sigmoid, pow, atan2,
     )
 }  # fmt: skip
-"""Function name to formula, over `Value`s."""
+"""Maps function names to formulas over `Value`s."""
 IN_FLOAT64 = frozenset({"asinh", "acosh", "atanh"})
-"""Computed in float64 for float32 operands, too."""
+"""Functions computed in float64 for float32 operands, too."""
 ROUGH = {"rough_exp": rough_exp}
 """Formulas for results that are rounded to 16 bits (`scalar.ROUGH`)."""
 NATIVE_FORMULAS = frozenset({"exp2", "log", "log2", "log1p", "tanh", "erf", "rough_exp"})
-"""Have a formula of their own for AVX-512's registers."""
+"""Functions with a separate formula for AVX-512 registers."""
 ANGLES = frozenset({"sin", "cos", "tan"})
 
 __all__ = ["FUNCTIONS", "ROUGH", "math_function"]

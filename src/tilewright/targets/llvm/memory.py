@@ -1,8 +1,9 @@
-"""Loads and stores of a kernel as LLVM instructions: how an access's address moves with the vector loop decides its form.
+"""Loads and stores of a kernel as LLVM instructions.
 
-Equal in all lanes: one scalar. One element further per lane: a vector; one element back: a vector turned round; every second element
-of a load: two vectors. Anything else: gather and scatter. Guards become masks where
-they vary over lanes; where they do not, a load that must not happen reads a constant instead, and a store is skipped.
+The change of an address from lane to lane decides the form of an access. Addresses equal in all lanes: one
+scalar access. One element further per lane: a vector; one element back: a reversed vector; every second
+element of a load: two vectors. Anything else: gather and scatter. Guards that vary over lanes become masks.
+Uniform guards make a load read a constant and skip a store.
 """
 
 from __future__ import annotations
@@ -11,25 +12,30 @@ import hashlib
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from ...analysis.index_maps import flatten_index
 from ...dialects import loop
-from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, substitute, symbol
+from ...ir.substitution import linear_in, substitute
+from ...ir.symbolic import Dim, Expr, free_symbols, symbol
 from ...ir.types import DType, bf16, f16
-from ...transforms.index_maps import flatten_index
 from .conversions import from_storage, to_storage
 from .emitter import mangled
-from .expr import Lanes, lane_numbers, split_lanes
+from .index_expr import Lanes, lane_numbers, split_lanes
 from .scalars import binary, lanewise
 from .transpose import rows_of_tile, transposed
-from .values import Context, Val, register, storage
+from .values import KernelContext, Val, register, storage
 
 Access = loop.Load | loop.Store | loop.Accumulate
 
 
 @dataclass
-class Place:
-    """Where an access goes: `form` is ``uniform`` (one element), ``contiguous`` (a vector for each pointer), ``reversed`` (likewise,
-    the first lane at the vector's end), ``second`` (every second element from the pointer on), ``apart`` (a store of single elements, `step` from one to the next) or ``gather`` (a
-    vector of pointers). `flag`: an i1 without which nothing is touched; `masks`: lanes that are touched, by part; `guards`: those of them that the guard lets through."""
+class AccessPlace:
+    """The place and form of an access.
+
+    `form` is ``uniform`` (one element), ``contiguous`` (a vector per pointer), ``reversed`` (likewise, with
+    the first lane at the vector's end), ``second`` (every second element from the pointer on), ``apart`` (a
+    store of single elements, `step` apart) or ``gather`` (a vector of pointers). `flag` is an i1 that enables
+    the access; `masks` are the accessed lanes by part; `guards` are those of them that pass the guard.
+    """
 
     form: str
     dtype: DType
@@ -40,8 +46,8 @@ class Place:
     step: int = 1
 
 
-def emit_load(g: Context, op: loop.Load) -> Val:
-    """Write a load; guarded lanes get `otherwise`."""
+def emit_load(g: KernelContext, op: loop.Load) -> Val:
+    """Print a load; lanes that fail the guard get `otherwise`."""
     column = _column_of_tile(g, op)
     if column is not None:
         return column
@@ -50,26 +56,28 @@ def emit_load(g: Context, op: loop.Load) -> Val:
     return _load(g, place, otherwise)
 
 
-def emit_store(g: Context, op: loop.Store) -> None:
-    """Write a store."""
+def emit_store(g: KernelContext, op: loop.Store) -> None:
+    """Print a store."""
     _store(g, _place(g, op), g.values[op.value])
 
 
-def emit_accumulate(g: Context, op: loop.Accumulate) -> None:
-    """Write ``buffer[...] = combine(buffer[...], value)``; lanes must not meet in one element."""
+def emit_accumulate(g: KernelContext, op: loop.Accumulate) -> None:
+    """Print ``buffer[...] = combine(buffer[...], value)``; lanes must not access the same element."""
     place = _place(g, op)
     value = g.values[op.value]
     with g.e.when(place.flag) if place.flag is not None else nullcontext():
         place.flag = None
         old = _load(g, place, None)
-        new = lanewise(g, op.dtype, [old, value], lambda lanes, a, b: binary(g, op.combine, op.dtype, lanes, a, b))
+        new = lanewise(
+            g, op.dtype, [old, value], lambda lanes, a, b: binary(g, op.combine, op.dtype, lanes, a, b)
+        )
         _store(g, place, new)
 
 
-# -- Addresses ---------------------------------------------------------------------------------------------------------------
+# -- Addresses ---------------------------------------------------------------------------------------------
 
 
-def _place(g: Context, op: Access) -> Place:
+def _place(g: KernelContext, op: Access) -> AccessPlace:
     indices, guard = _in_kernel_symbols(g, op)
     buffer = op.buffer
     dtype = buffer.type.dtype
@@ -81,22 +89,23 @@ def _place(g: Context, op: Access) -> Place:
     masks = g.and_masks(g.masks, guards)
     if lanes is None or not lanes.varies(address):
         if masks is not None and (guards is not None or g.conditional):
-            # The lanes share one element: touch it when any of them may.
+            # The lanes share one element: access it if any lane may.
             some = _any(g, masks)
             flag = some if flag is None else g.e.op(f"and i1 {flag}, {some}")
-        return Place("uniform", dtype, [g.index.pointer(base, address, size)], flag, masks, guards)
-    found = _strided(g, lanes, address, base, size)
-    if found is not None:
-        pointers, step = found
+        return AccessPlace("uniform", dtype, [g.index.pointer(base, address, size)], flag, masks, guards)
+    strided = _strided(g, lanes, address, base, size)
+    if strided is not None:
+        pointers, step = strided
         if step == 1:
-            return Place("contiguous", dtype, pointers, flag, masks, guards)
+            return AccessPlace("contiguous", dtype, pointers, flag, masks, guards)
         if step == -1 and masks is None:
             pointers = [g.e.at(p, str(1 - lanes.lanes), size) for p in pointers]
-            return Place("reversed", dtype, pointers, flag, masks, guards)
+            return AccessPlace("reversed", dtype, pointers, flag, masks, guards)
         if step == 2 and isinstance(op, loop.Load) and flag is None and masks is None:
-            return Place("second", dtype, pointers, None, None, None)
+            return AccessPlace("second", dtype, pointers, None, None, None)
         if isinstance(op, loop.Store) and flag is None and masks is None and (size < 4 or not g.isa.masked):
-            return Place("apart", dtype, pointers, None, None, None, step)  # no instruction scatters these
+            # There is no scatter instruction for this element type.
+            return AccessPlace("apart", dtype, pointers, None, None, None, step)
         offsets = [lane_numbers(64, lanes.lanes, 0, step)] * lanes.parts
         bits = 64
     else:
@@ -111,11 +120,11 @@ def _place(g: Context, op: Access) -> Place:
         spread = g.e.splat(f"<{lanes.lanes} x i1>", "i1", flag)
         masks = g.and_masks(masks, [spread] * lanes.parts)
         guards = g.and_masks(guards, [spread] * lanes.parts)
-    return Place("gather", dtype, vectors, None, masks, guards)
+    return AccessPlace("gather", dtype, vectors, None, masks, guards)
 
 
-def _in_kernel_symbols(g: Context, op: Access) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """Indices and guard with symbols of computed values for ``v0``, ``v1``, ..."""
+def _in_kernel_symbols(g: KernelContext, op: Access) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Indices and guard, with the symbols of computed values in place of ``v0``, ``v1``, ..."""
     if not op.dynamic:
         return op.indices, op.guard
     exprs = [e for e in (*op.indices, *op.guard) if isinstance(e, Expr)]
@@ -130,8 +139,12 @@ def _in_kernel_symbols(g: Context, op: Access) -> tuple[tuple[Dim, ...], tuple[D
     return tuple(substitute(e, mapping) for e in op.indices), tuple(substitute(e, mapping) for e in op.guard)
 
 
-def _strided(g: Context, lanes: Lanes, address: Dim, base: str, size: int) -> tuple[list[str], int] | None:
-    """The pointers of each part's first lane and the elements from lane to lane, where that is one known number."""
+def _strided(
+    g: KernelContext, lanes: Lanes, address: Dim, base: str, size: int
+) -> tuple[list[str], int] | None:
+    """The pointers of each part's first lane, and the elements from lane to lane; None if that stride is not
+    one constant.
+    """
     assert isinstance(address, Expr)
     if not free_symbols(address).isdisjoint(lanes.varying):
         return None
@@ -159,7 +172,7 @@ def _strided(g: Context, lanes: Lanes, address: Dim, base: str, size: int) -> tu
 
 
 def _by_variation(lanes: Lanes, address: Dim) -> tuple[Dim, Dim]:
-    """The terms of an address that all lanes share, and the others."""
+    """The terms of an address that are equal in all lanes, and the others."""
     assert isinstance(address, Expr)
     shared: Dim = 0
     own: Dim = 0
@@ -174,7 +187,7 @@ def _by_variation(lanes: Lanes, address: Dim) -> tuple[Dim, Dim]:
     return shared, own
 
 
-def _any(g: Context, masks: list[str]) -> str:
+def _any(g: KernelContext, masks: list[str]) -> str:
     assert g.lanes is not None
     n = g.lanes.lanes
     total = masks[0]
@@ -183,16 +196,17 @@ def _any(g: Context, masks: list[str]) -> str:
     return g.e.op(f"call i1 @llvm.vector.reduce.or.v{n}i1(<{n} x i1> {total})")
 
 
-# -- Loads -------------------------------------------------------------------------------------------------------------------
+# -- Loads -------------------------------------------------------------------------------------------------
 
 
-def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
+def _load(g: KernelContext, place: AccessPlace, otherwise: Val | None) -> Val:
     dtype = place.dtype
     n = 1 if place.form == "uniform" or g.lanes is None else g.lanes.lanes
     pointers = place.pointers
     replaced = False
     if place.flag is not None:
-        # A pointer to constants takes the place of the forbidden one: no branch, and nothing to select where they are wanted.
+        # A pointer to constants replaces the disabled one: no branch, and no select if these constants are
+        # the result.
         constant = otherwise.constant if otherwise is not None else 0
         fill = _constants(g, 0 if constant is None else constant, dtype, n)
         pointers = [g.e.op(f"select i1 {place.flag}, ptr {p}, ptr {fill}") for p in pointers]
@@ -203,10 +217,12 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
         if place.form == "gather":
             mask = place.masks[k] if place.masks is not None else "splat (i1 true)"
             stored = g.e.op(
-                f"call {kind} @llvm.masked.gather.{mangled(kind)}.v{n}p0(<{n} x ptr> align {size} {p}, <{n} x i1> {mask}, {kind} zeroinitializer)"
+                f"call {kind} @llvm.masked.gather.{mangled(kind)}.v{n}p0(<{n} x ptr> align {size} {p}, <{n} "
+                f"x i1> {mask}, {kind} zeroinitializer)"
             )
         elif place.form == "second":
-            # The other half ends at the last element that is wanted: what follows may belong to somebody else.
+            # The second vector ends at the last element that is needed; the memory after it may belong to
+            # another buffer.
             low, high = g.e.load(kind, p, size), g.e.load(kind, g.e.at(p, str(n - 1), size), size)
             stored = g.e.shuffle(kind, low, high, [2 * j if j < n // 2 else 2 * j + 1 for j in range(n)])
         elif place.form != "uniform" and place.masks is not None:
@@ -222,14 +238,16 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
     if place.flag is not None and not replaced:
         value = lanewise(
             g, dtype, [value, otherwise],
-            lambda lanes, a, b: g.e.op(f"select i1 {place.flag}, {register(dtype, lanes)} {a}, {register(dtype, lanes)} {b}"),
+            lambda lanes, a, b: g.e.op(f"select i1 {place.flag}, {register(dtype, lanes)} "
+                f"{a}, {register(dtype, lanes)} {b}"),
         )  # fmt: skip
     zero = otherwise.constant is not None and otherwise.parts[0] in ("0", "false", "0x0000000000000000")
     if place.guards is not None and g.lanes is not None and (place.form == "uniform" or not zero):
-        # Masked loads give zero where they do not look.
+        # Masked loads give zero in masked lanes.
         chosen = [
             g.e.op(
-                f"select <{g.lanes.lanes} x i1> {m}, {register(dtype, g.lanes.lanes)} {a}, {register(dtype, g.lanes.lanes)} {b}"
+                f"select <{g.lanes.lanes} x i1> {m}, {register(dtype, g.lanes.lanes)} {a}, "
+                f"{register(dtype, g.lanes.lanes)} {b}"
             )
             for m, a, b in zip(place.guards, g.spread(value), g.spread(otherwise), strict=True)
         ]
@@ -237,8 +255,10 @@ def _load(g: Context, place: Place, otherwise: Val | None) -> Val:
     return value
 
 
-def _column_of_tile(g: Context, op: loop.Load) -> Val | None:
-    """A load in a step of an unrolled loop, out of a square that is loaded and transposed at once; None when it is no such load."""
+def _column_of_tile(g: KernelContext, op: loop.Load) -> Val | None:
+    """The result of a load inside an unrolled loop, taken from a square that is loaded and transposed at
+    once; None otherwise.
+    """
     tile, lanes, dtype = g.tile, g.lanes, op.buffer.type.dtype
     if tile is None or lanes is None or lanes.parts != 1 or op.dynamic:
         return None
@@ -248,13 +268,17 @@ def _column_of_tile(g: Context, op: loop.Load) -> Val | None:
         otherwise = None if op.otherwise is None else g.values[op.otherwise]
         fill = 0 if otherwise is None else otherwise.constant
         address = flatten_index(op.indices, op.buffer.type.shape)
-        rows = rows_of_tile(g, tile, g.pointers[op.buffer], address, dtype.itemsize) if fill is not None else None
+        rows = (
+            rows_of_tile(g, tile, g.pointers[op.buffer], address, dtype.itemsize)
+            if fill is not None
+            else None
+        )
         if rows is None:
             return None
         flag, guards = g.index.conditions(op.guard)
         masks = g.and_masks(g.masks, guards)
         if flag is not None or masks is not None:
-            # Rows of lanes that must not look are read from a constant.
+            # Rows of disabled lanes are read from a constant.
             instead = _constants(g, fill, dtype, lanes.lanes)
             for lane, row in enumerate(rows):
                 allowed = flag
@@ -271,14 +295,14 @@ def _column_of_tile(g: Context, op: loop.Load) -> Val | None:
     return Val(dtype, [from_storage(g, tile.columns[op][tile.k], dtype, lanes.lanes)], lanes.lanes)
 
 
-def _turned(g: Context, kind: str, x: str) -> str:
-    """A vector with its last lane first."""
+def _turned(g: KernelContext, kind: str, x: str) -> str:
+    """A vector in reverse lane order."""
     n = int(kind[1:].split(" ")[0])
     return g.e.shuffle(kind, x, x, list(range(n - 1, -1, -1)))
 
 
-def _constants(g: Context, value: object, dtype: DType, lanes: int) -> str:
-    """A global vector of one number in the form it has in memory."""
+def _constants(g: KernelContext, value: object, dtype: DType, lanes: int) -> str:
+    """A global vector of one number in its memory format."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -289,15 +313,15 @@ def _constants(g: Context, value: object, dtype: DType, lanes: int) -> str:
     return f"@{name}"
 
 
-# -- Stores ------------------------------------------------------------------------------------------------------------------
+# -- Stores ------------------------------------------------------------------------------------------------
 
 
-def _store(g: Context, place: Place, value: Val) -> None:
+def _store(g: KernelContext, place: AccessPlace, value: Val) -> None:
     with g.e.when(place.flag) if place.flag is not None else nullcontext():
         _store_now(g, place, value)
 
 
-def _store_now(g: Context, place: Place, value: Val) -> None:
+def _store_now(g: KernelContext, place: AccessPlace, value: Val) -> None:
     dtype = place.dtype
     size = dtype.itemsize
     exact = value.fits is dtype
@@ -314,7 +338,8 @@ def _store_now(g: Context, place: Place, value: Val) -> None:
         if place.form == "gather":
             mask = place.masks[k] if place.masks is not None else "splat (i1 true)"
             g.e.line(
-                f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align {size} {p}, <{n} x i1> {mask})"
+                f"call void @llvm.masked.scatter.{mangled(kind)}.v{n}p0({kind} {stored}, <{n} x ptr> align "
+                f"{size} {p}, <{n} x i1> {mask})"
             )
             continue
         if place.form == "apart":
@@ -331,4 +356,4 @@ def _store_now(g: Context, place: Place, value: Val) -> None:
             g.e.line(f"store {kind} {stored}, ptr {p}, align {size}")
 
 
-__all__ = ["Access", "Place", "emit_accumulate", "emit_load", "emit_store"]
+__all__ = ["Access", "AccessPlace", "emit_accumulate", "emit_load", "emit_store"]

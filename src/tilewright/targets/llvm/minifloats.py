@@ -1,8 +1,11 @@
-"""Floats of 8, 6 and 4 bits in memory, float32 in registers: from the one to the other by integer arithmetic, in vectors.
+"""Floats of 8, 6 and 4 bits: conversion between their bits in memory and float32 in registers, by vector
+arithmetic.
 
-A format is what its name says, in MLIR's terms: ``E4M3`` are bits of exponent and mantissa; ``FN`` has no infinities, ``UZ`` no negative zero
-(its code is NaN), ``U`` no sign, ``B11`` that bias. Rounding is to nearest, ties to even; numbers too large become what `ml_dtypes` makes of them:
-infinity, NaN where there is none, and in float6 and float4, which have neither, the largest number (and a NaN becomes zero). Powers of two (``E8M0``) are a format of their own.
+Format names follow MLIR: ``E4M3`` gives the bits of exponent and mantissa; ``FN`` has no infinities, ``UZ``
+no negative zero (its bits encode NaN), ``U`` no sign, ``B11`` an exponent bias of 11. Rounding is to nearest,
+ties to even. Numbers out of range become infinity, or NaN in formats without infinity, or the largest number
+in float6 and float4, which have neither (where NaN becomes zero), as in `ml_dtypes`. Powers of two (``E8M0``)
+are handled separately.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ from .values import number, register
 
 
 @dataclass(frozen=True)
-class Format:
-    """`largest`, `infinity` and `nan` are codes without the sign: of the largest number, of what is larger, of what is no number."""
+class MinifloatFormat:
+    """A format's parameters. `largest`, `infinity` and `nan` are bit patterns without the sign bit.
+
+    They encode the largest finite number, the result of overflow, and NaN.
+    """
 
     bits: int
     exponent: int
@@ -35,29 +41,32 @@ class Format:
 
 
 @cache
-def format_of(dtype: DType) -> Format:
+def format_of(dtype: DType) -> MinifloatFormat:
     """The format of a signed float of 8, 6 or 4 bits."""
-    found = re.fullmatch(r"f(\d)E(\d)M(\d)(?:B(\d+))?(FN)?(UZ)?", dtype.name)
-    assert found is not None
-    bits, exponent, mantissa = (int(found[k]) for k in (1, 2, 3))
-    unsigned_zero = found[6] is not None
-    bias = int(found[4]) if found[4] else (1 << (exponent - 1)) - 1 + unsigned_zero
+    match = re.fullmatch(r"f(\d)E(\d)M(\d)(?:B(\d+))?(FN)?(UZ)?", dtype.name)
+    assert match is not None
+    bits, exponent, mantissa = (int(match[k]) for k in (1, 2, 3))
+    unsigned_zero = match[6] is not None
+    bias = int(match[4]) if match[4] else (1 << (exponent - 1)) - 1 + unsigned_zero
     top = (1 << (bits - 1)) - 1
     if unsigned_zero:
         codes = top, top + 1, top + 1
-    elif found[5] is None:
+    elif match[5] is None:
         infinity = top >> mantissa << mantissa
         codes = infinity - 1, infinity, infinity | 1 << (mantissa - 1)
     elif bits == 8:
         codes = top - 1, top, top
     else:
         codes = top, top, top + 1
-    return Format(bits, exponent, mantissa, bias, *codes, unsigned_zero)
+    return MinifloatFormat(bits, exponent, mantissa, bias, *codes, unsigned_zero)
 
 
 def decode(e: Emitter, code: str, dtype: DType, lanes: int) -> str:
-    """The float32 that a code, as i32, stands for. Shifted into place its exponent is wrong by a constant, which a multiplication
-    corrects; that makes subnormal numbers right too."""
+    """The float32 value of a bit pattern, given as i32.
+
+    After shifting, the exponent is off by a constant; a multiplication corrects it, for subnormal numbers
+    too.
+    """
     if dtype.name == "f8E8M0FNU":
         return _decode_exponent(e, code, lanes)
     f = format_of(dtype)
@@ -65,7 +74,8 @@ def decode(e: Emitter, code: str, dtype: DType, lanes: int) -> str:
     magnitude = e.op(f"and {integer} {code}, {number(f.sign - 1, i32, lanes)}")
     placed = e.op(f"shl {integer} {magnitude}, {number(23 - f.mantissa, i32, lanes)}")
     x = e.op(
-        f"fmul {kind} {e.op(f'bitcast {integer} {placed} to {kind}')}, {number(2.0 ** (127 - f.bias), f32, lanes)}"
+        f"fmul {kind} {e.op(f'bitcast {integer} {placed} to {kind}')}, "
+        f"{number(2.0 ** (127 - f.bias), f32, lanes)}"
     )
     bits = e.op(f"bitcast {kind} {x} to {integer}")
     if f.bits == 8 and not f.unsigned_zero:
@@ -82,8 +92,10 @@ def decode(e: Emitter, code: str, dtype: DType, lanes: int) -> str:
 
 
 def encode(e: Emitter, bits: str, dtype: DType, lanes: int) -> str:
-    """The code, as i32, of the float32 whose bits are given: normal numbers are rounded as integers, small ones by adding a number that
-    aligns their bits."""
+    """The bit pattern, as i32, of the float32 with the given bits.
+
+    Normal numbers are rounded as integers; small numbers are aligned by adding a constant.
+    """
     if dtype.name == "f8E8M0FNU":
         return _encode_exponent(e, bits, lanes)
     f = format_of(dtype)
@@ -95,11 +107,12 @@ def encode(e: Emitter, bits: str, dtype: DType, lanes: int) -> str:
     rebased = ((f.bias - 127) << 23) + (1 << (shift - 1)) - 1
     normal = e.op(f"add {integer} {e.op(f'add {integer} {magnitude}, {number(rebased, i32, lanes)}')}, {odd}")
     normal = e.op(f"lshr {integer} {normal}, {number(shift, i32, lanes)}")
-    aligned = 24 - f.bias - f.mantissa  # its last bit is worth the least number
+    aligned = 24 - f.bias - f.mantissa  # Its last bit has the weight of the smallest subnormal number.
     small = e.op(f"bitcast {integer} {magnitude} to {kind}")
     small = e.op(f"fadd {kind} {small}, {number(2.0**aligned, f32, lanes)}")
     small = e.op(
-        f"sub {integer} {e.op(f'bitcast {kind} {small} to {integer}')}, {number((127 + aligned) << 23, i32, lanes)}"
+        f"sub {integer} {e.op(f'bitcast {kind} {small} to {integer}')}, "
+        f"{number((127 + aligned) << 23, i32, lanes)}"
     )
     is_small = e.op(f"icmp ult {integer} {magnitude}, {number((128 - f.bias) << 23, i32, lanes)}")
     code = e.op(f"select {mask} {is_small}, {integer} {small}, {integer} {normal}")
@@ -119,17 +132,24 @@ def encode(e: Emitter, bits: str, dtype: DType, lanes: int) -> str:
 
 
 def _decode_exponent(e: Emitter, code: str, lanes: int) -> str:
-    """Powers of two, whose codes are a float32's exponents but for the least, which is a subnormal float32."""
+    """The float32 bits of a power of two.
+
+    Its bit pattern is a float32 exponent, except for the smallest one, which is a subnormal float32.
+    """
     kind, integer, mask = register(f32, lanes), register(i32, lanes), register(boolean, lanes)
     bits = e.op(f"shl {integer} {code}, {number(23, i32, lanes)}")
     for special, known in ((0, 0x00400000), (0xFF, 0x7FC00000)):
-        found = e.op(f"icmp eq {integer} {code}, {number(special, i32, lanes)}")
-        bits = e.op(f"select {mask} {found}, {integer} {number(known, i32, lanes)}, {integer} {bits}")
+        is_special = e.op(f"icmp eq {integer} {code}, {number(special, i32, lanes)}")
+        bits = e.op(f"select {mask} {is_special}, {integer} {number(known, i32, lanes)}, {integer} {bits}")
     return e.op(f"bitcast {integer} {bits} to {kind}")
 
 
 def _encode_exponent(e: Emitter, bits: str, lanes: int) -> str:
-    """The middle between two powers of two is rounded up, what lies between the least two too; what is not above zero has no code."""
+    """The bit pattern of the nearest power of two.
+
+    The midpoint between two powers of two rounds up, also between the smallest two. Numbers that are not
+    positive have no bit pattern.
+    """
     integer, mask = register(i32, lanes), register(boolean, lanes)
     is_normal = e.op(f"icmp uge {integer} {bits}, {number(0x00800000, i32, lanes)}")
     half = f"{integer} {number(0x00400000, i32, lanes)}, {integer} {number(0x003FFFFF, i32, lanes)}"

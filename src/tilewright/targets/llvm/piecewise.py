@@ -1,6 +1,7 @@
-"""Functions as polynomials on 16 intervals whose coefficients lie in registers: what AVX-512's table lookups are best at.
+"""Functions as piecewise polynomials on 16 intervals, with coefficients in registers (AVX-512 table lookups).
 
-Of an odd function that grows to 1, such as tanh: no division, no exponential, and the last step is the only rounding that counts.
+The functions are odd and grow to 1, such as tanh. There is no division and no exponential, and only the last
+step's rounding matters.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ INTERVALS = 16
 
 @dataclass(frozen=True)
 class Pieces:
-    """On interval k, with ``d = x - rows[0][k]``, ``slope * d + sum(rows[i + 1][k] * d**i)``; `end`: where the function has become 1.
+    """A piecewise polynomial: on interval k, with ``d = x - rows[0][k]``, ``slope * d + sum(rows[i + 1][k] *
+    d**i)``.
 
-    A `slope` of 1 rather than 0 is a step more; it spares rounding where the function's slope at 0 is no float32 number.
+    `end` is the argument from which on the function is 1 in float32. A `slope` of 1 instead of 0 costs a
+    step; it avoids the rounding error of a slope at 0 that is no float32 number.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -32,21 +35,29 @@ class Pieces:
 def pieces_of(
     function: Callable[[float], float], edges: tuple[float, ...], degree: int, slope: float, start: int = 0
 ) -> Pieces:
-    """Chebyshev interpolation between neighbouring `edges`, of which the first is 0; the first interval is number `start` (of 16, cyclic).
+    """Chebyshev interpolation between neighbouring `edges`, of which the first is 0.
 
-    On the first interval the polynomial has no constant term and is good relative to `function`, which is odd. On the others, the
-    point that powers are taken of is one where the function's value is nearly a float32 number: rounding that would cost most.
+    The first interval has the number `start` (modulo 16). On it, the polynomial has no constant term and a
+    small error relative to `function`, which is odd. On the other intervals, the expansion point is one where
+    the function's value is nearly a float32 number, since the rounding of the constant term dominates the
+    error.
     """
     import numpy as np
 
-    def interpolated(f: Callable[[float], float], low: float, high: float, degree: int, about: float) -> list[float]:
-        nodes = np.cos((np.arange(degree + 1) + 0.5) * np.pi / (degree + 1)) * (high - low) / 2 + (high + low) / 2
+    def interpolated(
+        f: Callable[[float], float], low: float, high: float, degree: int, about: float
+    ) -> list[float]:
+        nodes = (
+            np.cos((np.arange(degree + 1) + 0.5) * np.pi / (degree + 1)) * (high - low) / 2 + (high + low) / 2
+        )
         values = [f(float(x)) for x in nodes]
         return [float(c) for c in np.polynomial.polynomial.polyfit(nodes - about, values, degree)]
 
     def exact_near(x: float, reach: float) -> float:
         candidates = np.linspace(x - reach, x + reach, 201).astype(np.float32)
-        return min((float(c) for c in candidates), key=lambda c: abs(float(np.float32(function(c))) - function(c)))
+        return min(
+            (float(c) for c in candidates), key=lambda c: abs(float(np.float32(function(c))) - function(c))
+        )
 
     low, high = edges[0], edges[1]
     columns = [[0.0, 0.0, *interpolated(lambda x: function(x) / x, low, high, degree - 1, 0.0)]]
@@ -61,7 +72,7 @@ def pieces_of(
 
 
 def evaluate(m: Formula, pieces: Pieces, x: Value, index: Value) -> Value:
-    """The polynomial of the interval of each lane."""
+    """The value of each lane's polynomial at `x`."""
     middle, *coefficients = pieces.rows
     distance = x - m.lookup(middle, index)
     first, *rest, total = (m.lookup(row, index) for row in coefficients)
@@ -71,14 +82,20 @@ def evaluate(m: Formula, pieces: Pieces, x: Value, index: Value) -> Value:
 
 
 def erf_pieces() -> tuple[Pieces, float]:
-    """erf, and the intervals in a unit: interval k is what ``x * factor`` rounds to k."""
+    """The pieces of erf, and the number of intervals per unit: interval k holds the x for which ``x *
+    factor`` rounds to k.
+    """
     end = 3.92
     factor = (INTERVALS - 0.51) / end
-    return pieces_of(math.erf, (0.0, *((k + 0.5) / factor for k in range(INTERVALS - 1)), end), 5, 1.0), factor
+    return pieces_of(
+        math.erf, (0.0, *((k + 0.5) / factor for k in range(INTERVALS - 1)), end), 5, 1.0
+    ), factor
 
 
 def tanh_pieces() -> Pieces:
-    """tanh, on quarters of the octaves of ``1 + x``: the interval is in the bits of that, from the 21st."""
+    """The pieces of tanh on quarters of the octaves of ``1 + x``; the bits of that sum from bit 21 on give
+    the interval.
+    """
     edges = tuple(2.0**octave * (1 + k / 4) - 1 for octave in range(4) for k in range(4))
     return pieces_of(math.tanh, (*(e for e in edges if e < 9.02), 9.02), 6, 0.0, 12)
 

@@ -6,20 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...dialects import scalar
+from ...ir import notes
 from ...ir.core import Operation
 from ...ir.types import DType, bf16, boolean, f16, f32, f64, i64
 from .conversions import bitcast, cast
 from .emitter import Emitter, mangled
-from .values import Context, Val, literal, number, register
+from .values import KernelContext, Val, literal, number, register
 
 FAST = "contract"
-"""A product and a sum may become one fused operation; nothing else is reordered."""
+"""A product and a sum may be fused into one operation; nothing else is reordered."""
 
 _MATH = frozenset(
-    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid pow atan2".split()
+    "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
+    "pow atan2".split()
 )
 HEAVY = frozenset(f"scalar.{name}" for name in (*_MATH, "rem", "mod", "floordiv"))
-"""Operations of so many instructions that iterations need not be interleaved."""
+"""Operations with enough instructions that iterations need not be interleaved."""
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -34,8 +36,8 @@ _COMPARE = {
 }
 
 
-def emit_scalar(g: Context, op: Operation) -> Val:
-    """Write a scalar operation; its operands are in ``g.values``."""
+def emit_scalar(g: KernelContext, op: Operation) -> Val:
+    """Print a scalar operation; its operands are in ``g.values``."""
     if isinstance(op, scalar.Constant):
         text = literal(op.value, op.dtype)
         return Val(op.dtype, [text], 1, op.value)
@@ -52,11 +54,11 @@ def emit_scalar(g: Context, op: Operation) -> Val:
 
 
 _CHOOSING = frozenset(f"scalar.{name}" for name in ("select", "min", "max", "neg", "abs", "cast"))
-"""Operations whose result is an operand but for its sign."""
+"""Operations whose result is one of the operands, up to the sign."""
 
 
 def _fits(op: Operation, operands: list[Val]) -> DType | None:
-    """The narrow type whose numbers all results are."""
+    """The narrow type that can represent all results exactly."""
     floats = [v for v in operands if v.dtype.is_float]
     if op.name not in _CHOOSING or not floats or not op.result.type.is_float or op.result.type.bits < 16:
         return None
@@ -75,8 +77,8 @@ def _is_number_of(dtype: DType, value: object) -> bool:
         return float(np.asarray(value).astype(dtype.numpy)) == value
 
 
-def lanewise(g: Context, dtype: DType, operands: list[Val], write: Callable[..., str]) -> Val:
-    """``write(lanes, *operand parts)`` once where all operands are uniform, else for each part."""
+def lanewise(g: KernelContext, dtype: DType, operands: list[Val], write: Callable[..., str]) -> Val:
+    """``write(lanes, *operand parts)`` once if all operands are uniform, else once per part."""
     if not any(v.varies for v in operands):
         return Val(dtype, [write(1, *(v.parts[0] for v in operands))])
     assert g.lanes is not None
@@ -84,7 +86,7 @@ def lanewise(g: Context, dtype: DType, operands: list[Val], write: Callable[...,
     return Val(dtype, [write(g.lanes.lanes, *parts) for parts in zip(*spread, strict=True)], g.lanes.lanes)
 
 
-def _index(g: Context, op: scalar.Index) -> Val:
+def _index(g: KernelContext, op: scalar.Index) -> Val:
     e = g.index.resolve(op.expr)
     if g.lanes is None or not g.lanes.varies(e):
         return Val(i64, [g.index.value(e)], 1, e if isinstance(e, int) else None)
@@ -95,7 +97,7 @@ def _index(g: Context, op: scalar.Index) -> Val:
     return Val(i64, values, g.lanes.lanes)
 
 
-def _emit(g: Context, op: Operation, lanes: int, operands: list[Val], *x: str) -> str:
+def _emit(g: KernelContext, op: Operation, lanes: int, operands: list[Val], *x: str) -> str:
     name = op.name.removeprefix("scalar.")
     dtype = operands[0].dtype
     if isinstance(op, scalar.Cast):
@@ -106,24 +108,26 @@ def _emit(g: Context, op: Operation, lanes: int, operands: list[Val], *x: str) -
         kind = register(operands[1].dtype, lanes)
         return g.e.op(f"select {register(boolean, lanes)} {x[0]}, {kind} {x[1]}, {kind} {x[2]}")
     if len(x) == 1:
-        return _unary(g, name, dtype, lanes, x[0], op.attributes.get(scalar.ROUGH, False))
-    quiet = op.attributes.get(scalar.QUIET, False)
+        return _unary(g, name, dtype, lanes, x[0], notes.RELAXED_ACCURACY.get(op, False))
+    quiet = notes.IGNORE_NAN.get(op, False)
     known = [quiet or (isinstance(v.constant, (int, float)) and v.constant == v.constant) for v in operands]
     return binary(g, name, dtype, lanes, x[0], x[1], known[0], known[1], operands[1].constant)
 
 
-# -- One operand -------------------------------------------------------------------------------------------------------------
+# -- One operand -------------------------------------------------------------------------------------------
 
 
-def _intrinsic(g: Context, name: str, kind: str, *x: str) -> str:
+def _intrinsic(g: KernelContext, name: str, kind: str, *x: str) -> str:
     return g.e.op(f"call {kind} @llvm.{name}.{mangled(kind)}({', '.join(f'{kind} {v}' for v in x)})")
 
 
-def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str, rough: bool = False) -> str:
+def _unary(g: KernelContext, name: str, dtype: DType, lanes: int, x: str, rough: bool = False) -> str:
     kind = register(dtype, lanes)
     e = g.e
     if name in _MATH:
-        return _math(g, f"rough_{name}" if rough and name == "exp" and dtype is f32 else name, dtype, lanes, x)
+        return _math(
+            g, f"rough_{name}" if rough and name == "exp" and dtype is f32 else name, dtype, lanes, x
+        )
     if name in _ROUNDING:
         return _intrinsic(g, _ROUNDING[name], kind, x)
     if name == "rsqrt":
@@ -145,18 +149,20 @@ def _unary(g: Context, name: str, dtype: DType, lanes: int, x: str, rough: bool 
         return e.op(f"call {kind} @llvm.abs.{mangled(kind)}({kind} {x}, i1 false)")
     if name == "sign":
         mask = register(boolean, lanes)
-        up, down = ("ogt", "olt") if dtype.is_float else ("ugt", "ult") if dtype.kind == "uint" else ("sgt", "slt")
+        up, down = (
+            ("ogt", "olt") if dtype.is_float else ("ugt", "ult") if dtype.kind == "uint" else ("sgt", "slt")
+        )
         compare = "fcmp" if dtype.is_float else "icmp"
         negative = e.op(f"{compare} {down} {kind} {x}, {zero}")
         positive = e.op(f"{compare} {up} {kind} {x}, {zero}")
-        # Zero of either sign becomes +0, and NaN stays.
+        # Zero of either sign becomes +0; NaN stays NaN.
         neither = e.op(f"fadd {kind} {x}, {zero}") if dtype.is_float else x
         low = e.op(f"select {mask} {negative}, {kind} {number(-1, dtype, lanes)}, {kind} {neither}")
         return e.op(f"select {mask} {positive}, {kind} {number(1, dtype, lanes)}, {kind} {low}")
     raise NotImplementedError(f"scalar.{name} has no LLVM code")
 
 
-def _math(g: Context, name: str, dtype: DType, lanes: int, *x: str) -> str:
+def _math(g: KernelContext, name: str, dtype: DType, lanes: int, *x: str) -> str:
     from .mathlib import math_function
 
     kind = register(dtype, lanes)
@@ -165,11 +171,11 @@ def _math(g: Context, name: str, dtype: DType, lanes: int, *x: str) -> str:
     return g.e.op(f"call {kind} @{function}({', '.join(f'{kind} {v}' for v in x)})")
 
 
-# -- Two operands ------------------------------------------------------------------------------------------------------------
+# -- Two operands ------------------------------------------------------------------------------------------
 
 
 def binary(
-    g: Context,
+    g: KernelContext,
     name: str,
     dtype: DType,
     lanes: int,
@@ -179,7 +185,10 @@ def binary(
     b_is_number: bool = False,
     b_constant: object = None,
 ) -> str:
-    """``scalar.<name>`` of two operands; `a_is_number`: `a` is surely not NaN; `b_constant`: the number that `b` is, if known."""
+    """``scalar.<name>`` of two operands.
+
+    `a_is_number` states that `a` is never NaN; `b_constant` is the value of `b`, if constant.
+    """
     kind = register(dtype, lanes)
     e = g.e
     if name in _COMPARE:
@@ -207,7 +216,14 @@ def binary(
 
 
 def _extreme(
-    g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, a_is_number: bool, b_is_number: bool
+    g: KernelContext,
+    name: str,
+    dtype: DType,
+    lanes: int,
+    a: str,
+    b: str,
+    a_is_number: bool,
+    b_is_number: bool,
 ) -> str:
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
@@ -222,21 +238,22 @@ def _extreme(
     relation = "olt" if name == "min" else "ogt"
 
     def either(x: str, y: str) -> str:
-        """x86's instruction, which gives its second operand where either is NaN."""
+        """The x86 instruction, which returns its second operand if either is NaN."""
         return e.op(f"select {mask} {e.op(f'fcmp {relation} {kind} {x}, {y}')}, {kind} {x}, {kind} {y}")
 
     if a_is_number:
         return either(a, b)
     if b_is_number:
         return either(b, a)
-    # Both orders agree unless there is a NaN, which one of them gives; a NaN's bits with any others are still a NaN's.
+    # Both operand orders agree unless there is a NaN, which one of them returns; combining a NaN's bits with
+    # any others gives a NaN.
     wide = DType.named(f"i{64 if dtype is f64 else 32}")
     integer = register(wide, lanes)
     bits = [e.op(f"bitcast {kind} {x} to {integer}") for x in (either(a, b), either(b, a))]
     return e.op(f"bitcast {integer} {e.op(f'or {integer} {bits[0]}, {bits[1]}')} to {kind}")
 
 
-def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+def _float_division(g: KernelContext, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
     """``rem`` (C's fmod), ``mod`` and ``floordiv`` (Python's, as NumPy computes them)."""
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
@@ -261,7 +278,7 @@ def _float_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: 
     return e.op(f"select {mask} {by_zero}, {kind} {ratio}, {kind} {quotient}")
 
 
-def _remainder(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
+def _remainder(g: KernelContext, dtype: DType, lanes: int, a: str, b: str) -> str:
     """C's fmod, lane by lane."""
     kind, element = register(dtype, lanes), register(dtype)
     name, text = remainder_function(64 if dtype is f64 else 32)
@@ -277,14 +294,16 @@ def _remainder(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
 
 
 def remainder_function(bits: int) -> tuple[str, str]:
-    """The name and definition of fmod for floats of `bits`, exact by long division: one bit of the quotient per step."""
+    """The name and definition of fmod for floats of `bits` bits, exact by long division: one quotient bit per
+    step.
+    """
     kind, integer = ("double", "i64") if bits == 64 else ("float", "i32")
     mantissa = 52 if bits == 64 else 23
     name, one = f"remainder_f{bits}", 1 << mantissa
     low, infinity = one - 1, ((1 << (bits - 1 - mantissa)) - 1) << mantissa
 
     def parts(x: str) -> str:
-        """Exponent and mantissa of the bits of a magnitude, subnormal numbers normalized too."""
+        """Exponent and mantissa of the bits of a magnitude; subnormal numbers are normalized."""
         return f"""  %{x}.raw = lshr {integer} %{x}.bits, {mantissa}
   %{x}.tiny = icmp eq {integer} %{x}.raw, 0
   %{x}.low = and {integer} %{x}.bits, {low}
@@ -358,8 +377,8 @@ pack:
     return name, text
 
 
-def _shift(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
-    """Shifts by the width or more give what shifting bit by bit would."""
+def _shift(g: KernelContext, name: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """Shifts by the width or more give the result of shifting bit by bit."""
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
     top = number(dtype.bits - 1, dtype, lanes)
@@ -371,8 +390,8 @@ def _shift(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str) -> s
     return e.op(f"select {mask} {inside}, {kind} {shifted}, {kind} {number(0, dtype, lanes)}")
 
 
-def _int_power(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
-    """By repeated squaring, as many steps as the greatest exponent of the lanes has bits."""
+def _int_power(g: KernelContext, dtype: DType, lanes: int, a: str, b: str) -> str:
+    """Exponentiation by squaring, with as many steps as the largest exponent of the lanes has bits."""
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     name = f"tw.power.v{lanes}{dtype.label}"
     if name not in g.helpers:
@@ -400,16 +419,26 @@ def _int_power(g: Context, dtype: DType, lanes: int, a: str, b: str) -> str:
             minus = number(-1, dtype, lanes)
             is_odd = e.op(f"icmp ne {kind} {e.op(f'and {kind} %b, {one}')}, {zero}")
             power = e.op(f"select {mask} {is_odd}, {kind} {minus}, {kind} {one}")
-            power = e.op(f"select {mask} {e.op(f'icmp eq {kind} %a, {minus}')}, {kind} {power}, {kind} {zero}")
+            power = e.op(
+                f"select {mask} {e.op(f'icmp eq {kind} %a, {minus}')}, {kind} {power}, {kind} {zero}"
+            )
             power = e.op(f"select {mask} {e.op(f'icmp eq {kind} %a, {one}')}, {kind} {one}, {kind} {power}")
-            result = e.op(f"select {mask} {e.op(f'icmp slt {kind} %b, {zero}')}, {kind} {power}, {kind} {result}")
+            result = e.op(
+                f"select {mask} {e.op(f'icmp slt {kind} %b, {zero}')}, {kind} {power}, {kind} {result}"
+            )
         body = e.text(f"{kind} {result}")
-        g.helpers[name] = f"define internal {kind} @{name}({kind} %a, {kind} %b) nounwind memory(none) {{\n{body}}}\n"
+        g.helpers[name] = (
+            f"define internal {kind} @{name}({kind} %a, {kind} %b) nounwind memory(none) {{\n{body}}}\n"
+        )
     return g.e.op(f"call {kind} @{name}({kind} {a}, {kind} {b})")
 
 
-def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: str, constant: object) -> str:
-    """Integer ``div``, ``rem``, ``floordiv`` and ``mod``; a divisor of zero counts as one, so that nothing traps."""
+def _int_division(
+    g: KernelContext, name: str, dtype: DType, lanes: int, a: str, b: str, constant: object
+) -> str:
+    """Integer ``div``, ``rem``, ``floordiv`` and ``mod``; a zero divisor is replaced by one, so that nothing
+    traps.
+    """
     kind, mask = register(dtype, lanes), register(boolean, lanes)
     e = g.e
     zero, one = number(0, dtype, lanes), number(1, dtype, lanes)
@@ -421,7 +450,7 @@ def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: st
     divisor = b
     negated = None
     if known is None or known == -1:
-        # The least integer divided by -1 traps: negate instead.
+        # The smallest integer divided by -1 traps: negate instead.
         negated = e.op(f"icmp eq {kind} {b}, {number(-1, dtype, lanes)}")
         divisor = e.op(f"select {mask} {negated}, {kind} {one}, {kind} {b}")
     rest = e.op(f"srem {kind} {a}, {divisor}")
@@ -438,7 +467,9 @@ def _int_division(g: Context, name: str, dtype: DType, lanes: int, a: str, b: st
     if fix:
         quotient = e.op(f"add {kind} {quotient}, {e.op(f'sext {mask} {fix} to {kind}')}")
     if negated is not None:
-        quotient = e.op(f"select {mask} {negated}, {kind} {e.op(f'sub {kind} {zero}, {a}')}, {kind} {quotient}")
+        quotient = e.op(
+            f"select {mask} {negated}, {kind} {e.op(f'sub {kind} {zero}, {a}')}, {kind} {quotient}"
+        )
     return quotient
 
 

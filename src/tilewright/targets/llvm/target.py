@@ -1,68 +1,85 @@
-"""Targets whose code is LLVM IR: kernels printed one by one, a host program, objects, a linked library."""
+"""Targets whose code is LLVM IR: printed kernels and a host program become object files and a linked
+library.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...artifact.kinds import suffixes_of
-from ...dialects import loop
+from ...dialects import loop, simd
 from ...errors import ArtifactError
-from ...ir.types import bf16, f32, i8, u8
+from ...ir.target_info import CacheLevel, MatrixUnit, RegisterTile, TargetInfo
+from ...ir.types import bf16, f32, i8, i32, u8
+from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
-from ...runtime.model import CompiledModel, Function, goes_beside
-from ...schedule import Schedule
+from ...runtime.model import CompiledModel, LibraryFunction, goes_beside
 from ..base import Progress, Target, Weights
 from .brgemm import panel_of, tile_shape
 from .isa import Isa
-from .rules import Machine, schedule_kernel
+from .libraries import libraries_for, load_plugin_libraries, objects_of, reads_row_major
+from .rules import RULES
 
 if TYPE_CHECKING:
     from .build import BuiltLibrary
 
 
 class LlvmTarget(Target):
-    """A target of one instruction set; subclasses say how the library is loaded."""
+    """A target with one instruction set. Subclasses load the library."""
 
     code_level = "llvm"
 
     def __init__(self, name: str, isa: Isa) -> None:
+        load_plugin_libraries()
         self.name = name
         self.isa = isa
         self.suffixes = suffixes_of(isa.triple)
         self.precisions = ("bf16", "f16") if isa.half else ("bf16",)
 
     @property
+    def info(self) -> TargetInfo:
+        isa = self.isa
+        factors = (bf16,) * isa.tiles + (i8, u8) * isa.byte_tiles
+        return TargetInfo(
+            name=self.name,
+            vector_bits=isa.vector_bits,
+            caches=(CacheLevel(2, isa.l2_bytes),),
+            matrix_units=tuple(
+                MatrixUnit(16, 16, 64 // t.itemsize, t, f32 if t is bf16 else i32) for t in factors
+            ),
+            register_tiles=tuple((t, RegisterTile(*tile_shape(isa, t))) for t in (f32, bf16, i8, u8)),
+            features=isa.machine_features,
+        )
+
+    @property
     def lowering(self) -> LoweringOptions:
-        mr, nr = tile_shape(self.isa, f32)
-        tiles = tuple((t, tile_shape(self.isa, t)) for t in (bf16, i8, u8))
-        machine = Machine(mr=mr, nr=nr, lanes=self.isa.lanes(32), l2=self.isa.l2_bytes, tiles=tiles)
-
-        def rule(kernel: loop.Kernel, kind: str, rows: int) -> Schedule:
-            return schedule_kernel(kernel, kind, rows, machine)
-
-        return LoweringOptions(panel=partial(panel_of, self.isa), rule=rule)
+        info = self.info
+        row_major = partial(reads_row_major, info) if libraries_for(info) else None
+        return LoweringOptions(panel=partial(panel_of, self.isa), rules=RULES, info=info, row_major=row_major)
 
     def describe(self) -> dict[str, Any]:
+        libraries = libraries_for(self.info)
         return {
             "name": self.name,
             "triple": self.isa.triple,
             "features": list(self.isa.machine_features),
             "l2_bytes": self.isa.l2_bytes,
             **({"emulated": list(self.isa.emulated)} if self.isa.emulated else {}),
+            **({"libraries": [x.describe() for x in libraries]} if libraries else {}),
         }
 
     def build(
         self,
         lowered: Lowered,
-        plan: Any,
+        plan: MemoryPlan,
         metadata: dict[str, Any],
         progress: Progress,
         threads: int | None,
-        effort: int = 2,
-    ) -> Any:
+        llvm_opt_level: int = 2,
+    ) -> CompiledModel:
         from .build import build
         from .kernel import print_kernel
 
@@ -71,26 +88,40 @@ class LlvmTarget(Target):
         kernels = lowered.module.functions(loop.Kernel)
         codes = {k.sym_name: print_kernel(k, self.isa, f"kernel_{k.sym_name}") for k in kernels}
         progress("compiling")
-        built = build(lowered.module, codes, self.isa, metadata, plan=plan, effort=effort)
+        called = {op.library for k in kernels for op in k.walk() if isinstance(op, simd.ExternalGemm)}
+        built = build(
+            lowered.module,
+            codes,
+            self.isa,
+            metadata,
+            plan=plan,
+            llvm_opt_level=llvm_opt_level,
+            library_objects=objects_of(sorted(called)),
+        )
         return self.load(built, threads)
 
-    def keep(self, library: Any) -> tuple[Any, Weights] | None:
+    def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
         from .build import KeptLibrary
 
-        return KeptLibrary.of(library.built), tuple(library.built.parts())
+        assert isinstance(library, BuiltCode)
+        return KeptLibrary.of(library.built), cast(Weights, tuple(library.built.parts()))
 
-    def restore(self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]) -> Any:
+    def restore(
+        self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
+    ) -> CompiledModel:
         library = self.load(kept.built(weights, source), threads)
         library.metadata["source"] = source
         return library
 
-    def load(self, built: Any, threads: int | None) -> Any:
-        """The library that runs `built` here; one for another machine can only be saved."""
+    def load(self, built: BuiltLibrary, threads: int | None) -> CompiledModel:
+        """Return the library that runs `built` here; a library for another machine can only be saved."""
         raise NotImplementedError
 
 
 class BuiltCode:
-    """Mixed into a library just compiled: its weights are passed by pointer, and it can be saved and looked into."""
+    """Mixin of libraries just compiled: their weights are passed by pointer, and they can be saved and
+    inspected.
+    """
 
     built: BuiltLibrary
 
@@ -98,26 +129,30 @@ class BuiltCode:
         return self.built.save(path, beside=goes_beside(path, weights), prefix=prefix)
 
     def code_text(self, level: str) -> str | None:
-        """LLVM IR or assembly, None for another level."""
+        """Return LLVM IR or assembly; None for another level."""
         if level == "llvm":
             return self.built.llvm_text
         if level == "asm":
             from .toolchain import assembly
 
-            return "\n".join(assembly(text, self.built.isa, self.built.effort) for text in self.built.texts)
+            return "\n".join(
+                assembly(text, self.built.isa, self.built.llvm_opt_level) for text in self.built.texts
+            )
         return None
 
 
 class ForeignLibrary(BuiltCode, CompiledModel):
-    """A library that does not run here: it can be saved and looked into."""
+    """A library that cannot run on this machine. It can be saved and inspected."""
 
-    def __init__(self, built: Any, name: str, why: str) -> None:
-        """`why` it does not run, and what to do."""
+    def __init__(self, built: BuiltLibrary, name: str, why: str) -> None:
+        """Keep `built` for saving; calls raise ArtifactError with the message `why`, which says what to
+        do.
+        """
         self.built, self.why = built, why
         self._describe(built.metadata, name)
 
     def _function(self, name: str, entry: dict[str, Any]) -> CompiledModel:
-        return Function(self, name, 0, entry)
+        return LibraryFunction(self, name, 0, entry)
 
     def _execute(self, arrays: Any, out: Any) -> Any:
         return self._execute_function(self, arrays, out)

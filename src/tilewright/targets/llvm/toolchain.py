@@ -1,7 +1,8 @@
 """From LLVM IR text to relocatable objects and assembly, through llvmlite; objects are cached on disk.
 
-llvmlite lets one thread at a time into LLVM, so many modules are divided between this process and helper processes, which run
-this file as a program: requests come in on standard input, objects go out on standard output.
+llvmlite admits one thread at a time, so several modules are divided between this process and helper
+processes. A helper runs this file as a program: requests arrive on standard input, objects leave on standard
+output.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ... import disk_cache
+from ...artifact import disk_cache
 from ...errors import InternalError
 from .emulate import emulate
 from .isa import Isa
 
 _ALONE = 400_000
-"""Characters of IR that one process compiles faster than a helper starts (helpers take about 0.3 s, IR about 6 us a character)."""
+"""Characters of IR that one process compiles faster than a helper starts.
+
+A helper takes about 0.3 s to start; compilation takes about 6 microseconds per character.
+"""
 _KIND = "objects"
 
 
@@ -32,54 +36,55 @@ def compile_object(text: str, isa: Isa) -> bytes:
     """The relocatable, position-independent object of a module.
 
     Raises:
-        InternalError: LLVM refuses the text; the message shows the line.
+        InternalError: LLVM rejects the text; the message shows the line.
     """
     return compile_objects([text], isa)[0]
 
 
-def compile_objects(texts: Sequence[str], isa: Isa, processes: int | None = None, effort: int = 2) -> list[bytes]:
-    """The objects of several modules, in order; `processes` (all cores) bounds the processes at work; `effort` is LLVM's level, 0 to 3.
+def compile_objects(
+    texts: Sequence[str], isa: Isa, processes: int | None = None, llvm_opt_level: int = 2
+) -> list[bytes]:
+    """The objects of several modules, in order.
+
+    `processes` (default: all cores) bounds the number of working processes; `llvm_opt_level` is LLVM's level,
+    0 to 3.
 
     Raises:
-        InternalError: as `compile_object`.
+        InternalError: as for `compile_object`.
     """
-    keys = [_key(text, isa, effort) for text in texts]
-    found: dict[str, bytes] = {}
+    keys = [_key(text, isa, llvm_opt_level) for text in texts]
+    objects: dict[str, bytes] = {}
     missing: dict[str, str] = {}
     for key, text in zip(keys, texts, strict=True):
-        if key in found or key in missing:
+        if key in objects or key in missing:
             continue
         cached = disk_cache.read(_KIND, key)
         if cached is None:
             missing[key] = text
         else:
-            found[key] = cached
+            objects[key] = cached
     shares = _divide(missing, processes or _cores())
-    helpers = [_Helper(share, isa, effort) for share in shares[1:]]
+    helpers = [_Helper(share, isa, llvm_opt_level) for share in shares[1:]]
     try:
         for key, text in shares[0]:
-            found[key] = _compile(text, isa, effort)
-            disk_cache.write(_KIND, key, found[key])
+            objects[key] = _compile(text, isa, llvm_opt_level)
+            disk_cache.write(_KIND, key, objects[key])
         for helper in helpers:
-            # What a helper could not do (it may have been killed) is done here, where errors have a place.
+            # Modules that a helper failed to compile (it may have been killed) are compiled here, where
+            # errors can be reported.
             for (key, text), data in zip(helper.share, helper.results(), strict=True):
-                found[key] = data if data is not None else _compile(text, isa, effort)
-                disk_cache.write(_KIND, key, found[key])
+                objects[key] = data if data is not None else _compile(text, isa, llvm_opt_level)
+                disk_cache.write(_KIND, key, objects[key])
     finally:
         for helper in helpers:
             helper.stop()
-    return [found[key] for key in keys]
+    return [objects[key] for key in keys]
 
 
-def assembly(text: str, isa: Isa, effort: int = 2) -> str:
+def assembly(text: str, isa: Isa, llvm_opt_level: int = 2) -> str:
     """The target's assembly of a module, as compiled for its object."""
-    machine, module = _optimized(text, isa, effort)
+    machine, module = _optimized(text, isa, llvm_opt_level)
     return str(machine.emit_assembly(module))
-
-
-def optimized_ir(text: str, isa: Isa) -> str:
-    """The module's text after optimization."""
-    return str(_optimized(text, isa)[1])
 
 
 def _cores() -> int:
@@ -88,19 +93,19 @@ def _cores() -> int:
 
 @cache
 def _sources() -> str:
-    """A digest of the files that decide, beside its text, what becomes of a module."""
+    """A digest of the source files that, in addition to its text, determine a module's object."""
     from . import emitter, emulate, isa
 
     files = [__file__, *(str(module.__file__) for module in (emitter, emulate, isa))]
     return disk_cache.digest(*(Path(file).read_bytes() for file in files))
 
 
-def _key(text: str, isa: Isa, effort: int) -> str:
+def _key(text: str, isa: Isa, llvm_opt_level: int) -> str:
     import llvmlite
 
     return disk_cache.digest(
         _sources(),
-        str(effort),
+        str(llvm_opt_level),
         llvmlite.__version__,
         isa.triple,
         isa.cpu,
@@ -111,7 +116,7 @@ def _key(text: str, isa: Isa, effort: int) -> str:
 
 
 def _divide(missing: dict[str, str], processes: int) -> list[list[tuple[str, str]]]:
-    """Shares of about equal size; the first is this process's."""
+    """Shares of about equal size; the first is for this process."""
     total = sum(map(len, missing.values()))
     count = max(1, min(processes, len(missing), 1 + total // _ALONE))
     shares: list[list[tuple[str, str]]] = [[] for _ in range(count)]
@@ -128,7 +133,7 @@ _initializing = threading.Lock()
 
 
 def _llvm() -> Any:
-    """llvmlite's binding with all targets ready."""
+    """llvmlite's binding with all targets initialized."""
     import llvmlite.binding as llvm
 
     global _initialized
@@ -140,13 +145,19 @@ def _llvm() -> Any:
     return llvm
 
 
-def _machine(llvm: Any, isa: Isa, effort: int) -> Any:
+def _machine(llvm: Any, isa: Isa, llvm_opt_level: int) -> Any:
     features = ",".join(f if f[0] in "+-" else f"+{f}" for f in isa.machine_features)
-    cpu = "x86-64" if isa.emulated else isa.cpu  # a level's name would bring the features that are emulated
+    # The name of a feature level would enable the features that are emulated.
+    cpu = "x86-64" if isa.emulated else isa.cpu
     try:
         target = llvm.Target.from_triple(isa.triple)
         return target.create_target_machine(
-            cpu=cpu, features=features, opt=effort, reloc="pic", codemodel="default", abiname=_abi(isa.triple)
+            cpu=cpu,
+            features=features,
+            opt=llvm_opt_level,
+            reloc="pic",
+            codemodel="default",
+            abiname=_abi(isa.triple),
         )
     except RuntimeError as error:
         raise InternalError(f"LLVM cannot generate code for {isa.triple} ({isa.cpu}): {error}") from error
@@ -156,12 +167,12 @@ def _abi(triple: str) -> str:
     return "lp64d" if triple.startswith("riscv64") else ""
 
 
-def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
+def _optimized(text: str, isa: Isa, llvm_opt_level: int = 2) -> tuple[Any, Any]:
     """The target machine, and the module parsed, verified and optimized."""
     from llvmlite.binding.newpassmanagers import NewPassManager
 
     llvm = _llvm()
-    machine = _machine(llvm, isa, effort)
+    machine = _machine(llvm, isa, llvm_opt_level)
     try:
         module = llvm.parse_assembly(emulate(text, isa.emulated), llvm.create_context())
         module.verify()
@@ -169,8 +180,9 @@ def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from error
     module.triple = isa.triple
     module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=effort)
-    # Vectors and tiles are the schedule's business. Loops that it leaves are unrolled by its own wish (metadata) only.
+    options = llvm.create_pipeline_tuning_options(speed_level=llvm_opt_level)
+    # Schedules decide on vectors and tiles, so LLVM's vectorizers are off. Loops are unrolled only where
+    # metadata asks for it.
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
@@ -178,20 +190,21 @@ def _optimized(text: str, isa: Isa, effort: int = 2) -> tuple[Any, Any]:
     builder = llvm.create_pass_builder(machine, options)
     manager = builder.getModulePassManager()
     manager.run(module, builder)
-    # llvmlite's class of pass managers inherits two ways of freeing one, and finds the one first that does nothing.
+    # llvmlite's pass manager class inherits two methods that free it, and finds first the one that does
+    # nothing.
     NewPassManager._dispose(manager)
     manager.detach()
     return machine, module
 
 
-def _compile(text: str, isa: Isa, effort: int) -> bytes:
-    machine, module = _optimized(text, isa, effort)
+def _compile(text: str, isa: Isa, llvm_opt_level: int) -> bytes:
+    machine, module = _optimized(text, isa, llvm_opt_level)
     return bytes(machine.emit_object(module))
 
 
-# -- Helper processes --------------------------------------------------------------------------------------------------------
-# A request is a list of texts, a reply a list of objects: each u64 length, then the bytes. A process that ends early leaves
-# a short list.
+# -- Helper processes -------------------------------------------------------------------------------------- A
+# request is a list of texts, a reply a list of objects: each u64 length, then the bytes. A process that ends
+# early leaves a short list.
 
 _LENGTH = struct.Struct("<Q")
 
@@ -213,9 +226,9 @@ def _unpack(data: bytes) -> list[bytes]:
 
 
 class _Helper:
-    """A process that compiles `share`, (key, text) pairs."""
+    """A process that compiles `share`, a list of (key, text) pairs."""
 
-    def __init__(self, share: list[tuple[str, str]], isa: Isa, effort: int) -> None:
+    def __init__(self, share: list[tuple[str, str]], isa: Isa, llvm_opt_level: int) -> None:
         self.share = share
         self._output = b""
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -227,7 +240,9 @@ class _Helper:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
         )
-        request = _pack([json.dumps([effort, asdict(isa)]).encode(), *(text.encode() for _, text in share)])
+        request = _pack(
+            [json.dumps([llvm_opt_level, asdict(isa)]).encode(), *(text.encode() for _, text in share)]
+        )
         self._reader = threading.Thread(target=self._talk, args=(request,), daemon=True)
         self._reader.start()
 
@@ -235,7 +250,7 @@ class _Helper:
         self._output, _ = self._process.communicate(request)
 
     def results(self) -> list[bytes | None]:
-        """An object for each text, None where the process gave none."""
+        """An object for each text; None for those that the process did not compile."""
         self._reader.join()
         done = _unpack(self._output)
         return [*done, *[None] * (len(self.share) - len(done))]
@@ -248,10 +263,10 @@ class _Helper:
 
 def _serve() -> None:
     head, *texts = (item.decode() for item in _unpack(sys.stdin.buffer.read()))
-    effort, fields = json.loads(head)
+    llvm_opt_level, fields = json.loads(head)
     isa = Isa(**{**fields, "features": tuple(fields["features"]), "emulated": tuple(fields["emulated"])})
     for text in texts:
-        sys.stdout.buffer.write(_pack([_compile(text, isa, effort)]))
+        sys.stdout.buffer.write(_pack([_compile(text, isa, llvm_opt_level)]))
         sys.stdout.buffer.flush()
 
 

@@ -1,23 +1,27 @@
-"""Loads that are contiguous along a loop inside the vector loop: square tiles, transposed in registers, instead of gathers.
+"""Loads that are contiguous along a loop inside the vector loop: square tiles transposed in registers instead
+of gathers.
 
     for y in lanes:  for x in steps of as many:  use(a[..., y, x])
 
-A step of x needs, for each of its iterations, one element of each of the lanes' rows. The rows are loaded as vectors along x, once for the
-step, and the square of vectors is turned over.
+A step of x needs one element of each lane's row per iteration. The rows are loaded as vectors along x, once
+per step, and the square of vectors is transposed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
 
-from ...ir.symbolic import Dim, Expr, free_symbols, linear_in, substitute
-from .values import Context, Tile
+from ...ir.substitution import linear_in, substitute
+from ...ir.symbolic import Dim, Expr, free_symbols
+from .values import KernelContext, UnrolledStep
 
 
-def rows_of_tile(g: Context, tile: Tile, base: str, address: Dim, itemsize: int) -> list[str] | None:
-    """Pointers to the first elements of the lanes' rows; None where an address is no such matrix element.
+def rows_of_tile(
+    g: KernelContext, tile: UnrolledStep, base: str, address: Dim, itemsize: int
+) -> list[str] | None:
+    """The addresses of the first elements of the lanes' rows; None if an access does not have this form.
 
-    `address` is in elements from `base`, before loop variables are resolved.
+    `address` counts elements from `base`, before loop variables are resolved.
     """
     lanes = g.lanes
     assert lanes is not None
@@ -36,8 +40,10 @@ def _varying(symbols: Container[Expr], e: Dim) -> bool:
     return not isinstance(e, int) and any(s in symbols for s in free_symbols(e))
 
 
-def transposed(g: Context, rows: list[str], element: str) -> list[str]:
-    """The columns of a square of vectors of `element`, by swapping ever larger blocks: log2(n) shuffles a vector."""
+def transposed(g: KernelContext, rows: list[str], element: str) -> list[str]:
+    """The columns of a square of vectors of `element`: blocks of doubling size are swapped, log2(n) shuffles
+    per vector.
+    """
     n = len(rows)
     kind = f"<{n} x {element}>"
 

@@ -1,4 +1,4 @@
-"""What a kernel's values are while it is printed, and the state that the printing functions share."""
+"""The values of a kernel during printing, and the state that the printing functions share."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from ...ir.core import Operation, Value
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, bf16, boolean, f16, f32, f64
 from .emitter import Emitter
-from .expr import IndexCode, Lanes
+from .index_expr import IndexCode, Lanes
 from .isa import Isa
 
 
 @dataclass
 class Val:
-    """An SSA value in registers: equal in all lanes (`lanes` 1, one part), or a vector of `lanes` for each part.
+    """An SSA value in registers: uniform (`lanes` is 1, one part), or one vector of `lanes` per part.
 
-    Narrower floats are kept as float32, narrower integers as i8, sign- or zero-extended; booleans as i1. `constant` is the number, where it is one. `fits`: float16 or bfloat16
-    where all its values are surely numbers of that type, so that rounding to it changes nothing.
+    Narrower floats are kept as float32; narrower integers as i8, sign- or zero-extended; booleans as i1.
+    `constant` is the value of a constant. `fits` is float16 or bfloat16 if all values are known to be numbers
+    of that type, so that rounding to it changes nothing.
     """
 
     dtype: DType
@@ -35,10 +36,12 @@ class Val:
 
 
 @dataclass
-class Tile:
-    """The step of an unrolled loop that is being written inside a vector loop of as many lanes: iterations ``iv = first + k``.
+class UnrolledStep:
+    """The current step of an unrolled loop inside a vector loop of as many lanes: iterations ``iv = first +
+    k``.
 
-    `mask`: which iterations there are, where not all (an ``<n x i1>`` value). `columns`: what loads have found, a vector for each k.
+    `mask` (an ``<n x i1>`` value) selects the existing iterations, if some are missing. `columns` caches the
+    results of loads, one vector per k.
     """
 
     iv: Expr
@@ -49,9 +52,12 @@ class Tile:
 
 
 @dataclass
-class Context:
-    """A kernel being printed. `masks`: lanes at work, by part; None when all are. `conditional`: perhaps none is. `tile`: the step of an
-    unrolled loop, whose loads may be squares."""
+class KernelContext:
+    """The state of a kernel's printing.
+
+    `masks` are the active lanes by part, or None if all are active; `conditional` states that all lanes may
+    be inactive. `tile` is the current step of an unrolled loop, whose loads may be transposed squares.
+    """
 
     e: Emitter
     index: IndexCode
@@ -61,17 +67,17 @@ class Context:
     helpers: dict[str, str] = field(default_factory=dict)
     masks: list[str] | None = None
     conditional: bool = False
-    tile: Tile | None = None
+    tile: UnrolledStep | None = None
     running: dict[Operation, Callable[[], Val]] = field(default_factory=dict)
-    """Operations that are written in another way: combinations with a value that runs through the lanes."""
+    """Operations that need another form: combinations with a value that is carried across the lanes."""
 
     @property
     def lanes(self) -> Lanes | None:
-        """The vector loop being written."""
+        """The vector loop that is being printed."""
         return self.index.lanes
 
     def and_masks(self, a: list[str] | None, b: list[str] | None) -> list[str] | None:
-        """Lanes in both."""
+        """The lanes in both masks."""
         if a is None or b is None:
             return a if b is None else b
         assert self.lanes is not None
@@ -79,7 +85,7 @@ class Context:
         return [self.e.op(f"and {kind} {x}, {y}") for x, y in zip(a, b, strict=True)]
 
     def spread(self, v: Val) -> list[str]:
-        """A value as one vector for each part."""
+        """A value as one vector per part."""
         assert self.lanes is not None
         if v.varies:
             return v.parts
@@ -92,17 +98,17 @@ class Context:
         return self.e.splat(f"<{lanes} x {kind}>", kind, v.parts[0])
 
     def symbol_of(self, v: Val) -> Expr:
-        """A symbol that stands for an i64 value in index expressions."""
+        """A symbol that represents an i64 value in index expressions."""
         if not v.varies:
             return self.index.fresh_symbol(v.parts[0])
         assert self.lanes is not None
-        found = self.index.fresh_symbol("poison")
-        self.lanes.varying[found] = v.parts
-        return found
+        symbol = self.index.fresh_symbol("poison")
+        self.lanes.varying[symbol] = v.parts
+        return symbol
 
 
 def width(dtype: DType) -> int:
-    """Bits of an integer or boolean in a register."""
+    """The width in bits of an integer or boolean in a register."""
     return dtype.bits if dtype is boolean else max(dtype.bits, 8)
 
 
@@ -116,7 +122,9 @@ def register(dtype: DType, lanes: int = 1) -> str:
 
 
 def storage(dtype: DType, lanes: int = 1, half: bool = True) -> str:
-    """The LLVM type of an element in memory; `half` says that the target converts float16 by instructions."""
+    """The LLVM type of an element in memory; `half` states that the target has float16 conversion
+    instructions.
+    """
     if dtype is boolean or (dtype.is_float and dtype.bits <= 8):
         kind = "i8"
     elif dtype is bf16 or (dtype is f16 and not half):
@@ -129,7 +137,7 @@ def storage(dtype: DType, lanes: int = 1, half: bool = True) -> str:
 
 
 def literal(value: Any, dtype: DType) -> str:
-    """A number as LLVM text, in the type of `register`."""
+    """A number as LLVM text in the type of `register`."""
     import numpy as np
 
     if dtype is boolean:
@@ -145,9 +153,9 @@ def literal(value: Any, dtype: DType) -> str:
 
 
 def number(value: float, dtype: DType, lanes: int) -> str:
-    """A number as the operand that it is in every lane."""
+    """A number as an operand that is uniform across lanes."""
     text = literal(value, dtype)
     return text if lanes == 1 else f"splat ({register(dtype)} {text})"
 
 
-__all__ = ["Context", "Tile", "Val", "literal", "number", "register", "storage", "width"]
+__all__ = ["KernelContext", "UnrolledStep", "Val", "literal", "number", "register", "storage", "width"]

@@ -1,4 +1,4 @@
-"""Formulas over LLVM vectors: values with operators, so that an algorithm reads as its formula and is written as IR text."""
+"""Formulas over LLVM vectors: values with Python operators that emit IR text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _FLOAT = {32: "float", 64: "double"}
 
 @dataclass(frozen=True)
 class Kind:
-    """`lanes` numbers (1: a plain scalar) of `bits` bits: ``f`` floating-point, ``i`` integer (1 bit: truth values)."""
+    """A type of `lanes` numbers (1: a plain scalar) of `bits` bits: ``f`` floating-point, ``i`` integer (1
+    bit: booleans).
+    """
 
     family: str
     bits: int
@@ -26,7 +28,7 @@ class Kind:
         return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
 
     def constant(self, value: float) -> str:
-        """The operand that is `value` in every lane, rounded to the kind."""
+        """The operand that holds `value` in every lane, rounded to the kind."""
         if self.family == "f":
             rounded = struct.unpack("<f", struct.pack("<f", value))[0] if self.bits == 32 else value
             text = f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
@@ -41,7 +43,9 @@ Term = Union["Value", float]
 
 @dataclass(frozen=True)
 class Value:
-    """An SSA value of a formula. Arithmetic takes numbers, too, and rounds them to the value's kind; nothing is reassociated."""
+    """An SSA value of a formula. Arithmetic also takes Python numbers, rounded to the value's kind; nothing
+    is reassociated.
+    """
 
     m: Formula
     text: str
@@ -98,7 +102,7 @@ class Value:
     def _integer(self, name: str, other: Term) -> Value:
         return self.m.op(self.kind, f"{name} {self.kind} {self.text}, {self.m.value(other, self.kind).text}")
 
-    # Comparisons of floating-point values are false where either side is NaN.
+    # Comparisons of floating-point values are false if either operand is NaN.
 
     def lt(self, other: Term) -> Value:
         return self._compare("olt", "slt", other)
@@ -110,11 +114,11 @@ class Value:
         return self._compare("oeq", "eq", other)
 
     def ne(self, other: Term) -> Value:
-        """True where either side is NaN."""
+        """Inequality; true if either operand is NaN."""
         return self._compare("une", "ne", other)
 
     def unordered(self, other: Term) -> Value:
-        """Where either side is NaN."""
+        """Whether either operand is NaN."""
         return self._compare("uno", "ne", other)
 
     def _compare(self, real: str, integer: str, other: Term) -> Value:
@@ -127,15 +131,17 @@ class Value:
         return self._cast("bitcast", Kind("i", self.kind.bits, self.kind.lanes))
 
     def as_float(self) -> Value:
-        """The floating-point number of this bit pattern."""
+        """The floating-point number with this bit pattern."""
         return self._cast("bitcast", Kind("f", self.kind.bits, self.kind.lanes))
 
     def resized(self, bits: int) -> Value:
-        """The value in `bits` bits; integers are cut off or extended by their sign."""
+        """The value in `bits` bits; integers are truncated or sign-extended."""
         if bits == self.kind.bits:
             return self
         wider = bits > self.kind.bits
-        name = ("fpext" if wider else "fptrunc") if self.kind.family == "f" else ("sext" if wider else "trunc")
+        name = (
+            ("fpext" if wider else "fptrunc") if self.kind.family == "f" else ("sext" if wider else "trunc")
+        )
         return self._cast(name, Kind(self.kind.family, bits, self.kind.lanes))
 
     def _cast(self, name: str, kind: Kind) -> Value:
@@ -143,16 +149,16 @@ class Value:
 
 
 NATIVE = Kind("f", 32, 16)
-"""What fills a register of AVX-512."""
+"""The type of a full AVX-512 register."""
 
 
 class Formula:
-    """Writes formulas into an `Emitter`."""
+    """Emits formulas into an `Emitter`."""
 
     def __init__(self, emitter: Emitter, isa: Isa) -> None:
         self.emitter, self.isa = emitter, isa
         self.angles: Literal["small", "middle", "any"] = "any"
-        """How large the angles of sin, cos and tan may be: ``small`` ones are reduced in float32."""
+        """The largest angles of sin, cos and tan; ``small`` ones are reduced in float32."""
 
     def op(self, kind: Kind, text: str) -> Value:
         return Value(self, self.emitter.op(text), kind)
@@ -162,7 +168,7 @@ class Formula:
         return x if isinstance(x, Value) else Value(self, kind.constant(x), kind)
 
     def fma(self, a: Term, b: Term, c: Term) -> Value:
-        """``a * b + c``; in one rounding where that is an instruction."""
+        """``a * b + c``, with one rounding where the target has such an instruction."""
         kind = next(v.kind for v in (a, b, c) if isinstance(v, Value))
         x, y, z = (self.value(v, kind).text for v in (a, b, c))
         return Value(self, self.emitter.fma(str(kind), x, y, z, self.isa.fma), kind)
@@ -173,7 +179,7 @@ class Formula:
         return self.op(kind, f"select {condition.kind} {condition.text}, {kind} {a.text}, {kind} {b.text}")
 
     def unless_any(self, condition: Value, result: Value, function: str, x: Value) -> Value:
-        """`result`, but ``function(x)`` for all lanes if `condition` holds in any."""
+        """`result`, or ``function(x)`` for all lanes if `condition` holds in any lane."""
         some, e = condition.text, self.emitter
         if x.kind.lanes > 1:
             some = e.op(f"call i1 @llvm.vector.reduce.or.v{x.kind.lanes}i1({condition.kind} {some})")
@@ -185,7 +191,7 @@ class Formula:
         return self.op(x.kind, f"phi {x.kind} [ {result.text}, %entry ], [ {called}, %rare ]")
 
     def load(self, table: str, index: Value) -> Value:
-        """``table[i]`` for each lane of an i64 vector, of a global array of float64."""
+        """``table[i]`` for each lane of an i64 vector; `table` is a global array of float64."""
         lanes = index.kind.lanes
         kind, pointers = Kind("f", 64, lanes), "ptr" if lanes == 1 else f"<{lanes} x ptr>"
         where = self.emitter.op(f"getelementptr double, ptr @{table}, {index.kind} {index.text}")
@@ -212,7 +218,10 @@ class Formula:
         return self._intrinsic("copysign", x, sign)
 
     def quotient(self, a: Term, b: Value) -> Value:
-        """``a / b`` to 0.6 ulp, for `b` and the result not below 1e-38 and `b` not above 1e38: AVX-512 divides a vector in 10 cycles."""
+        """``a / b`` to 0.6 ulp, if `b` and the result are at least 1e-38 and `b` is at most 1e38.
+
+        AVX-512 divides a vector in 10 cycles; this is faster.
+        """
         a = self.value(a, b.kind)
         if not self.is_native(b.kind):
             return a / b
@@ -222,10 +231,10 @@ class Formula:
         first = a * guess
         return self.fma(self.fma(-b, first, a), guess, first)
 
-    # AVX-512's instructions, on float32 vectors of their width.
+    # Functions that are single AVX-512 instructions, on float32 vectors of full width.
 
     def is_native(self, kind: Kind) -> bool:
-        """Whether `lookup`, `exponent`, `significand`, `fraction`, `remainder` and `scaled` exist for a kind."""
+        """Whether a kind has `lookup`, `exponent`, `significand`, `fraction`, `remainder` and `scaled`."""
         return self.isa.avx512 and kind == NATIVE
 
     def lookup(self, table: Sequence[float], index: Value) -> Value:
@@ -233,7 +242,8 @@ class Formula:
         assert len(table) == 16
         text = ", ".join(f"float {Kind('f', 32, 1).constant(x)}" for x in table)
         return self.op(
-            NATIVE, f"call {NATIVE} @llvm.x86.avx512.permvar.sf.512({NATIVE} <{text}>, {index.kind} {index.text})"
+            NATIVE,
+            f"call {NATIVE} @llvm.x86.avx512.permvar.sf.512({NATIVE} <{text}>, {index.kind} {index.text})",
         )
 
     def exponent(self, x: Value) -> Value:
@@ -249,16 +259,22 @@ class Formula:
         return self._avx512("mask.reduce.ps.512", NATIVE, x, immediate=1, mask=True, rounding=True)
 
     def remainder(self, x: Value) -> Value:
-        """`x` less the nearest integer; 0 of infinity."""
+        """`x` minus the nearest integer; 0 for infinity."""
         return self._avx512("mask.reduce.ps.512", NATIVE, x, immediate=0, mask=True, rounding=True)
 
     def scaled(self, x: Value, n: Value) -> Value:
-        """``x * 2**floor(n)``. Slow where the result is subnormal."""
+        """``x * 2**floor(n)``. Slow if the result is subnormal."""
         operands = f"{NATIVE} {x.text}, {NATIVE} {n.text}, {NATIVE} zeroinitializer, i16 -1, i32 4"
         return self.op(NATIVE, f"call {NATIVE} @llvm.x86.avx512.mask.scalef.ps.512({operands})")
 
     def _avx512(
-        self, name: str, kind: Kind, x: Value, immediate: int | None = None, mask: bool = False, rounding: bool = False
+        self,
+        name: str,
+        kind: Kind,
+        x: Value,
+        immediate: int | None = None,
+        mask: bool = False,
+        rounding: bool = False,
     ) -> Value:
         operands = [f"{kind} {x.text}"]
         if immediate is not None:
@@ -270,11 +286,11 @@ class Formula:
         return self.op(kind, f"call {kind} @llvm.x86.avx512.{name}({', '.join(operands)})")
 
     def at_least(self, x: Value, low: float) -> Value:
-        """`x`, but not below `low`; NaN stays."""
+        """`x`, but at least `low`; NaN stays NaN."""
         return self.select(x.lt(low), low, x)
 
     def at_most(self, x: Value, high: float) -> Value:
-        """`x`, but not above `high`; NaN stays."""
+        """`x`, but at most `high`; NaN stays NaN."""
         return self.select(x.gt(high), high, x)
 
     def polynomial(self, x: Value, coefficients: Sequence[float]) -> Value:
@@ -285,7 +301,8 @@ class Formula:
             total = self.fma(total, x, c)
         return self.value(total, x.kind)
 
-    # Sums and products with their rounding errors (Dekker, "A floating-point technique for extending the available precision", 1971).
+    # Sums and products with their rounding errors (Dekker, "A floating-point technique for extending the
+    # available precision", 1971).
 
     def two_sum(self, a: Value, b: Value) -> tuple[Value, Value]:
         """``a + b`` rounded, and the error."""

@@ -1,8 +1,9 @@
-"""Loops whose iterations run in vector lanes: may they, in how many lanes, and the code around their body.
+"""Vector loops: whether iterations can run in lanes, the number of lanes, and the code around the loop body.
 
-A loop is cut into stages, each a loop over whole vectors. A stage's step holds several vectors (`parts`) where the body is light, so that
-independent operations hide each other's latency; carried values have one partial result per lane and part, joined after the loop.
-What is left runs masked where the instruction set masks for free, else in narrower vectors and at last one by one.
+A loop is split into stages, each a loop over whole vectors. A step processes several vectors (`parts`) if the
+body is light, so that independent operations hide each other's latency. Carried values have one partial
+result per lane and part, combined after the loop. The remaining iterations run masked where the instruction
+set masks for free, else in narrower vectors and finally one by one.
 """
 
 from __future__ import annotations
@@ -11,36 +12,37 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ...analysis.index_maps import flatten_index
 from ...dialects import loop
 from ...dialects.scalar import COMBINER_OP, Constant, Index, ScalarOp, combiner_identity
 from ...ir.core import Block, Operation, Value
-from ...ir.symbolic import Dim, bounds, free_symbols, linear_in
+from ...ir.substitution import linear_in
+from ...ir.symbolic import Dim, bounds, free_symbols
 from ...ir.types import DType, boolean
-from ...transforms.index_maps import flatten_index
-from .expr import Lanes, lane_numbers
+from .index_expr import Lanes, lane_numbers
 from .scalars import HEAVY, binary
-from .values import Context, Val, literal, register
+from .values import KernelContext, Val, literal, register
 
-Body = Callable[[Context, Block], list[Val]]
-"""Writes a loop's body and returns what it yields."""
+Body = Callable[[KernelContext, Block], list[Val]]
+"""Prints a loop's body and returns the yielded values."""
 MAX_LANES = 64
 
 
 @dataclass
 class _Body:
-    """What the body of a vector loop is like."""
+    """Properties of a vector loop's body."""
 
     varying: set[Value] = field(default_factory=set)
     bits: set[int] = field(default_factory=set)
     operations: int = 0
     heavy: bool = False
     nested: bool = False
-    carried: int = 0  # values that an inner loop carries
-    scattered: bool = False  # some access is neither contiguous nor equal in all lanes
+    carried: int = 0  # values carried by an inner loop
+    scattered: bool = False  # Some access is neither contiguous nor uniform.
 
 
-def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
-    """(lanes, parts) for a vector loop; None when its iterations cannot run side by side in lanes."""
+def plan_lanes(g: KernelContext, f: loop.For) -> tuple[int, int] | None:
+    """(lanes, parts) for a vector loop; None if its iterations cannot run in lanes."""
     body = _Body(set(f.body.args))
     if not _look(g, f, f.body, body):
         return None
@@ -50,7 +52,7 @@ def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
     width = max(widths) if widths else 64 if body.bits else 32
     lanes = f.step or min(MAX_LANES, g.isa.lanes(width))
     if most is not None:
-        # No wider than the loop is long: rounded up where the rest can be masked.
+        # No wider than the trip count, which is rounded up where the rest can be masked.
         longest = 1 << max(most - 1, 0).bit_length() if g.isa.masked else 1 << max(most.bit_length() - 1, 0)
         lanes = min(lanes, longest)
     if lanes < 2 or lanes & (lanes - 1):
@@ -74,41 +76,41 @@ def plan_lanes(g: Context, f: loop.For) -> tuple[int, int] | None:
     return lanes, parts
 
 
-def _look(g: Context, f: loop.For, block: Block, found: _Body) -> bool:
-    """Collect facts about a body; False when it cannot run in lanes."""
+def _look(g: KernelContext, f: loop.For, block: Block, facts: _Body) -> bool:
+    """Collect properties of a body; False if it cannot run in lanes."""
 
     def varies(e: Dim) -> bool:
         e = g.index.resolve(e)
         return not isinstance(e, int) and f.iv in free_symbols(e)
 
     for op in block.ops:
-        operands_vary = any(v in found.varying for v in op.operands)
+        operands_vary = any(v in facts.varying for v in op.operands)
         if isinstance(op, Index):
             if varies(op.expr):
-                found.varying.add(op.result)
+                facts.varying.add(op.result)
         elif isinstance(op, ScalarOp):
             if operands_vary:
-                found.varying.add(op.result)
-                found.operations += 1
-                found.heavy |= op.name in HEAVY
+                facts.varying.add(op.result)
+                facts.operations += 1
+                facts.heavy |= op.name in HEAVY
                 if not isinstance(op, Constant):
-                    _count(found, op.result.type)
+                    _count(facts, op.result.type)
         elif isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
-            if not _look_at_access(g, f, op, found, varies, operands_vary):
+            if not _look_at_access(g, f, op, facts, varies, operands_vary):
                 return False
         elif isinstance(op, loop.For):
-            if varies(op.extent) or op.kind == "vectorize":
+            if varies(op.extent) or op.kind == loop.LoopKind.VECTORIZE:
                 return False
-            found.nested = True
-            found.carried = max(found.carried, len(op.inits))
-            found.varying.update(op.body.args)
-            if not _look(g, f, op.body, found):
+            facts.nested = True
+            facts.carried = max(facts.carried, len(op.inits))
+            facts.varying.update(op.body.args)
+            if not _look(g, f, op.body, facts):
                 return False
-            found.varying.update(op.results)
+            facts.varying.update(op.results)
         elif isinstance(op, loop.If):
             if any(varies(e) for e in op.conditions) and not g.isa.masked:
                 return False
-            if not _look(g, f, op.body, found):
+            if not _look(g, f, op.body, facts):
                 return False
         elif not isinstance(op, loop.Yield):
             return False
@@ -116,46 +118,46 @@ def _look(g: Context, f: loop.For, block: Block, found: _Body) -> bool:
 
 
 def _look_at_access(
-    g: Context,
+    g: KernelContext,
     f: loop.For,
     op: loop.Load | loop.Store | loop.Accumulate,
-    found: _Body,
+    facts: _Body,
     varies: Callable[[Dim], bool],
     operands_vary: bool,
 ) -> bool:
     dtype: DType = op.buffer.type.dtype
     address = g.index.resolve(flatten_index(op.indices, op.buffer.type.shape))
-    dynamic = any(v in found.varying for v in op.dynamic)
+    dynamic = any(v in facts.varying for v in op.dynamic)
     moves = varies(address) or dynamic
     parts = linear_in(address, f.iv)
     step = parts[0] if parts is not None and not dynamic else None
-    found.operations += 1
+    facts.operations += 1
     if isinstance(op, loop.Load):
         if moves or operands_vary or any(varies(e) for e in op.guard):
-            found.varying.add(op.result)
-            _count(found, dtype)
-            found.scattered |= moves and not (isinstance(step, int) and abs(step) == 1)
+            facts.varying.add(op.result)
+            _count(facts, dtype)
+            facts.scattered |= moves and not (isinstance(step, int) and abs(step) == 1)
         return True
-    if op.value in found.varying or moves:
-        _count(found, dtype)
-    found.scattered |= not (isinstance(step, int) and abs(step) == 1)
-    if dynamic:  # lanes may meet in one element, and then their order counts
+    if op.value in facts.varying or moves:
+        _count(facts, dtype)
+    facts.scattered |= not (isinstance(step, int) and abs(step) == 1)
+    if dynamic:  # Lanes may access the same element, and then their order matters.
         return False
     if isinstance(op, loop.Accumulate):
         return isinstance(step, int) and step != 0
-    return moves or op.value not in found.varying
+    return moves or op.value not in facts.varying
 
 
-def _count(found: _Body, dtype: DType) -> None:
+def _count(facts: _Body, dtype: DType) -> None:
     if dtype is not boolean:
-        found.bits.add(32 if dtype.is_float and dtype.bits < 32 else max(dtype.bits, 8))
+        facts.bits.add(32 if dtype.is_float and dtype.bits < 32 else max(dtype.bits, 8))
 
 
-# -- Writing -----------------------------------------------------------------------------------------------------------------
+# -- Writing -----------------------------------------------------------------------------------------------
 
 
-def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body: Body) -> list[Val]:
-    """Write a vector loop; returns what its carried values have become."""
+def emit_vector_loop(g: KernelContext, f: loop.For, lanes: int, parts: int, write_body: Body) -> list[Val]:
+    """Print a vector loop; returns the final carried values."""
     extent = g.index.resolve(f.extent)
     n = g.index.value(extent)
     if running_values(f):
@@ -163,7 +165,9 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
     totals = [g.values[v] for v in f.inits]
     partial = _identities(f, lanes, parts)
 
-    def run(start: str, stop: str, lanes: int, parts: int, masked: bool, partial: list[list[str]]) -> list[list[str]]:
+    def run(
+        start: str, stop: str, lanes: int, parts: int, masked: bool, partial: list[list[str]]
+    ) -> list[list[str]]:
         kinds = [register(v.type, lanes) for v in f.inits]
         carried = [(kind, x) for kind, values in zip(kinds, partial, strict=True) for x in values]
 
@@ -194,7 +198,7 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
     at = "0"
 
     def stage(lanes: int, parts: int, partial: list[list[str]]) -> list[list[str]]:
-        """Whole steps of a width, from where the last stage ended."""
+        """Whole steps of a width, starting where the last stage ended."""
         nonlocal at
         stop = _rounded(g, n, lanes * parts)
         result = run(at, stop, lanes, parts, False, partial) if stop != at else partial
@@ -222,20 +226,24 @@ def emit_vector_loop(g: Context, f: loop.For, lanes: int, parts: int, write_body
 
 
 def running_values(f: loop.For) -> list[Operation]:
-    """The combinations of carried values that the body itself uses (prefix sums); empty where it only hands them on."""
+    """Combinations of carried values that the body itself uses (prefix sums); empty if the body only passes
+    them on.
+    """
     last = f.body.last
-    found = [v.defining_op for v in last.operands] if f.inits and last is not None else []
-    combinations = [op for op in found if op is not None and op.parent is f.body]
+    producers = [v.defining_op for v in last.operands] if f.inits and last is not None else []
+    combinations = [op for op in producers if op is not None and op.parent is f.body]
     return combinations if any(set(op.result.users) != {last} for op in combinations) else []
 
 
-def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body) -> list[Val]:
-    """A loop whose running values are used in each iteration: within a vector they run in log2(lanes) steps, from vector to vector by
-    the last lane."""
+def _emit_running(g: KernelContext, f: loop.For, lanes: int, n: str, write_body: Body) -> list[Val]:
+    """Print a loop whose running values are used in each iteration.
+
+    Within a vector they are combined in log2(lanes) steps; the last lane is carried to the next vector.
+    """
     operations = running_values(f)
 
     def run(arg: Value, op: Operation, combiner: str, following: list[str]) -> Val:
-        """The values of `op` in the lanes; puts the last one, in all lanes, into `following`."""
+        """The values of `op` in the lanes; appends the last one, broadcast to all lanes, to `following`."""
         dtype: DType = op.result.type
         kind = register(dtype, lanes)
         (value,) = [v for v in op.operands if v is not arg]
@@ -246,7 +254,9 @@ def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body)
 
         distance = 1
         while distance < lanes:
-            moved = g.e.shuffle(kind, identity, x, [k if k < distance else lanes + k - distance for k in range(lanes)])
+            moved = g.e.shuffle(
+                kind, identity, x, [k if k < distance else lanes + k - distance for k in range(lanes)]
+            )
             x = _combine(g, combiner, dtype, lanes, moved, x)
             distance *= 2
         x = _combine(g, combiner, dtype, lanes, g.values[arg].parts[0], x)
@@ -261,7 +271,9 @@ def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body)
             saved = g.masks
             if masked:
                 g.masks = [_remaining(g, n, i, lanes)]
-            for arg, op, combiner, (_, carry) in zip(f.body.args, operations, f.combiners, current, strict=True):
+            for arg, op, combiner, (_, carry) in zip(
+                f.body.args, operations, f.combiners, current, strict=True
+            ):
                 g.values[arg] = Val(arg.type, [carry], lanes)
                 g.running[op] = functools.partial(run, arg, op, combiner, following)
             write_body(g, f.body)
@@ -285,18 +297,21 @@ def _emit_running(g: Context, f: loop.For, lanes: int, n: str, write_body: Body)
     return totals if stop == n or g.isa.masked else emit_rest(g, f, stop, n, totals, write_body)
 
 
-def _remaining(g: Context, n: str, i: str, lanes: int) -> str:
-    """The mask of the lanes of a vector from iteration `i` on that lie before `n`.
+def _remaining(g: KernelContext, n: str, i: str, lanes: int) -> str:
+    """The mask of the lanes of a vector from iteration `i` on that are before `n`.
 
-    That one lane is left is kept from LLVM: where it knows, it stores the whole 32-bit lane of what is truncated to 8 or 16 bits.
+    LLVM must not learn that a single lane is active: it would then store the whole 32-bit lane of values that
+    are truncated to 8 or 16 bits.
     """
     count = str(int(n) - int(i)) if _numbers(n, i) else g.e.op(f"sub i64 {n}, {i}")
     left = g.index.splat(g.e.op('call i64 asm "", "=r,0"(i64 1)') if count == "1" else count, 32)
     return g.e.op(f"icmp slt <{lanes} x i32> {lane_numbers(32, lanes)}, {left}")
 
 
-def emit_rest(g: Context, f: loop.For, start: str, stop: str, totals: list[Val], write_body: Body) -> list[Val]:
-    """Iterations one by one."""
+def emit_rest(
+    g: KernelContext, f: loop.For, start: str, stop: str, totals: list[Val], write_body: Body
+) -> list[Val]:
+    """Print single iterations."""
     kinds = [register(v.type) for v in f.inits]
 
     def body(i: str, current: list[tuple[str, str]]) -> list[str]:
@@ -315,7 +330,7 @@ def _numbers(*values: str) -> bool:
     return all(v.isdigit() for v in values)
 
 
-def _rounded(g: Context, n: str, to: int) -> str:
+def _rounded(g: KernelContext, n: str, to: int) -> str:
     return str(int(n) // to * to) if _numbers(n) else g.e.op(f"and i64 {n}, {-to}")
 
 
@@ -327,23 +342,26 @@ def _identities(f: loop.For, lanes: int, parts: int) -> list[list[str]]:
     return result
 
 
-def _combine(g: Context, combiner: str, dtype: DType, lanes: int, a: str, b: str) -> str:
+def _combine(g: KernelContext, combiner: str, dtype: DType, lanes: int, a: str, b: str) -> str:
     return binary(g, COMBINER_OP[combiner], dtype, lanes, a, b)
 
 
-def _join_parts(g: Context, f: loop.For, partial: list[list[str]], lanes: int) -> list[list[str]]:
+def _join_parts(g: KernelContext, f: loop.For, partial: list[list[str]], lanes: int) -> list[list[str]]:
     result = []
     for v, combiner, values in zip(f.inits, f.combiners, partial, strict=True):
         while len(values) > 1:
             half = len(values) // 2
             values = [
-                _combine(g, combiner, v.type, lanes, a, b) for a, b in zip(values[:half], values[half:], strict=True)
+                _combine(g, combiner, v.type, lanes, a, b)
+                for a, b in zip(values[:half], values[half:], strict=True)
             ]
         result.append(values)
     return result
 
 
-def _join_lanes(g: Context, f: loop.For, totals: list[Val], partial: list[list[str]], lanes: int) -> list[Val]:
+def _join_lanes(
+    g: KernelContext, f: loop.For, totals: list[Val], partial: list[list[str]], lanes: int
+) -> list[Val]:
     """Combine the lanes of each partial result pairwise, then with the value before the loop."""
     result = []
     for v, combiner, total, values in zip(f.inits, f.combiners, totals, partial, strict=True):
@@ -353,7 +371,9 @@ def _join_lanes(g: Context, f: loop.For, totals: list[Val], partial: list[list[s
             kind = register(dtype, n)
             half = n // 2
             halves = [
-                g.e.op(f"shufflevector {kind} {x}, {kind} poison, <{half} x i32> {lane_numbers(32, half, start)}")
+                g.e.op(
+                    f"shufflevector {kind} {x}, {kind} poison, <{half} x i32> {lane_numbers(32, half, start)}"
+                )
                 for start in (0, half)
             ]
             if half == 1:

@@ -1,4 +1,4 @@
-"""The host program of a WebGPU artifact as data: buffers, dispatches and copies with their sizes as formulas."""
+"""The host program of a WebGPU artifact as data: buffers, dispatches and copies, with sizes as formulas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...ir.symbolic import Dim
 from .wgsl import Shader
 
 RUN_TIME = (host.For, host.While, host.If, host.BindSize, host.Check)
-"""What a host program for WebGPU cannot do; `WebgpuTarget.refusals` tells of it."""
+"""Operations that a host program for WebGPU cannot express; `WebgpuTarget.refusals` reports them."""
 
 
 def _formula(e: Dim) -> int | str:
@@ -18,10 +18,11 @@ def _formula(e: Dim) -> int | str:
 
 
 def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, Any], list[Any]]:
-    """The program of a bufferized module and the constants it uses, in order.
+    """Return the program of a bufferized module and the constants it uses, in order.
 
-    A reference to memory is ``["input", k]``, ``["output", k]``, ``["constant", k]`` or ``["slot", k]``; slots are reused by
-    intermediate buffers that are not alive at the same time, and are as large as the largest of them.
+    A reference to memory is ``["input", k]``, ``["output", k]``, ``["constant", k]`` or ``["slot", k]``.
+    Intermediate buffers that are not alive at the same time share a slot, which is as large as the largest of
+    them.
     """
     main = module.symbol("main")
     assert isinstance(main, func.Func)
@@ -60,7 +61,9 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
                 }
             )
         elif isinstance(op, host.Copy):
-            steps.append({"copy": [places[op.source], places[op.target]], "size": _formula(op.source.type.size)})
+            steps.append(
+                {"copy": [places[op.source], places[op.target]], "size": _formula(op.source.type.size)}
+            )
         for value in last_use.get(number, ()):
             place = places.get(value)
             if place is not None and place[0] == "slot":
@@ -69,7 +72,9 @@ def host_program(module: Module, shaders: dict[str, Shader]) -> tuple[dict[str, 
 
 
 def _last_uses(main: func.Func) -> dict[int, list[Value]]:
-    """Which allocations are used for the last time by which operation (views count as uses of what they show)."""
+    """Return, for each operation by number, the allocations that it uses for the last time; a use of a view
+    is one of its source.
+    """
     root: dict[Value, Value] = {}
     last: dict[Value, int] = {}
     for number, op in enumerate(main.body.ops):
@@ -81,7 +86,7 @@ def _last_uses(main: func.Func) -> dict[int, list[Value]]:
             last[op.result] = number
         elif isinstance(op, host.View) and op.source in root:
             root[op.result] = root[op.source]
-    found: dict[int, list[Value]] = {}
+    by_operation: dict[int, list[Value]] = {}
     for value, number in last.items():
-        found.setdefault(number, []).append(value)
-    return found
+        by_operation.setdefault(number, []).append(value)
+    return by_operation

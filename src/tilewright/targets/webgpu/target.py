@@ -1,4 +1,4 @@
-"""The target ``webgpu``: WGSL kernels and a host program as data, run through `runtime.webgpu`."""
+"""The target ``webgpu``: WGSL kernels and a host program as data, which `runtime.webgpu` runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from ...dialects import loop
 from ...dialects.func import entries
 from ...errors import CompileError, UnsupportedOperator
 from ...ir.constant import Constant
+from ...ir.target_info import TargetInfo, ThreadAxis
+from ...lowering.memory_plan import MemoryPlan
 from ...lowering.pipeline import Lowered, LoweringOptions
+from ...runtime.model import CompiledModel
 from ..base import Progress, Target, Weights
 from .program import RUN_TIME, host_program
-from .rules import schedule_kernel
+from .rules import RULES
 from .wgsl import print_shader
 
 
@@ -27,32 +30,45 @@ class WebgpuTarget(Target):
 
     def __init__(self) -> None:
         self._built: WeakKeyDictionary[Any, tuple[Any, Weights]] = WeakKeyDictionary()
-        """What each library was made of, for `keep`."""
+        """The parts that each library was built from, for `keep`."""
+
+    @property
+    def info(self) -> TargetInfo:
+        return TargetInfo(
+            name=self.name,
+            vector_bits=0,
+            memory_spaces=("global", "register"),
+            thread_axes=(ThreadAxis("block.x"), ThreadAxis("thread.x", 256)),
+        )
 
     @property
     def lowering(self) -> LoweringOptions:
-        return LoweringOptions(panel=None, rule=schedule_kernel, row_groups=False, in_place=False)
+        return LoweringOptions(panel=None, rules=RULES, info=self.info, row_groups=False, in_place=False)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "features": []}
 
     def refusals(self, lowered: Lowered) -> list[UnsupportedOperator]:
-        found: dict[str, list[str]] = {}
+        problems: dict[str, list[str]] = {}
         for kernel in lowered.module.functions(loop.Kernel):
             try:
                 print_shader(kernel)
             except CompileError as error:
                 info = lowered.kernels[kernel.sym_name]
                 what = str(error).partition(" (")[0].removeprefix("target webgpu ")
-                found.setdefault(what, []).extend([str(info.location)] * info.launches)
+                problems.setdefault(what, []).extend([str(info.location)] * info.launches)
         functions = entries(lowered.module)
         for op in (op for function in functions for op in function.body.ops):
             if isinstance(op, RUN_TIME):
-                found.setdefault("has no loops, branches and sizes that the run computes", []).append(str(op.location))
+                problems.setdefault("has no loops, branches and sizes that the run computes", []).append(
+                    str(op.location)
+                )
         if updates := dict.fromkeys(name for function in functions for name in function.updates):
-            found["keeps no states and changes no inputs"] = [f"'{name}'" for name in updates]
+            problems["keeps no states and changes no inputs"] = [f"'{name}'" for name in updates]
         if [function.sym_name for function in functions] != ["main"]:
-            found["runs models of one function, 'main'"] = [f"'{function.sym_name}'" for function in functions]
+            problems["runs models of one function, 'main'"] = [
+                f"'{function.sym_name}'" for function in functions
+            ]
         return [
             UnsupportedOperator(
                 what,
@@ -62,18 +78,18 @@ class WebgpuTarget(Target):
                 if "float" in what
                 else "compile for cpu or wasm32",
             )
-            for what, places in found.items()
+            for what, places in problems.items()
         ]
 
     def build(
         self,
         lowered: Lowered,
-        plan: Any,
+        plan: MemoryPlan,
         metadata: dict[str, Any],
         progress: Progress,
         threads: int | None,
-        effort: int = 2,
-    ) -> Any:
+        llvm_opt_level: int = 2,
+    ) -> CompiledModel:
         from ...runtime.webgpu import WebgpuLibrary
 
         progress("generating WGSL")
@@ -84,14 +100,29 @@ class WebgpuTarget(Target):
         self._built[library] = (metadata, program, kernels), tuple(enumerate(constants))
         return library
 
-    def keep(self, library: Any) -> tuple[Any, Weights] | None:
+    def keep(self, library: CompiledModel) -> tuple[Any, Weights] | None:
         return self._built.get(library)
 
-    def restore(self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]) -> Any:
+    def restore(
+        self, kept: Any, weights: Callable[[], Weights], threads: int | None, source: dict[str, str]
+    ) -> CompiledModel:
         from ...runtime.webgpu import WebgpuLibrary
 
         metadata, program, kernels = kept
-        return WebgpuLibrary({**metadata, "source": source}, program, kernels, _flat([c for _, c in weights()]))
+        return WebgpuLibrary(
+            {**metadata, "source": source}, program, kernels, _flat([c for _, c in weights()])
+        )
+
+
+def webgpu_target(name: str) -> WebgpuTarget:
+    """Return the target ``webgpu``.
+
+    Raises:
+        CompileError: `name` has features.
+    """
+    if name != "webgpu":
+        raise CompileError(f"unknown target {name!r}: the target webgpu has no features to choose")
+    return WebgpuTarget()
 
 
 def _flat(constants: Sequence[Constant]) -> list[np.ndarray[Any, Any]]:

@@ -1,7 +1,8 @@
 """A finalized loop kernel as a WGSL compute shader.
 
-Every element occupies 32 bits in memory: float32 as itself, integers and booleans as i32 (i64 is narrowed: indices and token ids of
-models fit). Binding k is the kernel's k-th buffer; the last binding holds the bits of infinity and then the sizes (`dims`).
+Every element occupies 32 bits in memory: float32 as itself, integers and booleans as i32 (i64 is narrowed;
+indices and token ids of models fit). Binding k is the kernel's k-th buffer. The last binding holds the bits
+of infinity, then the sizes (`dims`).
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...analysis.index_maps import flatten_index
 from ...dialects import loop, scalar
 from ...dialects.scalar import COMBINER_OP
 from ...errors import CompileError
 from ...ir.core import Operation, Value
 from ...ir.symbolic import Binary, Dim, FloorDiv, Min, Mod, Symbol, bounds
 from ...ir.types import DType, boolean, f32, u32, u64
-from ...transforms.index_maps import flatten_index
 from .rules import WORKGROUP
 
 GROUPS_PER_ROW = 32768
-"""Workgroups in the first dimension of a dispatch; the rest go to the second (WebGPU allows 65,535 in each)."""
+"""Workgroups in the first dimension of a dispatch; the rest go to the second. WebGPU allows 65,535 in each
+dimension.
+"""
 
 
 @dataclass(frozen=True)
 class Shader:
-    """A shader, and the number of workgroups (`groups`) it needs."""
+    """A shader `text`, the number of workgroups (`groups`) to dispatch, and the number of buffers it
+    binds.
+    """
 
     name: str
     text: str
@@ -44,10 +49,10 @@ _UNARY: dict[str, str | Callable[[str], str]] = {
     "isnan": "tw_isnan",
     "isinf": lambda x: f"(abs({x}) == inf())",
 }
-for (
-    _name
-) in "abs sqrt floor ceil trunc round exp exp2 log log2 sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
-    _UNARY[_name] = _name
+_SAME_NAME = (
+    "abs sqrt floor ceil trunc round exp exp2 log log2 sin cos tan asin acos atan sinh cosh asinh acosh atanh"
+)
+_UNARY |= {name: name for name in _SAME_NAME.split()}
 
 _BINARY: dict[str, str] = {
     "add": "({a} + {b})",
@@ -113,7 +118,7 @@ fn tw_erf(x: f32) -> f32 {
 
 
 def print_shader(kernel: loop.Kernel) -> Shader:
-    """The WGSL of a kernel.
+    """Return the WGSL of a kernel.
 
     Raises:
         CompileError: a dtype or construct that WGSL cannot express.
@@ -167,7 +172,7 @@ class _Printer:
         text = "\n".join([*header, _PRELUDE, *main]) + "\n"
         return Shader(self.kernel.sym_name, text, self.groups, len(args))
 
-    # -- Statements -----------------------------------------------------------------------------------------------------
+    # -- Statements ----------------------------------------------------------------------------------------
 
     def emit(self, line: str) -> None:
         self.lines.append("  " * self.depth + line)
@@ -208,14 +213,14 @@ class _Printer:
         self.depth -= 1
 
     def for_loop(self, op: loop.For) -> None:
-        if op.kind == "block.x":
+        if op.kind == loop.LoopKind.BLOCK_X:
             self.symbols[op.iv.name] = "block_x"
             self.groups = op.extent
             self.emit(f"if (block_x < {self.dim(op.extent)}) {{")
             self.block(op)
             self.emit("}")
             return
-        if op.kind == "thread.x":
+        if op.kind == loop.LoopKind.THREAD_X:
             assert isinstance(op.extent, int)
             self.threads = op.extent
             self.symbols[op.iv.name] = "thread_x"
@@ -271,7 +276,7 @@ class _Printer:
         statement = f"{place} = {value};"
         self.emit(f"if ({self.guard(op, dynamic)}) {{ {statement} }}" if op.guard else statement)
 
-    # -- Expressions -----------------------------------------------------------------------------------------------------
+    # -- Expressions ---------------------------------------------------------------------------------------
 
     def dim(self, e: Dim, dynamic: dict[str, str] | None = None) -> str:
         if isinstance(e, int):
@@ -286,10 +291,10 @@ class _Printer:
 
     def atom(self, atom: object, dynamic: dict[str, str]) -> str:
         if isinstance(atom, Symbol):
-            found = dynamic.get(atom.name) or self.symbols.get(atom.name)
-            if found is None:
+            variable = dynamic.get(atom.name) or self.symbols.get(atom.name)
+            if variable is None:
                 raise CompileError(f"kernel '{self.kernel.sym_name}' uses the unknown size '{atom.name}'")
-            return found
+            return variable
         assert isinstance(atom, Binary)
         a, b = self.dim(atom.a, dynamic), self.dim(atom.b, dynamic)
         if isinstance(atom, (FloorDiv, Mod)):
@@ -300,13 +305,12 @@ class _Printer:
             return f"{'floordiv' if isinstance(atom, FloorDiv) else 'floormod'}({a}, {b})"
         return f"{'min' if isinstance(atom, Min) else 'max'}({a}, {b})"
 
-    def literal(self, value: object, dtype: DType) -> str:
+    def literal(self, value: float, dtype: DType) -> str:
         if dtype is boolean:
             return "true" if value else "false"
         if dtype.is_integer:
-            number = max(-(2**31) + 1, min(2**31 - 1, int(value)))  # type: ignore[call-overload]
-            return f"i32({number})"
-        number = float(value)  # type: ignore[arg-type]
+            return f"i32({max(-(2**31) + 1, min(2**31 - 1, int(value)))})"
+        number = float(value)
         if number != number:
             return "(inf() - inf())"
         if number in (float("inf"), float("-inf")):
@@ -366,7 +370,7 @@ class _Printer:
         return self.wrap(f"{kind}({x})", target)
 
     def wrap(self, x: str, dtype: DType) -> str:
-        """Narrow integers keep their width's values."""
+        """Wrap the value of a narrow integer type, held in 32 bits, to the type's width."""
         if not dtype.is_integer or dtype.bits >= 32:
             return x
         shift = 32 - dtype.bits

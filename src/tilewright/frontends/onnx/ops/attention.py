@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import prove_eq
+from ...unsupported import Unsupported
+from ..registry import importer
 from .shape import reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
 def split_heads(n: Node, x: Value, heads: int) -> Value:
-    """(B, S, H*D) as (B, H, S, D)."""
+    """Reshape and transpose (B, S, H*D) to (B, H, S, D)."""
     batch, rows, width = x.type.shape
-    return n.emit(g.Transpose(reshape(n, x, (batch, rows, heads, width // heads)), permutation=(0, 2, 1, 3)))  # type: ignore[no-any-return]
+    return n.emit(g.Transpose(reshape(n, x, (batch, rows, heads, width // heads)), permutation=(0, 2, 1, 3)))
 
 
 def join_heads(n: Node, x: Value) -> Value:
-    """(B, H, S, D) as (B, S, H*D)."""
+    """Transpose and reshape (B, H, S, D) to (B, S, H*D)."""
     batch, heads, rows, depth = x.type.shape
     return reshape(n, n.emit(g.Transpose(x, permutation=(0, 2, 1, 3))), (batch, rows, heads * depth))
 
@@ -46,7 +47,9 @@ def _attention(n: Node) -> Any:
         keys = mask.type.shape[-1]
         if not (isinstance(keys, int) and keys == 1) and not prove_eq(keys, k.type.shape[2]):
             raise Unsupported("")
-    y = n.emit(g.Attention(q, k, v, mask, scale=n.attr("scale"), causal=causal, softcap=n.attr("softcap", 0.0)))
+    y = n.emit(
+        g.Attention(q, k, v, mask, scale=n.attr("scale"), causal=causal, softcap=n.attr("softcap", 0.0))
+    )
     y = join_heads(n, y) if flat else y
     return (y, k, v)[: len(n.outputs)] if len(n.outputs) > 1 else y
 
@@ -64,7 +67,9 @@ def _rotary(n: Node) -> Value:
 
 
 def rotary_table(n: Node, table: Value, interleaved: bool) -> Value:
-    """Factors (B, S, D/2) for (B, H, S, D): each stands for two neighbours, or for the same place in both halves."""
+    """Expand factors (B, S, D/2) for a tensor (B, H, S, D): each applies to two neighbours (`interleaved`),
+    or to the same index of both halves.
+    """
     batch, rows, half = table.type.shape
     if interleaved:
         pair = reshape(n, table, (batch, 1, rows, half, 1))

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's domain ``com.microsoft`` that its transformer optimizer makes."""
+"""Operators of ONNX Runtime's domain ``com.microsoft`` that its transformer optimizer creates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import i32
+from ...unsupported import Unsupported
+from ..registry import importer
 from .convolution import conv
 from .elementwise import cast, scalar
 from .matrix import gemm, transposed
 from .normalize import layer_norm
 from .run_time import Arithmetic
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -24,13 +25,13 @@ _MS = "com.microsoft"
 def _gelu(n: Node) -> Value:
     x = n.value(0)
     x = n.emit(g.Add(x, n.value(1))) if n.has(1) else x
-    return n.emit(g.Gelu(x, approximate="tanh" if n.op_type == "FastGelu" else "none"))  # type: ignore[no-any-return]
+    return n.emit(g.Gelu(x, approximate="tanh" if n.op_type == "FastGelu" else "none"))
 
 
 @importer("QuickGelu", domain=_MS)
 def _quick_gelu(n: Node) -> Value:
     x = n.value(0)
-    return n.emit(g.Mul(x, n.emit(g.Sigmoid(n.emit(g.Mul(x, scalar(n, n.attr("alpha", 1.702), x)))))))  # type: ignore[no-any-return]
+    return n.emit(g.Mul(x, n.emit(g.Sigmoid(n.emit(g.Mul(x, scalar(n, n.attr("alpha", 1.702), x)))))))
 
 
 @importer("FusedMatMul", "TransposeMatMul", domain=_MS)
@@ -42,7 +43,9 @@ def _fused_matmul(n: Node) -> Value:
 
 
 def _turned(n: Node, x: Value, side: str) -> Value:
-    """A factor whose rows may stand before the batch, and which may be transposed then."""
+    """Return a matrix factor after its optional changes of layout: row dimension before the batch dimensions,
+    then transposed.
+    """
     rank = x.type.rank
     if n.attr(f"transBatch{side}", 0) and rank > 2:
         x = n.emit(g.Transpose(x, permutation=(*range(1, rank - 1), 0, rank - 1)))
@@ -67,24 +70,26 @@ def _activated(n: Node, x: Value, *parameters: float) -> Value:
         case "":
             return x
         case "Relu":
-            return n.emit(g.Relu(x))  # type: ignore[no-any-return]
+            return n.emit(g.Relu(x))
         case "Tanh":
-            return n.emit(g.Tanh(x))  # type: ignore[no-any-return]
+            return n.emit(g.Tanh(x))
         case "Sigmoid":
-            return n.emit(g.Sigmoid(x))  # type: ignore[no-any-return]
+            return n.emit(g.Sigmoid(x))
         case "LeakyRelu":
-            return n.emit(g.LeakyRelu(x, slope=(*parameters, 0.01)[0]))  # type: ignore[no-any-return]
+            return n.emit(g.LeakyRelu(x, slope=(*parameters, 0.01)[0]))
         case "Clip" if len(parameters) == 2:
-            return n.emit(g.Clamp(x, minimum=parameters[0], maximum=parameters[1]))  # type: ignore[no-any-return]
+            return n.emit(g.Clamp(x, minimum=parameters[0], maximum=parameters[1]))
         case "HardSigmoid" if len(parameters) == 2:
-            return n.emit(g.HardSigmoid(x, alpha=parameters[0], beta=parameters[1]))  # type: ignore[no-any-return]
+            return n.emit(g.HardSigmoid(x, alpha=parameters[0], beta=parameters[1]))
         case name:
             raise Unsupported(f"the activation {name} of {len(parameters)} parameters")
 
 
 @importer("EmbedLayerNormalization", domain=_MS)
 def _embed_layer_norm(n: Node) -> Any:
-    """The sum of embeddings of words, places and segments, normalized; how many words each row has; the sum."""
+    """Return the normalized sum of word, position and segment embeddings; the number of words of each row;
+    the sum.
+    """
     words = n.value(0)
     batch, rows = words.type.shape
     places = n.optional(8)
@@ -105,7 +110,9 @@ def _embed_layer_norm(n: Node) -> Any:
 
 @importer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_MS)
 def _skip_layer_norm(n: Node) -> Any:
-    """``norm(input + skip + bias)``; then the mean, the reciprocal of the deviation, and the sum."""
+    """Return ``norm(input + skip + bias)``, the mean, the reciprocal of the standard deviation, and the
+    sum.
+    """
     simplified = n.op_type == "SkipSimplifiedLayerNormalization"
     total = n.emit(g.Add(n.value(0), n.value(1)))
     bias = 3 if simplified else 4

@@ -1,4 +1,9 @@
-"""Attention in the forms of ONNX Runtime's domain ``com.microsoft``: one operator with projections, heads, caches and masks."""
+"""Attention operators of ONNX Runtime's domain ``com.microsoft``: one operator with projections, heads,
+caches and masks.
+
+In shapes B is the batch, H the number of heads, G that of key/value heads, S of queries, T of keys, P of
+cached keys, and D the size of a head.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,12 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq, prove_le, smax
 from ....ir.types import boolean, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .attention import join_heads, rotary_table, split_heads, turned
 from .elementwise import cast, scalar
 from .quantize import scaled
 from .shape import reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -23,13 +29,13 @@ _MS = "com.microsoft"
 
 
 def _part(n: Node, x: Value, axis: int, index: int) -> Value:
-    """``x`` at one place of an axis, without it."""
+    """Return the slice of `x` at one index of an axis, without the axis."""
     shape = x.type.shape
     return reshape(n, slice_(n, x, axis, index, index + 1), (*shape[:axis], *shape[axis + 1 :]))
 
 
 def _columns(n: Node, x: Value, sizes: list[Dim]) -> list[Value]:
-    """The last dimension cut into parts of these sizes."""
+    """Split the last dimension into parts of the given sizes."""
     parts: list[Value] = []
     start: Dim = 0
     for size in sizes:
@@ -39,16 +45,18 @@ def _columns(n: Node, x: Value, sizes: list[Dim]) -> list[Value]:
 
 
 def _count(n: Node, shape: tuple[Dim, ...], axis: int) -> Value:
-    return n.emit(g.Iota(shape=shape, axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.Iota(shape=shape, axis=axis))
 
 
 def _hidden_by(n: Node, keep: Value, low: float, like: Value) -> Value:
-    """0 where a boolean mask keeps a key and the number `low` elsewhere."""
-    return n.emit(g.Select(keep, scalar(n, 0.0, like), scalar(n, low, like)))  # type: ignore[no-any-return]
+    """Return 0 where a boolean mask keeps a key, and `low` elsewhere."""
+    return n.emit(g.Select(keep, scalar(n, 0.0, like), scalar(n, low, like)))
 
 
 def _padding(n: Node, index: int, batch: Dim, keys: Dim, like: Value) -> Value | None:
-    """What a mask of keys (lengths, or flags of (B, T) or (B, S, T)) adds to the scores (B, H, S, T)."""
+    """Return the term that a mask of keys (lengths, or flags of shape (B, T) or (B, S, T)) adds to the scores
+    (B, H, S, T).
+    """
     mask = n.optional(index)
     if mask is None:
         return None
@@ -56,16 +64,21 @@ def _padding(n: Node, index: int, batch: Dim, keys: Dim, like: Value) -> Value |
     if len(shape) == 1 and prove_eq(shape[0], batch):
         keep = n.emit(g.Lt(_count(n, (1, 1, 1, keys), 3), cast(n, reshape(n, mask, (batch, 1, 1, 1)), i64)))
     elif len(shape) in (2, 3) and prove_eq(shape[-1], keys):
-        keep = cast(n, reshape(n, mask, (shape[0], 1, *((1,) if len(shape) == 2 else ()), *shape[1:])), boolean)
+        keep = cast(
+            n, reshape(n, mask, (shape[0], 1, *((1,) if len(shape) == 2 else ()), *shape[1:])), boolean
+        )
     else:
         raise Unsupported(
-            f"a mask of shape {shape}; known are lengths (batch), flags (batch, keys) or (batch, queries, keys)"
+            f"a mask of shape {shape}; "
+            "supported are lengths (batch), flags (batch, keys) or (batch, queries, keys)"
         )
     return _hidden_by(n, keep, n.attr("mask_filter_value", -10000.0), like)
 
 
 def _attend(n: Node, q: Value, k: Value, v: Value, added: list[Value | None], *, causal: bool) -> Value:
-    """Attention of (B, H, S, D) under the sum of what masks add; the last query stands at the last key."""
+    """Compute attention of (B, H, S, D) with the terms `added` to the scores; the last query is aligned with
+    the last key.
+    """
     mask = None
     for m in added:
         if m is not None:
@@ -73,11 +86,11 @@ def _attend(n: Node, q: Value, k: Value, v: Value, added: list[Value | None], *,
     rows, keys = q.type.shape[2], k.type.shape[2]
     scale = n.attr("scale", 0.0) or None
     if causal and not prove_eq(rows, keys):
-        seen = n.emit(g.Add(_count(n, (1, 1, rows, 1), 2), n.dims_value(keys - rows)))
-        keep = n.emit(g.Le(_count(n, (1, 1, 1, keys), 3), seen))
+        last_visible = n.emit(g.Add(_count(n, (1, 1, rows, 1), 2), n.dims_value(keys - rows)))
+        keep = n.emit(g.Le(_count(n, (1, 1, 1, keys), 3), last_visible))
         mask = keep if mask is None else n.emit(g.Select(keep, mask, scalar(n, -np.inf, mask)))
         causal = False
-    return n.emit(g.Attention(q, k, v, mask, scale=scale, causal=causal))  # type: ignore[no-any-return]
+    return n.emit(g.Attention(q, k, v, mask, scale=scale, causal=causal))
 
 
 def _outputs(n: Node, y: Value, *others: Any) -> Any:
@@ -86,16 +99,18 @@ def _outputs(n: Node, y: Value, *others: Any) -> Any:
 
 @importer("Attention", domain=_MS)
 def _attention(n: Node) -> Any:
-    """Projections of one input to queries, keys and values, then attention."""
+    """Project one input to queries, keys and values, and compute attention."""
     if n.has(6):
         raise Unsupported("caches of fixed size")
     y: Value = n.emit(g.Matmul(n.value(0), n.value(1)))
-    return _of_projections(n, n.emit(g.Add(y, n.value(2))) if n.has(2) else y, mask=3, past=4, bias=n.optional(5))
+    return _of_projections(
+        n, n.emit(g.Add(y, n.value(2))) if n.has(2) else y, mask=3, past=4, bias=n.optional(5)
+    )
 
 
 @importer("QAttention", domain=_MS)
 def _quantized_attention(n: Node) -> Any:
-    """The same of integers that stand for real numbers."""
+    """Compute the same from quantized inputs."""
     x = scaled(n, n.value(0), n.value(3), n.optional(6))
     w = scaled(n, n.value(1), n.value(4), n.optional(7), axis=1)
     y = n.emit(g.Add(n.emit(g.Matmul(x, w)), n.value(2)))
@@ -103,13 +118,20 @@ def _quantized_attention(n: Node) -> Any:
 
 
 def _of_projections(n: Node, y: Value, mask: int, past: int, bias: Value | None) -> Any:
-    """Attention of queries, keys and values beside each other; `mask` and `past` are inputs of the node, `bias` is added to the scores."""
+    """Compute attention of concatenated queries, keys and values (B, S, 3*H*D).
+
+    `mask` and `past` are numbers of inputs of the node; `bias` is added to the scores.
+    """
     if n.attr("past_present_share_buffer", 0) or n.attr("do_rotary", 0):
         raise Unsupported("caches of fixed size and rotary embedding")
     heads, width, present = n.attr("num_heads"), y.type.shape[-1], None
-    q, k, v = (split_heads(n, p, heads) for p in _columns(n, y, n.attr("qkv_hidden_sizes") or [width // 3] * 3))
+    q, k, v = (
+        split_heads(n, p, heads) for p in _columns(n, y, n.attr("qkv_hidden_sizes") or [width // 3] * 3)
+    )
     if n.has(past):
-        k, v = (n.emit(g.Concat((_part(n, n.value(past), 0, i), new), axis=2)) for i, new in enumerate((k, v)))
+        k, v = (
+            n.emit(g.Concat((_part(n, n.value(past), 0, i), new), axis=2)) for i, new in enumerate((k, v))
+        )
     if n.wants(1):
         present = n.emit(g.Concat([reshape(n, part, (1, *part.type.shape)) for part in (k, v)], axis=0))
     added = [_padding(n, mask, y.type.shape[0], k.type.shape[2], q), bias]
@@ -119,7 +141,7 @@ def _of_projections(n: Node, y: Value, mask: int, past: int, bias: Value | None)
 
 @importer("MultiHeadAttention", domain=_MS)
 def _multi_head_attention(n: Node) -> Any:
-    """Attention of projected, perhaps packed, queries, keys and values."""
+    """Compute attention of projected queries, keys and values, which may be packed."""
     if n.has(8) or n.has(9) or n.wants(3):
         raise Unsupported("caches of fixed size, indirections of a cache, and the scores as an output")
     heads = n.attr("num_heads")
@@ -146,13 +168,15 @@ def _multi_head_attention(n: Node) -> Any:
 
 
 def _flat(n: Node, x: Value) -> Value:
-    """(B, S, H, D) as (B, S, H*D)."""
+    """Reshape (B, S, H, D) to (B, S, H*D)."""
     batch, rows, heads, depth = x.type.shape
     return reshape(n, x, (batch, rows, heads * depth))
 
 
 def _in_heads(n: Node, x: Value, bias: Value | None, heads: int) -> Value:
-    """(B, H, T, D) of (B, T, H*D), after a bias, or of what has heads already."""
+    """Convert (B, T, H*D) to (B, H, T, D) after adding a bias; a tensor that has heads already only gets the
+    bias.
+    """
     if x.type.rank == 4:
         return x if bias is None else n.emit(g.Add(x, reshape(n, bias, (1, heads, 1, x.type.shape[3]))))
     return split_heads(n, x if bias is None else n.emit(g.Add(x, bias)), heads)
@@ -160,7 +184,7 @@ def _in_heads(n: Node, x: Value, bias: Value | None, heads: int) -> Value:
 
 @importer("GroupQueryAttention", domain=_MS)
 def _group_query_attention(n: Node) -> Any:
-    """Causal attention with fewer heads of keys and values, a cache of them, and rotary embedding."""
+    """Causal attention with fewer key/value heads than query heads, a cache, and rotary embedding."""
     if n.has(11) or n.attr("smooth_softmax", 0) == 1 or n.wants(3):
         raise Unsupported("attention sinks, and the scores as an output")
     heads, groups = n.attr("num_heads"), n.attr("kv_num_heads")
@@ -172,7 +196,7 @@ def _group_query_attention(n: Node) -> Any:
     batch, _, rows, depth = q.type.shape
     (total,) = n.dims(6)
     prompt = prove_eq(total, rows)
-    # Before the new rows stand `before` keys: none in a prompt, else one number for each row of the batch.
+    # `before` keys precede the new rows: none in a prompt, else a number per row of the batch.
     last = cast(n, reshape(n, n.value(5), (batch, 1)), i64)
     before = n.constant(np.zeros((1, 1)), i64) if prompt else n.emit(g.Sub(last, n.dims_value(rows - 1)))
     places = n.emit(g.Add(before, _count(n, (1, rows), 1)))
@@ -187,7 +211,8 @@ def _group_query_attention(n: Node) -> Any:
         k, v = (_appended(n, n.value(i), new, before, total) for i, new in ((3, k), (4, v)))
     elif n.has(3) and not prove_eq(n.tensor(3).shape[2], 0):
         k, v = (
-            _appended(n, n.value(i), new, n.constant(np.zeros((batch, 1)), i64), total) for i, new in ((3, k), (4, v))
+            _appended(n, n.value(i), new, n.constant(np.zeros((batch, 1)), i64), total)
+            for i, new in ((3, k), (4, v))
         )
     keys = k.type.shape[2]
     column, row = _count(n, (1, 1, 1, keys), 3), reshape(n, places, (places.type.shape[0], 1, rows, 1))
@@ -206,7 +231,9 @@ def _group_query_attention(n: Node) -> Any:
 
 
 def _appended(n: Node, past: Value, new: Value, before: Value, total: Dim) -> Value:
-    """The cache (B, G, P, D) with the new rows behind the first `before` (B, 1) ones; it grows where it is shorter than `total`."""
+    """Write the new rows into the cache (B, G, P, D) behind the first `before` (B, 1) ones; extend it if it
+    is shorter than `total`.
+    """
     batch, groups, rows, depth = new.type.shape
     room = past.type.shape[2]
     keys = room if prove_le(total, room) else smax(room, total)
@@ -218,12 +245,14 @@ def _appended(n: Node, past: Value, new: Value, before: Value, total: Dim) -> Va
     inside = n.emit(g.And(n.emit(g.Ge(place, n.constant(0, i64))), n.emit(g.Lt(place, n.dims_value(rows)))))
     index = n.emit(g.Select(inside, place, n.constant(0, i64)))
     index = n.emit(g.BroadcastTo(reshape(n, index, shape), shape=(batch, groups, keys, depth)))
-    return n.emit(g.Select(inside, n.emit(g.GatherElements(new, index, axis=2)), past))  # type: ignore[no-any-return]
+    return n.emit(g.Select(inside, n.emit(g.GatherElements(new, index, axis=2)), past))
 
 
 @importer("RotaryEmbedding", domain=_MS)
 def _rotary(n: Node) -> Value:
-    """Rotary embedding whose tables are taken at given places, or at those from one place on."""
+    """Rotary embedding with tables indexed by given positions, or by consecutive ones from a given position
+    on.
+    """
     if n.attr("is_packed_batching", 0) or n.attr("scale", 1.0) != 1.0:
         raise Unsupported("packed batches and scales")
     x, places, interleaved = n.value(0), n.value(1), bool(n.attr("interleaved", 0))

@@ -1,4 +1,6 @@
-"""Quantized operators of ``com.microsoft``: integers at both ends, the real numbers that they stand for in between."""
+"""Quantized operators of ``com.microsoft``: the inputs and results are integers, the computation uses the
+real numbers they represent.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.types import f32, i32, u8
+from ...unsupported import Unsupported
+from ..registry import importer
 from .convolution import pool
 from .elementwise import cast, scalar
 from .matrix import transposed
 from .quantize import quantized, real, scaled
 from .run_time import Arithmetic
 from .shape import reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -39,7 +42,7 @@ def _unary(n: Node) -> Value:
 
 @importer("QLinearSoftmax", domain=_MS)
 def _softmax(n: Node) -> Value:
-    """Over one axis; before opset 13 over all from that one on."""
+    """Softmax over one axis; before opset 13 over all axes from that one on."""
     x, axis = real(n, 0), normalize_axis(n.attr("axis", -1), n.tensor(0).rank)
     shape = x.type.shape
     if n.attr("opset") < 13:
@@ -72,11 +75,15 @@ def _concat(n: Node) -> Value:
 
 @importer("QGemm", domain=_MS)
 def _gemm(n: Node) -> Value:
-    """A bias has the factors' scales multiplied as its own; without a scale the result stays real."""
+    """The scale of a bias is the product of the factors' scales. Without a scale of the result, the result is
+    of real numbers.
+    """
     alpha = n.attr("alpha", 1.0)
     transposes = n.attr("transA", 0), n.attr("transB", 0)
     a, b = real(n, 0), real(n, 3, axis=0 if transposes[1] else 1)
-    y: Value = n.emit(g.Matmul(*(transposed(n, x) if flag else x for x, flag in zip((a, b), transposes, strict=True))))
+    y: Value = n.emit(
+        g.Matmul(*(transposed(n, x) if flag else x for x, flag in zip((a, b), transposes, strict=True)))
+    )
     if n.has(6):
         scale = n.emit(g.Mul(reshape(n, n.value(1), ()), n.value(4)))
         y = n.emit(g.Add(y, n.emit(g.Mul(cast(n, n.value(6), f32), scale))))
@@ -94,7 +101,7 @@ def _matmul_to_float(n: Node) -> Value:
 
 @importer("DynamicQuantizeMatMul", domain=_MS)
 def _dynamic_matmul(n: Node) -> Value:
-    """The left side is rounded to 8 bits whose range is that of its values, 0 included."""
+    """Quantize the left side to 8 bits, with the range of its values and 0, and multiply."""
     x, a = n.value(0), Arithmetic(n)
     axes = tuple(range(x.type.rank))
     low, high = (
@@ -111,16 +118,17 @@ def _dynamic_matmul(n: Node) -> Value:
 
 
 def _unpacked(x: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    """The numbers of so many bits in the bytes of the last dimension, the lowest first."""
+    """Unpack numbers of `bits` bits from the bytes of the last dimension, the lowest bits first."""
     per = 8 // bits
     parts = x[..., None] >> (np.arange(per, dtype=np.uint8) * bits) & ((1 << bits) - 1)
-    return parts.reshape(*x.shape[:-1], x.shape[-1] * per)  # type: ignore[no-any-return]
+    return parts.reshape(*x.shape[:-1], x.shape[-1] * per)
 
 
 @importer("MatMulNBits", domain=_MS)
 def _matmul_bits(n: Node) -> Value:
-    """A product with the transposed weight (columns, blocks, bytes), whose blocks along the depth have a scale and a zero point each. The
-    weight is unpacked when the model is compiled."""
+    """Multiply by the transpose of a weight (columns, blocks, bytes). Each block along the depth has a scale
+    and a zero point. The weight is unpacked at compile time.
+    """
     depth, columns, bits, block = (n.attr(name) for name in ("K", "N", "bits", "block_size"))
     if bits not in (2, 4, 8) or n.has(4):
         raise Unsupported(f"weights of {bits} bits" if bits not in (2, 4, 8) else "the input g_idx")
@@ -130,9 +138,13 @@ def _matmul_bits(n: Node) -> Value:
     if n.has(3):
         zero = n.array(3)
         packed = zero.dtype == np.uint8
-        zero = (_unpacked(zero.reshape(columns, -1), bits) if packed else zero.reshape(columns, -1))[:, :blocks, None]
+        zero = (_unpacked(zero.reshape(columns, -1), bits) if packed else zero.reshape(columns, -1))[
+            :, :blocks, None
+        ]
     scales = n.array(2).reshape(columns, blocks, 1).astype(np.float32)
-    real_ = ((weight.astype(np.float32) - np.asarray(zero, np.float32)) * scales).reshape(columns, -1)[:, :depth]
+    real_ = ((weight.astype(np.float32) - np.asarray(zero, np.float32)) * scales).reshape(columns, -1)[
+        :, :depth
+    ]
     x = n.value(0)
     y: Value = n.emit(g.Matmul(x, n.constant(np.ascontiguousarray(real_.T), x.type.dtype)))
     return n.emit(g.Add(y, n.value(5))) if n.has(5) else y
@@ -140,7 +152,9 @@ def _matmul_bits(n: Node) -> Value:
 
 @importer("GatherBlockQuantized", domain=_MS)
 def _gather_blocks(n: Node) -> Value:
-    """Rows of a quantized table as real numbers; blocks of its last dimension have a scale and a zero point each."""
+    """Gather rows of a quantized table as real numbers; each block of its last dimension has a scale and a
+    zero point.
+    """
     data, indices, scales = n.value(0), n.value(1), n.value(2)
     rank, bits, block = data.type.rank, n.attr("bits", 4), n.attr("block_size", 128)
     if n.attr("gather_axis", 0) != 0 or normalize_axis(n.attr("quantize_axis", 1), rank) != rank - 1:
@@ -155,11 +169,11 @@ def _gather_blocks(n: Node) -> Value:
         rows = n.emit(g.Sub(rows, _each_block(n, zero, block, width)))
     elif data.type.dtype is u8:
         rows = n.emit(g.Sub(rows, n.constant(1 << (bits - 1), i32)))
-    return n.emit(g.Mul(cast(n, rows, scale.type.dtype), scale))  # type: ignore[no-any-return]
+    return n.emit(g.Mul(cast(n, rows, scale.type.dtype), scale))
 
 
 def _wide(n: Node, x: Value, bits: int) -> Value:
-    """Numbers as i32, those of fewer bits than 8 out of their bytes."""
+    """Convert numbers to i32; those of fewer than 8 bits are unpacked from bytes."""
     x = cast(n, x, i32)
     if bits == 8:
         return x
@@ -170,7 +184,7 @@ def _wide(n: Node, x: Value, bits: int) -> Value:
 
 
 def _each_block(n: Node, x: Value, block: int, width: Any) -> Value:
-    """Each element of the last dimension `block` times, `width` in all."""
+    """Repeat each element of the last dimension `block` times, to `width` elements in total."""
     *lead, blocks = x.type.shape
     wide = n.emit(g.BroadcastTo(reshape(n, x, (*lead, blocks, 1)), shape=(*lead, blocks, block)))
     return slice_(n, reshape(n, wide, (*lead, blocks * block)), len(lead), 0, width)

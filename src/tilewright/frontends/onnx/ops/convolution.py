@@ -13,10 +13,11 @@ from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, ceildiv, smax
 from ....ir.types import i32, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast, scalar
 from .run_time import Arithmetic
 from .shape import is_static, product, reshape
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -25,7 +26,7 @@ Padding = tuple[tuple[Dim, Dim], ...]
 
 
 def _window(n: Node, x: Value, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Padding]:
-    """Strides, dilations and (low, high) padding of a node with a sliding window."""
+    """Return strides, dilations and (low, high) padding of a node with a sliding window."""
     rank = len(kernel)
     strides = tuple(n.attr("strides") or [1] * rank)
     dilations = tuple(n.attr("dilations") or [1] * rank)
@@ -44,7 +45,9 @@ def _window(n: Node, x: Value, kernel: Sequence[int]) -> tuple[tuple[int, ...], 
 
 
 def _static_padding(n: Node, x: Value, padding: Padding, value: Any = 0) -> tuple[Value, Padding]:
-    """Padding that depends on dynamic sizes as an operator of its own."""
+    """Insert padding that depends on dynamic sizes as an operator of its own; return the padded tensor and
+    the remaining padding.
+    """
     if is_static([p for pair in padding for p in pair]):
         return x, padding
     low, high = zip(*padding, strict=True)
@@ -53,21 +56,22 @@ def _static_padding(n: Node, x: Value, padding: Padding, value: Any = 0) -> tupl
 
 
 def _check_kernel(n: Node, w: Value) -> None:
-    """`kernel_shape` says again what the weight's shape says."""
-    given = n.attr("kernel_shape")
-    if given is not None and tuple(given) != tuple(w.type.shape[2:]):
+    """Check `kernel_shape`, which repeats the shape of the weight."""
+    kernel = n.attr("kernel_shape")
+    if kernel is not None and tuple(kernel) != tuple(w.type.shape[2:]):
         raise CompileError(
-            f"node {n.location} ({n.op_type}): kernel_shape {given} contradicts the weight's shape {w.type.shape}"
+            f"node {n.location} ({n.op_type}): kernel_shape {kernel} "
+            f"contradicts the weight's shape {w.type.shape}"
         )
 
 
 def conv(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
-    """The convolution of `x` with `w` that the node's attributes describe."""
+    """Return the convolution of `x` with `w` that the node's attributes describe."""
     _check_kernel(n, w)
     strides, dilations, padding = _window(n, x, w.type.shape[2:])
     x, padding = _static_padding(n, x, padding)
     groups = n.attr("group", 1)
-    return n.emit(g.Conv(x, w, bias, strides=strides, padding=padding, dilations=dilations, groups=groups))  # type: ignore[no-any-return]
+    return n.emit(g.Conv(x, w, bias, strides=strides, padding=padding, dilations=dilations, groups=groups))
 
 
 @importer("Conv")
@@ -120,7 +124,7 @@ def _conv_transpose(n: Node) -> Value:
         "output_padding": tuple(extra),
         "groups": n.attr("group", 1),
     }
-    return n.emit(g.ConvTranspose(x, w, n.optional(2), padding=padding, **attributes))  # type: ignore[no-any-return]
+    return n.emit(g.ConvTranspose(x, w, n.optional(2), padding=padding, **attributes))
 
 
 @importer("MaxPool", "AveragePool")
@@ -129,7 +133,9 @@ def _pool(n: Node) -> Any:
 
 
 def pool(n: Node, x: Value) -> Any:
-    """The largest elements of windows of `x` (and their places, if they are wanted) or, in any other operator, the means."""
+    """Return the maxima of windows of `x` (and their positions, if that output is used), or, for any operator
+    but MaxPool, the means.
+    """
     kernel = tuple(n.attr("kernel_shape"))
     strides, dilations, padding = _window(n, x, kernel)
     options: dict[str, Any] = {
@@ -153,21 +159,23 @@ def pool(n: Node, x: Value) -> Any:
         if not n.wants(1):
             return y
         return [y, _places_of_maxima(n, x, n.emit(g.MaxPoolIndices(x, padding=padding, **options)))]
-    return n.emit(g.AvgPool(x, padding=padding, count_include_pad=whole, **options))  # type: ignore[no-any-return]
+    return n.emit(g.AvgPool(x, padding=padding, count_include_pad=whole, **options))
 
 
 def _mean_of_real(n: Node, x: Value, padding: Padding, options: dict[str, Any]) -> Value:
-    """The mean of those elements of each window that are no padding."""
+    """Return the mean of the elements of each window that are not padding."""
     ones = n.emit(g.BroadcastTo(scalar(n, 1, x), shape=(1, 1, *x.type.shape[2:])))
     total, number = (
         n.emit(g.AvgPool(padded, padding=rest, divisor=1, **options))
         for padded, rest in (_static_padding(n, v, padding) for v in (x, ones))
     )
-    return n.emit(g.Div(total, number))  # type: ignore[no-any-return]
+    return n.emit(g.Div(total, number))
 
 
 def _places_of_maxima(n: Node, x: Value, places: Value) -> Value:
-    """Places in a plane as places in the whole input, in which columns lie behind each other with `storage_order` 1."""
+    """Convert positions in a plane to positions in the whole input; with `storage_order` 1 these count in
+    column-major order.
+    """
     a = Arithmetic(n)
     batch, channels, *spatial = x.type.shape
     if n.attr("storage_order", 0):
@@ -178,44 +186,52 @@ def _places_of_maxima(n: Node, x: Value, places: Value) -> Value:
             places = a.Add(places, a.Mul(a.Mod(rest, n.dims_value(size)), n.dims_value(stride)))
             rest = a.Floordiv(rest, n.dims_value(size))
     planes = n.emit(g.Iota(shape=(batch, channels, *(1,) * len(spatial)), axis=0))
-    planes = a.Add(a.Mul(planes, n.dims_value(channels)), a.Iota(shape=(1, channels, *(1,) * len(spatial)), axis=1))
-    return a.Add(a.Mul(planes, n.dims_value(product(spatial))), places)  # type: ignore[no-any-return]
+    planes = a.Add(
+        a.Mul(planes, n.dims_value(channels)), a.Iota(shape=(1, channels, *(1,) * len(spatial)), axis=1)
+    )
+    return a.Add(a.Mul(planes, n.dims_value(product(spatial))), places)
 
 
 @importer("MaxUnpool")
 def _max_unpool(n: Node) -> Value:
-    """Elements back at the places that MaxPool gave, zeros elsewhere; places count in the shape that the windows say."""
+    """Scatter elements to the positions that MaxPool returned, and zeros elsewhere; positions count in the
+    shape that follows from the windows.
+    """
     x, places = n.value(0), n.value(1)
     kernel = n.attr("kernel_shape")
     rank = len(kernel)
     strides, pads = n.attr("strides") or [1] * rank, n.attr("pads") or [0] * (2 * rank)
-    own = [(d - 1) * strides[k] + kernel[k] - pads[k] - pads[rank + k] for k, d in enumerate(x.type.shape[2:])]
-    shape = (*x.type.shape[:2], *own)
+    unpooled_sizes = [
+        (d - 1) * strides[k] + kernel[k] - pads[k] - pads[rank + k] for k, d in enumerate(x.type.shape[2:])
+    ]
+    shape = (*x.type.shape[:2], *unpooled_sizes)
     empty = n.emit(g.BroadcastTo(scalar(n, 0, x), shape=(product(shape),)))
     flat = [reshape(n, v, (v.type.size,)) for v in (places, x)]
     y = reshape(n, n.emit(g.ScatterElements(empty, *flat, axis=0)), shape)
     if not n.has(2):
         return y
     gaps = tuple(want - have for want, have in zip(n.sizes(2), shape, strict=True))
-    return n.emit(g.Pad(y, low=(0,) * (2 + rank), high=gaps))  # type: ignore[no-any-return]
+    return n.emit(g.Pad(y, low=(0,) * (2 + rank), high=gaps))
 
 
 @importer("Col2Im")
 def _col2im(n: Node) -> Value:
-    """Blocks added up where they lie in the image."""
+    """Sum blocks at their places in the image."""
     x = n.value(0)
     image, block = n.numbers(1), n.numbers(2)
     rank = len(block)
     strides, dilations = n.attr("strides") or [1] * rank, n.attr("dilations") or [1] * rank
     pads = n.attr("pads") or [0] * (2 * rank)
     counts = [
-        (image[k] + pads[k] + pads[rank + k] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1 for k in range(rank)
+        (image[k] + pads[k] + pads[rank + k] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1
+        for k in range(rank)
     ]
     batch, planes, columns = x.type.shape
     taps, size = int(np.prod(block)), int(np.prod(image))
     if columns != int(np.prod(counts)) or not isinstance(planes, int) or planes % taps:
         raise ValueError(f"{planes} x {columns} elements are not {counts} blocks of {block} for each channel")
-    # The place in the image of each element of each block: (tap, block); in the padding: behind the last.
+    # Image position of each element of each block, of shape (tap, block). Elements in the padding get the
+    # position after the last.
     places, outside = np.zeros((taps, columns), np.int64), np.zeros((taps, columns), bool)
     for k, (tap, start) in enumerate(
         zip(np.indices(block).reshape(rank, -1), np.indices(counts).reshape(rank, -1), strict=True)
@@ -234,15 +250,20 @@ def _col2im(n: Node) -> Value:
 
 @importer("LpPool")
 def _lp_pool(n: Node) -> Value:
-    """``(sum |x|^p)^(1/p)`` of each window: the mean pool with divisor 1 is a sum."""
+    """Compute ``(sum |x|^p)^(1/p)`` of each window: the mean pool with divisor 1 is a sum."""
     x, p = n.value(0), n.attr("p", 2)
     kernel = tuple(n.attr("kernel_shape"))
     strides, dilations, padding = _window(n, x, kernel)
     x, padding = _static_padding(n, x, padding)
-    options = {"kernel": kernel, "strides": strides, "dilations": dilations, "ceil_mode": bool(n.attr("ceil_mode", 0))}
+    options = {
+        "kernel": kernel,
+        "strides": strides,
+        "dilations": dilations,
+        "ceil_mode": bool(n.attr("ceil_mode", 0)),
+    }
     powers = n.emit(g.Pow(n.emit(g.Abs(x)), scalar(n, p, x)))
     total = n.emit(g.AvgPool(powers, padding=padding, divisor=1, **options))
-    return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))  # type: ignore[no-any-return]
+    return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))
 
 
 @importer("GlobalLpPool")
@@ -250,10 +271,10 @@ def _global_lp_pool(n: Node) -> Value:
     x, p = n.value(0), n.attr("p", 2)
     powers = n.emit(g.Pow(n.emit(g.Abs(x)), scalar(n, p, x)))
     total = n.emit(g.ReduceSum(powers, axes=tuple(range(2, x.type.rank)), keepdims=True))
-    return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))  # type: ignore[no-any-return]
+    return n.emit(g.Pow(total, scalar(n, 1.0 / p, x)))
 
 
 @importer("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(n: Node) -> Value:
     operator = g.ReduceMean if n.op_type == "GlobalAveragePool" else g.ReduceMax
-    return n.emit(operator(n.value(0), axes=tuple(range(2, n.tensor(0).rank)), keepdims=True))  # type: ignore[no-any-return]
+    return n.emit(operator(n.value(0), axes=tuple(range(2, n.tensor(0).rank)), keepdims=True))

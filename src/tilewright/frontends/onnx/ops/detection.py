@@ -1,4 +1,4 @@
-"""NonMaxSuppression: the best boxes, without those that overlap a better one."""
+"""NonMaxSuppression: the best boxes, except those that overlap a better one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ....ir.builder import Builder
 from ....ir.core import Block, Region, Value
 from ....ir.symbolic import smin
 from ....ir.types import TensorType, boolean, i64
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .shape import broadcast, reshape, slice_
-from .table import importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -22,20 +22,24 @@ if TYPE_CHECKING:
 
 @importer("NonMaxSuppression")
 def _non_max_suppression(n: Node) -> Value:
-    """Candidates are visited from the best on, of all batches and classes at once, and compared with the boxes selected so far. There are as
-    many steps as the class with most candidates has, or until every class has its number."""
+    """Visit the candidates of all batches and classes in parallel, by decreasing score, and compare each with
+    the boxes selected before.
+
+    The loop has as many steps as the class with most candidates, and ends earlier once every class has its
+    number of boxes.
+    """
     boxes, scores, a = n.value(0), n.value(1), Arithmetic(n)
     batch, classes, count = scores.type.shape
     kept = smin(n.sizes(2)[0], count) if n.has(2) else 0
     if isinstance(kept, int) and kept == 0:
-        return n.emit(g.Iota(shape=(0, 3)))  # type: ignore[no-any-return]
+        return n.emit(g.Iota(shape=(0, 3)))
     limit = reshape(n, n.value(3), ()) if n.has(3) else n.constant(0, boxes.type.dtype)
-    best, order = a.Topk(scores, k=count, axis=2)
+    best, order = n.emit_all(g.Topk(scores, k=count, axis=2))
     if n.has(4):
         valid = a.Gt(best, reshape(n, n.value(4), ()))
     else:
         valid = broadcast(n, n.constant(True, boolean), best.type.shape)
-    # Corners, low before high: (batch, class, box, 4) from the best box on.
+    # Corners, low before high: (batch, class, box, 4), by decreasing score.
     corners = _corners(n, boxes)
     wide = broadcast(n, reshape(n, corners, (batch, 1, count, 4)), (batch, classes, count, 4))
     places = broadcast(n, reshape(n, order, (batch, classes, count, 1)), (batch, classes, count, 4))
@@ -47,8 +51,7 @@ def _non_max_suppression(n: Node) -> Value:
     number = broadcast(n, n.constant(0, i64), (batch, classes, 1))
     block = Block([TensorType(i64, ()), chosen.type, number.type])
     step, chosen_now, number_now = block.args
-    outer, n.importer.builder = n.importer.builder, Builder(block, location=n.location)
-    try:
+    with n.importer.building(Builder(block, location=n.location)):
         box = reshape(n, a.Gather(sorted_, step, axis=2), (batch, classes, 1, 4))
         slots = n.emit(g.Iota(shape=(1, 1, kept), axis=2))
         near = a.And(_overlap(n, box, chosen_now, limit), a.Lt(slots, number_now))
@@ -59,21 +62,22 @@ def _non_max_suppression(n: Node) -> Value:
         chosen_next = a.Select(here, box, chosen_now)
         number_next = a.Add(number_now, cast(n, taken, i64))
         open_ = a.ReduceAny(a.Lt(number_next, n.dims_value(kept)), axes=(0, 1, 2), keepdims=False)
-        n.importer.builder.insert(Yield([open_, chosen_next, number_next, reshape(n, taken, (batch, classes))]))
-    finally:
-        n.importer.builder = outer
+        ends = [open_, chosen_next, number_next, reshape(n, taken, (batch, classes))]
+        n.importer.builder.insert(Yield(ends))
     done = n.importer.new_symbol("candidates")
     start = [chosen, number]
     loop = g.While(n.constant(True, boolean), steps, start, count=done, regions=[Region([block])])
     n.importer.builder.insert(loop)
     flags = a.Transpose(loop.results[-1], permutation=(1, 2, 0))
-    found = a.NonZero(flags, count=n.importer.new_symbol("selected"))
-    box = a.GatherNd(order, found)
-    return n.emit(g.Concat([slice_(n, found, 1, 0, 2), reshape(n, box, (*box.type.shape, 1))], axis=1))  # type: ignore[no-any-return]
+    selected = a.NonZero(flags, count=n.importer.new_symbol("selected"))
+    box = a.GatherNd(order, selected)
+    return n.emit(g.Concat([slice_(n, selected, 1, 0, 2), reshape(n, box, (*box.type.shape, 1))], axis=1))
 
 
 def _corners(n: Node, boxes: Value) -> Value:
-    """(y1, x1, y2, x2) with the lower corner first, from two corners in any order or, with `center_point_box`, from x, y, width, height."""
+    """Return (y1, x1, y2, x2) with the lower corner first, from two corners in any order or, with
+    `center_point_box`, from x, y, width, height.
+    """
     a = Arithmetic(n)
     columns = [slice_(n, boxes, 2, k, k + 1) for k in range(4)]
     if n.attr("center_point_box", 0):
@@ -84,11 +88,13 @@ def _corners(n: Node, boxes: Value) -> Value:
         parts = [a.Min(columns[k], columns[k + 2]) for k in (0, 1)] + [
             a.Max(columns[k], columns[k + 2]) for k in (0, 1)
         ]
-    return n.emit(g.Concat(parts, axis=2))  # type: ignore[no-any-return]
+    return n.emit(g.Concat(parts, axis=2))
 
 
 def _overlap(n: Node, box: Value, others: Value, limit: Value) -> Value:
-    """Whether boxes (batch, class, 1, 4) and (batch, class, m, 4) have more than `limit` of their union in common: (batch, class, m)."""
+    """Whether the intersection over union of boxes (batch, class, 1, 4) and (batch, class, m, 4) exceeds
+    `limit`: (batch, class, m).
+    """
     a = Arithmetic(n)
 
     def column(x: Value, k: int) -> Value:
@@ -98,10 +104,13 @@ def _overlap(n: Node, box: Value, others: Value, limit: Value) -> Value:
         return a.Mul(a.Sub(column(x, 2), column(x, 0)), a.Sub(column(x, 3), column(x, 1)))
 
     sides: Sequence[Any] = [
-        a.Max(a.Sub(a.Min(column(box, k + 2), column(others, k + 2)), a.Max(column(box, k), column(others, k))), 0.0)
+        a.Max(
+            a.Sub(a.Min(column(box, k + 2), column(others, k + 2)), a.Max(column(box, k), column(others, k))),
+            0.0,
+        )
         for k in (0, 1)
     ]
     common, first, second = a.Mul(*sides), area(box), area(others)
     real = a.And(a.And(a.Gt(first, 0.0), a.Gt(second, 0.0)), a.Gt(common, 0.0))
     union = a.Select(real, a.Sub(a.Add(first, second), common), 1.0)
-    return a.And(real, a.Gt(a.Div(common, union), limit))  # type: ignore[no-any-return]
+    return a.And(real, a.Gt(a.Div(common, union), limit))

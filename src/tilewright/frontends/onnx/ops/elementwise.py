@@ -10,7 +10,8 @@ from ....dialects import interpreted
 from ....ir.core import Value
 from ....ir.types import DType, f32, f64, string
 from ...conversions import conversion_steps
-from .table import Unsupported, importer
+from ...unsupported import Unsupported
+from ..registry import importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -70,23 +71,23 @@ _BINARY = {
 
 @importer(*_UNARY)
 def _unary(n: Node) -> Value:
-    return n.emit(_UNARY[n.op_type](n.value(0)))  # type: ignore[no-any-return]
+    return n.emit(_UNARY[n.op_type](n.value(0)))
 
 
 @importer(*_BINARY)
 def _binary(n: Node) -> Value:
     if n.op_type == "Div":
         n.expect_divisor(n.value(1))
-    return n.emit(_BINARY[n.op_type](n.value(0), n.value(1)))  # type: ignore[no-any-return]
+    return n.emit(_BINARY[n.op_type](n.value(0), n.value(1)))
 
 
 def scalar(n: Node, value: Any, like: Value) -> Value:
-    """A rank-0 constant of the element type of `like`."""
+    """Return a rank-0 constant of the element type of `like`."""
     return n.constant(value, like.type.dtype)
 
 
 def cast(n: Node, x: Value, dtype: DType) -> Value:
-    """`x` converted, or itself."""
+    """Convert `x` if it has another element type."""
     return x if x.type.dtype is dtype else n.emit(g.Cast(x, dtype=dtype))
 
 
@@ -115,13 +116,13 @@ def _sum(n: Node) -> Value:
 @importer("Mean")
 def _mean(n: Node) -> Value:
     total = _joined(n, g.Add)
-    return n.emit(g.Div(total, scalar(n, len(n.inputs), total)))  # type: ignore[no-any-return]
+    return n.emit(g.Div(total, scalar(n, len(n.inputs), total)))
 
 
 @importer("Mod")
 def _mod(n: Node) -> Value:
     n.expect_divisor(n.value(1))
-    return n.emit((g.Rem if n.attr("fmod", 0) else g.Mod)(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+    return n.emit((g.Rem if n.attr("fmod", 0) else g.Mod)(n.value(0), n.value(1)))
 
 
 @importer("Pow")
@@ -130,7 +131,7 @@ def _pow(n: Node) -> Value:
     dtype = base.type.dtype
     wide = dtype
     if not dtype.is_float:
-        # Integers wrap, so the wider of the two types has the right low bits of any power.
+        # Integers wrap around, so the wider of the two types has the correct low bits of any power.
         bits = max(dtype.bits, exponent.type.dtype.bits)
         wide = (
             f64
@@ -142,27 +143,27 @@ def _pow(n: Node) -> Value:
 
 @importer("BitShift")
 def _bit_shift(n: Node) -> Value:
-    return n.emit((g.Shl if n.attr("direction") == "LEFT" else g.Shr)(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+    return n.emit((g.Shl if n.attr("direction") == "LEFT" else g.Shr)(n.value(0), n.value(1)))
 
 
 @importer("BitCast")
 def _bitcast(n: Node) -> Value:
-    return n.emit(g.Bitcast(n.value(0), dtype=n.dtype_attr("to")))  # type: ignore[no-any-return]
+    return n.emit(g.Bitcast(n.value(0), dtype=n.dtype_attr("to")))
 
 
 @importer("Where")
 def _where(n: Node) -> Value:
-    return n.emit(g.Select(n.value(0), n.value(1), n.value(2)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.value(0), n.value(1), n.value(2)))
 
 
 @importer("IsInf")
 def _isinf(n: Node) -> Value:
     x = n.value(0)
-    found: Value = n.emit(g.Isinf(x))
+    infinite: Value = n.emit(g.Isinf(x))
     for attribute, operator in (("detect_negative", g.Gt), ("detect_positive", g.Lt)):
         if not n.attr(attribute, 1):
-            found = n.emit(g.And(found, n.emit(operator(x, scalar(n, 0, x)))))
-    return found
+            infinite = n.emit(g.And(infinite, n.emit(operator(x, scalar(n, 0, x)))))
+    return infinite
 
 
 @importer("Cast")
@@ -176,13 +177,15 @@ def _cast_like(n: Node) -> Value:
 
 
 def _converted(n: Node, x: Value, dtype: DType) -> Value:
-    """Cast with its attributes: floats of 8 bits saturate unless told otherwise, integers of few bits wrap around."""
+    """Convert as Cast with its attributes: floats of 8 bits saturate by default, integers of fewer than 8
+    bits wrap around.
+    """
     if x.type.dtype is dtype:
         return x
     if x.type.dtype is string:
-        return n.emit(interpreted.Parse(x, dtype=dtype))  # type: ignore[no-any-return]
+        return n.emit(interpreted.Parse(x, dtype=dtype))
     if dtype is string:
-        return n.emit(interpreted.Format(x))  # type: ignore[no-any-return]
+        return n.emit(interpreted.Format(x))
     if dtype.name == "f8E8M0FNU":
         return _power_of_two(n, cast(n, x, f32), dtype)
     if dtype.is_float and dtype.bits == 8:
@@ -193,7 +196,9 @@ def _converted(n: Node, x: Value, dtype: DType) -> Value:
 
 
 def to_float8(n: Node, x: Value, dtype: DType) -> Value:
-    """`x` as floats of 8 bits, limited to their finite numbers where the node has ``saturate`` (the default)."""
+    """Convert `x` to floats of 8 bits; with the attribute ``saturate`` (the default) the result is limited to
+    finite numbers.
+    """
     if not x.type.dtype.is_float or x.type.dtype.bits < 16:
         x = cast(n, x, f32)
     if n.attr("saturate", 1):
@@ -203,7 +208,9 @@ def to_float8(n: Node, x: Value, dtype: DType) -> Value:
 
 
 def _power_of_two(n: Node, x: Value, dtype: DType) -> Value:
-    """float32 numbers as powers of two (without sign) as ``round_mode`` says; 2**-127 is the least, infinity becomes NaN."""
+    """Convert float32 numbers to powers of two (without sign), rounded by ``round_mode``; the least is
+    2**-127, and infinity becomes NaN.
+    """
     mode = n.attr("round_mode", "up")
     if mode not in ("up", "down", "nearest"):
         raise Unsupported(f"round_mode '{mode}'")
@@ -231,43 +238,43 @@ def _clip(n: Node) -> Value:
             break
         limits.append(None if limit is None else limit.reshape(-1)[0].item())
     else:
-        return n.emit(g.Clamp(x, minimum=limits[0], maximum=limits[1]))  # type: ignore[no-any-return]
+        return n.emit(g.Clamp(x, minimum=limits[0], maximum=limits[1]))
     x = n.emit(g.Max(x, n.value(1))) if n.has(1) else x
     return n.emit(g.Min(x, n.value(2))) if n.has(2) else x
 
 
 @importer("Elu")
 def _elu(n: Node) -> Value:
-    return n.emit(g.Elu(n.value(0), alpha=n.attr("alpha", 1.0)))  # type: ignore[no-any-return]
+    return n.emit(g.Elu(n.value(0), alpha=n.attr("alpha", 1.0)))
 
 
 @importer("Celu")
 def _celu(n: Node) -> Value:
-    return n.emit(g.Celu(n.value(0), alpha=n.attr("alpha", 1.0)))  # type: ignore[no-any-return]
+    return n.emit(g.Celu(n.value(0), alpha=n.attr("alpha", 1.0)))
 
 
 @importer("Selu")
 def _selu(n: Node) -> Value:
     alpha, gamma = n.attr("alpha", 1.67326319217681884765625), n.attr("gamma", 1.05070102214813232421875)
-    return n.emit(g.Elu(n.value(0), alpha=alpha, scale=gamma))  # type: ignore[no-any-return]
+    return n.emit(g.Elu(n.value(0), alpha=alpha, scale=gamma))
 
 
 @importer("LeakyRelu")
 def _leaky_relu(n: Node) -> Value:
-    return n.emit(g.LeakyRelu(n.value(0), slope=n.attr("alpha", 0.01)))  # type: ignore[no-any-return]
+    return n.emit(g.LeakyRelu(n.value(0), slope=n.attr("alpha", 0.01)))
 
 
 @importer("PRelu")
 def _prelu(n: Node) -> Value:
     x, slope = n.value(0), n.value(1)
-    return n.emit(g.Select(n.emit(g.Lt(x, scalar(n, 0, x))), n.emit(g.Mul(x, slope)), x))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.emit(g.Lt(x, scalar(n, 0, x))), n.emit(g.Mul(x, slope)), x))
 
 
 @importer("ThresholdedRelu")
 def _thresholded_relu(n: Node) -> Value:
     x = n.value(0)
     above = n.emit(g.Gt(x, scalar(n, n.attr("alpha", 1.0), x)))
-    return n.emit(g.Select(above, x, scalar(n, 0, x)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(above, x, scalar(n, 0, x)))
 
 
 @importer("Shrink")
@@ -276,32 +283,32 @@ def _shrink(n: Node) -> Value:
     limit, bias = n.attr("lambd", 0.5), scalar(n, n.attr("bias", 0.0), x)
     low, high = n.emit(g.Lt(x, scalar(n, -limit, x))), n.emit(g.Gt(x, scalar(n, limit, x)))
     inner = n.emit(g.Select(high, n.emit(g.Sub(x, bias)), scalar(n, 0, x)))
-    return n.emit(g.Select(low, n.emit(g.Add(x, bias)), inner))  # type: ignore[no-any-return]
+    return n.emit(g.Select(low, n.emit(g.Add(x, bias)), inner))
 
 
 @importer("HardSigmoid")
 def _hard_sigmoid(n: Node) -> Value:
-    return n.emit(g.HardSigmoid(n.value(0), alpha=n.attr("alpha", 0.2), beta=n.attr("beta", 0.5)))  # type: ignore[no-any-return]
+    return n.emit(g.HardSigmoid(n.value(0), alpha=n.attr("alpha", 0.2), beta=n.attr("beta", 0.5)))
 
 
 @importer("Softplus")
 def _softplus(n: Node) -> Value:
     # ONNX has no threshold; above the default of 20 the identity is exact in float32.
     threshold = 20.0 if n.tensor(0).dtype.bits <= 32 else 40.0
-    return n.emit(g.Softplus(n.value(0), threshold=threshold))  # type: ignore[no-any-return]
+    return n.emit(g.Softplus(n.value(0), threshold=threshold))
 
 
 @importer("Gelu")
 def _gelu(n: Node) -> Value:
-    return n.emit(g.Gelu(n.value(0), approximate=n.attr("approximate", "none")))  # type: ignore[no-any-return]
+    return n.emit(g.Gelu(n.value(0), approximate=n.attr("approximate", "none")))
 
 
 @importer("Swish")
 def _swish(n: Node) -> Value:
     x, alpha = n.value(0), n.attr("alpha", 1.0)
     if alpha == 1.0:
-        return n.emit(g.Silu(x))  # type: ignore[no-any-return]
-    return n.emit(g.Mul(x, n.emit(g.Sigmoid(n.emit(g.Mul(x, scalar(n, alpha, x)))))))  # type: ignore[no-any-return]
+        return n.emit(g.Silu(x))
+    return n.emit(g.Mul(x, n.emit(g.Sigmoid(n.emit(g.Mul(x, scalar(n, alpha, x)))))))
 
 
 @importer("Identity")

@@ -1,4 +1,4 @@
-"""Operators that make tensors from nothing but shapes and constants."""
+"""Operators that create tensors from shapes and constants only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 from ....dialects import graph as g
 from ....ir.symbolic import Dim, ceildiv, smax
 from ....ir.types import DType, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import range_in_run
 from .shape import broadcast
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 @importer("Constant")
 def _constant(n: Node) -> Any:
     if n.attr("sparse_value") is not None:
-        return n.importer.data_tensor(n.importer.file.dense(n.attr("sparse_value"), f"node {n.location}"), n.outputs[0])
+        return n.importer.data_tensor(
+            n.importer.file.dense(n.attr("sparse_value"), f"node {n.location}"), n.outputs[0]
+        )
     if n.attr("value") is not None:
         return n.importer.data_tensor(n.tensor_attr("value"), n.outputs[0])
     for name, dtype in (

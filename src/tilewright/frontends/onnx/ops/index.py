@@ -11,11 +11,12 @@ from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, prove_le, prove_lt
 from ....ir.types import boolean, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .run_time_axes import along_axis
 from .shape import broadcast, reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -31,29 +32,31 @@ def _gather(n: Node) -> Value:
         known = [e + d if prove_lt(e, 0) else e for e in known]
         consecutive = all(b == a + 1 for a, b in itertools.pairwise(known))
         if consecutive and prove_lt(known[-1], d) and prove_le(0, known[0]):
-            # A fixed place is a slice: no index reaches the generated code.
+            # A constant index is a slice: no index reaches the generated code.
             y = slice_(n, x.value, axis, known[0], known[0] + len(known))
             return y if indices.rank else reshape(n, y, (*x.shape[:axis], *x.shape[axis + 1 :]))
     n.expect_index(indices.value, d)
-    return n.emit(g.Gather(x.value, indices.value, axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.Gather(x.value, indices.value, axis=axis))
 
 
 @importer("GatherElements")
 def _gather_elements(n: Node) -> Value:
     x, indices, axis = n.value(0), n.value(1), n.attr("axis", 0)
     n.expect_index(indices, x.type.shape[axis])
-    return n.emit(g.GatherElements(x, indices, axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.GatherElements(x, indices, axis=axis))
 
 
 @importer("GatherND")
 def _gather_nd(n: Node) -> Value:
     x, indices, batch = n.value(0), n.value(1), n.attr("batch_dims", 0)
     _expect_vectors(n, indices, x.type.shape[batch:])
-    return n.emit(g.GatherNd(x, indices, batch_dims=batch))  # type: ignore[no-any-return]
+    return n.emit(g.GatherNd(x, indices, batch_dims=batch))
 
 
 def _expect_vectors(n: Node, indices: Value, shape: Sequence[Dim]) -> None:
-    """Have the run end where an index vector, of the last dimension of `indices`, is outside of the first dimensions of `shape`."""
+    """Make the run fail if an index vector (along the last dimension of `indices`) is out of range for the
+    first dimensions of `shape`.
+    """
     axis = indices.type.rank - 1
     depth = indices.type.shape[axis]
     if isinstance(depth, int):
@@ -69,19 +72,21 @@ def _scatter_elements(n: Node) -> Value:
     combiner = _COMBINERS[n.attr("reduction", "none")]
     x, indices, axis = n.value(0), n.value(1), n.attr("axis", 0)
     n.expect_index(indices, x.type.shape[axis])
-    return n.emit(g.ScatterElements(x, indices, n.value(2), axis=axis, combiner=combiner))  # type: ignore[no-any-return]
+    return n.emit(g.ScatterElements(x, indices, n.value(2), axis=axis, combiner=combiner))
 
 
 @importer("ScatterND")
 def _scatter_nd(n: Node) -> Value:
     x, indices, combiner = n.value(0), n.value(1), _COMBINERS[n.attr("reduction", "none")]
     _expect_vectors(n, indices, x.type.shape)
-    return n.emit(g.ScatterNd(x, indices, n.value(2), combiner=combiner))  # type: ignore[no-any-return]
+    return n.emit(g.ScatterNd(x, indices, n.value(2), combiner=combiner))
 
 
 @importer("TensorScatter")
 def _tensor_scatter(n: Node) -> Value:
-    """A cache written from a place on, which each batch has its own; beyond the end it is lost or begins anew."""
+    """Write into a cache from a position on, which every batch element has its own; writes beyond the end are
+    dropped or wrap around.
+    """
     cache, update, a = n.value(0), n.value(1), Arithmetic(n)
     rank = cache.type.rank
     axis = normalize_axis(n.attr("axis", -2), rank)
@@ -92,7 +97,7 @@ def _tensor_scatter(n: Node) -> Value:
         place = a.Add(place, reshape(n, cast(n, n.value(2), i64), (batch, *(1,) * (rank - 1))))
     if n.attr("mode", "linear") == "circular":
         place = a.Mod(place, n.dims_value(cache.type.shape[axis]))
-    return n.emit(g.ScatterElements(cache, broadcast(n, place, update.type.shape), update, axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.ScatterElements(cache, broadcast(n, place, update.type.shape), update, axis=axis))
 
 
 @importer("TopK")
@@ -101,14 +106,14 @@ def _topk(n: Node) -> Any:
     if n.tensor(1).content is None:
         a, size = Arithmetic(n), n.tensor(0).shape[n.attr("axis", -1)]
         a.check(a.Le(a.scalar(n.value(1)), n.dims_value(size)), f"more than the {size} elements there are")
-    return n.emit(g.Topk(n.value(0), k=k, axis=n.attr("axis", -1), largest=bool(n.attr("largest", 1))))
+    return n.emit_all(g.Topk(n.value(0), k=k, axis=n.attr("axis", -1), largest=bool(n.attr("largest", 1))))
 
 
 @importer("ArgMax", "ArgMin")
 def _arg(n: Node) -> Value:
     operator = g.Argmax if n.op_type == "ArgMax" else g.Argmin
     keep, last = bool(n.attr("keepdims", 1)), bool(n.attr("select_last_index", 0))
-    return n.emit(operator(n.value(0), axis=n.attr("axis", 0), keepdims=keep, last=last))  # type: ignore[no-any-return]
+    return n.emit(operator(n.value(0), axis=n.attr("axis", 0), keepdims=keep, last=last))
 
 
 @importer("CumSum", "CumProd")
@@ -118,7 +123,7 @@ def _prefix(n: Node) -> Value:
     x = n.value(0)
     if n.is_data(1):
         return along_axis(n, 1, x.type.rank, lambda axis: n.emit(operator(x, axis=axis, **options)))
-    return n.emit(operator(x, axis=n.numbers(1)[0], **options))  # type: ignore[no-any-return]
+    return n.emit(operator(x, axis=n.numbers(1)[0], **options))
 
 
 @importer("OneHot")
@@ -127,7 +132,7 @@ def _one_hot(n: Node) -> Value:
     content = n.tensor(1).content
     depth: Any
     if content is None and n.tensor(1).array is not None:
-        depth = int(n.array(1).reshape(-1)[0])  # it may be a float
+        depth = int(n.array(1).reshape(-1)[0])  # the depth may be a float
     elif content is None:
         depth = n.importer.computed_size(n.value(1), "depth")
     else:
@@ -135,7 +140,7 @@ def _one_hot(n: Node) -> Value:
     hot = n.emit(g.OneHot(indices, depth=depth, axis=n.attr("axis", -1), dtype=boolean))
     values = n.value(2)
     off, on = (reshape(n, slice_(n, values, 0, k, k + 1), ()) for k in (0, 1))
-    return n.emit(g.Select(hot, on, off))  # type: ignore[no-any-return]
+    return n.emit(g.Select(hot, on, off))
 
 
 @importer("ReverseSequence")
@@ -149,7 +154,7 @@ def _reverse_sequence(n: Node) -> Value:
     position = n.emit(g.Iota(shape=tuple(line), axis=time))
     turned = n.emit(g.Sub(n.emit(g.Sub(lengths, position)), n.constant(1, i64)))
     where = n.emit(g.Select(n.emit(g.Lt(position, lengths)), turned, position))
-    return n.emit(g.GatherElements(x, broadcast(n, where, shape), axis=time))  # type: ignore[no-any-return]
+    return n.emit(g.GatherElements(x, broadcast(n, where, shape), axis=time))
 
 
 @importer("Hardmax")
@@ -159,4 +164,4 @@ def _hardmax(n: Node) -> Value:
     depth = x.type.shape[axis]
     if isinstance(depth, Expr):
         raise Unsupported("the axis has a dynamic size")
-    return n.emit(g.OneHot(n.emit(g.Argmax(x, axis=axis)), depth=depth, axis=axis, dtype=x.type.dtype))  # type: ignore[no-any-return]
+    return n.emit(g.OneHot(n.emit(g.Argmax(x, axis=axis)), depth=depth, axis=axis, dtype=x.type.dtype))

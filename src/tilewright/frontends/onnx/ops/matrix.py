@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products and determinants."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import i32
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast, scalar
 from .run_time import Arithmetic
 from .shape import broadcast, product, reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 @importer("MatMul")
 def _matmul(n: Node) -> Value:
-    return n.emit(g.Matmul(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+    return n.emit(g.Matmul(n.value(0), n.value(1)))
 
 
 def transposed(n: Node, x: Value) -> Value:
-    """The last two dimensions swapped."""
+    """Swap the last two dimensions."""
     rank = x.type.rank
-    return n.emit(g.Transpose(x, permutation=(*range(rank - 2), rank - 1, rank - 2)))  # type: ignore[no-any-return]
+    return n.emit(g.Transpose(x, permutation=(*range(rank - 2), rank - 1, rank - 2)))
 
 
 @importer("Gemm")
 def gemm(n: Node) -> Value:
-    """``alpha a b + beta c``, either factor transposed."""
+    """Return ``alpha a b + beta c``; either factor may be transposed."""
     a, b = n.value(0), n.value(1)
     a = transposed(n, a) if n.attr("transA", 0) else a
     b = transposed(n, b) if n.attr("transB", 0) else b
@@ -46,7 +47,7 @@ def gemm(n: Node) -> Value:
 @importer("Einsum")
 def _einsum(n: Node) -> Value:
     equation = n.attr("equation").replace(" ", "")
-    return n.emit(g.Einsum([n.value(k) for k in range(len(n.inputs))], equation=equation))  # type: ignore[no-any-return]
+    return n.emit(g.Einsum([n.value(k) for k in range(len(n.inputs))], equation=equation))
 
 
 @importer("MatMulInteger")
@@ -60,20 +61,24 @@ def _matmul_integer(n: Node) -> Value:
                 zero = n.emit(g.Reshape(zero, shape=(*zero.type.shape, 1)))  # one per row of the left side
             x = n.emit(g.Sub(x, zero))
         factors.append(x)
-    return n.emit(g.Matmul(*factors))  # type: ignore[no-any-return]
+    return n.emit(g.Matmul(*factors))
 
 
 MAX_ORDER = 64
-"""Rows up to which a determinant is computed, one elimination step after the other."""
+"""Maximum number of rows of a determinant. Each elimination step is expanded into operators, so a larger
+limit allows larger graphs.
+"""
 
 
 @importer("Det")
 def _det(n: Node) -> Value:
-    """By elimination with the largest element of the first column as the pivot."""
+    """Eliminate column by column; the pivot is the largest element of the first column."""
     x, a = n.value(0), Arithmetic(n)
     *lead, rows, order = x.type.shape
     if not isinstance(order, int) or order > MAX_ORDER or rows != order:
-        raise Unsupported(f"matrices of {rows} rows and {order} columns; up to {MAX_ORDER} of each are supported")
+        raise Unsupported(
+            f"matrices of {rows} rows and {order} columns; up to {MAX_ORDER} of each are supported"
+        )
     batch = product(lead)
     x = reshape(n, x, (batch, order, order))
     result: Value = broadcast(n, scalar(n, 1, x), (batch,))
@@ -86,11 +91,13 @@ def _det(n: Node) -> Value:
         result = a.Mul(result, a.Select(moved, a.Neg(factor), factor))
         if size == 1:
             break
-        # The first row and that of the pivot change places.
+        # Exchange the first row and the pivot's row.
         others = n.emit(g.Iota(shape=(1, size - 1), axis=1, start=1))
         others = reshape(n, a.Select(a.Eq(others, best), 0, others), (batch, size - 1, 1))
         rest = slice_(n, x, 2, 1, size)
-        top = a.GatherElements(rest, broadcast(n, reshape(n, best, (batch, 1, 1)), (batch, 1, size - 1)), axis=1)
+        top = a.GatherElements(
+            rest, broadcast(n, reshape(n, best, (batch, 1, 1)), (batch, 1, size - 1)), axis=1
+        )
         below = a.GatherElements(rest, broadcast(n, others, (batch, size - 1, size - 1)), axis=1)
         left = a.GatherElements(column, reshape(n, others, (batch, size - 1)), axis=1)
         ratio = a.Div(left, a.Select(a.Eq(pivot, scalar(n, 0, x)), 1, pivot))

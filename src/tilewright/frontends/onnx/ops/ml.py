@@ -1,4 +1,6 @@
-"""ai.onnx.ml's operators on numbers: preparing features, encoding labels, linear models, support vectors. Trees stand in `trees.py`."""
+"""Operators of ai.onnx.ml on numbers: feature preparation, label encoding, linear models. Trees are in
+`trees.py`, support vector machines in `svm.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ import numpy as np
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import DType, boolean, f32, f64, i64, string
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast, scalar
 from .run_time import Arithmetic
 from .shape import reshape, slice_
 from .strings import choose, lookup
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -22,46 +25,43 @@ _ML = "ai.onnx.ml"
 
 
 def post_transform(n: Node, scores: Value, kind: str) -> Value:
-    """What models of ai.onnx.ml do to their scores (rows, classes) at last."""
+    """Apply the final transformation of ai.onnx.ml models to scores (rows, classes)."""
     if kind == "NONE":
         return scores
     if kind == "LOGISTIC":
-        return n.emit(g.Sigmoid(scores))  # type: ignore[no-any-return]
+        return n.emit(g.Sigmoid(scores))
     if kind == "SOFTMAX":
-        return n.emit(g.Softmax(scores, axis=-1))  # type: ignore[no-any-return]
+        return n.emit(g.Softmax(scores, axis=-1))
     a = Arithmetic(n, scores.type.dtype)
-    if kind == "SOFTMAX_ZERO":  # what is 0 stays 0
+    if kind == "SOFTMAX_ZERO":  # 0 stays 0
         top = a.ReduceMax(scores, axes=(scores.type.rank - 1,), keepdims=True)
         powers = a.Exp(a.Sub(scores, top))
         powers = a.Select(a.Gt(a.Abs(scores), 1e-7), powers, a.Mul(scores, a.Exp(a.Neg(top))))
         total = a.ReduceSum(powers, axes=(scores.type.rank - 1,), keepdims=True)
-        return a.Select(a.Eq(total, 0.0), 0.5, a.Div(powers, total))  # type: ignore[no-any-return]
-    if kind == "PROBIT":  # with Winitzki's approximation of the inverse error function
+        return a.Select(a.Eq(total, 0.0), 0.5, a.Div(powers, total))
+    if kind == "PROBIT":  # Winitzki's approximation of the inverse error function
         x = a.Sub(a.Mul(scores, 2.0), 1.0)
         log = a.Log(a.Mul(a.Sub(1.0, x), a.Add(1.0, x)))
         v = a.Add(a.Mul(log, 0.5), 2.0 / (np.pi * 0.147))
         size = a.Sqrt(a.Sub(a.Sqrt(a.Sub(a.Mul(v, v), a.Div(log, 0.147))), v))
-        return a.Mul(a.Mul(a.Sign(x), size), 2.0**0.5)  # type: ignore[no-any-return]
+        return a.Mul(a.Mul(a.Sign(x), size), 2.0**0.5)
     raise Unsupported(f"post_transform {kind}")
 
 
 def choose_label(n: Node, scores: Value, attribute: str) -> Value | None:
-    """The label (i64 or a string) of the best class of each row; None where nobody asks for it."""
+    """Return the label (i64 or a string) of the best class of each row, or None if that output is unused."""
     labels, names = n.attr(attribute), n.attr("classlabels_strings")
     if not n.wants(0):
         return None
     best = n.emit(g.Argmax(scores, axis=1, keepdims=False))
-    return n.emit(g.Gather(n.constant(labels or names, i64 if labels else string), best, axis=0))  # type: ignore[no-any-return]
-
-
-# -- Features --------------------------------------------------------------------------------------------------------------------
+    return n.emit(g.Gather(n.constant(labels or names, i64 if labels else string), best, axis=0))
 
 
 @importer("ArrayFeatureExtractor", domain=_ML)
 def _extract(n: Node) -> Value:
     x, indices = n.value(0), n.value(1)
-    found = n.emit(g.Gather(x, reshape(n, indices, (indices.type.size,)), axis=x.type.rank - 1))
-    return found if x.type.rank > 1 else reshape(n, found, (1, indices.type.size))
+    columns = n.emit(g.Gather(x, reshape(n, indices, (indices.type.size,)), axis=x.type.rank - 1))
+    return columns if x.type.rank > 1 else reshape(n, columns, (1, indices.type.size))
 
 
 @importer("Binarizer", domain=_ML)
@@ -89,7 +89,7 @@ def _normalizer(n: Node) -> Value:
         size = (a.ReduceMax if norm == "MAX" else a.ReduceSum)(a.Abs(x), **options)
     else:
         raise Unsupported(f"norm {norm}")
-    return a.Div(x, a.Max(size, 1e-30))  # type: ignore[no-any-return]
+    return a.Div(x, a.Max(size, 1e-30))
 
 
 @importer("Imputer", domain=_ML)
@@ -100,9 +100,9 @@ def _imputer(n: Node) -> Value:
     if not values:
         raise ValueError(f"imputed_value_{kind}s is missing for {x.type.dtype.label}")
     replaced = n.attr(f"replaced_value_{kind}", 0)
-    n.read |= set(n.attributes)  # those of the other type say nothing here
+    n.read |= set(n.attributes)  # attributes of the other type have no effect
     missing = n.emit(g.Isnan(x)) if np.isnan(replaced) else n.emit(g.Eq(x, scalar(n, replaced, x)))
-    return n.emit(g.Select(missing, n.constant(values, x.type.dtype), x))  # type: ignore[no-any-return]
+    return n.emit(g.Select(missing, n.constant(values, x.type.dtype), x))
 
 
 @importer("FeatureVectorizer", domain=_ML)
@@ -116,20 +116,17 @@ def _feature_vectorizer(n: Node) -> Value:
             raise Unsupported(f"input {k} has {own} columns")
         x = slice_(n, x, 1, 0, width) if width < own else x
         columns.append(n.emit(g.Pad(x, low=(0, 0), high=(0, width - own))) if width > own else x)
-    return n.emit(g.Concat(columns, axis=1))  # type: ignore[no-any-return]
-
-
-# -- Labels ----------------------------------------------------------------------------------------------------------------------
+    return n.emit(g.Concat(columns, axis=1))
 
 
 def _matches(n: Node, x: Value, keys: np.ndarray[Any, Any]) -> Value:
-    """Where each element is each key, along a new last dimension. A key that is NaN is found by NaN."""
+    """Compare each element with each key, along a new last dimension. NaN equals a key that is NaN."""
     lone = reshape(n, x, (*x.type.shape, 1))
-    found: Value = n.emit(g.Eq(lone, n.constant(keys, x.type.dtype)))
+    equal: Value = n.emit(g.Eq(lone, n.constant(keys, x.type.dtype)))
     if x.type.dtype.is_float and np.isnan(keys).any():
         both = n.emit(g.And(n.emit(g.Isnan(lone)), n.constant(np.isnan(keys), boolean)))
-        found = n.emit(g.Or(found, both))
-    return found
+        equal = n.emit(g.Or(equal, both))
+    return equal
 
 
 @importer("LabelEncoder", domain=_ML)
@@ -149,16 +146,16 @@ def _label_encoder(n: Node) -> Value:
     if x.type.dtype is string:
         return choose(n, lookup(n, x, keys), values, default, DType.of(values))
     if not len(keys):
-        return n.emit(g.BroadcastTo(n.constant(default, DType.of(values)), shape=x.type.shape))  # type: ignore[no-any-return]
+        return n.emit(g.BroadcastTo(n.constant(default, DType.of(values)), shape=x.type.shape))
     matches = _matches(n, x, keys)
     place = n.emit(g.Argmax(cast(n, matches, i64), axis=-1, keepdims=False))
-    found = n.emit(g.Gather(n.constant(values, DType.of(values)), place, axis=0))
+    chosen = n.emit(g.Gather(n.constant(values, DType.of(values)), place, axis=0))
     known = n.emit(g.ReduceAny(matches, axes=(x.type.rank,), keepdims=False))
-    return n.emit(g.Select(known, found, scalar(n, default, found)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(known, chosen, scalar(n, default, chosen)))
 
 
 def _list(n: Node, side: str) -> np.ndarray[Any, Any]:
-    """The keys or values of a LabelEncoder, in whichever attribute they stand."""
+    """Return the keys or values of a LabelEncoder from the attribute that holds them."""
     tensor, strings = n.tensor_attr(f"{side}_tensor"), n.attr(f"{side}_strings")
     if strings:
         return np.array(strings, object)
@@ -169,7 +166,7 @@ def _list(n: Node, side: str) -> np.ndarray[Any, Any]:
 
 
 def _default(n: Node, values: np.ndarray[Any, Any]) -> Any:
-    """What takes the place of an unknown key."""
+    """Return the value for unknown keys."""
     tensor, number, integer = (
         n.tensor_attr("default_tensor"),
         n.attr("default_float", -0.0),
@@ -197,9 +194,6 @@ def _one_hot_encoder(n: Node) -> Value:
     return cast(n, matches, f32)
 
 
-# -- Models ----------------------------------------------------------------------------------------------------------------------
-
-
 @importer("LinearRegressor", domain=_ML)
 def _linear_regressor(n: Node) -> Value:
     targets = n.attr("targets", 1)
@@ -215,9 +209,11 @@ def _linear_classifier(n: Node) -> tuple[Any, Value]:
     if count < 2 or rows not in (1, count) or (rows == 1 and count > 2):
         raise Unsupported(f"{count} class labels for scores of {rows} classes")
     scores = _linear(n, rows)
-    if rows == 1:  # what speaks for the second class speaks against the first
+    if rows == 1:  # the score of the second class, negated, is that of the first
         scores = n.emit(g.Concat([n.emit(g.Neg(scores)), scores], axis=1))
-    return choose_label(n, scores, "classlabels_ints"), post_transform(n, scores, n.attr("post_transform", "NONE"))
+    return choose_label(n, scores, "classlabels_ints"), post_transform(
+        n, scores, n.attr("post_transform", "NONE")
+    )
 
 
 def _linear(n: Node, rows: int) -> Value:
@@ -231,7 +227,9 @@ def _linear(n: Node, rows: int) -> Value:
 
 @importer("ZipMap", domain=_ML)
 def _zip_map(n: Node) -> Value:
-    raise Unsupported("a list of dictionaries; export the model without it (skl2onnx: options={'zipmap': False})")
+    raise Unsupported(
+        "a list of dictionaries; export the model without it (skl2onnx: options={'zipmap': False})"
+    )
 
 
 __all__ = ["choose_label", "post_transform"]

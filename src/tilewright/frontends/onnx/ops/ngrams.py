@@ -1,4 +1,4 @@
-"""TfIdfVectorizer: how often sequences of tokens occur."""
+"""TfIdfVectorizer: counts of token sequences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from ....ir.core import Value
 from ....ir.types import f32, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .shape import broadcast, reshape, slice_
 from .strings import lookup
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 @importer("TfIdfVectorizer")
 def _tfidf(n: Node) -> Value:
-    """Each n-gram of the pool is compared at every place; one token is not skipped over, so single ones are counted once."""
+    """Compare each n-gram of the pool at every position. A single token has no gaps, so n-grams of length 1
+    are counted once.
+    """
     a = Arithmetic(n)
     x, words = n.value(0), n.attr("pool_strings")
     if words:
@@ -51,13 +54,14 @@ def _tfidf(n: Node) -> Value:
                 break
             same = [
                 a.Eq(
-                    reshape(n, slice_(n, rows, 1, k * distance, k * distance + places), (batch, places, 1)), grams[:, k]
+                    reshape(n, slice_(n, rows, 1, k * distance, k * distance + places), (batch, places, 1)),
+                    grams[:, k],
                 )
                 for k in range(size)
             ]
-            found = a.ReduceSum(cast(n, reduce(a.And, same), f32), axes=(1,), keepdims=False)
+            counts = a.ReduceSum(cast(n, reduce(a.And, same), f32), axes=(1,), keepdims=False)
             where = broadcast(n, n.constant(target, i64), (batch, len(grams)))
-            total = a.ScatterElements(total, where, found, axis=1, combiner="sum")
+            total = a.ScatterElements(total, where, counts, axis=1, combiner="sum")
     mode, weights = n.attr("mode"), n.attr("weights")
     if mode not in ("TF", "IDF", "TFIDF"):
         raise Unsupported(f"mode '{mode}'")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast, scalar
 from .run_time import Arithmetic
 from .shape import slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @importer("Softmax", "LogSoftmax")
 def _softmax(n: Node) -> Value:
     operator = g.Softmax if n.op_type == "Softmax" else g.LogSoftmax
-    return n.emit(operator(n.value(0), axis=n.attr("axis", -1)))  # type: ignore[no-any-return]
+    return n.emit(operator(n.value(0), axis=n.attr("axis", -1)))
 
 
 @importer("LayerNormalization")
@@ -29,11 +30,13 @@ def _layer_norm(n: Node) -> Value:
     return layer_norm(n, n.value(0), n.value(1), n.optional(2), n.attr("axis", -1), n.attr("epsilon", 1e-5))
 
 
-def layer_norm(n: Node, x: Value, scale: Value | None, bias: Value | None, axis: int, epsilon: float) -> Value:
-    """Layer normalization from `axis` on."""
+def layer_norm(
+    n: Node, x: Value, scale: Value | None, bias: Value | None, axis: int, epsilon: float
+) -> Value:
+    """Layer normalization over the axes from `axis` on."""
     rank = x.type.rank
     axes = tuple(range(normalize_axis(axis, rank), rank))
-    return n.emit(g.LayerNorm(x, scale, bias, axes=axes, epsilon=epsilon))  # type: ignore[no-any-return]
+    return n.emit(g.LayerNorm(x, scale, bias, axes=axes, epsilon=epsilon))
 
 
 @importer("RMSNormalization", "SimplifiedLayerNormalization")
@@ -42,7 +45,7 @@ def _rms_norm(n: Node) -> Value:
         raise Unsupported("the second output (deviation)")
     rank = n.tensor(0).rank
     axes = tuple(range(normalize_axis(n.attr("axis", -1), rank), rank))
-    return n.emit(g.RmsNorm(n.value(0), n.value(1), axes=axes, epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+    return n.emit(g.RmsNorm(n.value(0), n.value(1), axes=axes, epsilon=n.attr("epsilon", 1e-5)))
 
 
 @importer("GroupNormalization")
@@ -50,14 +53,17 @@ def _group_norm(n: Node) -> Value:
     x, scale = n.value(0), n.value(1)
     groups = n.attr("num_groups")
     if n.opset < 21 and scale.type.shape[0] != x.type.shape[1]:
-        raise Unsupported("")  # opset 18 scales groups, not channels; the standard's own expansion says how
-    return n.emit(g.GroupNorm(x, scale, n.value(2), groups=groups, epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+        # opset 18 scales groups, not channels; the standard's function body expresses this
+        raise Unsupported("")
+    return n.emit(g.GroupNorm(x, scale, n.value(2), groups=groups, epsilon=n.attr("epsilon", 1e-5)))
 
 
 @importer("InstanceNormalization")
 def _instance_norm(n: Node) -> Value:
     x = n.value(0)
-    return n.emit(g.GroupNorm(x, n.value(1), n.value(2), groups=x.type.shape[1], epsilon=n.attr("epsilon", 1e-5)))  # type: ignore[no-any-return]
+    return n.emit(
+        g.GroupNorm(x, n.value(1), n.value(2), groups=x.type.shape[1], epsilon=n.attr("epsilon", 1e-5))
+    )
 
 
 @importer("BatchNormalization")
@@ -85,12 +91,14 @@ def _lp_norm(n: Node) -> Value:
         norm = n.emit(g.Sqrt(n.emit(g.ReduceSum(n.emit(g.Mul(x, x)), axes=(axis,), keepdims=True))))
     # A zero vector stays zero.
     zero = n.emit(g.Eq(norm, scalar(n, 0, norm)))
-    return n.emit(g.Div(x, n.emit(g.Select(zero, scalar(n, 1, norm), norm))))  # type: ignore[no-any-return]
+    return n.emit(g.Div(x, n.emit(g.Select(zero, scalar(n, 1, norm), norm))))
 
 
 @importer("LRN")
 def _local_response_norm(n: Node) -> Any:
-    """Krizhevsky et al., 2012: each element over a power of the sum of squares across `size` neighbouring channels."""
+    """Divide each element by a power of the sum of squares over `size` neighbouring channels (Krizhevsky et
+    al., 2012).
+    """
     x = n.value(0)
     size, channels, rank = n.attr("size"), x.type.shape[1], x.type.rank
     low, high = (size - 1) // 2, size - 1 - (size - 1) // 2

@@ -1,4 +1,4 @@
-"""Linear quantization: conversions between real numbers and scaled integers."""
+"""Linear quantization: conversion between real numbers and scaled integers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from ....dialects import graph as g
 from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.types import DType, f32, i32
+from ...unsupported import Unsupported
+from ..registry import importer
 from .convolution import conv
 from .elementwise import cast, to_float8
 from .shape import broadcast, reshape
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
 def _along(n: Node, parameter: Value, x: Value) -> Value:
-    """A scale or zero point per tensor, per index of `axis`, or per block along `axis`, made to broadcast with `x`."""
+    """Reshape a scale or zero point (one per tensor, per index of `axis`, or per block along `axis`) so that
+    it broadcasts with `x`.
+    """
     shape = parameter.type.shape
     axis, block = n.attr("axis", 1), n.attr("block_size", 0)
     if all(size == 1 for size in shape):
@@ -29,8 +32,8 @@ def _along(n: Node, parameter: Value, x: Value) -> Value:
     wide = (*shape[: axis + 1], block, *shape[axis + 1 :])
     repeated = broadcast(n, reshape(n, parameter, (*shape[: axis + 1], 1, *shape[axis + 1 :])), wide)
     repeated = reshape(n, repeated, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
-    rank, stops = x.type.rank, x.type.shape  # the last block need not be full
-    return n.emit(g.Slice(repeated, starts=(0,) * rank, stops=stops, steps=(1,) * rank))  # type: ignore[no-any-return]
+    rank, stops = x.type.rank, x.type.shape  # the last block may be partial
+    return n.emit(g.Slice(repeated, starts=(0,) * rank, stops=stops, steps=(1,) * rank))
 
 
 @importer("DequantizeLinear", domain="com.microsoft")
@@ -68,16 +71,18 @@ def _limited(n: Node, y: Value, dtype: DType) -> Value:
 
 
 def real(n: Node, index: int, axis: int | None = None) -> Value:
-    """A quantized input (its scale and zero point, if any, follow it) as real numbers; `axis` is that of per-channel parameters."""
+    """Return a quantized input as real numbers; its scale and zero point, if any, are the next inputs. `axis`
+    is that of per-channel parameters.
+    """
     return scaled(n, n.value(index), n.value(index + 1), n.optional(index + 2), axis)
 
 
 def scaled(n: Node, x: Value, scale: Value, zero: Value | None, axis: int | None = None) -> Value:
-    """Integers as the real numbers that they stand for."""
+    """Return the real numbers that integers represent."""
     y = cast(n, x, i32)
     if zero is not None:
         y = n.emit(g.Sub(y, _per_axis(n, cast(n, zero, i32), x, axis)))
-    return n.emit(g.Mul(cast(n, y, f32), _per_axis(n, cast(n, scale, f32), x, axis)))  # type: ignore[no-any-return]
+    return n.emit(g.Mul(cast(n, y, f32), _per_axis(n, cast(n, scale, f32), x, axis)))
 
 
 def _per_axis(n: Node, parameter: Value, x: Value, axis: int | None) -> Value:
@@ -88,7 +93,9 @@ def _per_axis(n: Node, parameter: Value, x: Value, axis: int | None) -> Value:
 
 
 def quantized(n: Node, y: Value, scale: int, dtype: DType | None = None) -> Value:
-    """Real numbers rounded to the scale and zero point that are inputs `scale` and the next, which says the type, else `dtype`."""
+    """Quantize real numbers. The scale is input `scale`, the zero point the next; the zero point determines
+    the type, else `dtype`.
+    """
     y = n.emit(g.Round(n.emit(g.Div(y, _per_axis(n, cast(n, n.value(scale), f32), y, None)))))
     if n.has(scale + 1):
         zero = n.value(scale + 1)
@@ -99,7 +106,7 @@ def quantized(n: Node, y: Value, scale: int, dtype: DType | None = None) -> Valu
 
 @importer("QLinearMatMul")
 def _qlinear_matmul(n: Node) -> Value:
-    # Per-row parameters of the left side, per-column ones of the right.
+    # The left side has parameters per row, the right side per column.
     return quantized(n, n.emit(g.Matmul(real(n, 0, -2), real(n, 3, -1))), 6)
 
 
@@ -109,7 +116,7 @@ def _qlinear_conv(n: Node) -> Value:
     if n.attr("channels_last", 0):
         raise Unsupported("channels_last")
     bias = None
-    if n.has(8):  # its scale is the product of those of input and weight, its zero point 0
+    if n.has(8):  # the bias's scale is the product of those of input and weight, its zero point 0
         scale = n.emit(g.Mul(reshape(n, n.value(1), ()), cast(n, n.value(4), f32)))
         bias = n.emit(g.Mul(cast(n, n.value(8), f32), scale))
     return quantized(n, conv(n, real(n, 0), real(n, 3, 0), bias), 6)

@@ -1,4 +1,6 @@
-"""Operators that draw random numbers: under a key of the node's ``seed``, or else of the seed that each run is given."""
+"""Operators that draw random numbers, with a key from the node's attribute ``seed``, or else from the seed of
+the run.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,27 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import DType, TensorType, boolean, f32, f64, i32, i64
 from ...random import Key, Random
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
-def _key(n: Node) -> Key:
-    """Of the attribute ``seed``, equal in every run; else of the run's seed, other for every node. In loops, other for every iteration.
+def _random(n: Node) -> Random:
+    return Random(n.emit, n.emit_all)
 
-    The run's seed is an input of the module, which stands after the model's own.
+
+def _key(n: Node) -> Key:
+    """Return the key of a node's random numbers.
+
+    With the attribute ``seed`` it is the same in every run. Otherwise it comes from the run's seed and
+    differs between nodes. In a loop it differs between iterations. The run's seed is an input of the module,
+    after the model's own inputs.
     """
-    importer, random = n.importer, Random(n.emit)
+    importer, random = n.importer, _random(n)
     seed = n.attr("seed")
     if seed is not None:
         key = random.key(int(np.float32(seed).view(np.uint32)))
@@ -34,7 +43,9 @@ def _key(n: Node) -> Key:
         key = random.fold_in(random.key(importer.seed), importer.draws)
     for step in importer.steps:
         if step is None:
-            raise Unsupported("random numbers in a Scan, whose iterations have no number; a Loop can draw them")
+            raise Unsupported(
+                "random numbers in a Scan, whose iterations have no number; a Loop can draw them"
+            )
         key = random.fold_in(key, step)
     return key
 
@@ -53,14 +64,14 @@ def _shape(n: Node) -> Any:
 @importer("RandomUniform", "RandomUniformLike")
 def _uniform(n: Node) -> Value:
     dtype = _dtype(n, n.tensor(0).dtype if n.op_type.endswith("Like") else f32)
-    random = Random(n.emit)
+    random = _random(n)
     return random.uniform(_key(n), _shape(n), dtype, n.attr("low", 0.0), n.attr("high", 1.0))
 
 
 @importer("RandomNormal", "RandomNormalLike")
 def _normal(n: Node) -> Value:
     dtype = _dtype(n, n.tensor(0).dtype if n.op_type.endswith("Like") else f32)
-    random = Random(n.emit)
+    random = _random(n)
     return random.normal(_key(n), _shape(n), dtype, n.attr("mean", 0.0), n.attr("scale", 1.0))
 
 
@@ -68,7 +79,7 @@ def _normal(n: Node) -> Value:
 def _bernoulli(n: Node) -> Value:
     x = n.value(0)
     dtype = n.dtype_attr("dtype") if n.attr("dtype") is not None else x.type.dtype
-    return cast(n, Random(n.emit).bernoulli(_key(n), x), dtype)
+    return cast(n, _random(n).bernoulli(_key(n), x), dtype)
 
 
 @importer("Multinomial")
@@ -76,13 +87,13 @@ def _multinomial(n: Node) -> Value:
     dtype = n.dtype_attr("dtype") if n.attr("dtype") is not None else i32
     x = n.value(0)
     wide = x if x.type.dtype is f64 else cast(n, x, f32)
-    places = Random(n.emit).categorical(_key(n), wide, n.attr("sample_size", 1))
+    places = _random(n).categorical(_key(n), wide, n.attr("sample_size", 1))
     return cast(n, places, dtype)
 
 
 @importer("Dropout")
 def _dropout(n: Node) -> Any:
-    """In training, an element stays with the chance ``1 - ratio`` and is then divided by it."""
+    """In training, keep an element with probability ``1 - ratio`` and divide it by that probability."""
     x = n.tensor(0)
     training = n.tensor(2).array if n.has(2) else False
     ratio = n.tensor(1).array if n.has(1) else 0.5
@@ -95,6 +106,6 @@ def _dropout(n: Node) -> Any:
     if training is None:
         stay = a.Select(n.value(2), stay, 1)
     stay = n.emit(g.Reshape(stay, shape=()))
-    mask = Random(n.emit).bernoulli(_key(n), n.emit(g.BroadcastTo(stay, shape=x.shape)))
+    mask = _random(n).bernoulli(_key(n), n.emit(g.BroadcastTo(stay, shape=x.shape)))
     kept = a.Select(mask, a.Div(cast(n, x.value, wide), stay), 0)
     return cast(n, kept, x.dtype), mask

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: one scan for each direction."""
+"""RNN, GRU and LSTM: one scan per direction."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ....ir.builder import Builder
 from ....ir.core import Value
 from ....ir.types import i64
 from ...recurrent import Function, Step, Weights, gru_step, lstm_step, rnn_step, run_layer
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .matrix import transposed
 from .shape import reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -53,7 +54,9 @@ def _lstm(n: Node) -> list[Value]:
 
 
 def _layer(n: Node, gates: int, defaults: Sequence[str], step_of: StepOf, states: int = 1) -> list[Value]:
-    """The outputs (time, directions, batch, hidden) and final states (directions, batch, hidden), or batch first as `layout` says."""
+    """Return the outputs (time, directions, batch, hidden) and the final states (directions, batch, hidden),
+    or batch-first with `layout` 1.
+    """
     batch_first = bool(n.attr("layout", 0))
     direction = n.attr("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
@@ -64,21 +67,24 @@ def _layer(n: Node, gates: int, defaults: Sequence[str], step_of: StepOf, states
         raise Unsupported(f"hidden_size is {n.attr('hidden_size')}, the weights have {hidden}")
     initial = []
     for k in range(5, 5 + states):
-        given = n.optional(k)
-        if given is None:
+        state = n.optional(k)
+        if state is None:
             zero = n.constant(0, x.type.dtype)
-            given = n.emit(g.BroadcastTo(zero, shape=(directions, batch, hidden)))
+            state = n.emit(g.BroadcastTo(zero, shape=(directions, batch, hidden)))
         elif batch_first:
-            given = _swapped(n, given)
-        initial.append(given)
+            state = _swapped(n, state)
+        initial.append(state)
     names = n.attr("activations") or [*defaults] * directions
     if names == ["Tanh", "Tanh"] and len(defaults) == 1:
-        names = names[:directions]  # RNN's default, which names two functions for one direction as well
+        names = names[:directions]  # RNN's default names two functions also for one direction
     functions = _functions(n, names, len(defaults), directions)
     limit = n.attr("clip")
-    clip: Function | None = None if limit is None else (lambda b, v: b(g.Clamp(v, minimum=-limit, maximum=limit)))
+    clip: Function | None = (
+        None if limit is None else (lambda b, v: b(g.Clamp(v, minimum=-limit, maximum=limit)))
+    )
     alive = _alive(n, x) if n.has(4) else None
-    outputs, final = [], [[] for _ in range(states)]  # type: ignore[var-annotated]
+    outputs: list[Value] = []
+    final: list[list[Value]] = [[] for _ in range(states)]
     for d in range(directions):
         biases: list[Value | None] = [None, None]
         if n.has(3):
@@ -104,28 +110,26 @@ def _layer(n: Node, gates: int, defaults: Sequence[str], step_of: StepOf, states
 
 
 def _joined(n: Node, parts: list[Value], axis: int) -> Value:
-    return parts[0] if len(parts) == 1 else n.emit(g.Concat(parts, axis=axis))  # type: ignore[no-any-return]
+    return parts[0] if len(parts) == 1 else n.emit(g.Concat(parts, axis=axis))
 
 
 def _swapped(n: Node, x: Value) -> Value:
-    """Time and batch (or directions and batch) exchanged."""
-    return n.emit(g.Transpose(x, permutation=(1, 0, *range(2, x.type.rank))))  # type: ignore[no-any-return]
+    """Exchange time and batch (or directions and batch)."""
+    return n.emit(g.Transpose(x, permutation=(1, 0, *range(2, x.type.rank))))
 
 
 def _part(n: Node, x: Value, direction: int) -> Value:
-    """One direction's part of a tensor whose first dimension counts directions."""
+    """Return one direction's part of a tensor whose first dimension counts directions."""
     return reshape(n, slice_(n, x, 0, direction, direction + 1), x.type.shape[1:])
 
 
 def _alive(n: Node, x: Value) -> Value:
-    """(time, batch, 1): whether a time step lies within its sequence."""
+    """Whether a time step lies within its sequence, of shape (time, batch, 1)."""
     time, batch = x.type.shape[:2]
     steps = n.emit(g.Iota(shape=(time, 1, 1), axis=0, dtype=i64))
     lengths = reshape(n, cast(n, n.value(4), i64), (1, batch, 1))
-    return n.emit(g.elementwise.BINARY["lt"](steps, lengths))  # type: ignore[no-any-return]
+    return n.emit(g.elementwise.BINARY["lt"](steps, lengths))
 
-
-# -- Activation functions ----------------------------------------------------------------------------------------------------------
 
 _PLAIN: dict[str, Callable[[Value], Any]] = {
     "Relu": lambda x: g.Relu(x),
@@ -142,49 +146,51 @@ _DEFAULTS: dict[str, tuple[float | None, float | None]] = {
     "HardSigmoid": (0.2, 0.5),
     "Elu": (1.0, None),
 }
-"""alpha and beta where a function has them."""
+"""Default alpha and beta of the functions that have them."""
 
 
 def _functions(n: Node, names: list[str], each: int, directions: int) -> list[list[Function]]:
-    """The activation functions of every direction; functions with parameters take the given ones in their order."""
+    """Return the activation functions of every direction; functions with parameters take the given ones in
+    order.
+    """
     if len(names) != each * directions:
         raise Unsupported(f"{len(names)} activations instead of {each * directions}")
     alphas, betas = list(n.attr("activation_alpha") or ()), list(n.attr("activation_beta") or ())
     known = {name.lower(): name for name in (*_PLAIN, *_DEFAULTS)}
-    found = []
-    for given in names:
-        name = known.get(given.lower())
+    functions = []
+    for label in names:
+        name = known.get(label.lower())
         if name is None:
-            raise Unsupported(f"the activation '{given}'")
+            raise Unsupported(f"the activation '{label}'")
         alpha, beta = _DEFAULTS.get(name, (None, None))
         if alpha is not None and alphas:
             alpha = alphas.pop(0)
         if beta is not None and betas:
             beta = betas.pop(0)
-        found.append(_function(name, alpha, beta))
-    return [found[k * each : (k + 1) * each] for k in range(directions)]
+        functions.append(_function(name, alpha, beta))
+    return [functions[k * each : (k + 1) * each] for k in range(directions)]
 
 
 def _function(name: str, alpha: Any, beta: Any) -> Function:
     def apply(b: Builder, x: Value) -> Value:
         def scaled(v: Value, factor: float) -> Value:
-            return b(g.Mul(v, g.elementwise.constant(b, factor, x)))  # type: ignore[no-any-return]
+            return b(g.Mul(v, g.elementwise.constant(b, factor, x)))
 
         match name:
             case "Affine":
-                return b(g.Add(scaled(x, alpha), g.elementwise.constant(b, beta, x)))  # type: ignore[no-any-return]
+                return b(g.Add(scaled(x, alpha), g.elementwise.constant(b, beta, x)))
             case "LeakyRelu":
-                return b(g.LeakyRelu(x, slope=alpha))  # type: ignore[no-any-return]
+                return b(g.LeakyRelu(x, slope=alpha))
             case "ThresholdedRelu":
                 above = b(g.elementwise.BINARY["gt"](x, g.elementwise.constant(b, alpha, x)))
-                return b(g.Select(above, x, g.elementwise.constant(b, 0, x)))  # type: ignore[no-any-return]
+                return b(g.Select(above, x, g.elementwise.constant(b, 0, x)))
             case "ScaledTanh":
                 return scaled(b(g.Tanh(scaled(x, beta))), alpha)
             case "HardSigmoid":
-                return b(g.HardSigmoid(x, alpha=alpha, beta=beta))  # type: ignore[no-any-return]
+                return b(g.HardSigmoid(x, alpha=alpha, beta=beta))
             case "Elu":
-                return b(g.Elu(x, alpha=alpha))  # type: ignore[no-any-return]
-        return b(_PLAIN[name](x))  # type: ignore[no-any-return]
+                return b(g.Elu(x, alpha=alpha))
+        return b(_PLAIN[name](x))
 
     return apply
 

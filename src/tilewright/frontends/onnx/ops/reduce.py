@@ -8,29 +8,31 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import boolean
+from ..registry import importer
 from .run_time_axes import reduce_in_run
-from .table import importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
 def _axes(n: Node) -> tuple[int, ...] | None:
-    """The axes of a reduction, from the attribute or (later opsets) the input; None: nothing is reduced."""
-    given = n.attr("axes")
-    if given is None and n.has(1):
-        given = n.numbers(1)
+    """Return the axes of a reduction, from the attribute or (later opsets) the input; None if nothing is
+    reduced.
+    """
+    axes = n.attr("axes")
+    if axes is None and n.has(1):
+        axes = n.numbers(1)
     noop = n.attr("noop_with_empty_axes", 0)
-    if not given:
+    if not axes:
         return None if noop else tuple(range(n.tensor(0).rank))
-    return tuple(given)
+    return tuple(axes)
 
 
 def _square(n: Node, x: Value) -> Value:
-    return n.emit(g.Mul(x, x))  # type: ignore[no-any-return]
+    return n.emit(g.Mul(x, x))
 
 
-# What happens to each element before, the reduction, and what happens to the result.
+# The function of each element before the reduction, the reduction, and the function of the result.
 _Step = Callable[[Any, Value], Value]
 _REDUCTIONS: dict[str, tuple[_Step | None, Any, _Step | None]] = {
     "ReduceSum": (None, g.ReduceSum, None),

@@ -1,4 +1,6 @@
-"""Resize: interpolation along each axis, with positions and weights computed here."""
+"""Resize: interpolation along each axis. Positions and weights of static sizes are computed at compile
+time.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,13 @@ from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr
 from ....ir.types import boolean, f64, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .run_time_axes import count_of
 from .sample import cubic_taps, linear_taps
 from .shape import broadcast, reshape
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -30,14 +33,14 @@ Region = tuple[float, float]
 
 
 def _positions(mode: str, count: int, size: int, scale: float, region: Region) -> np.ndarray[Any, Any]:
-    """Where each of `count` result elements lies in an input of `size` elements."""
+    """Return the position of each of `count` result elements in an input of `size` elements."""
     i = np.arange(count, dtype=np.float64)
     if mode == "half_pixel":
         return (i + 0.5) / scale - 0.5
     if mode == "pytorch_half_pixel":
         return (i + 0.5) / scale - 0.5 if count > 1 else np.zeros(1)
     if mode == "align_corners":
-        length = scale * size  # not rounded, by the standard
+        length = scale * size  # the standard does not round it
         return i * (size - 1) / (length - 1) if count > 1 else np.zeros(1)
     if mode == "asymmetric":
         return i / scale
@@ -66,7 +69,7 @@ def _linear(d: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _cubic(a: float) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
-    """Cubic convolution (Keys) with the coefficient `a`."""
+    """The cubic convolution kernel with coefficient `a` (Keys, 1981)."""
 
     def weight(d: np.ndarray[Any, Any]) -> Any:
         d = np.abs(d)
@@ -80,18 +83,20 @@ def _cubic(a: float) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
 def _taps(
     n: Node, x: np.ndarray[Any, Any], size: int, scale: float
 ) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any] | None]]:
-    """Input places and weights whose sum is the result at positions `x` of one axis; weight None is 1."""
+    """Return input indices and weights whose weighted sum is the result at positions `x` of one axis; a
+    weight of None is 1.
+    """
     mode, antialias = n.attr("mode", "nearest"), n.attr("antialias", 0)
     if mode == "nearest":
         if antialias:
             raise Unsupported("antialias with mode 'nearest'")
-        return [np.clip(_nearest(x, n.attr("nearest_mode", "round_prefer_floor")), 0, size - 1).astype(np.int64)], [
-            None
-        ]
+        return [
+            np.clip(_nearest(x, n.attr("nearest_mode", "round_prefer_floor")), 0, size - 1).astype(np.int64)
+        ], [None]
     if mode not in ("linear", "cubic"):
         raise Unsupported(f"mode '{mode}'")
     kernel, reach = (_linear, 1) if mode == "linear" else (_cubic(n.attr("cubic_coeff_a", -0.75)), 2)
-    # Against aliasing, the kernel is stretched over as many elements as become one.
+    # For antialiasing, the kernel is stretched over as many elements as are combined into one.
     stretch = min(scale, 1.0) if antialias else 1.0
     low = np.floor(x)
     first = int(np.floor(-reach / stretch)) + 1
@@ -100,7 +105,9 @@ def _taps(
     if antialias:
         weights = _normalized(weights)
     if n.attr("exclude_outside", 0):
-        weights = _normalized([np.where((p < 0) | (p >= size), 0.0, w) for p, w in zip(places, weights, strict=True)])
+        weights = _normalized(
+            [np.where((p < 0) | (p >= size), 0.0, w) for p, w in zip(places, weights, strict=True)]
+        )
     return [np.clip(p, 0, size - 1).astype(np.int64) for p in places], list(weights)
 
 
@@ -110,15 +117,16 @@ def _normalized(weights: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any
 
 
 Crop = tuple[Value, Value]
-"""A `Region` that the run knows (f64 scalars)."""
+"""A `Region` that is known at run time (f64 scalars)."""
 
 
 def _taps_in_run(
     n: Node, size: Dim, count: Dim | None, scale: float | Value | None, region: Crop | None = None
 ) -> tuple[list[Value], list[Value | None], Value | None]:
-    """As `_taps` for sizes, factors or crops that the run knows, and which places lie outside of the image, if any may.
+    """Do the same as `_taps` for sizes, factors or crops that are known at run time.
 
-    A `scale` of None is what makes `size` elements `count`; a `count` of None follows from the scale.
+    The third result marks positions outside the image, or is None if there are none. If `scale` is None, it
+    follows from `size` and `count`; if `count` is None, it follows from `scale`.
     """
     a, mode = Arithmetic(n, f64), n.attr("coordinate_transformation_mode", "half_pixel")
     if count is None and (isinstance(scale, Value) or region is not None):
@@ -129,10 +137,14 @@ def _taps_in_run(
         assert isinstance(scale, float)
         ratio = Fraction(scale).limit_denominator(1 << 12)
         if np.float32(ratio) != np.float32(scale):
-            raise Unsupported(f"a dynamic dimension ({size}) by the factor {scale}, which is no simple fraction")
+            raise Unsupported(
+                f"a dynamic dimension ({size}) by the factor {scale}, which is no simple fraction"
+            )
         count = size * ratio.numerator // ratio.denominator
     i, old, new = (cast(n, v, f64) for v in (a.Iota(shape=(count,)), n.dims_value(size), n.dims_value(count)))
-    factor = a.Div(new, old) if scale is None else scale if isinstance(scale, Value) else n.constant(scale, f64)
+    factor = (
+        a.Div(new, old) if scale is None else scale if isinstance(scale, Value) else n.constant(scale, f64)
+    )
     half = a.Sub(a.Div(a.Add(i, 0.5), factor), 0.5)
     if mode == "half_pixel":
         x = half
@@ -157,14 +169,16 @@ def _taps_in_run(
     weights = [w for _, w in taps]
     if n.attr("exclude_outside", 0):
         inside = [a.And(a.Ge(p, 0.0), a.Le(p, last)) for p, _ in taps]
-        weights = [a.Select(flag, 1.0 if w is None else w, 0.0) for flag, w in zip(inside, weights, strict=True)]
+        weights = [
+            a.Select(flag, 1.0 if w is None else w, 0.0) for flag, w in zip(inside, weights, strict=True)
+        ]
         total = reduce(a.Add, weights)
         weights = [a.Div(w, total) for w in weights]
     return [cast(n, a.Min(a.Max(p, 0.0), last), i64) for p, _ in taps], weights, beyond
 
 
 def _around(n: Node, a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
-    """The places that count for positions `x`, and their weights."""
+    """Return the indices that contribute to positions `x`, and their weights."""
     mode = n.attr("mode", "nearest")
     if mode == "linear":
         return linear_taps(a, x)
@@ -181,7 +195,7 @@ def _around(n: Node, a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]
 
 
 def _repeat(n: Node, x: Value, axis: int, times: int) -> Value:
-    """Each element along `axis` repeated."""
+    """Repeat each element along `axis`."""
     shape = x.type.shape
     wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
     x = broadcast(n, reshape(n, x, (*shape[: axis + 1], 1, *shape[axis + 1 :])), wide)
@@ -189,7 +203,7 @@ def _repeat(n: Node, x: Value, axis: int, times: int) -> Value:
 
 
 def _repeats(n: Node, scale: float) -> bool:
-    """Whether nearest interpolation by this factor is plain repetition, whatever the size."""
+    """Whether nearest interpolation by this factor is plain repetition for every size."""
     if n.attr("mode", "nearest") != "nearest" or scale != int(scale) or scale < 1:
         return False
     coordinates, rounding = (
@@ -204,11 +218,13 @@ def _repeats(n: Node, scale: float) -> bool:
 @importer("Resize")
 def _resize(n: Node) -> Value:
     x = n.value(0)
-    # PyTorch's exporter writes the attributes of all modes whatever the mode.
-    n.irrelevant("mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias", "extrapolation_value")
+    # PyTorch's exporter writes the attributes of all modes in every mode.
+    n.irrelevant(
+        "mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias", "extrapolation_value"
+    )
     axes = [normalize_axis(a, x.type.rank) for a in n.attr("axes") or range(x.type.rank)]
     by_size = n.has(3)
-    if n.attr("antialias", 0):  # how many elements become one must be known
+    if n.attr("antialias", 0):  # the number of elements that are combined into one must be known
         n.specialize(3 if by_size else 2)
     sizes = n.sizes(3, 1) if by_size else None
     scales = None if by_size else _numbers(n, 2)
@@ -239,10 +255,16 @@ def _resize(n: Node) -> Value:
             continue
         wanted = None if sizes is None else sizes[k]
         factor = scale if ratios is None else ratios[k]
-        if isinstance(size, Expr) or isinstance(wanted, Expr) or isinstance(factor, Value) or moving is not None:
+        if (
+            isinstance(size, Expr)
+            or isinstance(wanted, Expr)
+            or isinstance(factor, Value)
+            or moving is not None
+        ):
             if n.attr("antialias", 0):
                 raise Unsupported(
-                    f"against aliasing, from {size} elements to a number that the run computes{n.remedy(3 if by_size else 2)}"
+                    f"antialiasing from {size} elements to a number that is computed at run time"
+                    f"{n.remedy(3 if by_size else 2)}"
                 )
             crop = moving[k] if moving is not None else None
             if crop is None and not whole:
@@ -263,7 +285,7 @@ def _resize(n: Node) -> Value:
 
 
 def _numbers(n: Node, index: int) -> list[float | Value]:
-    """Factors: numbers, or f64 scalars of the run."""
+    """Return factors as numbers, or as f64 scalars that are known at run time."""
     if n.tensor(index).array is not None:
         return [float(v) for v in n.array(index).reshape(-1)]
     values = cast(n, n.value(index), f64)
@@ -273,26 +295,32 @@ def _numbers(n: Node, index: int) -> list[float | Value]:
 def _with_aspect(
     n: Node, sizes: Sequence[Dim], old: Sequence[Dim], policy: str
 ) -> tuple[list[Dim], list[float | Value]]:
-    """The sizes of an image resized by one factor, not to be larger or smaller than asked for, and that factor for each axis."""
+    """Return the sizes of an image resized by one factor, at most or at least the requested sizes, and that
+    factor per axis.
+    """
     larger = policy != "not_larger"
     if all(isinstance(d, int) for d in (*sizes, *old)):
         pick = max if larger else min
-        exact = pick(s / d for s, d in zip(sizes, old, strict=True) if isinstance(s, int) and isinstance(d, int))
+        exact = pick(
+            s / d for s, d in zip(sizes, old, strict=True) if isinstance(s, int) and isinstance(d, int)
+        )
         return [int(np.floor(exact * d + 0.5)) for d in old if isinstance(d, int)], [exact] * len(sizes)
     a = Arithmetic(n, f64)
-    own = [cast(n, n.dims_value(d), f64) for d in old]
-    factors = [a.Div(cast(n, n.dims_value(s), f64), d) for s, d in zip(sizes, own, strict=True)]
+    old_sizes = [cast(n, n.dims_value(d), f64) for d in old]
+    factors = [a.Div(cast(n, n.dims_value(s), f64), d) for s, d in zip(sizes, old_sizes, strict=True)]
     factor: Value = reduce(a.Max if larger else a.Min, factors)
-    rounded = [cast(n, a.Floor(a.Add(a.Mul(factor, d), 0.5)), i64) for d in own]
+    rounded = [cast(n, a.Floor(a.Add(a.Mul(factor, d), 0.5)), i64) for d in old_sizes]
     return [Arithmetic(n).size(size, 1) for size in rounded], [factor] * len(sizes)
 
 
 def _outside(n: Node, x: Value, axis: int, beyond: Value | None) -> Value:
-    """`x` with the value for what lies outside of the image where a flag along `axis` says so."""
+    """Replace elements of `x` outside the image, which `beyond` flags along `axis`, by the extrapolation
+    value.
+    """
     if beyond is None:
         return x
     flags = reshape(n, beyond, [beyond.type.size if d == axis else 1 for d in range(x.type.rank)])
-    return n.emit(g.Select(flags, n.constant(n.attr("extrapolation_value", 0.0), x.type.dtype), x))  # type: ignore[no-any-return]
+    return n.emit(g.Select(flags, n.constant(n.attr("extrapolation_value", 0.0), x.type.dtype), x))
 
 
 def _interpolate(n: Node, x: Value, axis: int, places: list[Any], weights: list[Any]) -> Value:
@@ -301,7 +329,9 @@ def _interpolate(n: Node, x: Value, axis: int, places: list[Any], weights: list[
         where = place if isinstance(place, Value) else n.constant(place, i64)
         part = n.emit(g.Gather(x, where, axis=axis))
         if weight is not None:
-            factor = cast(n, weight if isinstance(weight, Value) else n.constant(weight, x.type.dtype), x.type.dtype)
+            factor = cast(
+                n, weight if isinstance(weight, Value) else n.constant(weight, x.type.dtype), x.type.dtype
+            )
             shape = tuple(factor.type.size if d == axis else 1 for d in range(x.type.rank))
             part = n.emit(g.Mul(part, reshape(n, factor, shape)))
         total = part if total is None else n.emit(g.Add(total, part))

@@ -1,5 +1,7 @@
-"""Operators that read between the elements: GridSample, RoiAlign, DeformConv. Each says where it reads along every axis, as *taps*; what it
-reads is one gather of each combination of taps."""
+"""Operators that interpolate between elements: GridSample, RoiAlign, DeformConv.
+
+Each lists its sampling points along every axis as *taps*. Every combination of taps is read with one gather.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,20 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import DType, f32, f64, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .shape import product, reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
 class Tap(NamedTuple):
-    """Places along an axis, all inside of it (floating point, whole numbers), their weights, and which of them count; None: 1, and all."""
+    """Indices along an axis, all in range (whole numbers in floating point), their weights, and which of them
+    contribute. None means weight 1, or that all contribute.
+    """
 
     place: Value
     weight: Value | None = None
@@ -32,27 +37,31 @@ class Tap(NamedTuple):
 
 
 def _wide(*types: DType) -> DType:
-    """What positions and weights are computed in."""
+    """Return the data type of positions and weights."""
     return f64 if f64 in types else f32
 
 
 def _positions(n: Node, rank: int, axis: int, size: Dim) -> Value:
-    """0, 1, ... along one of `rank` axes."""
+    """Return 0, 1, ... along one of `rank` axes."""
     shape = tuple(size if k == axis else 1 for k in range(rank))
-    return n.emit(g.Iota(shape=shape, axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.Iota(shape=shape, axis=axis))
 
 
 def _read(n: Node, x: Value, where: Sequence[Value]) -> Value:
-    """``x[where[0], where[1], ...]``, indices broadcast against each other."""
+    """Return ``x[where[0], where[1], ...]``; the indices broadcast with each other."""
     a = Arithmetic(n)
     flat = where[0]
     for size, index in zip(x.type.shape[1:], where[1:], strict=True):
         flat = a.Add(a.Mul(flat, n.dims_value(size)), index)
-    return a.Gather(reshape(n, x, (x.type.size,)), flat, axis=0)  # type: ignore[no-any-return]
+    return a.Gather(reshape(n, x, (x.type.size,)), flat, axis=0)
 
 
-def _corners(n: Node, x: Value, lead: Sequence[Value], axes: Sequence[Sequence[Tap]], dtype: DType) -> Iterator[Value]:
-    """The weighted elements of `x` at every combination of one tap of each axis; `lead` indexes the axes before. Where one does not count: 0."""
+def _corners(
+    n: Node, x: Value, lead: Sequence[Value], axes: Sequence[Sequence[Tap]], dtype: DType
+) -> Iterator[Value]:
+    """Yield the weighted elements of `x` at every combination of one tap per axis; `lead` indexes the axes
+    before. Taps that do not contribute give 0.
+    """
     a = Arithmetic(n)
     for taps in itertools.product(*axes):
         value = cast(n, _read(n, x, [*lead, *(cast(n, tap.place, i64) for tap in taps)]), dtype)
@@ -64,14 +73,16 @@ def _corners(n: Node, x: Value, lead: Sequence[Value], axes: Sequence[Sequence[T
 
 
 def linear_taps(a: Arithmetic, x: Value) -> list[tuple[Value, Value | None]]:
-    """The two places around each of `x`, with their weights."""
+    """Return the two indices around each of `x`, with their weights."""
     low = a.Floor(x)
     t = a.Sub(x, low)
     return [(low, a.Sub(1.0, t)), (a.Add(low, 1.0), t)]
 
 
 def cubic_taps(a: Arithmetic, x: Value, c: float = -0.75) -> list[tuple[Value, Value | None]]:
-    """The four places around each of `x`, with their weights: cubic convolution (Keys) with the coefficient `c`."""
+    """Return the four indices around each of `x`, with their weights: cubic convolution with coefficient `c`
+    (Keys, 1981).
+    """
     low = a.Floor(x)
     t = a.Sub(x, low)
 
@@ -102,7 +113,7 @@ def _within(a: Arithmetic, x: Value, last: Value) -> Any:
 
 
 def _reflected(a: Arithmetic, x: Value, low: float, span: Value) -> Any:
-    """`x` mirrored at `low` and ``low + span`` as often as it takes."""
+    """Reflect `x` at `low` and ``low + span`` until it is between them."""
     period = a.Max(a.Mul(span, 2.0), 1.0)
     m = a.Mod(a.Sub(x, low), period)
     return a.Add(a.Min(m, a.Sub(period, m)), low)
@@ -111,7 +122,11 @@ def _reflected(a: Arithmetic, x: Value, low: float, span: Value) -> Any:
 @importer("GridSample")
 def _grid_sample(n: Node) -> Value:
     x, grid, a = n.value(0), n.value(1), Arithmetic(n)
-    mode, padding, corners = n.attr("mode", "linear"), n.attr("padding_mode", "zeros"), n.attr("align_corners", 0)
+    mode, padding, corners = (
+        n.attr("mode", "linear"),
+        n.attr("padding_mode", "zeros"),
+        n.attr("align_corners", 0),
+    )
     if mode not in _MODES or padding not in ("zeros", "border", "reflection"):
         raise Unsupported(f"mode '{mode}' with padding '{padding}'")
     dtype = _wide(x.type.dtype, grid.type.dtype)
@@ -127,7 +142,7 @@ def _grid_sample(n: Node) -> Value:
         u = cast(n, reshape(n, column, (batch, 1, *out)), dtype)
         length = cast(n, n.dims_value(size), dtype)
         last = a.Sub(length, 1.0)
-        # From [-1, 1], which spans the elements' centers or the whole elements.
+        # Map from [-1, 1], which spans the elements' centers or the whole elements.
         shifted = a.Add(u, 1.0)
         u = a.Mul(a.Mul(shifted, 0.5), last) if corners else a.Mul(a.Sub(a.Mul(shifted, length), 1.0), 0.5)
         u = a.Round(u) if mode == "nearest" else u
@@ -142,7 +157,7 @@ def _grid_sample(n: Node) -> Value:
             counts = _within(a, place, last) if padding == "zeros" else None
             if padding == "reflection":
                 place = _reflected(a, place, edge, span)
-                # Halves arise where the mirrors stand between the elements: -1 becomes 0.
+                # Halves arise if the reflection points are between elements: -1 becomes 0.
             taps.append(Tap(_clamped(a, place, last), weight, counts))
         axes.append(taps)
     lead = [_positions(n, rank + 2, 0, batch), _positions(n, rank + 2, 1, channels)]
@@ -190,12 +205,14 @@ def _roi_align(n: Node) -> Value:
     lead = [reshape(n, batches, (count, *(1,) * 5)), _positions(n, 6, 1, x.type.shape[1])]
     number = reshape(n, a.Max(a.Mul(*grids), 1.0), () if samples > 0 else (count, 1, 1, 1))
     parts = _corners(n, x, lead, axes, dtype)
-    if mode == "max":  # of the weighted elements, as the standard's reference has it, not of interpolated values
-        found = reduce(a.Max, parts)
+    if (
+        mode == "max"
+    ):  # the maximum of the weighted elements, as in the standard's reference, not of interpolated values
+        best = reduce(a.Max, parts)
         for flag in valid:
-            found = a.Select(flag, found, float("-inf"))
-        found = a.ReduceMax(found, axes=(3, 5), keepdims=False)
-        return cast(n, a.Select(a.Isinf(found), 0.0, found) if valid else found, x.type.dtype)
+            best = a.Select(flag, best, float("-inf"))
+        best = a.ReduceMax(best, axes=(3, 5), keepdims=False)
+        return cast(n, a.Select(a.Isinf(best), 0.0, best) if valid else best, x.type.dtype)
     if mode != "avg":
         raise Unsupported(f"mode '{mode}'")
     total = reduce(a.Add, parts)
@@ -206,46 +223,52 @@ def _roi_align(n: Node) -> Value:
 
 @importer("MaxRoiPool")
 def _max_roi_pool(n: Node) -> Value:
-    """The largest element of each bin of each region, whose bins begin and end at whole elements; 0 where a bin has none."""
+    """Return the maximum of each bin of each region. Bins begin and end at whole elements; an empty bin gives
+    0.
+    """
     x, a = n.value(0), Arithmetic(n)
     dtype = _wide(x.type.dtype)
     rois, shape = cast(n, n.value(1), dtype), n.attr("pooled_shape")
     count = rois.type.shape[0]
     batches = cast(n, reshape(n, slice_(n, rois, 1, 0, 1), (count,)), i64)
     corners = a.Mul(slice_(n, rois, 1, 1, 5), n.attr("spatial_scale", 1.0))
-    corners = a.Mul(a.Sign(corners), a.Floor(a.Add(a.Abs(corners), 0.5)))  # halves away from zero
-    found, nothing = a.Gather(x, batches, axis=0), float("-inf")
+    corners = a.Mul(a.Sign(corners), a.Floor(a.Add(a.Abs(corners), 0.5)))  # halves are rounded away from zero
+    best, nothing = a.Gather(x, batches, axis=0), float("-inf")
     for axis, bins in ((3, shape[1]), (2, shape[0])):
-        size = found.type.shape[axis]
-        start, end = (reshape(n, slice_(n, corners, 1, c, c + 1), (count, 1, 1)) for c in (3 - axis, 5 - axis))
+        size = best.type.shape[axis]
+        start, end = (
+            reshape(n, slice_(n, corners, 1, c, c + 1), (count, 1, 1)) for c in (3 - axis, 5 - axis)
+        )
         step = a.Div(a.Max(a.Add(a.Sub(end, start), 1.0), 1.0), float(bins))
         k = cast(n, _positions(n, 3, 1, bins), dtype)
         place = cast(n, _positions(n, 3, 2, size), dtype)
         first = a.Add(a.Floor(a.Mul(k, step)), start)
         last = a.Add(a.Ceil(a.Mul(a.Add(k, 1.0), step)), start)
         inside = a.And(a.Ge(place, first), a.Lt(place, last))  # (region, bin, element)
-        lead = found.type.shape[:axis]
-        rest = found.type.shape[axis + 1 :]
-        windows = reshape(n, found, (*lead, 1, size, *rest))
+        lead = best.type.shape[:axis]
+        rest = best.type.shape[axis + 1 :]
+        windows = reshape(n, best, (*lead, 1, size, *rest))
         mask = reshape(n, inside, (count, *(1,) * (axis - 1), bins, size, *(1,) * len(rest)))
-        found = a.ReduceMax(a.Select(mask, windows, nothing), axes=(axis + 1,), keepdims=False)
-    return a.Select(a.Eq(found, nothing), 0.0, found)  # type: ignore[no-any-return]
+        best = a.ReduceMax(a.Select(mask, windows, nothing), axes=(axis + 1,), keepdims=False)
+    return a.Select(a.Eq(best, nothing), 0.0, best)
 
 
 @importer("DeformConv")
 def _deform_conv(n: Node) -> Value:
-    """A convolution that reads its taps at places of their own: they are sampled first, the rest is a product of matrices."""
+    """Convolution with sampled taps: sample all taps, then multiply matrices."""
     x, w, offsets, a = n.value(0), n.value(1), n.value(2), Arithmetic(n)
     dtype = _wide(x.type.dtype)
     batch, channels, *spatial = x.type.shape
-    filters, own, *kernel = w.type.shape
+    filters, channels_per_group, *kernel = w.type.shape
     groups, parts, rank = n.attr("group", 1), n.attr("offset_group", 1), len(spatial)
     if list(n.attr("kernel_shape") or kernel) != kernel:
-        raise ValueError(f"kernel_shape {n.attr('kernel_shape')} contradicts the weight's shape {w.type.shape}")
+        raise ValueError(
+            f"kernel_shape {n.attr('kernel_shape')} contradicts the weight's shape {w.type.shape}"
+        )
     strides, dilations = n.attr("strides") or [1] * rank, n.attr("dilations") or [1] * rank
     pads = n.attr("pads") or [0] * (2 * rank)
     out, taps = offsets.type.shape[2:], product(kernel)
-    # Axes: batch, offset group, channel in it, tap, place.
+    # Axes: batch, offset group, channel in the group, tap, position.
     offsets = cast(n, reshape(n, offsets, (batch, parts, taps, rank, *out)), dtype)
     within = np.indices(kernel).reshape(rank, -1)
     axes = []
@@ -253,15 +276,26 @@ def _deform_conv(n: Node) -> Value:
         moved = reshape(n, slice_(n, offsets, 3, k, k + 1), (batch, parts, 1, taps, *out))
         first = within[k] * dilations[k] - pads[k]
         grid = a.Add(
-            a.Mul(_positions(n, 4 + rank, 4 + k, out[k]), strides[k]), n.constant(first.reshape(-1, *[1] * rank), i64)
+            a.Mul(_positions(n, 4 + rank, 4 + k, out[k]), strides[k]),
+            n.constant(first.reshape(-1, *[1] * rank), i64),
         )
         u = a.Add(cast(n, grid, dtype), moved)
         last = a.Sub(cast(n, n.dims_value(size), dtype), 1.0)
-        axes.append([Tap(_clamped(a, p, last), weight, _within(a, p, last)) for p, weight in linear_taps(a, u)])
+        axes.append(
+            [Tap(_clamped(a, p, last), weight, _within(a, p, last)) for p, weight in linear_taps(a, u)]
+        )
     lead = [_positions(n, 4 + rank, k, d) for k, d in enumerate((batch, parts, channels // parts))]
-    columns = reduce(a.Add, _corners(n, reshape(n, x, (batch, parts, channels // parts, *spatial)), lead, axes, dtype))
+    columns = reduce(
+        a.Add, _corners(n, reshape(n, x, (batch, parts, channels // parts, *spatial)), lead, axes, dtype)
+    )
     if n.has(4):
         columns = a.Mul(columns, cast(n, reshape(n, n.value(4), (batch, parts, 1, taps, *out)), dtype))
-    columns = reshape(n, cast(n, columns, x.type.dtype), (batch, groups, own * taps, product(out)))
-    y = reshape(n, a.Matmul(reshape(n, w, (groups, filters // groups, own * taps)), columns), (batch, filters, *out))
+    columns = reshape(
+        n, cast(n, columns, x.type.dtype), (batch, groups, channels_per_group * taps, product(out))
+    )
+    y = reshape(
+        n,
+        a.Matmul(reshape(n, w, (groups, filters // groups, channels_per_group * taps)), columns),
+        (batch, filters, *out),
+    )
     return a.Add(y, reshape(n, n.value(3), (filters, *(1,) * rank))) if n.has(3) else y

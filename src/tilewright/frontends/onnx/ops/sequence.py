@@ -1,4 +1,6 @@
-"""Sequences of tensors, as exporters use them for splitting and unbinding: followed while importing, never in the graph."""
+"""Sequences of tensors, as exporters use them for splitting and unbinding. They exist only during import,
+never in the graph.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from ....dialects.graph.base import normalize_axis
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import boolean, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from ..shape_values import to_object
 from ..values import Absent, Tensor, TensorList
 from .shape import reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -34,15 +37,15 @@ def _split(n: Node) -> TensorList:
     x = n.value(0)
     axis = normalize_axis(n.attr("axis", 0), x.type.rank)
     size, keep = x.type.shape[axis], n.attr("keepdims", 1)
-    given: list[Dim] = [1] if not n.has(1) else n.sizes(1) if n.tensor(1).rank else n.dims(1)
+    lengths: list[Dim] = [1] if not n.has(1) else n.sizes(1) if n.tensor(1).rank else n.dims(1)
     if not n.has(1) or n.tensor(1).rank == 0:
-        (chunk,) = given
+        (chunk,) = lengths
         if not isinstance(size, int) or not isinstance(chunk, int):
             raise Unsupported(f"the number of parts is not known: {size} elements in parts of {chunk}")
-        given = [min(chunk, size - start) for start in range(0, size, chunk)]
+        lengths = [min(chunk, size - start) for start in range(0, size, chunk)]
     start: Dim = 0
     parts = []
-    for length in given:
+    for length in lengths:
         part = slice_(n, x, axis, start, start + length)
         start = start + length
         if not n.has(1) and not keep:
@@ -109,4 +112,4 @@ def _concat(n: Node) -> Value:
     if n.attr("new_axis", 0):
         axis = normalize_axis(axis, values[0].type.rank + 1)
         values = [reshape(n, v, (*v.type.shape[:axis], 1, *v.type.shape[axis:])) for v in values]
-    return n.emit(g.Concat(values, axis=normalize_axis(axis, values[0].type.rank)))  # type: ignore[no-any-return]
+    return n.emit(g.Concat(values, axis=normalize_axis(axis, values[0].type.rank)))

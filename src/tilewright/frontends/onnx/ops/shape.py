@@ -1,4 +1,6 @@
-"""Operators that move elements: reshaping, transposing, slicing, joining, padding. Bounds come from symbolic shape values."""
+"""Operators that move elements: reshape, transpose, slice, concatenate, pad. Bounds come from symbolic shape
+values.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,17 @@ from ....dialects.graph.base import broadcast_shapes, normalize_axis
 from ....errors import CompileError
 from ....ir.core import Value
 from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, prove_lt, smax, smin
+from ...unsupported import Unsupported
+from ..registry import importer
 from .run_time import expand_in_run, reshape_in_run, slice_in_run
 from .run_time_axes import pads_in_run, slice_anywhere, squeeze_in_run, unsqueeze_in_run
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
 def reshape(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` under another shape; itself where nothing changes."""
+    """Reshape `x`, unless it has the shape already."""
     return x if tuple(x.type.shape) == tuple(shape) else n.emit(g.Reshape(x, shape=tuple(shape)))
 
 
@@ -42,7 +45,8 @@ def _reshape_target(n: Node, old: Sequence[Dim], wanted: list[Dim], allow_zero: 
     quotient = size // rest
     if not prove_eq(quotient * rest, size):
         raise CompileError(
-            f"node {n.location} (Reshape): {size} elements of {tuple(old)} do not provably divide by {rest} for {tuple(wanted)}"
+            f"node {n.location} (Reshape): {size} elements of {tuple(old)} "
+            f"do not provably divide by {rest} for {tuple(wanted)}"
         )
     wanted[unknown[0]] = quotient
     return wanted
@@ -52,7 +56,9 @@ def _reshape_target(n: Node, old: Sequence[Dim], wanted: list[Dim], allow_zero: 
 def _reshape(n: Node) -> Value:
     if n.is_data(1, counted=True):
         return reshape_in_run(n)
-    return reshape(n, n.value(0), _reshape_target(n, n.tensor(0).shape, n.dims(1), bool(n.attr("allowzero", 0))))
+    return reshape(
+        n, n.value(0), _reshape_target(n, n.tensor(0).shape, n.dims(1), bool(n.attr("allowzero", 0)))
+    )
 
 
 @importer("Flatten")
@@ -90,7 +96,7 @@ def _unsqueeze(n: Node) -> Value:
 @importer("Transpose")
 def _transpose(n: Node) -> Value:
     rank = n.tensor(0).rank
-    return n.emit(g.Transpose(n.value(0), permutation=tuple(n.attr("perm") or range(rank - 1, -1, -1))))  # type: ignore[no-any-return]
+    return n.emit(g.Transpose(n.value(0), permutation=tuple(n.attr("perm") or range(rank - 1, -1, -1))))
 
 
 @importer("Concat")
@@ -105,12 +111,12 @@ def _is_zero(d: Dim) -> bool:
 
 
 def slice_(n: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
-    """``x[..., start:stop, ...]`` with bounds that lie within the dimension."""
+    """Return ``x[..., start:stop, ...]``; the bounds must lie within the dimension."""
     shape = x.type.shape
     starts: list[Dim] = [0] * len(shape)
     stops: list[Dim] = list(shape)
     starts[axis], stops[axis] = start, stop
-    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape)))  # type: ignore[no-any-return]
+    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape)))
 
 
 @importer("Split")
@@ -126,12 +132,15 @@ def _split(n: Node) -> list[Value]:
 
 
 def _bound(n: Node, e: Dim, d: Dim, low: int, high: Dim) -> Dim:
-    """A slice bound counted from the front (negative ones count from the end) and clamped to ``[low, high]``."""
+    """Return a slice bound counted from the front (negative ones count from the end) and clamped to ``[low,
+    high]``.
+    """
     if prove_lt(e, 0):
         e = e + d
     elif not prove_le(0, e):
         raise CompileError(
-            f"node {n.location} (Slice): whether the bound '{e}' is negative is not known; give its symbols lower bounds with dims="
+            f"node {n.location} (Slice): the sign of the bound '{e}' is not known; "
+            "give its symbols lower bounds with dims="
         )
     return smax(low, smin(e, high))
 
@@ -168,7 +177,7 @@ def _slice(n: Node) -> Value:
         and tuple(stops) == tuple(shape)
     ):
         return x
-    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))  # type: ignore[no-any-return]
+    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))
 
 
 @importer("Expand")
@@ -180,13 +189,13 @@ def _expand(n: Node) -> Value:
 
 
 def broadcast(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` repeated to `shape`; itself where nothing changes."""
+    """Broadcast `x` to `shape`, unless it has the shape already."""
     return x if tuple(x.type.shape) == tuple(shape) else n.emit(g.BroadcastTo(x, shape=tuple(shape)))
 
 
 @importer("Tile")
 def _tile(n: Node) -> Value:
-    return n.emit(g.Tile(n.value(0), repeats=tuple(n.sizes(1))))  # type: ignore[no-any-return]
+    return n.emit(g.Tile(n.value(0), repeats=tuple(n.sizes(1))))
 
 
 @importer("Pad")
@@ -209,7 +218,7 @@ def _pad(n: Node) -> Value:
             fill = reshape(n, n.value(2), ())
         else:
             value = n.array(2).reshape(-1)[0].item()
-    return n.emit(g.Pad(x, fill, low=tuple(low), high=tuple(high), mode=mode, value=value))  # type: ignore[no-any-return]
+    return n.emit(g.Pad(x, fill, low=tuple(low), high=tuple(high), mode=mode, value=value))
 
 
 @importer("DepthToSpace")
@@ -238,14 +247,14 @@ def _space_to_depth(n: Node) -> Value:
 @importer("Trilu")
 def _trilu(n: Node) -> Value:
     diagonal = n.sizes(1, None)[0] if n.has(1) else 0
-    return n.emit(g.Triangular(n.value(0), upper=bool(n.attr("upper", 1)), diagonal=diagonal))  # type: ignore[no-any-return]
+    return n.emit(g.Triangular(n.value(0), upper=bool(n.attr("upper", 1)), diagonal=diagonal))
 
 
 def as_number(d: Dim) -> int:
-    """A number of elements that must be known.
+    """Return a number of elements that must be static.
 
     Raises:
-        Unsupported: it is not.
+        Unsupported: it is symbolic.
     """
     if not isinstance(d, int):
         raise Unsupported(f"a vector of sizes has itself an unknown size, {d}")

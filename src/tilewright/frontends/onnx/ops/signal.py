@@ -1,4 +1,8 @@
-"""Signals. Complex numbers are pairs in a last dimension of 2; inside they are two tensors, the imaginary one None where the numbers are real."""
+"""Fourier transforms and related operators on signals.
+
+ONNX stores complex numbers in a last dimension of size 2. Here they are two tensors; the imaginary one is
+None for real numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,19 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le
 from ....ir.types import f32, f64
 from ...fourier import Fourier
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .run_time_axes import along_axis
 from .shape import product, reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
 
 
 def _parts(n: Node, x: Value) -> list[Value]:
-    """Real (and imaginary) parts of a tensor whose last dimension counts them."""
+    """Return the real (and imaginary) parts of a tensor whose last dimension holds them."""
     count = x.type.shape[-1]
     if count not in (1, 2):
         raise ValueError(f"the last dimension has {count} elements: one (real) or two (complex) are meant")
@@ -32,7 +37,7 @@ def _parts(n: Node, x: Value) -> list[Value]:
 
 
 def _joined(n: Node, parts: list[Value]) -> Value:
-    """The reverse of `_parts`."""
+    """Undo `_parts`."""
     columns = [reshape(n, p, (*p.type.shape, 1)) for p in parts]
     return columns[0] if len(columns) == 1 else n.emit(g.Concat(columns, axis=columns[0].type.rank - 1))
 
@@ -54,12 +59,12 @@ def _dft_along(n: Node, axis: int) -> Value:
     dtype = f64 if x.type.dtype is f64 else f32
     size = x.type.shape[axis]
     length = n.sizes(1, 1)[0] if n.has(1) else 2 * (size - 1) if inverse and onesided else size
-    given = length // 2 + 1 if inverse and onesided else length
+    samples = length // 2 + 1 if inverse and onesided else length
     order = (*(k for k in range(rank - 1) if k != axis), axis)
     back = tuple(order.index(k) for k in range(rank - 1))
     parts = [a.Transpose(cast(n, p, dtype), permutation=order) for p in _parts(n, x)]
     lead = parts[0].type.shape[:-1]
-    rows = [fourier.resized(reshape(n, p, (product(lead), size)), given) for p in parts]
+    rows = [fourier.resized(reshape(n, p, (product(lead), size)), samples) for p in parts]
     if inverse and onesided:
         results = [fourier.real_inverse((rows[0], rows[1] if rows[1:] else None), length)]
     else:
@@ -104,7 +109,9 @@ def _stft(n: Node) -> Value:
 
 @importer("MelWeightMatrix")
 def _mel_weight_matrix(n: Node) -> Value:
-    """Triangles over frequencies, (bins of the spectrum, bands): their corners lie evenly on the mel scale, at whole bins."""
+    """Return triangular filters over frequencies, (bins of the spectrum, bands); their corners are evenly
+    spaced on the mel scale and rounded to bins.
+    """
     bands, length, rate = (int(n.array(k).reshape(-1)[0]) for k in range(3))
     edges = np.array([n.array(k).reshape(-1)[0] for k in (3, 4)], np.float64)
     low, high = 2595 * np.log10(1 + edges / 700)

@@ -1,7 +1,8 @@
-"""Operators on strings, and images in files: what only the interpreter runs."""
+"""Operators on strings and on encoded images. Only the interpreter runs them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import numpy as np
 from ....dialects import graph as g
 from ....dialects import interpreted as py
 from ....ir.core import Value
-from ....ir.types import i64, string
+from ....ir.types import DType, i64, string
+from ...unsupported import Unsupported
+from ..registry import importer
 from .run_time import Arithmetic
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -20,26 +22,26 @@ if TYPE_CHECKING:
 
 @importer("StringConcat")
 def _concat(n: Node) -> Value:
-    return n.emit(py.Concat(n.value(0), n.value(1)))  # type: ignore[no-any-return]
+    return n.emit(py.Concat(n.value(0), n.value(1)))
 
 
 @importer("StringSplit")
 def _split(n: Node) -> Any:
     count = n.importer.new_symbol("pieces")
     limit = n.attr("maxsplit", -1)
-    return n.emit(py.Split(n.value(0), count=count, delimiter=n.attr("delimiter", ""), limit=limit))
+    return n.emit_all(py.Split(n.value(0), count=count, delimiter=n.attr("delimiter", ""), limit=limit))
 
 
 @importer("StringNormalizer")
 def _normalizer(n: Node) -> Value:
-    n.attr("locale")  # Python's letters are Unicode's, whatever the country
+    n.attr("locale")  # Python follows Unicode's case rules in every locale
     x, case = n.value(0), n.attr("case_change_action", "NONE").lower()
     lead = x.type.shape[:-1]
     if x.type.rank not in (1, 2) or lead not in ((), (1,)):
         raise ValueError(f"strings of shape {list(x.type.shape)}: expected [C] or [1, C]")
     if case not in ("none", "lower", "upper"):
         raise Unsupported(f"case_change_action {case}")
-    return n.emit(  # type: ignore[no-any-return]
+    return n.emit(
         py.Normalize(
             x,
             count=n.importer.new_symbol("strings", 1),
@@ -52,20 +54,20 @@ def _normalizer(n: Node) -> Value:
 
 @importer("RegexFullMatch")
 def _full_match(n: Node) -> Value:
-    return n.emit(py.FullMatch(n.value(0), pattern=n.attr("pattern", "")))  # type: ignore[no-any-return]
+    return n.emit(py.FullMatch(n.value(0), pattern=n.attr("pattern", "")))
 
 
-def lookup(n: Node, x: Value, keys: Any) -> Value:
-    """The place (i64) of each string of `x` among `keys`; -1 for others."""
-    return n.emit(py.Lookup(x, keys=tuple(keys)))  # type: ignore[no-any-return]
+def lookup(n: Node, x: Value, keys: Iterable[str]) -> Value:
+    """Return the index (i64) of each string of `x` among `keys`, -1 for others."""
+    return n.emit(py.Lookup(x, keys=tuple(keys)))
 
 
-def choose(n: Node, place: Value, values: Any, default: Any, dtype: Any) -> Value:
-    """The value in each place (i64); `default` where there is none (-1)."""
+def choose(n: Node, place: Value, values: Any, default: Any, dtype: DType) -> Value:
+    """Return the value at each index (i64), or `default` at index -1."""
     a = Arithmetic(n)
     known = a.Ge(place, 0)
-    found = n.emit(g.Gather(n.constant(values, dtype), a.Max(place, 0), axis=0))
-    return n.emit(g.Select(known, found, n.constant(default, dtype)))  # type: ignore[no-any-return]
+    value = n.emit(g.Gather(n.constant(values, dtype), a.Max(place, 0), axis=0))
+    return n.emit(g.Select(known, value, n.constant(default, dtype)))
 
 
 @importer("CategoryMapper", domain="ai.onnx.ml")
@@ -91,7 +93,7 @@ def _image_decoder(n: Node) -> Value:
     if pixels not in ("RGB", "BGR", "Grayscale"):
         raise Unsupported(f"pixel_format {pixels}")
     height, width = (n.importer.new_symbol(s, 1) for s in ("height", "width"))
-    return n.emit(py.DecodeImage(n.value(0), height=height, width=width, pixels=pixels))  # type: ignore[no-any-return]
+    return n.emit(py.DecodeImage(n.value(0), height=height, width=width, pixels=pixels))
 
 
 __all__ = ["choose", "lookup"]

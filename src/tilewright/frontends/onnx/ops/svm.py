@@ -1,4 +1,4 @@
-"""ai.onnx.ml's support vector machines: regression, and classification by pairs of classes."""
+"""Support vector machines of ai.onnx.ml: regression, and classification by pairs of classes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ....dialects.graph.scan import Yield
 from ....ir.builder import Builder
 from ....ir.core import Block, Region, Value
 from ....ir.types import TensorType, boolean, f32, i64, string
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .ml import post_transform
 from .run_time import Arithmetic
 from .shape import broadcast, reshape, slice_
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -42,8 +43,9 @@ def _svm_regressor(n: Node) -> Value:
 
 @importer("SVMClassifier", domain=_ML)
 def _svm_classifier(n: Node) -> Any:
-    """Each pair of classes votes for one of them; or, without support vectors, each class has a linear score. Scores are those of the pairs
-    or, where `prob_a` is given, probabilities of the classes."""
+    """Each pair of classes votes for one of them; without support vectors, each class has a linear score. The
+    scores are those of the pairs or, with `prob_a`, probabilities of the classes.
+    """
     x = cast(n, n.value(0), f32)
     a, rows = Arithmetic(n, f32), x.type.shape[0]
     labels, names = n.attr("classlabels_ints"), n.attr("classlabels_strings")
@@ -58,10 +60,14 @@ def _svm_classifier(n: Node) -> Any:
     if sum(sizes):
         near = _kernel(n, x, np.array(vectors, np.float32).reshape(sum(sizes), -1), kind, parameters)
         pairs = list(itertools.combinations(range(classes), 2))
-        scores = a.Add(a.Matmul(near, _weights_of_pairs(coefficients.reshape(-1, sum(sizes)), sizes, pairs)), rho)
+        scores = a.Add(
+            a.Matmul(near, _weights_of_pairs(coefficients.reshape(-1, sum(sizes)), sizes, pairs)), rho
+        )
         ballots = np.eye(classes, dtype=np.float32)[np.array(pairs)]  # (pairs, 2, classes)
         first = a.Gt(scores, 0.0)
-        weight = a.Matmul(cast(n, first, f32), ballots[:, 0] - ballots[:, 1])  # votes, less those of all second classes
+        weight = a.Matmul(
+            cast(n, first, f32), ballots[:, 0] - ballots[:, 1]
+        )  # votes, minus the votes for all second classes
         weight = a.Add(weight, ballots[:, 1].sum(0))
         if sigmoid[0]:
             scores = _probabilities(n, a, scores, pairs, classes, *sigmoid)
@@ -77,8 +83,12 @@ def _svm_classifier(n: Node) -> Any:
     return [label, post_transform(n, reshape(n, scores, (rows, scores.type.shape[1])), transform)]
 
 
-def _weights_of_pairs(coefficients: Any, sizes: list[int], pairs: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
-    """(support vectors, pairs): what each vector, of those of class after class, adds to the score of each pair."""
+def _weights_of_pairs(
+    coefficients: Any, sizes: list[int], pairs: list[tuple[int, int]]
+) -> np.ndarray[Any, Any]:
+    """Return the weight of each vector in the score of each pair, (support vectors, pairs). Vectors are
+    sorted by class.
+    """
     ends = np.cumsum([0, *sizes])
     weights = np.zeros((int(ends[-1]), len(pairs)), np.float32)
     for column, (i, j) in enumerate(pairs):
@@ -91,8 +101,10 @@ def _weights_of_pairs(coefficients: Any, sizes: list[int], pairs: list[tuple[int
 def _probabilities(
     n: Node, a: Arithmetic, scores: Value, pairs: list[tuple[int, int]], classes: int, slope: Any, offset: Any
 ) -> Value:
-    """Of the classes, from those of the pairs: pairwise coupling (Wu, Lin and Weng 2004), by sweeps over the classes until a row of the
-    batch has settled."""
+    """Return the probabilities of the classes from those of the pairs.
+
+    This is pairwise coupling (Wu, Lin and Weng, 2004): sweeps over the classes until the rows have converged.
+    """
     rows = scores.type.shape[0]
     of_pairs = a.Sigmoid(a.Neg(a.Add(a.Mul(scores, slope), offset)))
     of_pairs = a.Clamp(of_pairs, minimum=1e-7, maximum=1 - 1e-7)
@@ -109,7 +121,7 @@ def _probabilities(
         ]
         for i in range(classes)
     ]
-    # The quadratic form that is minimal for the probabilities, one row for each class: (rows, classes).
+    # The quadratic form that the probabilities minimize, a row per class: (rows, classes).
     forms = []
     for t in range(classes):
         entries = [a.Neg(a.Mul(beats[j][t], beats[t][j])) if j != t else None for j in range(classes)]
@@ -123,51 +135,50 @@ def _probabilities(
     start = broadcast(n, n.constant(1 / classes, f32), (rows, classes))
     block = Block([TensorType(i64, ()), start.type])
     guess = block.args[1]
-    outer, n.importer.builder = n.importer.builder, Builder(block, location=n.location)
-    try:
 
-        def total(x: Value) -> Any:
-            return a.ReduceSum(x, axes=(1,), keepdims=True)
+    def total(x: Value) -> Value:
+        return a.ReduceSum(x, axes=(1,), keepdims=True)
 
+    with n.importer.building(Builder(block, location=n.location)):
         slope_ = n.emit(g.Concat([total(a.Mul(form, guess)) for form in forms], axis=1))
         value = total(a.Mul(guess, slope_))
         error = a.ReduceMax(a.Abs(a.Sub(slope_, value)), axes=(1,), keepdims=True)
         moving = a.Ge(error, 0.005 / classes)
-        p = guess
+        p: Value = guess
         for t, form in enumerate(forms):
             own, here = column(form, t), column(slope_, t)
             step = a.Div(a.Sub(value, here), own)
             grown = a.Add(step, 1.0)
             one = np.eye(classes, dtype=np.float32)[t : t + 1]
-            value = a.Div(a.Add(value, a.Mul(step, a.Add(a.Mul(step, own), a.Mul(here, 2.0)))), a.Mul(grown, grown))
+            value = a.Div(
+                a.Add(value, a.Mul(step, a.Add(a.Mul(step, own), a.Mul(here, 2.0)))), a.Mul(grown, grown)
+            )
             slope_ = a.Div(a.Add(slope_, a.Mul(step, form)), grown)
             p = a.Div(a.Add(p, a.Mul(step, one)), grown)
         p = a.Select(broadcast(n, moving, p.type.shape), p, guess)
         again = n.emit(g.ReduceAny(moving, axes=(0, 1), keepdims=False))
         n.importer.builder.insert(Yield([again, p]))
-    finally:
-        n.importer.builder = outer
     steps = n.importer.new_symbol("sweeps")
     limit = n.constant(max(100, classes), i64)
     loop = g.While(n.constant(True, boolean), limit, [start], count=steps, regions=[Region([block])])
     n.importer.builder.insert(loop)
-    return loop.results[0]  # type: ignore[no-any-return]
+    return loop.results[0]
 
 
 def _kernel(n: Node, x: Value, vectors: np.ndarray[Any, Any], kind: str, parameters: list[float]) -> Value:
-    """A support vector machine's kernel of each row with each support vector."""
+    """Return the kernel of each row with each support vector."""
     a = Arithmetic(n, f32)
     gamma, offset, degree = parameters[:3]
     if kind == "RBF":
-        # The differences themselves: the expanded square would lose digits where vectors are close.
+        # Use the differences: the expanded square would lose digits where vectors are close.
         apart = a.Sub(reshape(n, x, (x.type.shape[0], 1, x.type.shape[1])), vectors)
-        return a.Exp(a.Mul(a.ReduceSum(a.Mul(apart, apart), axes=(2,), keepdims=False), -gamma))  # type: ignore[no-any-return]
+        return a.Exp(a.Mul(a.ReduceSum(a.Mul(apart, apart), axes=(2,), keepdims=False), -gamma))
     product = a.Matmul(x, vectors.T)
     if kind == "LINEAR":
-        return product  # type: ignore[no-any-return]
+        return product
     scaled = a.Add(a.Mul(product, gamma), offset)
     if kind == "SIGMOID":
-        return a.Tanh(scaled)  # type: ignore[no-any-return]
+        return a.Tanh(scaled)
     if kind == "POLY":
-        return a.Pow(scaled, float(int(degree)))  # type: ignore[no-any-return]
+        return a.Pow(scaled, float(int(degree)))
     raise Unsupported(f"kernel_type {kind}")

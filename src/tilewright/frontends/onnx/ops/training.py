@@ -1,5 +1,8 @@
-"""ai.onnx.preview.training: one step of an optimizer. Each takes a learning rate, the number of steps before, then tensors in groups: all
-that are optimized, all their gradients, all of each state; and gives the new tensors and states in the same order."""
+"""Operators of ai.onnx.preview.training: one step of an optimizer.
+
+Each takes a learning rate, the number of previous steps, then tensors in groups: all optimized tensors, all
+gradients, and all tensors of each state. It returns the new tensors and states in the same order.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....ir.core import Value
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .run_time import Arithmetic
 from .shape import reshape
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -19,7 +23,9 @@ _TRAINING = "ai.onnx.preview.training"
 
 
 def _each(n: Node, width: int, rule: Callable[..., Sequence[Value]]) -> list[Value]:
-    """Apply `rule` (arithmetic, rate, steps, tensor, regularized gradient, states) to every optimized tensor, which comes with `width - 1` others."""
+    """Apply `rule` (arithmetic, rate, steps, tensor, regularized gradient, states) to every optimized tensor,
+    which has `width - 1` other tensors.
+    """
     count, rest = divmod(len(n.inputs) - 2, width)
     if rest or not count:
         raise ValueError(f"{len(n.inputs)} inputs; expected 2 and {width} for each tensor")
@@ -38,7 +44,9 @@ def _each(n: Node, width: int, rule: Callable[..., Sequence[Value]]) -> list[Val
 def _adagrad(n: Node) -> list[Value]:
     decay, epsilon = n.attr("decay_factor", 0.0), n.attr("epsilon", 0.0)
 
-    def rule(a: Any, rate: Value, steps: Value, x: Value, gradient: Value, squares: Value) -> Sequence[Value]:
+    def rule(
+        a: Arithmetic, rate: Value, steps: Value, x: Value, gradient: Value, squares: Value
+    ) -> Sequence[Value]:
         squares = a.Add(squares, a.Mul(gradient, gradient))
         rate = a.Div(rate, a.Add(1, a.Mul(steps, decay)))
         return a.Sub(x, a.Div(a.Mul(rate, gradient), a.Add(a.Sqrt(squares), epsilon))), squares
@@ -56,7 +64,7 @@ def _adam(n: Node) -> list[Value]:
     ) -> Sequence[Value]:
         mean = a.Add(a.Mul(alpha, mean), a.Mul(1 - alpha, gradient))
         square = a.Add(a.Mul(beta, square), a.Mul(1 - beta, a.Mul(gradient, gradient)))
-        # Both states begin as zeros, which later steps correct for; the first cannot.
+        # Both states start at zero. Later steps correct for this bias; the first step cannot.
         bias = a.Div(a.Sqrt(a.Sub(1, a.Pow(beta, steps))), a.Sub(1, a.Pow(alpha, steps)))
         rate = a.Select(a.Gt(steps, 0), a.Mul(rate, bias), rate)
         x = a.Sub(x, a.Mul(rate, a.Div(mean, a.Add(a.Sqrt(square), epsilon))))
@@ -71,7 +79,9 @@ def _momentum(n: Node) -> list[Value]:
     if mode not in ("standard", "nesterov"):
         raise Unsupported(f"mode {mode}")
 
-    def rule(a: Any, rate: Value, steps: Value, x: Value, gradient: Value, velocity: Value) -> Sequence[Value]:
+    def rule(
+        a: Any, rate: Value, steps: Value, x: Value, gradient: Value, velocity: Value
+    ) -> Sequence[Value]:
         share = a.Mul(a.Select(a.Gt(steps, 0), beta, 1), gradient)
         velocity = a.Add(a.Mul(alpha, velocity), share)
         move = a.Add(gradient, a.Mul(alpha, velocity)) if mode == "nesterov" else velocity
@@ -83,5 +93,6 @@ def _momentum(n: Node) -> list[Value]:
 @importer("Gradient", domain=_TRAINING)
 def _gradient(n: Node) -> Value:
     raise Unsupported(
-        "derivatives of a part of a graph; export the model with its backward graph, or train it with torch.compile"
+        "derivatives of a part of a graph; export the model with its backward graph, "
+        "or train it with torch.compile"
     )

@@ -1,11 +1,13 @@
-"""ai.onnx.ml's ensembles of decision trees: all trees of all rows step down together, as often as the deepest tree is deep.
+"""Ensembles of decision trees of ai.onnx.ml. All trees of all rows descend one level per step, for as many
+steps as the deepest tree has levels.
 
-The nodes of an ensemble are one table; leaves lead to themselves, so that trees of any depths take the same number of steps.
+The nodes of an ensemble form one table. A leaf is its own successor, so trees of all depths take the same
+number of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,12 @@ from ....dialects import graph as g
 from ....dialects.graph.scan import Yield
 from ....ir.builder import Builder
 from ....ir.core import Block, Region, Value
-from ....ir.types import boolean, f32, f64, i64
+from ....ir.types import DType, boolean, f32, f64, i64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import cast
 from .ml import choose_label, post_transform
 from .shape import broadcast
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
     from ..node import Node
@@ -35,26 +38,26 @@ _REDUCE = {"AVERAGE": g.ReduceMean, "SUM": g.ReduceSum, "MIN": g.ReduceMin, "MAX
 
 @dataclass
 class Forest:
-    """The nodes of all trees; arrays have one entry for each node."""
+    """The nodes of all trees; each array has an entry per node."""
 
     modes: Array
-    """Names of comparisons; "LEAF" where there is none."""
+    """Names of comparisons; "LEAF" for a leaf."""
     features: Array
     splits: Array
     yes: Array
     no: Array
-    """The next node where the comparison holds, and where it does not; a leaf itself."""
+    """The next node if the comparison holds (`yes`) and if it does not (`no`); a leaf's own index."""
     missing: Array
-    """Where a feature that is NaN leads to `yes`."""
+    """Whether a feature that is NaN leads to `yes`."""
     roots: Array
     members: Array | None = None
-    """(nodes, most members): the sets of MEMBER nodes, filled up with NaN."""
+    """The sets of MEMBER nodes, padded with NaN: (nodes, size of the largest set)."""
 
     def depth(self) -> int:
-        """The steps after which every tree has come to a leaf.
+        """Return the number of steps after which every tree has reached a leaf.
 
         Raises:
-            ValueError: a node leads outside of the table, or back to itself.
+            ValueError: a node leads outside the table, or back to itself.
         """
         count = len(self.modes)
         for ends in (self.yes, self.no, self.roots):
@@ -68,7 +71,7 @@ class Forest:
         return steps
 
     def leaves(self, n: Node, x: Value) -> Value:
-        """The leaf (i64) of each row of `x` (rows, features) in each tree: (rows, trees)."""
+        """Return the leaf (i64) of each row of `x` (rows, features) in each tree: (rows, trees)."""
         steps, columns = self.depth(), x.type.shape[1]
         if isinstance(columns, int) and self.features.size and not 0 <= self.features.max() < columns:
             raise ValueError(f"a tree asks for feature {self.features.max()} of {columns}")
@@ -79,47 +82,54 @@ class Forest:
         (place,) = block.args
         b = Builder(block, location=n.location)
 
-        def at_node(table: Array, dtype: Any) -> Value:
-            return b(g.Gather(n.constant(table, dtype), place, axis=0))  # type: ignore[no-any-return]
+        def at_node(table: Array, dtype: DType) -> Value:
+            return b(g.Gather(n.constant(table, dtype), place, axis=0))
 
         value = b(g.GatherElements(x, at_node(self.features, i64), axis=1))
         holds = self._holds(n, b, at_node, value)
-        b(Yield([b(g.Select(holds, at_node(self.yes, i64), at_node(self.no, i64)))]))
+        b.insert(Yield([b(g.Select(holds, at_node(self.yes, i64), at_node(self.no, i64)))]))
         op = g.Scan([start], [], length=steps, regions=[Region([block])])
         n.importer.builder.insert(op)
         return op.results[0]
 
-    def _holds(self, n: Node, b: Builder, at_node: Any, value: Value) -> Value:
+    def _holds(self, n: Node, b: Builder, at_node: Callable[[Array, DType], Value], value: Value) -> Value:
         dtype = value.type.dtype
         used = sorted(set(self.modes) - {"LEAF"})
         split = at_node(self.splits, dtype)
         holds: Value | None = None
         for mode in used:
             if mode == "MEMBER":
+                assert self.members is not None
                 lone = b(g.Reshape(value, shape=(*value.type.shape, 1)))
-                found = b(g.ReduceAny(b(g.Eq(lone, at_node(self.members, dtype))), axes=(2,), keepdims=False))
+                holds_here = b(
+                    g.ReduceAny(b(g.Eq(lone, at_node(self.members, dtype))), axes=(2,), keepdims=False)
+                )
             else:
-                found = b(_COMPARE[mode](value, split))
-            found = found if len(used) == 1 else b(g.And(found, at_node(self.modes == mode, boolean)))
-            holds = found if holds is None else b(g.Or(holds, found))
+                holds_here = b(_COMPARE[mode](value, split))
+            holds_here = (
+                holds_here if len(used) == 1 else b(g.And(holds_here, at_node(self.modes == mode, boolean)))
+            )
+            holds = holds_here if holds is None else b(g.Or(holds, holds_here))
         assert holds is not None
         if self.missing.any() or "NEQ" in used:
             holds = b(g.Select(b(g.Isnan(value)), at_node(self.missing, boolean), holds))
         return holds
 
 
-def _aggregate(n: Node, leaves: Value, weights: Array, hits: Array, how: str, dtype: Any) -> Value:
-    """The leaves' `weights` (nodes, targets) over all trees: (rows, targets)."""
+def _aggregate(n: Node, leaves: Value, weights: Array, hits: Array, how: str, dtype: DType) -> Value:
+    """Combine the leaves' `weights` (nodes, targets) over all trees: (rows, targets)."""
     if how not in _REDUCE:
         raise Unsupported(f"aggregate_function {how}")
     if how in ("MIN", "MAX") and not hits.all():
         raise Unsupported(f"{how} over trees of which some say nothing of a target")
-    found = n.emit(g.Gather(n.constant(weights, dtype), leaves, axis=0))
-    return n.emit(_REDUCE[how](found, axes=(1,), keepdims=False))  # type: ignore[no-any-return]
+    weight = n.emit(g.Gather(n.constant(weights, dtype), leaves, axis=0))
+    return n.emit(_REDUCE[how](weight, axes=(1,), keepdims=False))
 
 
-def _table(count: int, targets: int, nodes: Array, ids: Array, weights: Array, how: str) -> tuple[Array, Array]:
-    """Weights by node and target, and where there are any."""
+def _table(
+    count: int, targets: int, nodes: Array, ids: Array, weights: Array, how: str
+) -> tuple[Array, Array]:
+    """Return weights by node and target, and which of them are present."""
     table, hits = np.zeros((count, targets)), np.zeros((count, targets), bool)
     if ids.size and not (ids.min() >= 0 and ids.max() < targets):
         raise ValueError(f"a leaf has a weight for target {ids.max()} of {targets}")
@@ -132,7 +142,7 @@ def _table(count: int, targets: int, nodes: Array, ids: Array, weights: Array, h
 
 
 def _rows(n: Node) -> Value:
-    """The features: (rows, features) of a floating-point type."""
+    """Return the features as (rows, features) of a floating-point type."""
     x = n.value(0)
     if x.type.rank == 1:
         x = n.emit(g.Reshape(x, shape=(1, *x.type.shape)))
@@ -165,7 +175,7 @@ def _tree_ensemble(n: Node) -> Value:
         np.array(n.attr("tree_roots")),
         _members(n, inner, leaf_count),
     )
-    n.read.add("nodes_hitrates")  # how often training came by
+    n.read.add("nodes_hitrates")  # statistics of training
     how = _AGGREGATES[n.attr("aggregate_function", 1)]
     targets, weights = np.array(n.attr("leaf_targetids")), _array(n, "leaf_weights")
     leaves = forest.leaves(n, x)
@@ -175,14 +185,14 @@ def _tree_ensemble(n: Node) -> Value:
 
 
 def _array(n: Node, name: str) -> Array:
-    found = n.tensor_attr(name)
-    if found is None:
+    array = n.tensor_attr(name)
+    if array is None:
         raise ValueError(f"the attribute {name} is missing")
-    return found
+    return array
 
 
 def _members(n: Node, inner: Array, leaf_count: int) -> Array | None:
-    """NaN ends each set of ``membership_values``; sets come in the order of their nodes."""
+    """Parse ``membership_values``: NaN ends each set, and sets are in the order of their nodes."""
     where = np.flatnonzero(inner == "MEMBER")
     values = n.tensor_attr("membership_values")
     if not where.size:
@@ -214,10 +224,14 @@ def _tree_regressor(n: Node) -> Value:
 
 @importer("TreeEnsembleClassifier", domain="ai.onnx.ml")
 def _tree_classifier(n: Node) -> tuple[Any, Value]:
-    """Labels and scores. Where only one class of two has weights, they tell how much speaks for the second."""
+    """Return labels and scores. If only one of two classes has weights, they are the score of the second."""
     x = _rows(n)
     forest, index = _numbered(n)
-    nodes, ids, weights = _places(n, index, "class"), np.array(n.attr("class_ids")), _numbers(n, "class_weights")
+    nodes, ids, weights = (
+        _places(n, index, "class"),
+        np.array(n.attr("class_ids")),
+        _numbers(n, "class_weights"),
+    )
     base, post = _numbers(n, "base_values"), n.attr("post_transform", "NONE")
     count = len(n.attr("classlabels_int64s") or n.attr("classlabels_strings") or ())
     if count < 2:
@@ -231,7 +245,8 @@ def _tree_classifier(n: Node) -> tuple[Any, Value]:
     scores = n.emit(g.Add(scores, n.constant(base, x.type.dtype))) if base.size else scores
     scores = cast(n, scores, f32)
     if binary:
-        # Weights that are probabilities sum up to 1 with the first class; others are turned to such by a logistic function.
+        # Weights that are probabilities: the first class gets 1 minus the sum. Other weights are converted by
+        # a logistic function.
         positive = bool((weights >= 0).all())
         if (post, positive) not in (("NONE", True), ("LOGISTIC", False)):
             signs = "positive weights" if positive else "weights of both signs"
@@ -242,20 +257,24 @@ def _tree_classifier(n: Node) -> tuple[Any, Value]:
 
 
 def _numbered(n: Node) -> tuple[Forest, dict[tuple[int, int], int]]:
-    """The forest of nodes with a number of their own in each tree, and their places in it by tree and number."""
+    """Return the forest of nodes that are numbered within each tree, and the table index of each node by tree
+    and number.
+    """
     trees, numbers = n.attr("nodes_treeids"), n.attr("nodes_nodeids")
     index = {key: k for k, key in enumerate(zip(trees, numbers, strict=True))}
     modes = np.array([mode.removeprefix("BRANCH_") for mode in n.attr("nodes_modes")])
     if unknown := set(modes) - {"LEAF", *_COMPARE}:
         raise Unsupported(f"nodes_modes {', '.join(sorted(unknown))}")
-    own = range(len(modes))
+    nodes = range(len(modes))
 
     def ends(name: str) -> Array:
-        given = n.attr(name)
-        return np.array([k if modes[k] == "LEAF" else index.get((trees[k], given[k]), -1) for k in own], np.int64)
+        successors = n.attr(name)
+        return np.array(
+            [k if modes[k] == "LEAF" else index.get((trees[k], successors[k]), -1) for k in nodes], np.int64
+        )
 
     first: dict[int, int] = {}
-    for k in own:
+    for k in nodes:
         first.setdefault(trees[k], k)
     leaf = modes == "LEAF"
     n.read |= {"nodes_hitrates", "nodes_hitrates_as_tensor"}
@@ -271,16 +290,18 @@ def _numbered(n: Node) -> tuple[Forest, dict[tuple[int, int], int]]:
 
 
 def _places(n: Node, index: dict[tuple[int, int], int], what: str) -> Array:
-    keys: Sequence[tuple[int, int]] = list(zip(n.attr(f"{what}_treeids"), n.attr(f"{what}_nodeids"), strict=True))
+    keys: Sequence[tuple[int, int]] = list(
+        zip(n.attr(f"{what}_treeids"), n.attr(f"{what}_nodeids"), strict=True)
+    )
     if any(key not in index for key in keys):
         raise ValueError(f"a weight of {what} belongs to a node that does not exist")
     return np.array([index[key] for key in keys], np.int64)
 
 
 def _numbers(n: Node, name: str) -> Array:
-    """An attribute that is a list of float32, or a tensor under another name."""
-    found = n.tensor_attr(f"{name}_as_tensor")
-    return np.array(n.attr(name) or (), np.float32) if found is None else found
+    """Return an attribute that is a list of float32, or a tensor under another name."""
+    array = n.tensor_attr(f"{name}_as_tensor")
+    return np.array(n.attr(name) or (), np.float32) if array is None else array
 
 
 __all__ = ["Forest"]

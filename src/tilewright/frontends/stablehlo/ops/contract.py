@@ -1,4 +1,4 @@
-"""Products: dot_general, convolution."""
+"""Products: dot_general and convolution."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le
 from ...complex import Complex, each
+from ...unsupported import Unsupported
+from ..registry import importer
 from .shape import pad
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def bilinear(n: Node, product: Callable[[Value, Value], Value]) -> Any:
-    """A product of the operands; of complex numbers four of their parts, or two where one operand is real."""
+    """Apply a product to the operands: to complex numbers, four products of their parts, or two if one
+    operand is real.
+    """
     (a, b), dtype = n.inputs, n.dtype()
 
     def times(x: Value, y: Value) -> Value:
@@ -45,14 +48,14 @@ def _dot_general(n: Node) -> Any:
 
 @importer("dot", complex="whole")
 def _plain_dot(n: Node) -> Any:
-    """A product of matrices or vectors."""
+    """Return a product of matrices or vectors."""
 
     def product(a: Value, b: Value) -> Value:
         rows, columns = a.type.rank == 2, b.type.rank == 2
         wide = n.reshape(a, (1, *a.type.shape)) if not rows else a
         high = n.reshape(b, (*b.type.shape, 1)) if not columns else b
         shape = [*(a.type.shape[:1] if rows else ()), *(b.type.shape[1:] if columns else ())]
-        return n.reshape(n.emit(g.Matmul(wide, high)), shape)  # type: ignore[no-any-return]
+        return n.reshape(n.emit(g.Matmul(wide, high)), shape)
 
     return bilinear(n, product)
 
@@ -75,10 +78,10 @@ def _dot(n: Node, a: Value, b: Value) -> Value:
     if len(summed[0]) == 1 and len(rows) == len(columns) == 1:
         a = n.transpose(a, [*batch[0], *rows, *summed[0]])
         b = n.transpose(b, [*batch[1], *summed[1], *columns])
-        return n.emit(g.Matmul(a, b))  # type: ignore[no-any-return]
+        return n.emit(g.Matmul(a, b))
     if len(summed[0]) == 1 and not batch[0] and rows and len(columns) == 1:
         a = n.transpose(a, [*rows, *summed[0]])
-        return n.emit(g.Matmul(a, n.transpose(b, [*summed[1], *columns])))  # type: ignore[no-any-return]
+        return n.emit(g.Matmul(a, n.transpose(b, [*summed[1], *columns])))
     letters = iter(string.ascii_letters)
     left = [next(letters) for _ in range(a.type.rank)]
     right = [next(letters) for _ in range(b.type.rank)]
@@ -86,7 +89,7 @@ def _dot(n: Node, a: Value, b: Value) -> Value:
         right[k] = left[l]
     result = [*(left[d] for d in (*batch[0], *rows)), *(right[d] for d in columns)]
     equation = f"{''.join(left)},{''.join(right)}->{''.join(result)}"
-    return n.emit(g.Einsum([a, b], equation=equation))  # type: ignore[no-any-return]
+    return n.emit(g.Einsum([a, b], equation=equation))
 
 
 @importer("convolution", "dynamic_conv", complex="whole")
@@ -96,13 +99,13 @@ def _convolution(n: Node) -> Any:
         padding: Any = np.array(n.sizes(2), object).reshape(rank, 2).tolist()
         n.inputs = n.inputs[:2]
     else:
-        padding = n.ints("padding", [[0, 0]] * rank)  # type: ignore[list-item]
+        padding = n.pairs("padding", rank)
     return bilinear(n, lambda x, w: _conv(n, x, w, [tuple(p) for p in padding]))
 
 
 def _conv(n: Node, x: Value, w: Value, padding: list[tuple[Dim, Dim]]) -> Value:
-    if 0 in n.shape():  # the kernel has no place, which a convolution of the graph does not allow
-        return n.broadcast(n.like(0, x), [d or 0 for d in n.shape()])  # type: ignore[no-any-return]
+    if 0 in n.shape():  # the kernel has no position, which the graph's convolution does not allow
+        return n.broadcast(n.like(0, x), [d or 0 for d in n.shape()])
     from ..reading import bindings
 
     _, stablehlo, *_ = bindings()
@@ -123,7 +126,7 @@ def _conv(n: Node, x: Value, w: Value, padding: list[tuple[Dim, Dim]]) -> Value:
         padding = [(0, 0)] * rank
     groups, batches = n.number("feature_group_count", 1), n.number("batch_group_count", 1)
     if batches > 1:
-        # The batch's parts become groups of features, each with its own part of the kernel's outputs.
+        # The parts of the batch become groups of features, each with its own part of the kernel's outputs.
         if groups > 1:
             raise Unsupported("groups of features and of the batch at once")
         size, features, *rest = x.type.shape
@@ -136,8 +139,14 @@ def _conv(n: Node, x: Value, w: Value, padding: list[tuple[Dim, Dim]]) -> Value:
     if flat:
         x, w = (n.reshape(v, (*v.type.shape, 1)) for v in (x, w))
         steps, dilations, padding = [1], [1], [(0, 0)]
-    y = n.emit(g.Conv(x, w, strides=tuple(steps), padding=tuple(padding), dilations=tuple(dilations), groups=groups))
+    y = n.emit(
+        g.Conv(x, w, strides=tuple(steps), padding=tuple(padding), dilations=tuple(dilations), groups=groups)
+    )
     if flat:
         y = n.reshape(y, y.type.shape[:2])
-    placed = [numbers.output_batch_dimension, numbers.output_feature_dimension, *numbers.output_spatial_dimensions]
+    placed = [
+        numbers.output_batch_dimension,
+        numbers.output_feature_dimension,
+        *numbers.output_spatial_dimensions,
+    ]
     return n.transpose(y, [placed.index(d) for d in range(2 + rank)])

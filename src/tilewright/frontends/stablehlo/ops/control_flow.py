@@ -1,26 +1,30 @@
-"""Branches and loops. A loop that counts up becomes a scan: what it slices by its counter is scanned, what it writes there is stacked."""
+"""Branches and loops.
+
+A loop that counts up becomes a scan: slices at the loop counter become scanned inputs, and writes at the
+counter become stacked results.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ....dialects import graph as g
 from ....dialects.graph.scan import Yield
 from ....ir.builder import Builder
-from ....ir.core import Block, Region, Value
+from ....ir.core import Block, BlockArgument, Region, Value
 from ....ir.symbolic import Dim, Expr, prove_eq, prove_le, smax
 from ....ir.types import TensorType, boolean, i64
 from ...complex import Complex
+from ...unsupported import Unsupported
+from ..module_builder import UnsupportedBody
 from ..reading import constant_of
-from .table import Poisoned, Unsupported, importer
+from ..registry import importer, importers
 
 if TYPE_CHECKING:
-    from ..importer import Importer, Node
-
-
-# -- Branches ----------------------------------------------------------------------------------------------------------------------
+    from ..module_builder import ModuleBuilder
+    from ..node import Node
 
 
 @importer("if", complex="whole")
@@ -30,7 +34,7 @@ def _if(n: Node) -> Sequence[Any]:
 
 @importer("case", complex="whole")
 def _case(n: Node) -> Sequence[Any]:
-    """An index outside of the branches takes the last one."""
+    """An index out of range selects the last branch."""
     content = n.content(0)
     last = len(n.op.regions) - 1
     if content is not None and isinstance(content.reshape(-1)[0], int):
@@ -51,17 +55,17 @@ def _branch(n: Node, k: int) -> list[Any]:
 
 def _whole(values: Sequence[Any]) -> list[Any]:
     if any(v is None for v in values):
-        raise Poisoned
+        raise UnsupportedBody
     return list(values)
 
 
 def _flat(values: Sequence[Any]) -> list[Value]:
-    """Tensors in a row: of complex numbers real and imaginary part."""
+    """Return tensors in a row; a complex number is its real and its imaginary part."""
     return [part for v in values for part in ((v.real, v.imaginary) if isinstance(v, Complex) else (v,))]
 
 
 def _packed(values: Sequence[Value], pairs: Sequence[bool]) -> list[Any]:
-    """The reverse of `_flat`; `pairs` tells which are complex numbers."""
+    """Undo `_flat`; `pairs` flags the complex numbers."""
     row = iter(values)
     return [Complex(next(row), next(row)) if pair else next(row) for pair in pairs]
 
@@ -71,38 +75,41 @@ def _choose(n: Node, condition: Value, first: Any, second: Any) -> Sequence[Any]
     for make in (first, second):
         block = Block()
         with n.importer.building(Builder(block, location=n.location)) as inside:
-            inside(Yield(_flat(make())))
+            inside.insert(Yield(_flat(make())))
         regions.append(Region([block]))
     op = n.importer.builder.insert(g.If(condition, regions=regions))
     return _packed(op.results, [n.is_complex(k) for k in range(len(n.op.results))])
 
 
-# -- Loops -------------------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Loop:
-    """A loop whose number of steps is known, while its body is built."""
+    """A loop with a known number of steps, while its body is built."""
 
     block: Block
     counter: Expr
     length: Dim
     invariants: set[Value]
     rows: dict[Value, int]
-    """States that the body changes by one dynamic_update_slice and uses nowhere else, by their argument of `block`."""
+    """States that the body changes by one dynamic_update_slice and uses nowhere else, by their argument of
+    `block`.
+    """
     scanned: list[Value] = field(default_factory=list)
     backward: list[bool] = field(default_factory=list)
     stacked: dict[int, tuple[Value, bool]] = field(default_factory=dict)
 
     def direction(self, place: Any) -> bool | None:
-        """Whether an index goes through all steps backward; None: it does neither so nor forward."""
+        """Return whether an index visits all steps backward (True) or forward (False), or None if it does
+        neither.
+        """
         if prove_eq(place, self.counter):
             return False
         return True if prove_eq(place, self.length - 1 - self.counter) else None
 
 
 def _row(loop: Loop, x: Value, sizes: Sequence[Dim], place: Dim | None) -> bool | None:
-    """The direction in which `sizes` of `x` from `place` of its first dimension on are one row for each step; None if they are not."""
+    """Return the direction in which `sizes` of `x` from `place` of its first dimension on are one row per
+    step, or None if they are not.
+    """
     shape = x.type.shape
     if place is None or not shape or not prove_eq(sizes[0], 1) or not prove_eq(shape[0], loop.length):
         return None
@@ -112,7 +119,10 @@ def _row(loop: Loop, x: Value, sizes: Sequence[Dim], place: Dim | None) -> bool 
 
 
 def scanned_slice(n: Node, sizes: Sequence[Dim], place: Dim | None) -> Value | None:
-    """`sizes` from `place` of the first dimension on, if that is a row of a tensor from outside of the loop, by its counter."""
+    """Return `sizes` elements from `place` of the first dimension on as a scanned slice.
+
+    Returns None unless they are a row, at the loop counter, of a tensor from outside the loop.
+    """
     x = n.inputs[0]
     loop = n.importer.loops[-1] if n.importer.loops else None
     if loop is None or x not in loop.invariants:
@@ -126,7 +136,11 @@ def scanned_slice(n: Node, sizes: Sequence[Dim], place: Dim | None) -> Value | N
 
 
 def stacked_update(n: Node) -> Value | None:
-    """A row written at the loop's counter into a state that is not read: the rows of all steps are stacked."""
+    """Import the write of a row at the loop counter into a state that is not read: the rows of all steps are
+    stacked.
+
+    Returns None if the operation is no such write.
+    """
     x, update = n.inputs[:2]
     loop = n.importer.loops[-1] if n.importer.loops else None
     if loop is None or x not in loop.rows:
@@ -140,17 +154,17 @@ def stacked_update(n: Node) -> Value | None:
 
 
 class _States:
-    """The states of a loop as tensors in a row, some of them a complex state's parts."""
+    """The states of a loop as tensors in a row; a complex state is two of them."""
 
     def __init__(self, n: Node) -> None:
         self.importer = n.importer
         self.pairs = [isinstance(x, Complex) for x in n.inputs]
         self.initial = _flat(n.inputs)
         self.number = [j for j, pair in enumerate(self.pairs) for _ in range(1 + pair)]
-        """The loop's own number of each tensor's state."""
+        """The number of the state of each tensor."""
 
     def block(self, block: Any, tensors: Sequence[Value]) -> list[Value]:
-        """What a region returns for these tensors."""
+        """Import a region for these tensors and return its results."""
         return _flat(_whole(self.importer.block(block, _packed(tensors, self.pairs))))
 
 
@@ -163,13 +177,15 @@ def _while(n: Node) -> Sequence[Any]:
     fixed = [k for k, number in enumerate(states.number) if number in kept]
     counted = _counted(n, condition, body, ends, kept)
     results = (
-        _scan(n, body, states, fixed, *counted) if counted is not None else _open(n, condition, body, states, fixed)
+        _scan(n, body, states, fixed, *counted)
+        if counted is not None
+        else _open(n, condition, body, states, fixed)
     )
     return _packed(results, states.pairs)
 
 
 def _open(n: Node, condition: Any, body: Any, states: _States, fixed: Sequence[int]) -> list[Value]:
-    """A loop that its condition ends."""
+    """Build a loop that runs while its condition holds."""
     importer, initial = n.importer, states.initial
     changing = [k for k in range(len(initial)) if k not in fixed]
     (first,) = states.block(condition, initial)
@@ -182,7 +198,7 @@ def _open(n: Node, condition: Any, body: Any, states: _States, fixed: Sequence[i
         with importer.building(Builder(block, location=n.location)) as inside:
             following = states.block(body, arguments)
             (again,) = states.block(condition, following)
-            inside(Yield([again, *(following[k] for k in changing)]))
+            inside.insert(Yield([again, *(following[k] for k in changing)]))
     finally:
         importer.loops.pop()
     count = importer.new_symbol("steps")
@@ -196,11 +212,20 @@ def _open(n: Node, condition: Any, body: Any, states: _States, fixed: Sequence[i
     return results
 
 
-def _counted(n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: set[int]) -> tuple[int, int, Dim] | None:
-    """The number of the state that counts from the second to below the third result, if the loop does just that."""
+def _counted(
+    n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: set[int]
+) -> tuple[int, int, Dim] | None:
+    """Return the counter of a counted loop, or None for another loop.
+
+    The result is the number of the state that counts, its first value, and the bound that it stays below.
+    """
     ops = [op.operation for op in condition.operations]
     test = maker(ops[-1].operands[0])
-    if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
+    if (
+        test is None
+        or test.name != "stablehlo.compare"
+        or "LT" not in str(test.attributes["comparison_direction"])
+    ):
         return None
     arguments = list(condition.arguments)
     if test.operands[0] not in arguments:
@@ -218,36 +243,46 @@ def _counted(n: Node, condition: Any, body: Any, ends: Sequence[Any], fixed: set
     operands = list(step.operands)
     if body.arguments[k] not in operands:
         return None
-    if _known(n.importer, operands[1 - operands.index(body.arguments[k])], body) != 1 or n.importer.is_inner(stop):
+    if _known(n.importer, operands[1 - operands.index(body.arguments[k])], body) != 1 or n.importer.is_inner(
+        stop
+    ):
         return None
     return k, start, stop
 
 
 def maker(value: Any) -> Any:
-    """The operation that made an MLIR value; None for an argument of a block."""
+    """Return the operation that defines an MLIR value; None for a block argument."""
     owner = value.owner
-    return getattr(owner, "operation", owner) if hasattr(owner, "operands") or hasattr(owner, "operation") else None
+    return (
+        getattr(owner, "operation", owner)
+        if hasattr(owner, "operands") or hasattr(owner, "operation")
+        else None
+    )
 
 
-def _known(importer: Importer, value: Any, block: Any) -> Any:
-    """A scalar's number or symbolic size; `block`, of which the value may be, has not been imported yet."""
-    made = maker(value)
-    if made is not None and made.name == "stablehlo.constant":
-        return _number(constant_of(made).astype(object))
-    if (value.owner if made is None else made.block) == block:
+def _known(importer: ModuleBuilder, value: Any, block: Any) -> Any:
+    """Return a scalar's number or symbolic size. Values of `block` are unknown: it has not been imported
+    yet.
+    """
+    definition = maker(value)
+    if definition is not None and definition.name == "stablehlo.constant":
+        return _number(constant_of(definition).astype(object))
+    if (value.owner if definition is None else definition.block) == block:
         return None
-    found = importer.values.get(value)
-    return _number(importer.content(found)) if found is not None else None
+    known = importer.values.get(value)
+    return _number(importer.content(known)) if known is not None else None
 
 
 def _number(content: Any) -> Any:
-    """The only element of an array of integers that are known."""
-    found = content.reshape(-1)[0] if content is not None and content.size == 1 else None
-    return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
+    """Return the only element of an array of known integers."""
+    number = content.reshape(-1)[0] if content is not None and content.size == 1 else None
+    return number if isinstance(number, (int, Expr)) and not isinstance(number, bool) else None
 
 
-def _scan(n: Node, body: Any, states: _States, fixed: Sequence[int], number: int, start: int, stop: Dim) -> list[Value]:
-    """A loop that counts from `start` to below `stop` with its state `number`."""
+def _scan(
+    n: Node, body: Any, states: _States, fixed: Sequence[int], number: int, start: int, stop: Dim
+) -> list[Value]:
+    """Build a loop that counts from `start` to below `stop` with its state `number`."""
     importer, initial = n.importer, states.initial
     k = states.number.index(number)
     length = stop - start
@@ -278,11 +313,11 @@ def _scan(n: Node, body: Any, states: _States, fixed: Sequence[int], number: int
             arguments[k] = place
             following = states.block(body, arguments)
             carried = [j for j in changing if j not in loop.stacked]
-            inside(Yield([*(following[j] for j in carried), *(v for v, _ in loop.stacked.values())]))
+            inside.insert(Yield([*(following[j] for j in carried), *(v for v, _ in loop.stacked.values())]))
     finally:
         importer.loops.pop()
     for j in loop.stacked:
-        block.erase_arg(arguments[j])  # type: ignore[arg-type]
+        block.erase_arg(cast(BlockArgument, arguments[j]))
     backward = (*loop.backward, *(b for _, b in loop.stacked.values()))
     op = importer.builder.insert(
         g.Scan(
@@ -308,8 +343,11 @@ def _scalar(value: Any) -> Any:
     return content
 
 
-def _updated(importer: Importer, block: Any, k: int, calls: tuple[str, ...] = ()) -> int | None:
-    """The number of the block's result that is argument `k` after one dynamic_update_slice, here or in a function called, if nothing else reads it."""
+def _updated(importer: ModuleBuilder, block: Any, k: int, calls: tuple[str, ...] = ()) -> int | None:
+    """Return the number of the block's result that is argument `k` after one dynamic_update_slice.
+
+    The update may be in a function that the block calls. Returns None if anything else reads the argument.
+    """
     following = _only_use(block.arguments[k])
     if following is None:
         return None
@@ -332,9 +370,13 @@ def _updated(importer: Importer, block: Any, k: int, calls: tuple[str, ...] = ()
 
 
 def _only_use(value: Any) -> tuple[Any, int] | None:
-    """The operation that reads a value, and as which operand, if there is just one."""
+    """Return the operation that reads a value and the operand's number, if the value has exactly one use."""
     uses = list(value.uses)
-    return (getattr(uses[0].owner, "operation", uses[0].owner), uses[0].operand_number) if len(uses) == 1 else None
+    return (
+        (getattr(uses[0].owner, "operation", uses[0].owner), uses[0].operand_number)
+        if len(uses) == 1
+        else None
+    )
 
 
 def scan_over(
@@ -344,13 +386,18 @@ def scan_over(
     body: Callable[..., tuple[Sequence[Value], Sequence[Value]]],
     backward: bool = False,
 ) -> list[Value]:
-    """`body` of what is carried on, the slices and the step's number, for each index of the first dimension."""
+    """Build a scan along the first dimension; `body` takes the carried values, the slices and the step's
+    number.
+
+    `body` returns the new carried values and the values to stack. The scan returns the final carried values,
+    then the stacked ones.
+    """
     length = scanned[0].type.shape[0]
     inputs = [*scanned, n.iota((length,))]
     block = Block([*(v.type for v in carried), *(TensorType(v.type.dtype, v.type.shape[1:]) for v in inputs)])
     with n.importer.building(Builder(block, location=n.location)) as inside:
         following, stacked = body(*block.args)
-        inside(Yield([*following, *stacked]))
+        inside.insert(Yield([*following, *stacked]))
     directions = (backward,) * (len(inputs) + len(stacked)) if backward else ()
     op = n.importer.builder.insert(
         g.Scan(list(carried), inputs, length=length, backward=directions, regions=[Region([block])])
@@ -360,7 +407,9 @@ def scan_over(
 
 @importer("scan", dialect="chlo")
 def _scan_body(n: Node) -> list[Value]:
-    """The body of slices of the inputs and what is carried on; it returns what is stacked, then what is carried on."""
+    """Import the body on slices of the inputs and carried values; it returns the values to stack, then the
+    carried ones.
+    """
     dimension, backward = n.number("dimension"), bool(n.number("is_reverse"))
     count, _ = (int(k) for k in n.attr("operandSegmentSizes"))
     inputs, initial = n.inputs[:count], n.inputs[count:]
@@ -368,42 +417,37 @@ def _scan_body(n: Node) -> list[Value]:
 
     def body(*values: Value) -> tuple[list[Value], list[Value]]:
         carried, slices = values[: len(initial)], values[len(initial) : -1]
-        found = _whole(n.importer.block(n.block(), [*slices, *carried]))
-        return found[stacked:], found[:stacked]
+        results = _whole(n.importer.block(n.block(), [*slices, *carried]))
+        return results[stacked:], results[:stacked]
 
     def moved(x: Value, source: int, target: int) -> Value:
         order = [d for d in range(x.type.rank) if d != source]
         order.insert(target, source)
-        return n.transpose(x, order)  # type: ignore[no-any-return]
+        return n.transpose(x, order)
 
     results = scan_over(n, initial, [moved(x, dimension, 0) for x in inputs], body, backward)
     return [*(moved(y, 0, dimension) for y in results[len(initial) :]), *results[: len(initial)]]
 
 
-# -- What else decides ---------------------------------------------------------------------------------------------------------------
-
-
 @importer("custom_call", complex="whole")
 def _custom_call(n: Node) -> Sequence[Any]:
-    from .table import CALLS, IMPORTERS
-
     target = n.attr("call_target_name").value
     if target == "shape_assertion":
         return _assert(n)
     if target in ("Sharding", "annotate_device_placement", "LayoutConstraint"):
         return n.inputs
     if target.startswith("mhlo."):
-        known = IMPORTERS.get(target.replace("mhlo.", "chlo.", 1))
+        importer_of_target = importers().get(target.replace("mhlo.", "chlo.", 1))
     else:
-        known = CALLS.get(target)
-    if known is None:
+        importer_of_target = importers().get(f"custom_call.{target}")
+    if importer_of_target is None:
         raise Unsupported(f"the call of '{target}', a library function outside of StableHLO")
-    found = known(n)
-    return [found] if isinstance(found, (Value, Complex)) else found
+    result = importer_of_target(n)
+    return [result] if isinstance(result, (Value, Complex)) else result
 
 
 def _assert(n: Node) -> Sequence[Value]:
-    """What JAX says must hold of sizes."""
+    """Check a condition on sizes that JAX requires."""
     content = n.content(0)
     message = str(n.attr("error_message").value) if n.has("error_message") else "a condition on shapes"
     if content is not None and content.reshape(-1)[0] is True:

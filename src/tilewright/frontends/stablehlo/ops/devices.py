@@ -1,4 +1,4 @@
-"""Operators over several devices, in a program for one: what it sends it gets itself."""
+"""Operations over several devices, in a program for one device: it receives its own data."""
 
 from __future__ import annotations
 
@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 from ....ir.core import Value
 from ....ir.types import u32
-from .table import Unsupported, importer
+from ...unsupported import Unsupported
+from ..registry import importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def _alone(n: Node) -> None:
-    """Raises Unsupported where a program is for several devices."""
+    """Check that the program is for one device.
+
+    Raises:
+        Unsupported: it is for several.
+    """
     attributes = n.importer.program.module.operation.attributes
     counts = [attributes[a].value for a in ("mhlo.num_partitions", "mhlo.num_replicas") if a in attributes]
-    groups = n.ints("replica_groups")
-    if any(count > 1 for count in counts) or any(len(group) > 1 for group in groups):  # type: ignore[arg-type]
-        raise Unsupported("of several devices; export the program for one")
+    groups = n.rows("replica_groups")
+    if any(count > 1 for count in counts) or any(len(group) > 1 for group in groups):
+        raise Unsupported("several devices; export the program for one device")
 
 
 @importer(
-    *("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "cross-replica-sum", "reduce_scatter"),
+    *(
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "cross-replica-sum",
+        "reduce_scatter",
+    ),
     complex="whole",
 )
 def _own(n: Node) -> Sequence[Any]:
@@ -33,11 +45,11 @@ def _own(n: Node) -> Sequence[Any]:
 
 @importer("collective_permute", complex="parts")
 def _permute(n: Node) -> Any:
-    """Zeros where nobody sends."""
+    """Return the operand if the device sends to itself, else zeros."""
     _alone(n)
-    pairs = n.ints("source_target_pairs")
-    if any(max(pair) > 0 for pair in pairs):  # type: ignore[call-overload]
-        raise Unsupported("of several devices; export the program for one")
+    pairs = n.rows("source_target_pairs")
+    if any(max(pair) > 0 for pair in pairs):
+        raise Unsupported("several devices; export the program for one device")
     x = n.inputs[0]
     return x if pairs else n.broadcast(n.like(0, x), x.type.shape)
 
@@ -50,5 +62,5 @@ def _number(n: Node) -> Value:
 
 @importer("sharding_constraint", "reshard", dialect="sdy", complex="whole")
 def _placed(n: Node) -> Any:
-    """Where a tensor lies is no matter of its value."""
+    """The placement of a tensor does not change its value."""
     return n.inputs[0]

@@ -12,11 +12,12 @@ from ....ir.constant import Constant
 from ....ir.core import Value
 from ....ir.types import DType, bf16, boolean, f16, f32, f64, u8, u16, u32, u64
 from ...complex import Complex
+from ...unsupported import Unsupported
 from ..reading import constant_of
-from .table import Unsupported, importer
+from ..registry import importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 UNARY = {
     "abs": "abs",
@@ -55,7 +56,7 @@ BINARY = {
 MANTISSAS = {bf16: 7, f16: 10, f32: 23, f64: 52}
 
 ON_FLAGS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
-"""What arithmetic means for booleans."""
+"""The operations on booleans that arithmetic denotes."""
 
 UNSIGNED = {8: u8, 16: u16, 32: u32, 64: u64}
 COMPARISONS = {"EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge"}
@@ -67,7 +68,7 @@ def _unary(n: Node) -> Any:
 
 
 def _widened(n: Node, compute: Callable[[Node], Any]) -> Any:
-    """Integers of fewer than 8 bits are calculated with as wider ones, of which the lowest bits are kept."""
+    """Compute on integers of fewer than 8 bits in a wider type, and keep the lowest bits of the result."""
     dtype = n.dtype()
     if n.is_complex() or not dtype.is_integer or dtype.bits >= 8 or dtype is boolean:
         return compute(n)
@@ -86,8 +87,8 @@ def _unary_of(n: Node) -> Any:
     return n.unary(UNARY[n.name.partition(".")[2]], x)
 
 
-def _sign(n: Node, x: Any) -> Any:
-    """Zeros keep their sign."""
+def _sign(n: Node, x: Value | Complex) -> Any:
+    """Return the sign; zeros keep their sign."""
     if isinstance(x, Complex) or not x.type.dtype.is_float:
         return n.unary("sign", x)
     return n.select(n.binary("eq", x, 0.0), x, n.unary("sign", x))
@@ -107,16 +108,22 @@ def _binary_of(n: Node) -> Any:
         # An integer divided by zero is -1, and the remainder is the dividend.
         zero = n.binary("eq", b, 0)
         whole = n.binary(BINARY[name], a, n.select(zero, n.like(1, b), b))
-        if b.defining_op is not None and isinstance(b.defining_op, g.Constant) and b.defining_op.value.array.all():
+        if (
+            b.defining_op is not None
+            and isinstance(b.defining_op, g.Constant)
+            and b.defining_op.value.array.all()
+        ):
             return whole
-        other = a if name == "remainder" else n.constant(np.array(-1).astype(a.type.dtype.numpy), a.type.dtype)
+        other = (
+            a if name == "remainder" else n.constant(np.array(-1).astype(a.type.dtype.numpy), a.type.dtype)
+        )
         return n.select(zero, other, whole)
     return n.binary(BINARY[name], a, b)
 
 
 @importer("shift_left", "shift_right_arithmetic", "shift_right_logical", scalar=True)
 def _shift(n: Node) -> Value:
-    """Shifting by the width or more leaves nothing, or the sign."""
+    """Shift; by the width or more the result is 0, or all sign bits."""
     a, b = n.inputs
     dtype: DType = a.type.dtype
     amount = n.cast(b, UNSIGNED[dtype.bits])
@@ -141,7 +148,7 @@ def _compare(n: Node) -> Value:
 
 
 def total_order(n: Node, x: Value) -> Value:
-    """Integers that are ordered as IEEE 754 orders all floats: -NaN, ..., -0.0, 0.0, ..., NaN."""
+    """Map floats to integers in IEEE 754's total order: -NaN, ..., -0.0, 0.0, ..., NaN."""
     dtype = DType.named(f"i{x.type.dtype.bits}")
     bits = n.emit(g.Bitcast(x, dtype=dtype))
     magnitude = n.like((1 << (dtype.bits - 1)) - 1, bits)
@@ -169,11 +176,13 @@ def _constant(n: Node) -> Any:
 
 @importer("convert", scalar=True, complex="whole")
 def _convert(n: Node) -> Any:
-    """Of a complex number to a real one its real part."""
+    """Convert; a complex number becomes real by its real part."""
     x = n.inputs[0]
     if not n.is_complex():
         return n.cast(x.real if isinstance(x, Complex) else x, n.dtype())
-    return n.cast(n.math.complex(x) if isinstance(x, Complex) else n.math.complex(n.cast(x, n.dtype())), n.dtype())
+    return n.cast(
+        n.math.complex(x) if isinstance(x, Complex) else n.math.complex(n.cast(x, n.dtype())), n.dtype()
+    )
 
 
 @importer("optimization_barrier", complex="whole")
@@ -183,7 +192,7 @@ def _barrier(n: Node) -> list[Value]:
 
 @importer("uniform_quantize", "uniform_dequantize")
 def _same_number(n: Node) -> Value:
-    """`quantized.imported` hands over the real number, and stores what is returned."""
+    """Return the operand: `quantized.imported` passes the real number and quantizes the result."""
     return n.inputs[0]
 
 
@@ -211,7 +220,9 @@ def _is_finite(n: Node) -> Value:
 
 @importer("round_nearest_afz", scalar=True)
 def _round_away(n: Node) -> Value:
-    """To the nearest, halves away from zero. The fraction is exact, so no sum can round up to the next number."""
+    """Round to the nearest integer, halves away from zero. The fraction is exact, so no sum can round up to
+    the next number.
+    """
     x = n.inputs[0]
     whole = n.unary("trunc", x)
     rest = n.unary("abs", n.binary("sub", x, whole))
@@ -230,11 +241,15 @@ def _cbrt(n: Node) -> Any:
 
 @importer("reduce_precision", scalar=True)
 def _reduce_precision(n: Node) -> Value:
-    """Rounded to nearest, ties to even; what is too large becomes infinite, what would be subnormal 0, and NaN infinite without a mantissa."""
+    """Round to the nearest number with fewer bits, ties to even.
+
+    Numbers out of range become infinite, numbers that would be subnormal become 0, and NaN becomes infinite
+    if there is no mantissa.
+    """
     x = n.inputs[0]
     dtype: DType = x.type.dtype
     if dtype not in MANTISSAS:
-        raise Unsupported(f"of {dtype.label}")
+        raise Unsupported(f"element type {dtype.label}")
     mantissa = MANTISSAS[dtype]
     exponent = dtype.bits - 1 - mantissa
     kept, fraction = min(n.number("exponent_bits"), exponent), min(n.number("mantissa_bits"), mantissa)
@@ -253,7 +268,9 @@ def _reduce_precision(n: Node) -> Value:
         large = n.binary("gt", size, (middle + reach) << mantissa)
         bits = n.select(large, n.binary("or", sign, ones << mantissa), bits)
         bits = n.select(n.binary("le", size, (middle - reach) << mantissa), sign, bits)
-    return n.select(n.unary("isnan", x), x if fraction else n.like(np.inf, x), n.emit(g.Bitcast(bits, dtype=dtype)))
+    return n.select(
+        n.unary("isnan", x), x if fraction else n.like(np.inf, x), n.emit(g.Bitcast(bits, dtype=dtype))
+    )
 
 
 @importer("popcnt", scalar=True)
@@ -262,7 +279,7 @@ def _population_count(n: Node) -> Value:
 
 
 def _ones(n: Node, x: Value) -> Value:
-    """The number of bits that are set, by adding up neighbours in ever wider fields."""
+    """Count the bits that are set: add neighbouring fields, which double in width each time."""
     dtype: DType = x.type.dtype
     y = n.cast(x, UNSIGNED[dtype.bits])
     width = 1
@@ -276,7 +293,9 @@ def _ones(n: Node, x: Value) -> Value:
 
 @importer("count_leading_zeros", scalar=True)
 def _leading_zeros(n: Node) -> Value:
-    """What is left of all bits when every bit below the highest one that is set is set too."""
+    """Count the leading zeros: all bits below the highest set bit are set, then the unset bits are
+    counted.
+    """
     dtype: DType = n.inputs[0].type.dtype
     y = n.cast(n.inputs[0], UNSIGNED[dtype.bits])
     step = 1

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 from ....ir.symbolic import Dim
 from ...complex import Complex
 from ...fourier import Fourier, Signal
-from .table import importer
+from ..registry import importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 @importer("fft", complex="whole")
 def _fft(n: Node) -> Any:
-    """Along the last dimensions; a transform from or to real numbers is so along the last one."""
+    """Transform along the last dimensions. A transform from or to real numbers uses the shorter form along
+    the last one.
+    """
     x, fourier = n.inputs[0], Fourier(n.emit)
     kind, lengths = n.word("fft_type"), n.ints("fft_length")
     first = x.type.rank - len(lengths)
@@ -27,7 +29,11 @@ def _fft(n: Node) -> Any:
 
         def transformed(rows: Signal) -> Signal:
             real, imaginary = fourier.transform(rows, length, 1 if inverse else -1, count)
-            return (fourier.scaled(real, length), fourier.scaled(imaginary, length)) if inverse else (real, imaginary)
+            return (
+                (fourier.scaled(real, length), fourier.scaled(imaginary, length))
+                if inverse
+                else (real, imaginary)
+            )
 
         return fourier.along(signal, axis, transformed)
 

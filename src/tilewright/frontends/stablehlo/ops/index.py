@@ -1,4 +1,4 @@
-"""Places that the run computes: dynamic slices, gather, scatter."""
+"""Indices that are computed at run time: dynamic slices, gather, scatter."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq, prove_le
 from ....ir.types import TensorType, boolean, i64, u8
 from ...complex import Complex, each
+from ...unsupported import Unsupported
 from ..reading import bindings
+from ..registry import importer
 from .control_flow import maker, scan_over, scanned_slice, stacked_update
 from .reduce import combiner
 from .shape import strided
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 def _clamped(n: Node, start: Value, last: Dim) -> Value:
-    """Whole numbers as i64 between 0 and `last`."""
+    """Convert integers to i64 and clamp them to ``[0, last]``."""
     wide = n.cast(start, i64)
     return n.binary("min", n.binary("max", wide, 0), last)
 
 
 def _place(n: Node, k: int, axis: int = 0) -> Dim | None:
-    """An element of operand `k` that is known when the model is compiled, or follows from the counter of a loop."""
+    """Return an element of operand `k` that is known at compile time or follows from a loop counter, else
+    None.
+    """
     content = n.content(k)
     return None if content is None else content.reshape(-1)[axis]
 
@@ -36,10 +39,12 @@ def _place(n: Node, k: int, axis: int = 0) -> Dim | None:
 def _window(
     n: Node, x: Value, sizes: Sequence[Dim], starts: Sequence[Dim | None], start_of: Callable[[int], Value]
 ) -> Value:
-    """`sizes` elements from `starts` on, moved so that they lie inside; `start_of` gives the start along an axis as a value."""
-    found = scanned_slice(n, sizes, starts[0] if starts else None)
-    if found is not None:
-        return found
+    """Return `sizes` elements from `starts` on, where the start is moved so that all elements are in range;
+    `start_of` returns the start along an axis as a value.
+    """
+    slice_of_row = scanned_slice(n, sizes, starts[0] if starts else None)
+    if slice_of_row is not None:
+        return slice_of_row
     for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
         whole = x.type.shape[axis]
         if prove_eq(size, whole):
@@ -70,7 +75,7 @@ def _dynamic_slice(n: Node) -> Value:
 
 @importer("real_dynamic_slice", complex="parts")
 def _real_dynamic_slice(n: Node) -> Value:
-    """Where the starts depend on data, the size is what the limit adds to them."""
+    """If the starts depend on data, the sizes are the numbers that the limits add to them."""
     x, starts, _, _ = n.inputs
     steps = n.sizes(3)
     if not all(isinstance(s, int) for s in steps):
@@ -89,10 +94,12 @@ def _real_dynamic_slice(n: Node) -> Value:
 
 
 def _added(n: Node) -> list[Dim]:
-    """The sizes of a slice whose limits are written as its starts plus them."""
+    """Return the sizes of a slice whose limits are the sums of its starts and its sizes."""
     start, limit = list(n.op.operands)[1:3]
-    made = maker(limit)
-    operands = list(made.operands) if made is not None and made.name == "stablehlo.add" else []
+    definition = maker(limit)
+    operands = (
+        list(definition.operands) if definition is not None and definition.name == "stablehlo.add" else []
+    )
     if start in operands:
         other = n.importer.values.get(operands[1 - operands.index(start)])
         content = n.importer.content(other) if other is not None else None
@@ -106,11 +113,11 @@ def _added(n: Node) -> list[Dim]:
 
 @importer("dynamic_update_slice", complex="parts")
 def _dynamic_update_slice(n: Node) -> Value:
-    """Each element is the update's, where that lies, else its own."""
+    """Select the update's element where the update lies, else the operand's own."""
     x, update = n.inputs[:2]
-    found = stacked_update(n)
-    if found is not None:
-        return found
+    stacked = stacked_update(n)
+    if stacked is not None:
+        return stacked
     within: Value | None = None
     for axis, (size, whole) in enumerate(zip(update.type.shape, x.type.shape, strict=True)):
         if prove_eq(size, whole):
@@ -127,7 +134,7 @@ def _dynamic_update_slice(n: Node) -> Value:
 
 
 def _vectors(n: Node, indices: Value, axis: int) -> Value:
-    """Index vectors, i64, in the last dimension."""
+    """Return index vectors (i64) along the last dimension."""
     indices = n.cast(indices, i64)
     rank = indices.type.rank
     if axis == rank:
@@ -143,7 +150,7 @@ def _column(n: Node, vectors: Value, k: int) -> Value:
 
 
 def _along(n: Node, size: Dim, axis: int, rank: int) -> Value:
-    """``0, 1, ...`` along one of `rank` dimensions."""
+    """Return ``0, 1, ...`` along one of `rank` dimensions."""
     return n.reshape(n.iota((size,)), [size if d == axis else 1 for d in range(rank)])
 
 
@@ -155,10 +162,11 @@ def _points(
     sizes: Sequence[Dim],
     lead: Sequence[Dim],
 ) -> tuple[list[int], Value]:
-    """The dimensions that are indexed, and an index vector (..., dimensions) for each place of `lead` and of the `windows`' sizes.
+    """Return the indexed dimensions, and an index vector (..., dimensions) for each element of `lead` and of
+    the windows.
 
-    `starts` (shape `lead`) are the first places along some dimensions, `batching` tells which dimension of `lead` goes with another. Along
-    `windows` the places of a window follow each other.
+    `starts` (of shape `lead`) are the first indices along some dimensions. `batching` maps a dimension to the
+    dimension of `lead` that it is aligned with. Along `windows` the indices of a window are consecutive.
     """
     shape = [*lead, *(sizes[d] for d in windows)]
     rank, outer = len(shape), len(lead)
@@ -188,14 +196,18 @@ def _gather(n: Node) -> Value:
     lead = vectors.type.shape[:-1]
     mapped, collapsed = list(numbers.start_index_map), list(numbers.collapsed_slice_dims)
     pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    # Dimensions of `lead` are those of the indices without that of the vectors.
+    # The dimensions of `lead` are those of the indices except that of the vectors.
     batching = {d: k - (k > numbers.index_vector_dim) for d, k in pairs}
-    starts = {d: _clamped(n, _column(n, vectors, k), x.type.shape[d] - sizes[d]) for k, d in enumerate(mapped)}
+    starts = {
+        d: _clamped(n, _column(n, vectors, k), x.type.shape[d] - sizes[d]) for k, d in enumerate(mapped)
+    }
     kept = [d for d in range(x.type.rank) if d not in collapsed and d not in batching]
     if (
         len(mapped) == 1
         and not batching
-        and all(prove_eq(s, w) or d == mapped[0] for d, (s, w) in enumerate(zip(sizes, x.type.shape, strict=True)))
+        and all(
+            prove_eq(s, w) or d == mapped[0] for d, (s, w) in enumerate(zip(sizes, x.type.shape, strict=True))
+        )
         and sizes[mapped[0]] == 1
     ):
         axis = mapped[0]
@@ -206,7 +218,9 @@ def _gather(n: Node) -> Value:
         y = n.transpose(y, order)
     else:
         full = {d for d in range(x.type.rank) if prove_eq(sizes[d], x.type.shape[d])}
-        windows = [d for d in kept if not (d in mapped and sizes[d] == 1) and not (d in full and d not in mapped)]
+        windows = [
+            d for d in kept if not (d in mapped and sizes[d] == 1) and not (d in full and d not in mapped)
+        ]
         axes, points = _points(n, starts, batching, windows, sizes, lead)
         rest = [d for d in range(x.type.rank) if d not in axes]
         y = (
@@ -214,7 +228,7 @@ def _gather(n: Node) -> Value:
             if axes
             else n.broadcast(x, (*lead, *x.type.shape))
         )
-        # Behind `lead` stand the windows, then the rest; windows of one element are missing.
+        # `lead` is followed by the windows, then the rest; windows of one element are missing.
         behind = [*windows, *rest]
         order = sorted(range(len(behind)), key=lambda k: behind[k])
         y = n.transpose(y, [*range(len(lead)), *(len(lead) + k for k in order)])
@@ -238,7 +252,9 @@ def _scatter(n: Node) -> list[Any]:
 
 
 def _combiner(n: Node, dtype: Any) -> str | None:
-    """How an update joins what is there; None: it takes its place; ``body``: as the body computes."""
+    """Return how an update is combined with the current element; None: it replaces it; ``body``: by the
+    operation's body.
+    """
     block = n.block()
     name = combiner(block, dtype)
     if name is not None:
@@ -249,25 +265,25 @@ def _combiner(n: Node, dtype: Any) -> str | None:
 
 @dataclass
 class Windows:
-    """Where updates of a tensor of a `shape` go, and how they are arranged for it."""
+    """The positions of updates in a tensor of a `shape`, and the arrangement of the updates."""
 
     shape: Sequence[Dim]
     sizes: list[Dim]
     """The size of a window in each dimension."""
     kept: list[int]
-    """The dimensions that updates have."""
+    """The dimensions of the operand that the updates have, too."""
     starts: dict[int, Value]
-    """The first place along the dimensions that are indexed, for each window."""
+    """The first index along each indexed dimension, per window."""
     batching: dict[int, int]
-    """Which dimension of the windows' numbers goes with a dimension."""
+    """The batch dimension of the windows that a dimension is aligned with."""
     lead: tuple[Dim, ...]
-    """How many windows there are."""
+    """The shape of the windows' numbers."""
     order: list[int]
-    """The dimensions of the updates in the order windows' numbers, `kept`."""
+    """The dimensions of the updates in the order: windows' numbers, then `kept`."""
 
     @property
     def indexed(self) -> list[int]:
-        """The dimensions along which windows have several places and lie anywhere."""
+        """The dimensions along which a window has several elements and a computed start."""
         return [
             d
             for d in self.kept
@@ -295,48 +311,52 @@ def _windows(n: Node, shape: Sequence[Dim], indices: Value, updates: TensorType)
 
 
 def _inside(n: Node, w: Windows) -> Value | None:
-    """Whether a window lies inside as a whole; None: all do."""
+    """Return whether a window is in range as a whole; None: all windows are."""
     inside: Value | None = None
     for d, start in w.starts.items():
-        ok = n.binary("and", n.binary("ge", start, 0), n.binary("le", start, n.like(w.shape[d] - w.sizes[d], start)))
+        ok = n.binary(
+            "and", n.binary("ge", start, 0), n.binary("le", start, n.like(w.shape[d] - w.sizes[d], start))
+        )
         inside = ok if inside is None else n.binary("and", inside, ok)
     return inside
 
 
 def _scattered(n: Node, x: Value, indices: Value, updates: Value, combine: str | None) -> Value:
-    """All updates at once, with one of `graph.scatter_nd`'s own ways to combine."""
+    """Apply all updates at once, combined by a mode of `graph.scatter_nd`."""
     w = _windows(n, x.type.shape, indices, updates.type)
     updates = n.transpose(updates, w.order)
     if x.type.dtype is boolean and combine is not None:  # `combine` is "or" or "and"
         x, updates = n.cast(x, u8), n.cast(updates, u8)
         y = _placed(n, w, x, updates, "max" if combine == "or" else "min")
-        return n.cast(y, boolean)  # type: ignore[no-any-return]
+        return n.cast(y, boolean)
     return _placed(n, w, x, updates, combine)
 
 
 def _placed(n: Node, w: Windows, x: Value, updates: Value, combine: str | None) -> Value:
-    # A window that does not lie inside as a whole is left out: all of its places are moved outside.
+    # A window that is partly out of range is skipped: all of its indices are moved out of range.
     inside = _inside(n, w)
     starts = dict(w.starts)
     if inside is not None:
         starts = {d: n.select(inside, start, n.like(w.shape[d], start)) for d, start in starts.items()}
     windows = w.indexed
-    if not (starts or w.batching or windows):  # nothing is indexed: one window over everything for each place
+    if not (starts or w.batching or windows):  # nothing is indexed: each update is one window over everything
         raise Unsupported("no indexed dimension")
     axes, points = _points(n, starts, w.batching, windows, w.sizes, w.lead)
     rest = [d for d in range(len(w.shape)) if d not in axes]
-    # Updates are (lead..., kept...); ScatterNd wants (lead..., windows..., rest...).
+    # Updates are (lead..., kept...); ScatterNd takes (lead..., windows..., rest...).
     shown = [d for d in w.kept if d in windows or d in rest]
     updates = n.reshape(updates, (*w.lead, *(w.sizes[d] for d in shown)))
     count = len(w.lead)
     updates = n.transpose(updates, [*range(count), *(count + shown.index(d) for d in (*windows, *rest))])
     order = [*axes, *rest]
     y = n.emit(g.ScatterNd(n.transpose(x, order), points, updates, combiner=combine))
-    return n.transpose(y, [order.index(d) for d in range(len(order))])  # type: ignore[no-any-return]
+    return n.transpose(y, [order.index(d) for d in range(len(order))])
 
 
 def _in_turn(n: Node, xs: Sequence[Value], indices: Value, updates: Sequence[Value]) -> list[Value]:
-    """Window after window, joined by the body with what is there, of several tensors at once."""
+    """Apply the windows one after the other; the body combines them with the current elements, of several
+    tensors at once.
+    """
     w = _windows(n, xs[0].type.shape, indices, updates[0].type)
     count: Dim = 1
     for size in w.lead:
@@ -356,16 +376,19 @@ def _in_turn(n: Node, xs: Sequence[Value], indices: Value, updates: Sequence[Val
             values[len(xs) + len(rows) : -1],
         )
         here = dict(zip(starts, places, strict=True))
-        one = Windows(w.shape, w.sizes, list(range(len(w.shape))), here, {}, (), [])
-        inside = _inside(n, one)
+        window_here = Windows(w.shape, w.sizes, list(range(len(w.shape))), here, {}, (), [])
+        inside = _inside(n, window_here)
         firsts = [n.reshape(here[d], ()) if d in here else n.constant(0, i64) for d in range(len(w.shape))]
         old = [_window(n, x, window, [None] * len(window), lambda axis: firsts[axis]) for x in states]
-        given = [n.broadcast(n.reshape(u, window), window) for u in news]
-        found = n.apply(n.block(), [*old, *given])
+        new_rows = [n.broadcast(n.reshape(u, window), window) for u in news]
+        combined = n.apply(n.block(), [*old, *new_rows])
         if inside is not None:
-            found = [n.select(inside, y, o) for y, o in zip(found, old, strict=True)]
-            # Where `old` comes from when the window is not inside, it goes back to.
-            one.starts = {d: _clamped(n, s, w.shape[d] - w.sizes[d]) for d, s in here.items()}
-        return [_placed(n, one, x, y, None) if one.starts else y for x, y in zip(states, found, strict=True)], []
+            combined = [n.select(inside, y, o) for y, o in zip(combined, old, strict=True)]
+            # A window that is out of range writes back the elements that `old` was read from.
+            window_here.starts = {d: _clamped(n, s, w.shape[d] - w.sizes[d]) for d, s in here.items()}
+        return [
+            _placed(n, window_here, x, y, None) if window_here.starts else y
+            for x, y in zip(states, combined, strict=True)
+        ], []
 
     return scan_over(n, xs, [*rows, *arranged], body)

@@ -1,4 +1,7 @@
-"""Random bits: XLA's use of Threefry and Philox, bit for bit. Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"."""
+"""Random bits, equal to those of XLA's Threefry and Philox generators.
+
+Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3".
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from typing import TYPE_CHECKING
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import u32, u64
+from ...unsupported import Unsupported
+from ..registry import importer
 from .elementwise import UNSIGNED
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 WORD = 0xFFFFFFFF
 FACTORS = (0xD2511F53, 0xCD9E8D57)
@@ -22,16 +26,20 @@ STEPS = (0x9E3779B9, 0xBB67AE85)
 
 @importer("rng_bit_generator")
 def _rng_bit_generator(n: Node) -> list[Value]:
-    """The state is a key and a counter of blocks of random words; the algorithm that is left open is XLA's choice for CPUs, Philox."""
+    """Return the new state and the bits. The state is a key and a counter of blocks. The default algorithm is
+    XLA's default for CPUs, Philox.
+    """
     state, algorithm = n.inputs[0], n.word("rng_algorithm")
     if state.type.dtype is not u64 or state.type.shape != (2,):
-        raise Unsupported(f"with a state of {state.type}; it must be of two words of 64 bits")
+        raise Unsupported(f"a state of type {state.type}; it must be two words of 64 bits")
     key, counter = (n.reshape(n.slice(state, (k,), (k + 1,)), ()) for k in (0, 1))
     dtype = n.dtype(1)
     if dtype.is_float or dtype.bits not in UNSIGNED:
-        raise Unsupported(f"of {dtype.label}")
+        raise Unsupported(f"element type {dtype.label}")
     shape = [d or 0 for d in n.shape(1)]
-    words, count = (_threefry if algorithm == "THREE_FRY" else _philox)(n, key, counter, shape, dtype.bits == 64)
+    words, count = (_threefry if algorithm == "THREE_FRY" else _philox)(
+        n, key, counter, shape, dtype.bits == 64
+    )
     if len(words) == 2:
         low, high = words
         y = n.binary("or", n.cast(low, u64), n.binary("shl", n.cast(high, u64), 32))
@@ -42,18 +50,25 @@ def _rng_bit_generator(n: Node) -> list[Value]:
 
 
 def _halves(n: Node, x: Value) -> list[Value]:
-    """The low and the high 32 bits, in words of 64."""
+    """Return the low and the high 32 bits of words of 64 bits."""
     return [n.binary("and", x, WORD), n.binary("shr", x, 32)]
 
 
-def _threefry(n: Node, key: Value, counter: Value, shape: Sequence[int], pairs: bool) -> tuple[Sequence[Value], int]:
-    """Words of a shape, or in `pairs` the low and the high words, and how many blocks they take. Single words are those of blocks of half the shape:
-    the first words of a slice of it, then the second ones."""
+def _threefry(
+    n: Node, key: Value, counter: Value, shape: Sequence[int], pairs: bool
+) -> tuple[Sequence[Value], int]:
+    """Return random words of a shape (with `pairs` the low and the high words), and the number of blocks
+    used.
+
+    Single words are those of blocks of half the shape: the first words of all blocks, then the second words.
+    """
     axis = next((d for d, size in enumerate(shape) if size % 2 == 0), shape.index(max(shape)) if shape else 0)
     half = [-(-size // 2) if d == axis and not pairs else size for d, size in enumerate(shape)]
     count = math.prod(half)
     counters = n.reshape(n.binary("add", counter, n.iota((count,), dtype=u64)), half)
-    low, high = n.emit(g.Threefry(*(n.cast(word, u32) for x in (key, counters) for word in _halves(n, x))))
+    low, high = n.emit_all(
+        g.Threefry(*(n.cast(word, u32) for x in (key, counters) for word in _halves(n, x)))
+    )
     if pairs or not shape:
         return (low, high) if pairs else (low,), count
     both = n.concat([n.reshape(x, [*half[: axis + 1], 1, *half[axis + 1 :]]) for x in (low, high)], axis + 1)
@@ -61,8 +76,12 @@ def _threefry(n: Node, key: Value, counter: Value, shape: Sequence[int], pairs: 
     return (n.slice(both, [0] * len(shape), shape),), count
 
 
-def _philox(n: Node, key: Value, counter: Value, shape: Sequence[int], pairs: bool) -> tuple[Sequence[Value], int]:
-    """As `_threefry`, of Philox-4x32-10, whose blocks lie one after the other. The key is the counter's high word too."""
+def _philox(
+    n: Node, key: Value, counter: Value, shape: Sequence[int], pairs: bool
+) -> tuple[Sequence[Value], int]:
+    """Do the same as `_threefry` with Philox-4x32-10, whose blocks are stored one after the other. The key is
+    also the high word of the counter.
+    """
     size = math.prod(shape) << pairs
     count = -(-size // 4)
     low = n.binary("add", counter, n.iota((count,), dtype=u64))
@@ -81,6 +100,6 @@ def _philox(n: Node, key: Value, counter: Value, shape: Sequence[int], pairs: bo
     columns = [n.reshape(n.broadcast(n.cast(x, u32), (count,)), (count, 1)) for x in block]
 
     def row(parts: Sequence[Value], size: int) -> Value:
-        return n.slice(n.reshape(n.concat(parts, 1), (count * len(parts),)), (0,), (size,))  # type: ignore[no-any-return]
+        return n.slice(n.reshape(n.concat(parts, 1), (count * len(parts),)), (0,), (size,))
 
     return ([row(columns[k::2], size // 2) for k in (0, 1)] if pairs else [row(columns, size)]), count

@@ -1,4 +1,6 @@
-"""Reductions with any associative body: those of one familiar operation as such, others as a tree."""
+"""Reductions with any associative body: a body of one known operation becomes that reduction, another one a
+tree.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,13 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import DType, boolean
 from ...complex import Complex, each
+from ...unsupported import Unsupported
+from ..registry import importer
 from .control_flow import scan_over
 from .shape import strided
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 COMBINERS = {
     "stablehlo.add": "sum",
@@ -39,30 +42,30 @@ REDUCTIONS = {
 }
 
 Combine = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
-"""The body, on two tuples of tensors."""
+"""The body, applied to two tuples of tensors."""
 
 
 def combiner(block: Any, dtype: DType) -> str | None:
-    """The familiar operation that a body of two scalars of `dtype` consists of."""
+    """Return the name of the known operation that a body of two scalars of `dtype` consists of, or None."""
     ops = [op.operation for op in block.operations]
     if len(ops) != 2 or ops[0].name not in COMBINERS or ops[1].operands[0] != ops[0].results[0]:
         return None
     arguments = list(block.arguments)
     if len(arguments) != 2 or {arguments.index(v) for v in ops[0].operands if v in arguments} != {0, 1}:
         return None
-    found = COMBINERS[ops[0].name]
-    found = ON_FLAGS.get(found, found) if dtype is boolean else found
-    return found if found not in ("and", "or") or dtype is boolean else None
+    name = COMBINERS[ops[0].name]
+    name = ON_FLAGS.get(name, name) if dtype is boolean else name
+    return name if name not in ("and", "or") or dtype is boolean else None
 
 
 def is_neutral(initial: Any, name: str) -> bool:
-    """Whether a reduction may leave its initial value out."""
+    """Whether an initial value is neutral, so that the reduction may omit it."""
     value = splat_value(initial) if isinstance(initial, Value) else None
     return value is not None and bool(value == combiner_identity(name, initial.type.dtype))
 
 
 def body_of(n: Node) -> Combine:
-    """An operation's body as a function."""
+    """Return an operation's body as a function."""
     return lambda a, b: n.apply(n.block(), [*a, *b])
 
 
@@ -85,12 +88,16 @@ def _reduce(n: Node) -> list[Any]:
         elif name is not None:
             y = n.emit(REDUCTIONS[name](xs[0], axes=tuple(axes), keepdims=False))
             return [y if is_neutral(initial[0], name) else n.binary(JOIN[name], y, initial[0])]
-    found = _extreme(n, xs, initial, axes)
-    return found if found is not None else _tree(n, xs, initial, axes)
+    places = _extreme(n, xs, initial, axes)
+    return places if places is not None else _tree(n, xs, initial, axes)
 
 
-def _extreme(n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Sequence[int]) -> list[Value] | None:
-    """``argmax`` and ``argmin`` as JAX writes them: the first place of the extreme value among an iota's numbers."""
+def _extreme(
+    n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Sequence[int]
+) -> list[Value] | None:
+    """Import ``argmax`` and ``argmin`` as JAX writes them: the first index of the extreme value. Returns None
+    for another reduction.
+    """
     if len(xs) != 2 or len(axes) != 1:
         return None
     names = [op.operation.name.partition(".")[2] for op in n.block().operations]
@@ -116,7 +123,7 @@ def _extreme(n: Node, xs: Sequence[Value], initial: Sequence[Value], axes: Seque
 
 
 def _as_written(block: Any) -> bool:
-    """Whether the operations of an argmax are applied to the values that JAX applies them to."""
+    """Whether the operations of an argmax are connected as JAX connects them."""
     a, i, b, j = block.arguments
     ops = [op.operation for op in block.operations]
     better, nan, wins, same, earlier, tie, picks, value, place, back = ops
@@ -136,7 +143,9 @@ def _as_written(block: Any) -> bool:
 
 
 def _tree(n: Node, xs: Sequence[Any], initial: Sequence[Any], axes: Sequence[int]) -> list[Any]:
-    """Neighbours are combined until one is left along each axis; the order of elements stays. Along dynamic axes one is added after the other."""
+    """Combine neighbours until one is left along each axis; the order of elements is kept. Along dynamic axes
+    the elements are combined one after the other.
+    """
     combine = body_of(n)
     parts = list(xs)
     shape = parts[0].type.shape

@@ -1,4 +1,4 @@
-"""Sorting: comparators that order by one operand or, lexicographically, by several."""
+"""Sorting by comparators of one operand or, lexicographically, of several."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 from ....dialects import graph as g
 from ....ir.types import boolean, i32, i64
 from ...complex import Complex, each
+from ...unsupported import Unsupported
 from ..reading import constant_of
+from ..registry import importer
 from .control_flow import maker
 from .elementwise import total_order
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 
 MAX_COMPARED = 2048
-"""Elements up to which a comparator of any form is asked about all pairs."""
+"""Maximum number of elements along the axis for which a general comparator is evaluated on all pairs. Time
+and memory grow with its square.
+"""
 
 
 @importer("sort", complex="whole")
@@ -28,21 +31,24 @@ def _sort(n: Node) -> Sequence[Any]:
     values = list(n.inputs)
     try:
         if any(isinstance(v, Complex) for v in values):
-            raise Unsupported("of complex numbers")
+            raise Unsupported("complex numbers")
         keys = _keys(block, list(block.operations)[-1].operation.operands[0])
     except Unsupported:
         return _ranked(n, values, axis)
-    for k, descending, total in reversed(keys):  # each sort keeps the order of those before it
+    # each sort is stable: it keeps the order of the previous ones
+    for k, descending, total in reversed(keys):
         key = total_order(n, values[k]) if total and values[k].type.dtype.is_float else values[k]
         if key.type.dtype is boolean:
             key = n.cast(key, i32)
-        _, order = n.emit(g.Topk(key, k=key.type.shape[axis], axis=axis, largest=descending))
+        _, order = n.emit_all(g.Topk(key, k=key.type.shape[axis], axis=axis, largest=descending))
         values = [n.emit(g.GatherElements(v, order, axis=axis)) for v in values]
     return values
 
 
 def _ranked(n: Node, values: Sequence[Any], axis: int) -> list[Any]:
-    """By the comparator's own word: an element's place is the number of those before it, and of equal ones that came earlier."""
+    """Sort by any comparator: an element's rank is the number of elements before it, including equal ones
+    with a smaller index.
+    """
     shape = values[0].type.shape
     size, rank = shape[axis], len(shape)
     if not isinstance(size, int) or size > MAX_COMPARED:
@@ -54,21 +60,23 @@ def _ranked(n: Node, values: Sequence[Any], axis: int) -> list[Any]:
     after = n.apply(n.block(), [v for pair in zip(here, there, strict=True) for v in pair])[0]
     ones = [1] * (rank + 1)
     mine, other = (
-        n.reshape(n.iota((size,)), [size if d == axis + k else one for d, one in enumerate(ones)]) for k in (0, 1)
+        n.reshape(n.iota((size,)), [size if d == axis + k else one for d, one in enumerate(ones)])
+        for k in (0, 1)
     )
     earlier = n.binary("and", n.binary("lt", other, mine), n.unary("not", after))
     place = n.cast(n.binary("or", before, earlier), i64)
     place = n.emit(g.ReduceSum(place, axes=(axis + 1,), keepdims=False))
-    # The element whose place is k, for each k.
-    _, order = n.emit(g.Topk(place, k=size, axis=axis, largest=False))
+    # The index of the element of rank k, for each k.
+    _, order = n.emit_all(g.Topk(place, k=size, axis=axis, largest=False))
     return [each(lambda v: n.emit(g.GatherElements(v, order, axis=axis)), v) for v in values]
 
 
 def _keys(block: Any, value: Any) -> list[tuple[int, bool, bool]]:
-    """The operands that a comparator orders by, the first first, each whether descending and whether in total order.
+    """Return the operands that a comparator orders by, most significant first, each with whether it is
+    descending and whether it uses the total order of floats.
 
     Raises:
-        Unsupported: it does something else.
+        Unsupported: the comparator has another form.
     """
     op = maker(value)
     name = op.name if op is not None else ""
@@ -88,7 +96,7 @@ def _keys(block: Any, value: Any) -> list[tuple[int, bool, bool]]:
                     ((k, descending, total),) = _keys(block, first)
                     if _pair(block, equal)[0] == k:
                         return [(k, descending, total), *_keys(block, after)]
-    raise Unsupported("a comparator other than < or > of operands, one after the other")
+    raise Unsupported("a comparator other than < or > of operands in lexicographic order")
 
 
 def _direction(op: Any) -> str:
@@ -96,7 +104,9 @@ def _direction(op: Any) -> str:
 
 
 def _pair(block: Any, op: Any) -> tuple[int, bool, bool]:
-    """The operand that a comparison is about, whether its second element comes first, and whether in the total order of all floats."""
+    """Return the operand that a comparison reads, whether its second element is on the left, and whether it
+    uses the total order of floats.
+    """
     total = "TOTALORDER" in str(op.attributes["compare_type"]) if "compare_type" in op.attributes else False
     (a, plain), (b, other) = (_source(block, v) for v in op.operands)
     if a // 2 != b // 2 or a == b or plain != other:
@@ -105,9 +115,10 @@ def _pair(block: Any, op: Any) -> tuple[int, bool, bool]:
 
 
 def _source(block: Any, value: Any) -> tuple[int, bool]:
-    """The argument behind a compared value, and whether it is compared as it is.
+    """Return the argument behind a compared value, and whether it is compared unchanged.
 
-    Of floats in total order JAX makes zeros and NaNs alike first, which leaves the order of numbers.
+    For floats in total order JAX first makes all zeros equal and all NaNs equal, so the order is that of
+    numbers.
     """
     arguments = list(block.arguments)
     alike: set[str] = set()
@@ -115,21 +126,21 @@ def _source(block: Any, value: Any) -> tuple[int, bool]:
         select = maker(value)
         test = maker(select.operands[0]) if select is not None and select.name == "stablehlo.select" else None
         if test is None or test.name != "stablehlo.compare":
-            raise Unsupported("a comparator that computes what it compares")
+            raise Unsupported("a comparator of computed values")
         word, (subject, other) = _direction(test), test.operands
         chosen, value = _number(select.operands[1]), select.operands[2]
         zeros = word == "EQ" and _number(other) == 0 and chosen == 0
         numbers = word == "NE" and subject == other and chosen is not None and chosen != chosen
         if not (zeros or numbers) or subject not in (value, *arguments):
-            raise Unsupported("a comparator that computes what it compares")
+            raise Unsupported("a comparator of computed values")
         alike.add(word)
     if len(alike) == 1:
-        raise Unsupported("a comparator that makes either zeros or NaNs alike")
+        raise Unsupported("a comparator that makes only zeros or only NaNs equal")
     return arguments.index(value), not alike
 
 
 def _number(value: Any) -> Any:
-    """The number that an MLIR value is; None for one that is computed."""
+    """Return the number that an MLIR value is; None for one that is computed."""
     op = maker(value)
     array = constant_of(op) if op is not None and op.name == "stablehlo.constant" else None
     return array.reshape(-1)[0] if array is not None and array.size == 1 else None

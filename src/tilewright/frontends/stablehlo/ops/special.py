@@ -1,4 +1,4 @@
-"""CHLO: special functions and top_k; reinterpreting bits."""
+"""CHLO's special functions and top_k, and bit casts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import DType, boolean, f32
 from ...complex import Complex, each
+from ...unsupported import Unsupported
 from ..reading import bindings, scalar_type
+from ..registry import importer
 from .elementwise import UNSIGNED, total_order
-from .table import Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 UNARY = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh", "tan")
 
 
 def chlo_name(n: Node) -> str:
-    """The operator's name, of a call of it under the name of its old dialect too."""
+    """Return the operation's name, also for a call of it under the name of its old dialect."""
     name: str = n.attr("call_target_name").value if n.has("call_target_name") else n.name
     return name.replace("mhlo.", "chlo.", 1)
 
@@ -45,12 +46,16 @@ COMPOSED = (
 
 @importer(*COMPOSED, dialect="chlo", scalar=True)
 def expanded(n: Node) -> list[Any]:
-    """What jaxlib's own pass makes of an elementwise operator of CHLO, for a scalar, applied to all elements."""
+    """Import the decomposition that jaxlib's pass gives for an elementwise CHLO operation on a scalar,
+    applied to all elements.
+    """
     ir, stablehlo, _, func = bindings()
     from jaxlib.mlir import passmanager
 
     with ir.Location.unknown(n.op.context):
-        operands, results = ([scalar_type(v.type) for v in values] for values in (n.op.operands, n.op.results))
+        operands, results = (
+            [scalar_type(v.type) for v in values] for values in (n.op.operands, n.op.results)
+        )
     name = chlo_name(n)
     attributes = {} if n.has("call_target_name") else {a: n.op.attributes[a] for a in n.op.attributes}
     key = name, *map(str, (*operands, *results)), str(attributes)
@@ -98,7 +103,7 @@ def _is_inf(n: Node) -> Value:
 
 
 def polynomial(n: Node, x: Value, coefficients: Sequence[float]) -> Value:
-    """Horner's scheme, the highest power first."""
+    """Evaluate a polynomial by Horner's scheme; the coefficient of the highest power is first."""
     y = n.like(coefficients[0], x)
     for c in coefficients[1:]:
         y = n.binary("add", n.binary("mul", y, x), c)
@@ -129,15 +134,17 @@ def _top_k(n: Node) -> Sequence[Value]:
     if n.has("mhlo.attributes"):
         raise Unsupported("top_k as a custom call")
     if not x.type.dtype.is_float:
-        values, order = n.emit(g.Topk(x, k=n.number("k"), axis=-1, largest=True))
+        values, order = n.emit_all(g.Topk(x, k=n.number("k"), axis=-1, largest=True))
         return [values, n.cast(order, n.dtype(1))]
-    _, order = n.emit(g.Topk(total_order(n, x), k=n.number("k"), axis=-1, largest=True))
+    _, order = n.emit_all(g.Topk(total_order(n, x), k=n.number("k"), axis=-1, largest=True))
     return [n.emit(g.GatherElements(x, order, axis=-1)), n.cast(order, n.dtype(1))]
 
 
 @importer("bitcast_convert", scalar=True, complex="whole")
 def _bitcast_convert(n: Node) -> Any:
-    """Between widths the last dimension counts the narrow elements of a wide one, the lowest bits first, of complex numbers the real part first."""
+    """Reinterpret bits. Between widths, the last dimension counts the narrow elements of a wide one: the
+    lowest bits first, the real part of complex numbers first.
+    """
     x, dtype, shape = n.inputs[0], n.dtype(), n.inputs[0].type.shape
     old, new = x.type.dtype.bits, dtype.bits
     if old == new:
@@ -158,28 +165,28 @@ def _bitcast_convert(n: Node) -> Any:
 
 
 def _narrowed(n: Node, x: Value, dtype: DType) -> Value:
-    """The parts of each element, in a dimension of their own."""
+    """Return the parts of each element along a new last dimension."""
     old, new = x.type.dtype.bits, dtype.bits
     wide = UNSIGNED[old]
     words = n.reshape(n.emit(g.Bitcast(x, dtype=wide)), (*x.type.shape, 1))
     parts = n.binary("shr", words, n.constant(np.arange(old // new) * new, wide))
     if dtype is boolean:
-        return n.cast(n.binary("and", parts, 1), boolean)  # type: ignore[no-any-return]
+        return n.cast(n.binary("and", parts, 1), boolean)
     if new < 8:
         raise Unsupported(f"between {x.type.dtype.label} and {dtype.label}")
-    return n.emit(g.Bitcast(n.cast(parts, UNSIGNED[new]), dtype=dtype))  # type: ignore[no-any-return]
+    return n.emit(g.Bitcast(n.cast(parts, UNSIGNED[new]), dtype=dtype))
 
 
 def _widened(n: Node, x: Value, dtype: DType) -> Value:
-    """One element of those along the last dimension."""
+    """Combine the elements along the last dimension into one."""
     source, shape = x.type.dtype, x.type.shape
     if source.bits < 8 and source is not boolean:
         raise Unsupported(f"between {source.label} and {dtype.label}")
     wide = UNSIGNED[dtype.bits]
     words = n.cast(x if source is boolean else n.emit(g.Bitcast(x, dtype=UNSIGNED[source.bits])), wide)
-    total = None
+    total: Any = None
     for k in range(dtype.bits // source.bits):
         part = n.slice(words, (*[0] * (len(shape) - 1), k), (*shape[:-1], k + 1))
         part = n.binary("shl", part, k * source.bits) if k else part
         total = part if total is None else n.binary("or", total, part)
-    return n.emit(g.Bitcast(n.reshape(total, shape[:-1]), dtype=dtype))  # type: ignore[no-any-return]
+    return n.emit(g.Bitcast(n.reshape(total, shape[:-1]), dtype=dtype))

@@ -11,23 +11,26 @@ from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_eq
 from ....ir.types import boolean, i32
 from ...complex import Complex
+from ...unsupported import Unsupported
+from ..registry import importer
 from .control_flow import scan_over
 from .reduce import body_of, combiner, is_neutral
 from .shape import pad, positions, strided
-from .table import CALLS, Unsupported, importer
 
 if TYPE_CHECKING:
-    from ..importer import Node
+    from ..node import Node
 
 MAX_TAPS = 256
 
 
 @importer("reduce_window", complex="whole")
 def _reduce_window(n: Node) -> list[Any]:
-    """A sum of complex numbers is one of their parts."""
+    """Reduce windows; a sum of complex numbers is a sum of each part."""
     if any(isinstance(x, Complex) for x in n.inputs) and combiner(n.block(), n.dtype()) == "sum":
         x, initial = n.inputs
-        parts = [_reduced(n, [getattr(x, part)], [getattr(initial, part)])[0] for part in ("real", "imaginary")]
+        parts = [
+            _reduced(n, [getattr(x, part)], [getattr(initial, part)])[0] for part in ("real", "imaginary")
+        ]
         return [Complex(*parts)]
     count = len(n.inputs) // 2
     return _reduced(n, n.inputs[:count], n.inputs[count:])
@@ -38,13 +41,13 @@ def _reduced(n: Node, xs: Sequence[Any], initial: Sequence[Any]) -> list[Any]:
     ones = [1] * rank
     sizes, strides = n.ints("window_dimensions"), n.ints("window_strides", ones)
     apart, dilations = n.ints("base_dilations", ones), n.ints("window_dilations", ones)
-    padding = [(p[0], p[1]) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, index]
+    padding = n.pairs("padding", rank)
     name = combiner(n.block(), xs[0].type.dtype) if len(xs) == 1 else None
     if name is not None and is_neutral(initial[0], name) and apart == ones:
-        found = _prefix(n, xs[0], name, sizes, strides, padding, dilations)
-        found = found or _pool(n, xs[0], name, sizes, strides, padding, dilations)
-        if found is not None:
-            return [found]
+        y = _prefix(n, xs[0], name, sizes, strides, padding, dilations)
+        y = y or _pool(n, xs[0], name, sizes, strides, padding, dilations)
+        if y is not None:
+            return [y]
     low, high = [p[0] for p in padding], [p[1] for p in padding]
     parts = [pad(n, x, i, low, high, [a - 1 for a in apart]) for x, i in zip(xs, initial, strict=True)]
     combine = body_of(n)
@@ -56,7 +59,8 @@ def _reduced(n: Node, xs: Sequence[Any], initial: Sequence[Any]) -> list[Any]:
         def shifted(values: Sequence[Any], by: int, count: Dim, axis: int = axis) -> list[Any]:
             return [strided(n, v, axis, by, count) for v in values]
 
-        # Windows of 1, 2, 4, ... elements; those that make up `size` are put behind each other.
+        # Windows of 1, 2, 4, ... elements; those whose sizes add up to `size` are placed one behind the
+        # other.
         done, power, width, whole = 0, parts, 1, None
         while True:
             if size & width:
@@ -84,7 +88,9 @@ def _prefix(
     padding: Sequence[tuple[int, int]],
     dilations: Sequence[int],
 ) -> Value | None:
-    """A running sum or product: a window as long as the dimension that ends, or begins, at each element."""
+    """Return a cumulative sum or product: a window as long as the dimension that ends, or begins, at each
+    element. Returns None for another window.
+    """
     axes = [d for d, size in enumerate(sizes) if size > 1]
     if len(axes) != 1 or name not in ("sum", "prod") or any(s != 1 for s in (*strides, *dilations)):
         return None
@@ -94,7 +100,7 @@ def _prefix(
         return None
     if padding[axis] not in ((size - 1, 0), (0, size - 1)):
         return None
-    return n.emit((g.Cumsum if name == "sum" else g.Cumprod)(x, axis=axis, reverse=padding[axis][0] == 0))  # type: ignore[no-any-return]
+    return n.emit((g.Cumsum if name == "sum" else g.Cumprod)(x, axis=axis, reverse=padding[axis][0] == 0))
 
 
 def _pool(
@@ -106,7 +112,9 @@ def _pool(
     padding: Sequence[tuple[int, int]],
     dilations: Sequence[int],
 ) -> Value | None:
-    """A pooling of floats, whose first dimension and one more have no window."""
+    """Return a pooling of floats whose windows span neither the first dimension nor one more, or None for
+    another window.
+    """
     idle = [d for d in range(x.type.rank) if sizes[d] == strides[d] == 1 and padding[d] == (0, 0)]
     moving = [d for d in range(x.type.rank) if d not in idle]
     if not x.type.dtype.is_float or name not in ("sum", "max") or len(idle) != 2 or not moving:
@@ -125,8 +133,13 @@ def _pool(
     return n.transpose(y, [order.index(d) for d in range(x.type.rank)])
 
 
+@importer("stablehlo.dynamic_reduce_window", dialect="custom_call")
 def _dynamic(n: Node) -> list[Value]:
-    """Of one tensor, with a geometry of operands; the body is a function. A window whose size only the run knows must be that of a running reduction."""
+    """Reduce windows of one tensor, with sizes, strides, dilations and padding as operands; the body is a
+    function.
+
+    A window whose size depends on dynamic dimensions must be that of a cumulative reduction.
+    """
     x, initial = n.inputs[:2]
     rank = x.type.rank
     sizes, strides, apart, dilations, flat = (n.sizes(k) for k in range(2, 7))
@@ -134,14 +147,18 @@ def _dynamic(n: Node) -> list[Value]:
     block = n.importer.functions[name].regions[0].blocks[0]
     axes = [d for d in range(rank) if not prove_eq(sizes[d], 1)]
     if len(axes) != 1 or any(not prove_eq(s, 1) for s in (*strides, *apart, *dilations)):
-        raise Unsupported("windows of sizes that only the run knows, other than those of running sums and the like")
+        raise Unsupported("windows of dynamic sizes other than those of cumulative reductions")
     axis = axes[0]
     size, before, behind = sizes[axis], *flat[2 * axis : 2 * axis + 2]
     others = [p for k, p in enumerate(flat) if k // 2 != axis]
     forward = prove_eq(before, size - 1) and prove_eq(behind, 0)
     backward = prove_eq(before, 0) and prove_eq(behind, size - 1)
-    if not prove_eq(size, x.type.shape[axis]) or not (forward or backward) or any(not prove_eq(p, 0) for p in others):
-        raise Unsupported("windows of sizes that only the run knows, other than those of running sums and the like")
+    if (
+        not prove_eq(size, x.type.shape[axis])
+        or not (forward or backward)
+        or any(not prove_eq(p, 0) for p in others)
+    ):
+        raise Unsupported("windows of dynamic sizes other than those of cumulative reductions")
     kind = combiner(block, x.type.dtype)
     if kind in ("sum", "prod") and is_neutral(initial, kind):
         return [n.emit((g.Cumsum if kind == "sum" else g.Cumprod)(x, axis=axis, reverse=not forward))]
@@ -158,17 +175,16 @@ def _dynamic(n: Node) -> list[Value]:
     return [n.transpose(stacked, [order.index(d) for d in range(rank)])]
 
 
-CALLS["stablehlo.dynamic_reduce_window"] = _dynamic
-
-
 @importer("select_and_scatter")
 def _select_and_scatter(n: Node) -> Value:
-    """The gradient of pooling: each window's chosen element gets the window's number of `source`; others get the initial value."""
+    """Return the gradient of pooling: each window's selected element gets the window's element of `source`;
+    others get the initial value.
+    """
     x, source, initial = n.inputs
     rank = x.type.rank
     ones = [1] * rank
     sizes, strides = n.ints("window_dimensions", ones), n.ints("window_strides", ones)
-    padding = [(p[0], p[1]) for p in n.ints("padding", [[0, 0]] * rank)]  # type: ignore[list-item, index]
+    padding = n.pairs("padding", rank)
     taps = list(itertools.product(*(range(s) for s in sizes)))
     if len(taps) > MAX_TAPS:
         raise Unsupported(f"a window of {len(taps)} elements; at most {MAX_TAPS} are supported")
@@ -193,7 +209,7 @@ def _select_and_scatter(n: Node) -> Value:
         best, chosen = n.select(keeps, best, value), n.select(keeps, chosen, number)
         valid = n.binary("or", valid, ok)
     assert chosen is not None
-    # Of each tap the windows that chose it add their number to its element; others leave it.
+    # For each tap, the windows that selected it add their number to its element.
     name = combiner(n.block(1), x.type.dtype)
     plain = name == "sum" and is_neutral(initial, "sum")
     total = n.broadcast(initial, padded.type.shape)
@@ -201,11 +217,14 @@ def _select_and_scatter(n: Node) -> Value:
     for k, tap in enumerate(taps):
         here = n.binary("eq", chosen, k)
         ends = [
-            size - t - ((c - 1) * s + 1) for size, t, c, s in zip(padded.type.shape, tap, shape, strides, strict=True)
+            size - t - ((c - 1) * s + 1)
+            for size, t, c, s in zip(padded.type.shape, tap, shape, strides, strict=True)
         ]
 
-        def spread(v: Value, fill: Value, low: Sequence[int] = tap, high: Sequence[Dim] = tuple(ends)) -> Value:
-            return pad(n, v, fill, low, high, [s - 1 for s in strides])  # type: ignore[no-any-return]
+        def spread(
+            v: Value, fill: Value, low: Sequence[int] = tap, high: Sequence[Dim] = tuple(ends)
+        ) -> Value:
+            return pad(n, v, fill, low, high, [s - 1 for s in strides])
 
         if plain:
             total = n.binary("add", total, spread(n.select(here, source, zero), zero))

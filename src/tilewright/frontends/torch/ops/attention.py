@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, kept whole."""
+"""Scaled dot-product attention as one operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ....dialects.graph.base import broadcast_shapes
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import boolean
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .random import dropout
 from .reduce import safe_softmax
@@ -46,7 +47,7 @@ def scaled_dot_product_attention(
 def _with_dropout(
     n: Node, q: Value, k: Value, v: Value, mask: Value | None, p: float, causal: bool, scale: float | None
 ) -> Value:
-    """Attention of which a random share is dropped, written out."""
+    """Return attention with dropout of weights, built from simpler operators."""
     heads, rows, width = q.type.shape[1:]
     dtype = q.type.dtype
     k, v = (_repeated(n, x, heads) for x in (k, v))
@@ -63,20 +64,24 @@ def _with_dropout(
         scores = n.emit(g.Select(mask, scores, least))
     elif mask is not None:
         scores = n.binary("add", scores, n.cast(mask, dtype))
-    return n.emit(g.Matmul(dropout(n, safe_softmax(n, scores, -1), p, True), v))  # type: ignore[no-any-return]
+    return n.emit(g.Matmul(dropout(n, safe_softmax(n, scores, -1), p, True), v))
 
 
 def _repeated(n: Node, x: Value, heads: Dim) -> Value:
-    """Keys or values of which several heads of the query have one."""
-    batch, own, rows, width = x.type.shape
-    if own == heads:
+    """Return keys or values repeated for the query heads that share them."""
+    batch, groups, rows, width = x.type.shape
+    if groups == heads:
         return x
-    wide = n.broadcast(n.reshape(x, (batch, own, 1, rows, width)), (batch, own, heads // own, rows, width))
+    wide = n.broadcast(
+        n.reshape(x, (batch, groups, 1, rows, width)), (batch, groups, heads // groups, rows, width)
+    )
     return n.reshape(wide, (batch, heads, rows, width))
 
 
 def _rank_four(n: Node, x: Value) -> Value:
-    """(..., H, S, D) with everything before H joined; (S, D) and (B, S, D) get a single head."""
+    """Return `x` as (B, H, S, D): leading dimensions of (..., H, S, D) are flattened; (S, D) and (B, S, D)
+    get one head.
+    """
     *lead, s, d = x.type.shape
     if len(lead) == 2:
         return x
@@ -86,7 +91,7 @@ def _rank_four(n: Node, x: Value) -> Value:
 
 
 def _mask(n: Node, mask: Value, lead: Sequence[Dim], rank: int) -> Value:
-    """A mask that broadcasts against (B, H, S, T)."""
+    """Return the mask in a shape that broadcasts to (B, H, S, T)."""
     if rank == 4:
         return mask
     if mask.type.rank == 2:

@@ -1,4 +1,4 @@
-"""Operators that only gradients use; those that torch decomposes are not here."""
+"""Operators that only gradients use and that torch does not decompose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import f32, i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .contract import _each
 
@@ -33,7 +34,9 @@ def convolution_backward(
     pads = tuple((p, p) for p in _each(padding, rank))
     of_x = of_w = of_bias = None
     if mask[0] and transposed:
-        of_x = n.emit(g.Conv(grad, w, None, strides=strides, padding=pads, dilations=dilations, groups=groups))
+        of_x = n.emit(
+            g.Conv(grad, w, None, strides=strides, padding=pads, dilations=dilations, groups=groups)
+        )
     elif mask[0]:
         of_x = _conv_input_gradient(n, grad, x, w, strides, pads, dilations, groups)
     if mask[1]:
@@ -54,7 +57,7 @@ def _conv_input_gradient(
         if not isinstance(extra, int):
             raise Unsupported(f"the gradient of a convolution with stride {s} along a dynamic dimension")
         rest.append(extra)
-    return n.emit(  # type: ignore[no-any-return]
+    return n.emit(
         g.ConvTranspose(
             grad,
             w,
@@ -71,10 +74,12 @@ def _conv_input_gradient(
 def _conv_weight_gradient(
     n: Node, x: Value, grad: Value, kernel: Any, strides: Any, pads: Any, dilations: Any, groups: int
 ) -> Value:
-    """A contraction over batch and positions for each element of the kernel: (O, C / groups, *kernel)."""
+    """Return the gradient (O, C / groups, *kernel): for each kernel element a contraction over batch and
+    positions.
+    """
     batch, channels = x.type.shape[:2]
     out, positions = grad.type.shape[1], grad.type.shape[2:]
-    count = math.prod(positions)  # type: ignore[arg-type]
+    count = math.prod(positions)
     low, high = ((0, 0, *(p[side] for p in pads)) for side in (0, 1))
     if any(low) or any(high):
         x = n.emit(g.Pad(x, low=low, high=high))
@@ -114,7 +119,7 @@ def attention_forward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, Value]:
-    """Attention, and the logarithm of each row's sum of exponentials, for the gradient."""
+    """Return attention, and the logarithm of each row's sum of exponentials for the gradient."""
     if dropout_p > 0:
         raise Unsupported("attention with dropout (training mode)")
     y = n.emit(g.Attention(q, k, v, attn_mask, scale=scale, causal=bool(causal)))
@@ -123,7 +128,7 @@ def attention_forward(
 
 
 def _scores(n: Node, q: Value, k: Value, causal: bool, mask: Value | None, scale: float | None) -> Value:
-    """Scaled and masked products of queries and keys (B, H, S, T)."""
+    """Return the scaled and masked products of queries and keys, (B, H, S, T)."""
     if q.type.shape[1] != k.type.shape[1]:
         raise Unsupported("the gradient of attention with grouped queries")
     dtype = f32 if q.type.dtype.bits == 16 else q.type.dtype
@@ -159,7 +164,7 @@ def attention_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, Value, Value]:
-    """Gradients of q, k, v; the weights are computed again from the logarithms of their sums."""
+    """Return the gradients of q, k, v; the weights are recomputed from the logarithms of their sums."""
     if dropout_p > 0:
         raise Unsupported("attention with dropout (training mode)")
     dtype = f32 if q.type.dtype.bits == 16 else q.type.dtype
@@ -175,13 +180,15 @@ def attention_backward(
     of_scores = n.binary("mul", of_scores, n.constant(_factor(q, scale), dtype))
     of_q = n.emit(g.Einsum((of_scores, k), equation="bhst,bhtd->bhsd"))
     of_k = n.emit(g.Einsum((of_scores, q), equation="bhst,bhsd->bhtd"))
-    found = (n.cast(t, n.result_dtype(index)) for index, t in enumerate((of_q, of_k, of_v)))
-    return tuple(found)  # type: ignore[return-value]
+    of_q, of_k, of_v = (n.cast(t, n.result_dtype(index)) for index, t in enumerate((of_q, of_k, of_v)))
+    return of_q, of_k, of_v
 
 
 @importer("aten.masked_scatter_backward.default")
 def masked_scatter_backward(n: Node, grad: Value, mask: Value, sizes: Any) -> Value:
-    """The gradients where the mask holds, one after the other, then zeros; what it does not take goes into one element too many."""
+    """Return the gradients where the mask holds, in order, then zeros. Gradients elsewhere are written to one
+    extra element, which is cut off.
+    """
     count: Any = math.prod(sizes)
     flat = [n.reshape(v, (math.prod(v.type.shape),)) for v in (grad, n.broadcast(mask, grad.type.shape))]
     held = n.binary("sub", n.emit(g.Cumsum(n.cast(flat[1], i64), axis=0)), n.constant(1, i64))

@@ -1,6 +1,7 @@
-"""Bessel and Airy functions, in float64: power series near zero, asymptotic ones far from it (Abramowitz & Stegun, chapters 9 and 10).
+"""Bessel and Airy functions, in float64: power series near zero, asymptotic ones far from it (Abramowitz and
+Stegun, chapters 9 and 10).
 
-What is float32 or narrower outside is right to its last place or two.
+Results of float32 or narrower types are exact to the last one or two digits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _EULER = 0.5772156649015329
 
 
 def _series(terms: int, coefficient: Callable[[int], Any]) -> list[float]:
-    """Coefficients of a power series, the highest power first."""
+    """Return the coefficients of a power series, the highest power first."""
     return [float(coefficient(k)) for k in range(terms - 1, -1, -1)]
 
 
@@ -25,26 +26,28 @@ def _harmonic(k: int) -> Fraction:
 
 
 def _inverse(k: int, order: int) -> Fraction:
-    """``1 / (k! (k + order)!)``."""
+    """Return ``1 / (k! (k + order)!)``."""
     return Fraction(1, math.factorial(k) * math.factorial(k + order))
 
 
 def _hankel(order: int, terms: int) -> list[Fraction]:
-    """The coefficients of ``x**-k`` in the asymptotic series (9.7.2)."""
-    found = [Fraction(1)]
+    """Return the coefficients of ``x**-k`` in the asymptotic series (9.7.2)."""
+    coefficients = [Fraction(1)]
     for k in range(1, terms):
-        found.append(found[-1] * (4 * order * order - (2 * k - 1) ** 2) / (8 * k))
-    return found
+        coefficients.append(coefficients[-1] * (4 * order * order - (2 * k - 1) ** 2) / (8 * k))
+    return coefficients
 
 
-# -- J and Y ---------------------------------------------------------------------------------------------------------------------------
+# -- J and Y -------------------------------------------------------------------------------------------------
 
 _NEAR = 12.0
-"""Up to here the power series of J and Y lose five digits, from here on the asymptotic ones have eleven."""
+"""The argument up to which the power series of J and Y is used. There it has lost five digits; beyond, the
+asymptotic series has eleven. A larger value loses more digits to the power series.
+"""
 
 
 def _waves(x: Real, order: int) -> tuple[Real, Real]:
-    """J and Y of arguments beyond `_NEAR` (9.2.5, 9.2.6)."""
+    """Return J and Y of arguments beyond `_NEAR` (9.2.5, 9.2.6)."""
     w = 1.0 / x
     a = _hankel(order, 16)
     square = w * w
@@ -57,7 +60,7 @@ def _waves(x: Real, order: int) -> tuple[Real, Real]:
 
 
 def _j(a: Real, order: int) -> Real:
-    """Of arguments that are not negative."""
+    """Return J of arguments that are not negative."""
     small = a.min(_NEAR)
     q = small * small * -0.25
     near = polynomial(q, _series(40, lambda k: _inverse(k, order))) * ((small * 0.5) if order else 1.0)
@@ -65,7 +68,7 @@ def _j(a: Real, order: int) -> Real:
 
 
 def _y(x: Real, order: int) -> Real:
-    """Minus infinity in 0, NaN below (9.1.13, 9.1.11)."""
+    """Return Y: minus infinity at 0, NaN for negative arguments (9.1.13, 9.1.11)."""
     small = x.min(_NEAR)
     q = small * small * -0.25
     log = (small * 0.5)("log")
@@ -74,9 +77,9 @@ def _y(x: Real, order: int) -> Real:
         near = ((log + _EULER) * _j(small, 0) - total) * (2 / math.pi)
     else:
         total = polynomial(q, _series(40, lambda k: (_harmonic(k) + _harmonic(k + 1)) * _inverse(k, 1)))
-        own = polynomial(q, _series(40, lambda k: _inverse(k, 1)))
+        series = polynomial(q, _series(40, lambda k: _inverse(k, 1)))
         half = small * 0.5
-        near = (((log + _EULER) * 2.0 * own - total) * half - 1.0 / half) * (1 / math.pi)
+        near = (((log + _EULER) * 2.0 * series - total) * half - 1.0 / half) * (1 / math.pi)
     y = (x > _NEAR).select(_waves(x.max(_NEAR), order)[1], near)
     return x.equals(0.0).select(-math.inf, (x < 0.0).select(math.nan, y))
 
@@ -108,15 +111,21 @@ def spherical_bessel_j0(x: Real) -> Real:
     return x("isinf").select(0.0, finite.equals(0.0).select(1.0, ratio))
 
 
-# -- I -----------------------------------------------------------------------------------------------------------------------------------
+# -- I -------------------------------------------------------------------------------------------------------
 
 
 def _i(x: Real, order: int) -> Real:
-    """``exp(-|x|) I_order(|x|)``: the power series up to 20, the asymptotic one beyond (9.6.10, 9.7.1)."""
+    """Return ``exp(-|x|) I_order(|x|)``: the power series up to 20, the asymptotic one beyond (9.6.10,
+    9.7.1).
+    """
     a = x("abs")
     small = a.min(20.0)
     q = small * small * 0.25
-    near = polynomial(q, _series(60, lambda k: _inverse(k, order))) * (-small)("exp") * (small * 0.5 if order else 1.0)
+    near = (
+        polynomial(q, _series(60, lambda k: _inverse(k, order)))
+        * (-small)("exp")
+        * (small * 0.5 if order else 1.0)
+    )
     big = 1.0 / a.max(20.0)
     terms = [float(c) * (-1) ** k for k, c in enumerate(_hankel(order, 16))]
     far = polynomial(big, terms[::-1]) * (big * (1 / (2 * math.pi)))("sqrt")
@@ -143,23 +152,25 @@ def i1e(x: Real) -> Real:
     return _i(x, 1) * x("sign")
 
 
-# -- K -----------------------------------------------------------------------------------------------------------------------------------
+# -- K -------------------------------------------------------------------------------------------------------
 
 _MIDDLE = 9.0
-"""Here the power series of K has lost eight digits, and the asymptotic one has as many."""
+"""The argument up to which the power series of K is used. There it has lost eight digits, as many as the
+asymptotic series has.
+"""
 
 
 def _k(x: Real, order: int) -> Real:
-    """``exp(x) K_order(x)``: infinite in 0, NaN below (9.6.13, 9.6.11, 9.7.2)."""
+    """Return ``exp(x) K_order(x)``: infinite at 0, NaN for negative arguments (9.6.13, 9.6.11, 9.7.2)."""
     small = x.min(_MIDDLE)
     q = small * small * 0.25
     log = (small * 0.5)("log") + _EULER
-    own = polynomial(q, _series(40, lambda k: _inverse(k, order)))
+    series = polynomial(q, _series(40, lambda k: _inverse(k, order)))
     if order == 0:
-        near = polynomial(q, _series(40, lambda k: _harmonic(k) * _inverse(k, 0))) - log * own
+        near = polynomial(q, _series(40, lambda k: _harmonic(k) * _inverse(k, 0))) - log * series
     else:
         total = polynomial(q, _series(40, lambda k: (_harmonic(k) + _harmonic(k + 1)) * _inverse(k, 1)))
-        near = (log * own - total * 0.5) * (small * 0.5) + 1.0 / small
+        near = (log * series - total * 0.5) * (small * 0.5) + 1.0 / small
     w = 1.0 / x.max(_MIDDLE)
     far = polynomial(w, [float(c) for c in _hankel(order, 18)][::-1]) * (w * (math.pi / 2))("sqrt")
     y = (x > _MIDDLE).select(far, near * small("exp"))
@@ -186,12 +197,14 @@ def k1(x: Real) -> Real:
     return _k(x, 1) * (-x)("exp")
 
 
-# -- Airy's function -------------------------------------------------------------------------------------------------------------------------
+# -- Airy's function -----------------------------------------------------------------------------------------
 
 
 @special("aten.special_airy_ai.default")
 def airy_ai(x: Real) -> Real:
-    """Ai: its power series up to 6 on either side, asymptotic ones beyond (10.4.2, 10.4.59, 10.4.60); NaN at the infinities, as torch has it."""
+    """Return Ai: its power series up to 6 on either side, asymptotic ones beyond (10.4.2, 10.4.59, 10.4.60);
+    NaN at the infinities, as in torch.
+    """
     edge = 6.0
     small = x.max(-edge).min(edge)
     cube = small * small * small

@@ -1,4 +1,4 @@
-"""What looks at the bits of numbers."""
+"""Operators on the bits of numbers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import boolean, f64, i32, i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .linalg import term
 from .reduce import axes_of
 
 _MANTISSA, _BIAS, _EXPONENT = 52, 1022, 0x7FF
-"""Of float64: the bits of its fraction, the exponent field of numbers in [1/2, 1), and the field's largest value."""
+"""float64's layout: the bits of its fraction, the exponent field of numbers in [1/2, 1), and the field's
+largest value.
+"""
 
 
 @importer("aten.frexp.Tensor")
 def frexp(n: Node, x: Value) -> tuple[Value, Value]:
-    """A number of magnitude in [1/2, 1) and the power of two (i32) that it is to be multiplied with; what has none has the power 0."""
+    """Return a number of magnitude in [1/2, 1) and the exponent (i32) of the power of two to multiply it
+    with; 0 for zeros, infinities and NaN.
+    """
     wide = term(n, x).cast(f64)
-    tiny = wide.abs() < 2.0**-1000  # float64's own subnormal numbers among them
+    tiny = wide.abs() < 2.0**-1000  # Including float64's subnormal numbers.
     wide = tiny.select(wide * 2.0**54, wide)
     bits = wide.of(n.emit(g.Bitcast(wide.value, dtype=i64)))
     power = bits.of(n.binary("shr", bits.value, n.constant(_MANTISSA, i64))) & _EXPONENT
@@ -33,12 +38,14 @@ def frexp(n: Node, x: Value) -> tuple[Value, Value]:
 
 @importer("aten.hash_tensor.default")
 def hash_tensor(n: Node, x: Value, dim: Any = (), *, keepdim: bool = False, mode: int = 0) -> Value:
-    """The bits of the elements as 64-bit numbers, combined by exclusive or."""
+    """Return the exclusive or of the elements' bits, as 64-bit numbers."""
     if mode:
         raise Unsupported(f"hash_tensor in mode {mode}")
     dtype = x.type.dtype
-    wide = n.cast(x, f64 if dtype.is_float else i64 if dtype.is_signed or dtype is boolean else n.result_dtype())
+    wide = n.cast(
+        x, f64 if dtype.is_float else i64 if dtype.is_signed or dtype is boolean else n.result_dtype()
+    )
     bits = n.emit(g.Bitcast(wide, dtype=n.result_dtype()))
     if not x.type.rank:
-        return bits  # type: ignore[no-any-return]
-    return n.emit(g.ReduceXor(bits, axes=axes_of(x, dim), keepdims=keepdim))  # type: ignore[no-any-return]
+        return bits
+    return n.emit(g.ReduceXor(bits, axes=axes_of(x, dim), keepdims=keepdim))

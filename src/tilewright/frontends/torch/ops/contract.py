@@ -7,13 +7,14 @@ from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node, Number
 from ..registry import importer
 from .arithmetic import mul, widened
 
 
 def _product(n: Node, a: Value, b: Value) -> Value:
-    return n.emit(g.Matmul(a, b))  # type: ignore[no-any-return]
+    return n.emit(g.Matmul(a, b))
 
 
 @importer("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default")
@@ -32,25 +33,28 @@ def _biased(n: Node, y: Value, bias: Value | None) -> Value:
     return y if bias is None else n.binary("add", y, bias)
 
 
-def _scaled(n: Node, x: Value, factor: Any) -> Value:
+def _scaled(n: Node, x: Value, factor: Number) -> Value:
     return x if factor == 1 else n.binary("mul", x, n.scalar(factor, x.type.dtype))
 
 
 @importer("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
-def addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
-    if bias.type.rank == 1 and (beta, alpha) == (1, 1):  # a layer, whose product is the one of its element type
+def addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
+    if bias.type.rank == 1 and (beta, alpha) == (
+        1,
+        1,
+    ):  # A layer, whose product has its element type.
         return n.binary("add", _product(n, a, b), bias)
     bias, a, b = (widened(n, x) for x in (bias, a, b))
     return _sum(n, bias, _product(n, a, b), beta, alpha)
 
 
 @importer("aten.addbmm.default")
-def addbmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+def addbmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     bias, a, b = (widened(n, x) for x in (bias, a, b))
     return _sum(n, bias, n.emit(g.ReduceSum(_product(n, a, b), axes=(0,))), beta, alpha)
 
 
-def _sum(n: Node, bias: Value, product: Value, beta: Any, alpha: Any) -> Value:
+def _sum(n: Node, bias: Value, product: Value, beta: Number, alpha: Number) -> Value:
     y = _scaled(n, product, alpha)
     y = n.broadcast(y, n.result_shape()) if beta == 0 else n.binary("add", y, _scaled(n, bias, beta))
     return n.cast(y, n.result_dtype())
@@ -71,9 +75,11 @@ def trilinear(
     expand_b: Sequence[int],
     expand_c: Sequence[int],
     summed: Sequence[int],
-    *_: Any,
+    *_: object,
 ) -> Value:
-    """The product of three tensors with unit dimensions at the places named, summed over dimensions."""
+    """Return the product of three tensors, with unit dimensions inserted at the given places, summed over
+    dimensions.
+    """
     dtype = a.type.dtype
     factors = []
     for x, places in ((a, expand_a), (b, expand_b), (c, expand_c)):
@@ -86,12 +92,14 @@ def trilinear(
 
 
 @importer("aten.einsum.default")
-def einsum(n: Node, equation: str, operands: Sequence[Value], **_: Any) -> Value:
-    """More than two operands are contracted in pairs from the left. They may differ in type; a sum of one is of the type of sums."""
+def einsum(n: Node, equation: str, operands: Sequence[Value], **_: object) -> Value:
+    """Return an Einstein summation. More than two operands are contracted in pairs from the left. They may
+    differ in type; a sum over one has the type of sums.
+    """
     text = equation.replace(" ", "")
     operands = [n.cast(operand, n.result_dtype()) for operand in operands]
     if len(operands) <= 2:
-        return n.emit(g.Einsum(list(operands), equation=text))  # type: ignore[no-any-return]
+        return n.emit(g.Einsum(list(operands), equation=text))
     left, arrow, output = text.partition("->")
     if not arrow or "..." in text:
         raise Unsupported("einsum of more than two operands with '...' or without '->'")
@@ -107,20 +115,27 @@ def einsum(n: Node, equation: str, operands: Sequence[Value], **_: Any) -> Value
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:
-    """One number per spatial dimension; torch lets a single one stand for all."""
+    """Return one number for each spatial dimension; in torch a single one holds for all."""
     values = [value] if isinstance(value, int) else list(value)
     return tuple(values * rank if len(values) == 1 else values)
 
 
 def _batched(n: Node, x: Value, rank: int) -> tuple[Value, bool]:
-    """`x` with a batch dimension, and whether it had none."""
+    """Return `x` with a batch dimension, and whether it had none."""
     if x.type.rank == rank + 2:
         return x, False
     return n.reshape(x, (1, *x.type.shape)), True
 
 
 def _conv(
-    n: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
+    n: Node,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    groups: int,
 ) -> Value:
     rank = w.type.rank - 2
     x, single = _batched(n, x, rank)
@@ -148,9 +163,9 @@ def conv(
     x: Value,
     w: Value,
     bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Value:
     return _conv(n, x, w, bias, stride, padding, dilation, groups)
@@ -161,11 +176,11 @@ def _transposed(
     x: Value,
     w: Value,
     bias: Value | None,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    output_padding: int | Sequence[int],
     groups: int,
-    dilation: Any,
+    dilation: int | Sequence[int],
 ) -> Value:
     rank = w.type.rank - 2
     x, single = _batched(n, x, rank)
@@ -190,11 +205,11 @@ def conv_transpose(
     x: Value,
     w: Value,
     bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
     groups: int = 1,
-    dilation: Any = 1,
+    dilation: int | Sequence[int] = 1,
 ) -> Value:
     return _transposed(n, x, w, bias, stride, padding, output_padding, groups, dilation)
 
@@ -205,11 +220,11 @@ def convolution(
     x: Value,
     w: Value,
     bias: Value | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
     transposed: bool,
-    output_padding: Any,
+    output_padding: int | Sequence[int],
     groups: int,
 ) -> Value:
     if transposed:

@@ -1,4 +1,4 @@
-"""Operators that are called for what they do, not for a result."""
+"""Operators with effects and without results."""
 
 from __future__ import annotations
 

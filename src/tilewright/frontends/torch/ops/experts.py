@@ -1,4 +1,4 @@
-"""What mixtures of experts are made of: a product for each group of rows."""
+"""Grouped matrix products, the core of mixtures of experts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from ....ir.core import Value
 from ...experts import grouped_matmul
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 
 

@@ -1,9 +1,11 @@
-"""torch's operators that take functions: branches, loops, and wrappers around a part of the model. Functions come as graph modules."""
+"""torch's higher-order operators: branches, loops, and wrappers around a part of the model. Their functions
+are graph modules.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....dialects import graph as g
 from ....dialects.graph.scan import Yield, same_type
@@ -11,12 +13,16 @@ from ....ir.core import Block, Region, Value
 from ....ir.symbolic import Dim
 from ....ir.types import TensorType, boolean, f64, i64
 from ...complex import Complex, flat
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import complex_importer, importer
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _on_all(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register an importer for real and complex numbers alike."""
+    """Register an importer for both real and complex numbers."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         return complex_importer(*names)(importer(*names)(function))
@@ -24,15 +30,15 @@ def _on_all(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-# -- Numbers and complex tensors as tensors --------------------------------------------------------------------------------------------
+# -- Numbers and complex tensors as tensors ------------------------------------------------------------------
 
 
 def _tensors(n: Node, values: Sequence[Any]) -> list[Value]:
-    """Values in a row: a number is a scalar tensor, a complex tensor two."""
-    found: list[Value] = []
+    """Return values as a flat list of tensors: a number is a scalar tensor, a complex tensor two."""
+    tensors: list[Value] = []
     for v in values:
-        found += flat(v if isinstance(v, (Value, Complex)) else _number(n, v))
-    return found
+        tensors += flat(v if isinstance(v, (Value, Complex)) else _number(n, v))
+    return tensors
 
 
 def _number(n: Node, value: Any) -> Value:
@@ -41,29 +47,35 @@ def _number(n: Node, value: Any) -> Value:
 
 
 def _packed(row: Sequence[Value], like: Sequence[Any]) -> list[Any]:
-    """Values in a row as `like` are: complex tensors, or tensors and numbers, which stay scalar tensors."""
+    """Return a flat list of tensors in the structure of `like`: complex tensors are joined, numbers stay
+    scalar tensors.
+    """
     rest = iter(row)
     return [Complex(next(rest), next(rest)) if isinstance(v, Complex) else next(rest) for v in like]
 
 
 def _yield(n: Node, values: Sequence[Any], types: Sequence[TensorType], what: str) -> None:
-    """End a body with `values`, which are to be of `types`."""
+    """End a body with `values`, converted to `types`."""
     ends = _tensors(n, values)
     for k, (v, t) in enumerate(zip(ends, types, strict=False)):
         if v.type.dtype is not t.dtype or v.type.rank != t.rank:
             raise Unsupported(f"{what} is {v.type} in one place and {t} in another")
         if not same_type(v.type, t):
             if all(isinstance(d, int) for d in (*v.type.shape, *t.shape)):
-                raise Unsupported(f"{what} has the shape {v.type.shape} in one place and {t.shape} in another")
+                raise Unsupported(
+                    f"{what} has the shape {v.type.shape} in one place and {t.shape} in another"
+                )
             ends[k] = n.assume(v, t.shape)
     n.importer.builder.insert(Yield(ends))
 
 
-# -- Branches and wrappers -------------------------------------------------------------------------------------------------------------
+# -- Branches and wrappers -----------------------------------------------------------------------------------
 
 
 @_on_all("cond")
-def cond(n: Node, condition: Any, if_true: Any, if_false: Any, operands: Sequence[Any] = ()) -> list[Any]:
+def cond(
+    n: Node, condition: torch.fx.GraphModule, if_true: Any, if_false: Any, operands: Sequence[Any] = ()
+) -> list[Any]:
     if isinstance(condition, bool):
         return n.importer.subgraph(if_true if condition else if_false, operands)
     flag = n.reshape(n.cast(condition, boolean), ())
@@ -80,68 +92,92 @@ def cond(n: Node, condition: Any, if_true: Any, if_false: Any, operands: Sequenc
 
 
 @_on_all("wrap_with_set_grad_enabled")
-def wrap_with_set_grad_enabled(n: Node, enabled: Any, body: Any, *operands: Any) -> list[Any]:
+def wrap_with_set_grad_enabled(
+    n: Node, enabled: Any, body: torch.fx.GraphModule, *operands: Any
+) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
 @_on_all("wrap_with_autocast")
 def wrap_with_autocast(
-    n: Node, device: Any, dtype: Any, enabled: Any, cached: Any, body: Any, *operands: Any
+    n: Node, device: Any, dtype: Any, enabled: Any, cached: Any, body: torch.fx.GraphModule, *operands: Any
 ) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
 @_on_all("invoke_subgraph")
-def invoke_subgraph(n: Node, body: Any, identifier: Any, *operands: Any) -> list[Any]:
+def invoke_subgraph(n: Node, body: torch.fx.GraphModule, identifier: Any, *operands: Any) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
 @_on_all("hints_wrapper")
-def hints_wrapper(n: Node, body: Any, operands: Sequence[Any], *_: Any, **__: Any) -> list[Any]:
+def hints_wrapper(
+    n: Node, body: torch.fx.GraphModule, operands: Sequence[Any], *_: object, **__: object
+) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
 @_on_all("tag_activation_checkpoint", "wrap_activation_checkpoint")
-def tag_activation_checkpoint(n: Node, body: Any, *operands: Any, **_: Any) -> list[Any]:
+def tag_activation_checkpoint(n: Node, body: torch.fx.GraphModule, *operands: Any, **_: object) -> list[Any]:
     return n.importer.subgraph(body, operands)
 
 
-# -- Loops -----------------------------------------------------------------------------------------------------------------------------
+# -- Loops ---------------------------------------------------------------------------------------------------
 
 
 @_on_all("while_loop")
-def while_loop(n: Node, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
-    """Carried numbers are scalar tensors between the steps; in each of them they are numbers again."""
+def while_loop(
+    n: Node,
+    condition: torch.fx.GraphModule,
+    body: torch.fx.GraphModule,
+    carried: Sequence[Any],
+    operands: Sequence[Any] = (),
+) -> list[Any]:
+    """Import a loop. Carried numbers are scalar tensors between steps and numbers within a step."""
     initial = _tensors(n, carried)
     start = _condition(n, condition, [*carried, *operands])
     block = Block([TensorType(i64, ()), *(v.type for v in initial)])
     with n.importer.building(block, lambda: block.args[0]):
-        given = _packed(block.args[1:], carried)
-        found = n.importer.subgraph(body, [*given, *operands])
-        again = _condition(n, condition, [*found, *operands])
-        _yield(n, [again, *found], [again.type, *(v.type for v in initial)], "a value that the loop hands on")
+        state = _packed(block.args[1:], carried)
+        results = n.importer.subgraph(body, [*state, *operands])
+        again = _condition(n, condition, [*results, *operands])
+        _yield(n, [again, *results], [again.type, *(v.type for v in initial)], "a value carried by the loop")
     steps = n.run_time_size(0)
     op = n.importer.builder.insert(g.While(start, None, initial, count=steps, regions=[Region([block])]))
     return _packed(op.results, carried)
 
 
-def _condition(n: Node, condition: Any, values: Sequence[Any]) -> Value:
-    (found,) = n.importer.subgraph(condition, values)
-    flag = found if isinstance(found, Value) else _number(n, found)
+def _condition(n: Node, condition: torch.fx.GraphModule, values: Sequence[Any]) -> Value:
+    (result,) = n.importer.subgraph(condition, values)
+    flag = result if isinstance(result, Value) else _number(n, result)
     return n.reshape(n.cast(flag, boolean), ())
 
 
 @_on_all("scan")
-def scan(n: Node, body: Any, carried: Sequence[Any], scanned: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+def scan(
+    n: Node,
+    body: torch.fx.GraphModule,
+    carried: Sequence[Any],
+    scanned: Sequence[Any],
+    operands: Sequence[Any] = (),
+) -> list[Any]:
     return _scan(n, body, carried, scanned, operands)
 
 
 @_on_all("map_impl")
-def map_impl(n: Node, body: Any, scanned: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
+def map_impl(
+    n: Node, body: torch.fx.GraphModule, scanned: Sequence[Any], operands: Sequence[Any] = ()
+) -> list[Any]:
     return _scan(n, body, [], scanned, operands)
 
 
-def _scan(n: Node, body: Any, carried: Sequence[Any], scanned: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+def _scan(
+    n: Node,
+    body: torch.fx.GraphModule,
+    carried: Sequence[Any],
+    scanned: Sequence[Any],
+    operands: Sequence[Any],
+) -> list[Any]:
     initial, rows = _tensors(n, carried), _tensors(n, scanned)
     length = rows[0].type.shape[0]
     slices = [TensorType(v.type.dtype, v.type.shape[1:]) for v in rows]
@@ -149,28 +185,32 @@ def _scan(n: Node, body: Any, carried: Sequence[Any], scanned: Sequence[Any], op
     counter: list[Value] = []
 
     def step() -> Value:
-        """The number of the step, for those who ask."""
+        """Return the number of the step, if an operator in the body needs it."""
         if not counter:
             counter.append(block.add_arg(TensorType(i64, ())))
         return counter[0]
 
     with n.importer.building(block, step):
-        given = _packed(block.args, [*carried, *scanned])
-        found = n.importer.subgraph(body, [*given, *operands])
-        _yield(n, found, [v.type for v in initial], "a value that the scan hands on")
+        values = _packed(block.args, [*carried, *scanned])
+        results = n.importer.subgraph(body, [*values, *operands])
+        _yield(n, results, [v.type for v in initial], "a value carried by the scan")
     if counter:
         rows.append(n.emit(g.Iota(shape=(length,))))
     op = n.importer.builder.insert(g.Scan(initial, rows, length=length, regions=[Region([block])]))
-    return _packed(op.results, found)
+    return _packed(op.results, results)
 
 
 @_on_all("associative_scan")
-def associative_scan(n: Node, combine: Any, scanned: Sequence[Any], operands: Sequence[Any] = ()) -> list[Any]:
-    """In order, one slice after the other: the first stands for itself, and what it is combined with follows."""
+def associative_scan(
+    n: Node, combine: torch.fx.GraphModule, scanned: Sequence[Any], operands: Sequence[Any] = ()
+) -> list[Any]:
+    """Import an associative scan as a sequential one: the first slice is the first result, each further one
+    is combined with the result before it.
+    """
 
     def part(x: Value, start: Dim, stop: Dim) -> Value:
         starts, stops = (start, *[0] * (x.type.rank - 1)), (stop, *x.type.shape[1:])
-        return n.emit(g.Slice(x, starts=starts, stops=stops, steps=(1,) * x.type.rank))  # type: ignore[no-any-return]
+        return n.emit(g.Slice(x, starts=starts, stops=stops, steps=(1,) * x.type.rank))
 
     rows = _tensors(n, scanned)
     length = rows[0].type.shape[0]
@@ -178,9 +218,9 @@ def associative_scan(n: Node, combine: Any, scanned: Sequence[Any], operands: Se
     initial = [n.reshape(x, x.type.shape[1:]) for x in firsts]
     block = Block([*(v.type for v in initial), *(v.type for v in initial)])
     with n.importer.building(block, lambda: _refuse_steps()):
-        given = _packed(block.args, [*scanned, *scanned])
-        found = n.importer.subgraph(combine, [*given, *operands])
-        _yield(n, [*found, *found], [v.type for v in initial] * 2, "a value that the scan hands on")
+        values = _packed(block.args, [*scanned, *scanned])
+        results = n.importer.subgraph(combine, [*values, *operands])
+        _yield(n, [*results, *results], [v.type for v in initial] * 2, "a value carried by the scan")
     rest = [part(x, 1, length) for x in rows]
     op = n.importer.builder.insert(g.Scan(initial, rest, length=length - 1, regions=[Region([block])]))
     stacked = op.results[len(initial) :]

@@ -1,4 +1,4 @@
-"""Positions that depend on data: embedding, gather, scatter, indexing with tensors, sorting."""
+"""Accesses at positions that depend on data: embedding, gather, scatter, indexing with tensors, sorting."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .shape import sliced
 
 
 @importer("aten.embedding.default")
-def embedding(n: Node, table: Value, indices: Value, *_: Any) -> Value:
+def embedding(n: Node, table: Value, indices: Value, *_: object) -> Value:
     n.expect_index(indices, table.type.shape[0], wraps=False)
-    return n.emit(g.Gather(table, indices, axis=0))  # type: ignore[no-any-return]
+    return n.emit(g.Gather(table, indices, axis=0))
 
 
 @importer("aten.index_select.default")
@@ -31,7 +31,7 @@ def index_select(n: Node, x: Value, dim: int, indices: Value) -> Value:
 
 @importer("aten.unfold.default", "aten.unfold_copy.default")
 def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
-    """Windows of `size` elements every `step`, in a new last dimension."""
+    """Return windows of `size` elements every `step`, in a new last dimension."""
     if not x.type.rank:
         return sliced(n, n.reshape(x, (1,)), 0, 0, size)
     axis = dim % x.type.rank
@@ -45,7 +45,7 @@ def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
 @importer("aten.take.default")
 def take(n: Node, x: Value, indices: Value) -> Value:
     n.expect_index(indices, x.type.size)
-    return n.emit(g.Gather(n.reshape(x, (x.type.size,)), indices, axis=0))  # type: ignore[no-any-return]
+    return n.emit(g.Gather(n.reshape(x, (x.type.size,)), indices, axis=0))
 
 
 @importer("aten.take_along_dim.default")
@@ -57,62 +57,70 @@ def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None = None) ->
     shape = broadcast_shapes(*([*v.type.shape[:axis], 1, *v.type.shape[axis + 1 :]] for v in (x, indices)))
     x = n.broadcast(x, (*shape[:axis], x.type.shape[axis], *shape[axis + 1 :]))
     indices = n.broadcast(indices, (*shape[:axis], indices.type.shape[axis], *shape[axis + 1 :]))
-    return n.emit(g.GatherElements(x, indices, axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.GatherElements(x, indices, axis=axis))
 
 
 @importer("aten.gather.default")
-def gather(n: Node, x: Value, dim: int, indices: Value, **_: Any) -> Value:
-    if n.result_shape() and 0 in n.result_shape():  # torch then asks no more of the sizes
+def gather(n: Node, x: Value, dim: int, indices: Value, **_: object) -> Value:
+    if n.result_shape() and 0 in n.result_shape():  # torch then does not check the sizes further.
         return n.broadcast(n.scalar(0, x.type.dtype), n.result_shape())
-    if not (x.type.rank and indices.type.rank):  # one of them counts as a vector of one element
+    if not (x.type.rank and indices.type.rank):  # A scalar counts as a vector of one element.
         line, where = (n.reshape(v, (v.type.size,)) for v in (x, indices))
         n.expect_index(where, line.type.size, wraps=False)
         return n.reshape(n.emit(g.Gather(line, where, axis=0)), n.result_shape())
     n.expect_index(indices, x.type.shape[dim], wraps=False)
-    return n.emit(g.GatherElements(x, indices, axis=dim % x.type.rank))  # type: ignore[no-any-return]
+    return n.emit(g.GatherElements(x, indices, axis=dim % x.type.rank))
 
 
 def _index_vectors(n: Node, indices: Sequence[Value]) -> tuple[Value, tuple[Dim, ...]]:
-    """Index tensors broadcast together and stacked in a new last dimension, and their common shape."""
+    """Return index tensors broadcast together and stacked in a new last dimension, and their common shape."""
     shape = broadcast_shapes(*(i.type.shape for i in indices))
     columns = [n.reshape(n.broadcast(n.cast(i, i64), shape), (*shape, 1)) for i in indices]
     return (n.emit(g.Concat(columns, axis=len(shape))) if len(columns) > 1 else columns[0]), shape
 
 
 def places(n: Node, mask: Value, size: Any = None) -> list[Value]:
-    """For each dimension of `mask` the index (i64) of each element that is not 0; `size` is what torch calls their number."""
+    """Return, for each dimension of `mask`, the index (i64) of each element that is not 0; `size` is torch's
+    symbol for their number.
+    """
     count = n.run_time_size(size, mask.type.size)
-    found = n.emit(g.NonZero(mask, count=count))
-    return [n.reshape(sliced(n, found, 1, d, 1), (count,)) for d in range(mask.type.rank)]
+    vectors = n.emit(g.NonZero(mask, count=count))
+    return [n.reshape(sliced(n, vectors, 1, d, 1), (count,)) for d in range(mask.type.rank)]
 
 
-def _indexed(n: Node, x: Value, indices: Sequence[Value | None], size: Any = 0) -> tuple[list[int], list[Value]]:
-    """Indexed dimensions of `x` and their index tensors; a mask stands for the places where it holds, `size` in number for torch."""
+def _indexed(
+    n: Node, x: Value, indices: Sequence[Value | None], size: Any = 0
+) -> tuple[list[int], list[Value]]:
+    """Return the indexed dimensions of `x` and their index tensors. A mask becomes the indices where it
+    holds, `size` in number for torch.
+    """
     dims: list[int] = []
-    given: list[Value] = []
+    tensors: list[Value] = []
     d = 0
     counted: Dim | None = None
     for i in indices:
         if i is not None and i.type.dtype in (boolean, u8):
-            found = places(n, i, size if counted is None else 0)
-            if counted is not None:  # several masks go together, element by element
-                found = [n.assume(p, (counted,)) for p in found]
-            counted = found[0].type.shape[0]
-            given += found
-            dims += range(d, d + len(found))
-            d += len(found)
+            indices_of_mask = places(n, i, size if counted is None else 0)
+            if counted is not None:  # Several masks are combined element by element.
+                indices_of_mask = [n.assume(p, (counted,)) for p in indices_of_mask]
+            counted = indices_of_mask[0].type.shape[0]
+            tensors += indices_of_mask
+            dims += range(d, d + len(indices_of_mask))
+            d += len(indices_of_mask)
         else:
             if i is not None:
                 if "_unsafe" not in str(n.fx.target):
                     n.expect_index(i, x.type.shape[d])
-                given.append(i)
+                tensors.append(i)
                 dims.append(d)
             d += 1
-    return dims, given
+    return dims, tensors
 
 
 def unbacked(n: Node) -> Any:
-    """The size of the result that this operator computes in the run, as torch calls it; 0 if it has none."""
+    """Return torch's symbol for the size of the result that this operator computes in the run; 0 if it has
+    none.
+    """
     return next(iter(n.fx.meta.get("unbacked_bindings") or ()), 0)
 
 
@@ -120,37 +128,41 @@ def unbacked(n: Node) -> Any:
 def nonzero(n: Node, x: Value) -> Value:
     if isinstance(n.meta.shape[0], int):
         return nonzero_static(n, x, size=n.meta.shape[0])
-    return n.emit(g.NonZero(x, count=n.run_time_size(n.meta.shape[0])))  # type: ignore[no-any-return]
+    return n.emit(g.NonZero(x, count=n.run_time_size(n.meta.shape[0])))
 
 
 @importer("aten.nonzero_static.default")
 def nonzero_static(n: Node, x: Value, *, size: Dim, fill_value: int = -1) -> Value:
-    """The first `size` elements that are not 0; where there are fewer, `fill_value` follows."""
+    """Return the indices of the first `size` elements that are not 0, filled up with `fill_value`."""
     shape, count = x.type.shape, x.type.size
     held = n.cast(n.cast(n.reshape(x, (count,)), boolean), i64)
-    none = n.scalar(size, i64)  # a place that lies outside, where nothing is written
-    found = n.emit(g.Cumsum(held, axis=0, exclusive=True))
-    found = n.emit(g.Select(n.cast(held, boolean), found, none))
+    none = n.scalar(size, i64)  # An index outside of the result, where nothing is written.
+    positions = n.emit(g.Cumsum(held, axis=0, exclusive=True))
+    positions = n.emit(g.Select(n.cast(held, boolean), positions, none))
     empty = n.broadcast(n.constant(-1, i64), (size,))
-    flat = n.emit(g.ScatterElements(empty, found, n.emit(g.Iota(shape=(count,))), axis=0))
+    flat = n.emit(g.ScatterElements(empty, positions, n.emit(g.Iota(shape=(count,))), axis=0))
     flat = n.reshape(flat, (size, 1))
     strides: list[Dim] = [1]
     for d in shape[:0:-1]:
         strides.insert(0, strides[0] * d)
-    steps, sizes = (n.emit(g.Symbolic(values=tuple(v), shape=(len(shape),))) for v in (strides[: len(shape)], shape))
+    steps, sizes = (
+        n.emit(g.Symbolic(values=tuple(v), shape=(len(shape),))) for v in (strides[: len(shape)], shape)
+    )
     places = n.binary("mod", n.binary("floordiv", flat, steps), sizes)
-    return n.emit(g.Select(n.binary("lt", flat, n.constant(0, i64)), n.constant(fill_value, i64), places))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.binary("lt", flat, n.constant(0, i64)), n.constant(fill_value, i64), places))
 
 
 @importer("aten.masked_select.default")
 def masked_select(n: Node, x: Value, mask: Value) -> Value:
     shape = broadcast_shapes(x.type.shape, mask.type.shape)
     flat = [n.reshape(v, (v.type.size,)) for v in (n.broadcast(x, shape), n.broadcast(mask, shape))]
-    return n.emit(g.Gather(flat[0], places(n, flat[1], n.meta.shape[0])[0], axis=0))  # type: ignore[no-any-return]
+    return n.emit(g.Gather(flat[0], places(n, flat[1], n.meta.shape[0])[0], axis=0))
 
 
 def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
-    """Whether neighbouring dimensions are indexed independently of each other, each along one dimension of the result (``numpy.ix_``)."""
+    """Return whether adjacent dimensions are indexed independently, each along one dimension of the result
+    (``numpy.ix_``).
+    """
     rank = len(dims)
     if list(dims) != list(range(dims[0], dims[0] + rank)) or max(i.type.rank for i in indices) != rank:
         return False
@@ -160,18 +172,20 @@ def _is_outer(dims: Sequence[int], indices: Sequence[Value]) -> bool:
 
 @importer("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
-    """NumPy's advanced indexing: index tensors broadcast; their dimensions stand at the first one's place if adjacent, else in front."""
-    dims, given = _indexed(n, x, indices, unbacked(n))
+    """Return NumPy's advanced indexing: index tensors are broadcast; their dimensions stand at the first
+    one's place if they are adjacent, else in front.
+    """
+    dims, tensors = _indexed(n, x, indices, unbacked(n))
     if not dims:
         return x
     if len(dims) == 1:
-        return n.emit(g.Gather(x, given[0], axis=dims[0]))  # type: ignore[no-any-return]
-    if _is_outer(dims, given):
-        for d, i in zip(dims, given, strict=True):
+        return n.emit(g.Gather(x, tensors[0], axis=dims[0]))
+    if _is_outer(dims, tensors):
+        for d, i in zip(dims, tensors, strict=True):
             x = n.emit(g.Gather(x, n.reshape(i, (i.type.size,)), axis=d))
         return x
     rest = [d for d in range(x.type.rank) if d not in dims]
-    vectors, shape = _index_vectors(n, given)
+    vectors, shape = _index_vectors(n, tensors)
     y = n.emit(g.GatherNd(n.transpose(x, [*dims, *rest]), vectors))
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     before = dims[0] if adjacent else 0
@@ -180,33 +194,45 @@ def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 @importer("aten.index_put.default", "aten._unsafe_index_put.default")
-def index_put(n: Node, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    if all(i is not None and i.type.dtype is boolean for i in indices) and len(indices) == 1 and not accumulate:
+def index_put(
+    n: Node, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    if (
+        all(i is not None and i.type.dtype is boolean for i in indices)
+        and len(indices) == 1
+        and not accumulate
+    ):
         mask = indices[0]
         assert mask is not None
         if values.type.size == 1:
             mask = n.reshape(mask, (*mask.type.shape, *[1] * (x.type.rank - mask.type.rank)))
-            return n.emit(g.Select(mask, n.reshape(n.cast(values, x.type.dtype), ()), x))  # type: ignore[no-any-return]
-    dims, given = _indexed(n, x, indices)
+            return n.emit(g.Select(mask, n.reshape(n.cast(values, x.type.dtype), ()), x))
+    dims, tensors = _indexed(n, x, indices)
     rest = [d for d in range(x.type.rank) if d not in dims]
-    vectors, shape = _index_vectors(n, given)
+    vectors, shape = _index_vectors(n, tensors)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     before = dims[0] if adjacent else 0
     lead, tail = len(shape), [x.type.shape[d] for d in rest]
-    # `values` broadcast to the shape that indexing gives; updates want the index dimensions in front.
+    # `values` are broadcast to the shape that indexing gives; updates need the index dimensions in front.
     target = (*tail[:before], *shape, *tail[before:])
     values = n.cast(values, x.type.dtype)
-    own = values.type.shape
-    wanted = [d if d == 1 else t for d, t in zip(own, target[len(target) - len(own) :], strict=True)]
-    if any(not (isinstance(d, int) and isinstance(t, int) or prove_eq(d, t)) for d, t in zip(own, wanted, strict=True)):
-        # As many values as a mask selects, or as other sizes of the run add up to: only the run can tell.
+    value_shape = values.type.shape
+    wanted = [
+        d if d == 1 else t for d, t in zip(value_shape, target[len(target) - len(value_shape) :], strict=True)
+    ]
+    if any(
+        not (isinstance(d, int) and isinstance(t, int) or prove_eq(d, t))
+        for d, t in zip(value_shape, wanted, strict=True)
+    ):
+        # The number of values that a mask selects, or other sizes of the run, can be compared only in the
+        # run.
         values = n.assume(values, wanted)
     values = n.broadcast(values, target)
     updates = n.transpose(
         values, [*range(before, before + lead), *range(before), *range(before + lead, values.type.rank)]
     )
     axes = () if dims == list(range(len(dims))) else tuple(dims)
-    return n.emit(g.ScatterNd(x, vectors, updates, combiner="sum" if accumulate else None, axes=axes))  # type: ignore[no-any-return]
+    return n.emit(g.ScatterNd(x, vectors, updates, combiner="sum" if accumulate else None, axes=axes))
 
 
 @importer("aten.select_scatter.default")
@@ -231,7 +257,7 @@ def slice_scatter(
     length = source.type.shape[axis]
     if step == 1:
         return _replaced(n, x, source, axis, begin)
-    # Each place takes the element of the source that it is a whole number of steps away for.
+    # Each place takes the element of the source whose distance is a multiple of the step.
     rest = [1] * (x.type.rank - axis - 1)
     here = n.binary("sub", n.emit(g.Iota(shape=(size,))), n.scalar(begin, i64))
     step_ = n.constant(step, i64)
@@ -240,10 +266,10 @@ def slice_scatter(
     hit = n.binary("and", hit, n.binary("ge", here, n.constant(0, i64)))
     hit = n.binary("and", hit, n.binary("lt", which, n.scalar(length, i64)))
     values = n.emit(g.Gather(source, n.binary("max", which, n.constant(0, i64)), axis=axis))
-    return n.emit(g.Select(n.reshape(hit, (size, *rest)), values, x))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.reshape(hit, (size, *rest)), values, x))
 
 
 def _replaced(n: Node, x: Value, middle: Value, axis: int, start: Dim) -> Value:
-    """`x` with the elements of `axis` from `start` on replaced by `middle`."""
+    """Return `x` with the elements of `axis` from `start` on replaced by `middle`."""
     starts = tuple(start if d == axis else 0 for d in range(x.type.rank))
-    return n.emit(g.UpdateSlice(x, middle, starts=starts))  # type: ignore[no-any-return]
+    return n.emit(g.UpdateSlice(x, middle, starts=starts))

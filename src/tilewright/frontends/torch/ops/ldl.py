@@ -1,6 +1,8 @@
-"""Factorization of symmetric matrices as ``L D L^T`` with LAPACK's pivots (Bunch and Kaufman): `D` has blocks of one and of two columns.
+"""Factorization of symmetric matrices as ``L D L^T`` with LAPACK's pivots (Bunch and Kaufman): `D` has blocks
+of one and of two columns.
 
-Every step works on a column of each matrix of the batch. A block of two is done in the step of its first column.
+Every step computes one column of each matrix of the batch. A block of two is computed in the step of its
+first column.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def _either(a: Term, b: Term) -> Term:
 
 
 def _exchanged(index: Term, a: Term, b: Term) -> Term:
-    """0, 1, ... (…, n) with the places `a` and `b` (…, 1) exchanged."""
+    """Return 0, 1, ... (…, n) with the elements at `a` and `b` (…, 1) exchanged."""
     return index.equals(a).select(b, index.equals(b).select(a, index))
 
 
@@ -39,31 +41,37 @@ def _outer(column: Term, row: Term) -> Term:
 
 
 @importer("aten.linalg_ldl_factor_ex.default")
-def ldl_factor(n: Node, a: Value, *, hermitian: bool = False, check_errors: bool = False) -> tuple[Value, ...]:
-    """The factors in one matrix, `L` without its unit diagonal; each column's exchange, which is negative in blocks of two; LAPACK's info."""
-    given = term(n, a)
-    size, lead = given.shape[-1], given.shape[:-2]
-    if 0 in given.shape:
+def ldl_factor(
+    n: Node, a: Value, *, hermitian: bool = False, check_errors: bool = False
+) -> tuple[Value, ...]:
+    """Return the factors in one matrix, `L` without its unit diagonal; the exchange of each column, negative
+    in blocks of two; LAPACK's info.
+    """
+    matrix = term(n, a)
+    size, lead = matrix.shape[-1], matrix.shape[:-2]
+    if 0 in matrix.shape:
         zero = n.scalar(0, i32)
         return a, n.broadcast(zero, n.result_shape(1)), n.broadcast(zero, n.result_shape(2))
-    low = _triangle(given, upper=False)
-    start = low + _triangle(given, upper=False, diagonal=-1).transpose()
+    low = _triangle(matrix, upper=False)
+    start = low + _triangle(matrix, upper=False, diagonal=-1).transpose()
 
     def step(j: Term, x: Term, partner: Term) -> Any:
         index = j.iota(size)
         following = j + 1
         second = (partner < 0).unsqueeze(-1)
         column = x.at(j, -1)
-        own = column.at(j, -1).abs().unsqueeze(-1)
+        magnitude = column.at(j, -1).abs().unsqueeze(-1)
         sizes = (index > j).select(column.abs(), -1)
         place = j.of(j.b(g.Argmax(sizes.value, axis=-1, keepdims=True)))
         largest = sizes.max(-1, keepdims=True)
         largest = (largest > 0).select(largest, 0)
         other = x.along(place.unsqueeze(-2), -1).reshape(column.shape)
-        beside = ((index >= j) & index.equals(place).unary("not")).select(other.abs(), 0).max(-1, keepdims=True)
-        empty = _either(own, largest).equals(0) & second.unary("not")
-        stays = (own >= largest * _ALPHA) | empty | second
-        stays = stays | (own * beside >= largest * largest * _ALPHA)
+        beside = (
+            ((index >= j) & index.equals(place).unary("not")).select(other.abs(), 0).max(-1, keepdims=True)
+        )
+        empty = _either(magnitude, largest).equals(0) & second.unary("not")
+        stays = (magnitude >= largest * _ALPHA) | empty | second
+        stays = stays | (magnitude * beside >= largest * largest * _ALPHA)
         single = stays | (other.along(place, -1).abs() >= beside * _ALPHA)
         where = single.select(j, following)
         pivot = stays.select(where, place)
@@ -73,14 +81,14 @@ def ldl_factor(n: Node, a: Value, *, hermitian: bool = False, check_errors: bool
         left = index >= j
         x = (left.unsqueeze(-1) & left).select(moved, x)
 
-        # One column: v d v^T is taken from the rest.
+        # One column: subtract v d v^T from the rest.
         column = x.at(j, -1)
         d = column.at(j, -1).unsqueeze(-1)
         alone = single & (empty | second).unary("not")
         below = index > j
         v = (below & alone).select(column / alone.select(d, 1), 0)
-        found = x - _outer(v, v * alone.select(d, 0))
-        found = (index.equals(j) & (below & alone).unsqueeze(-1)).select(v.unsqueeze(-1), found)
+        updated = x - _outer(v, v * alone.select(d, 0))
+        updated = (index.equals(j) & (below & alone).unsqueeze(-1)).select(v.unsqueeze(-1), updated)
 
         # Two columns.
         pair = single.unary("not")
@@ -97,30 +105,30 @@ def ldl_factor(n: Node, a: Value, *, hermitian: bool = False, check_errors: bool
         both = (index.equals(j) & beyond.unsqueeze(-1)).select(first.unsqueeze(-1), both)
         both = (index.equals(following) & beyond.unsqueeze(-1)).select(then.unsqueeze(-1), both)
 
-        told = second.select(partner.unsqueeze(-1), single.select(pivot + 1, -(pivot + 1)))
-        told = told.reshape(lead)
-        next_partner = pair.reshape(lead).select(told, 0)
-        return [pair.unsqueeze(-1).select(both, found), next_partner], [told, empty.reshape(lead)]
+        exchange = second.select(partner.unsqueeze(-1), single.select(pivot + 1, -(pivot + 1)))
+        exchange = exchange.reshape(lead)
+        next_partner = pair.reshape(lead).select(exchange, 0)
+        return [pair.unsqueeze(-1).select(both, updated), next_partner], [exchange, empty.reshape(lead)]
 
-    none = given.number(0, i64).broadcast(lead)
-    (found, _), (pivots, empty) = loop(given.b, given.iota(size), [start, none], step)
+    none = matrix.number(0, i64).broadcast(lead)
+    (factors, _), (pivots, empty) = loop(matrix.b, matrix.iota(size), [start, none], step)
     info = _first(_last(empty))
     if check_errors:
         check_info(n, info, "linalg.ldl_factor: a matrix is singular")
-    return _triangle(found, upper=False).value, _last(pivots).cast(i32).value, info.value
+    return _triangle(factors, upper=False).value, _last(pivots).cast(i32).value, info.value
 
 
 @importer("aten.linalg_ldl_solve.default")
 def ldl_solve(n: Node, factors: Value, pivots: Value, b: Value, *, hermitian: bool = False) -> Value:
-    """Solves for the matrices whose factors are given; `b` is (…, n, m), leading dimensions broadcast."""
+    """Solve for the matrices with the given factors; `b` is (…, n, m), leading dimensions are broadcast."""
     right = term(n, b)
     if 0 in n.result_shape():
         return n.broadcast(b, n.result_shape())
     packed = term(n, factors)
     lead, (size, columns) = broadcast_shapes(right.shape[:-2], packed.shape[:-2]), right.shape[-2:]
     right, packed = right.broadcast((*lead, size, columns)), packed.broadcast((*lead, size, size))
-    told = term(n, pivots).cast(i64).broadcast((*lead, size))
-    places = told.abs() - 1
+    exchanges = term(n, pivots).cast(i64).broadcast((*lead, size))
+    places = exchanges.abs() - 1
 
     def masked(keep: Term, column: Term) -> Term:
         return keep.select(column, 0)
@@ -129,13 +137,13 @@ def ldl_solve(n: Node, factors: Value, pivots: Value, b: Value, *, hermitian: bo
         index, factor = j.iota(size), j.of(packed.value)
         following = (j + 1 < size).select(j + 1, size - 1)
         second = second.unsqueeze(-1)
-        pair = (j.of(told.value).at(j, -1).unsqueeze(-1) < 0) & second.unary("not")
+        pair = (j.of(exchanges.value).at(j, -1).unsqueeze(-1) < 0) & second.unary("not")
         where = pair.select(following, j)
         pivot = second.select(j, j.of(places.value).at(j, -1).unsqueeze(-1))
         x = x.along(_exchanged(index, where, pivot).unsqueeze(-1), -2)
-        own = masked((index > where) & second.unary("not"), factor.at(j, -1))
+        column = masked((index > where) & second.unary("not"), factor.at(j, -1))
         then = masked((index > where) & pair, factor.at(following, -1))
-        x = x - _outer(own, x.at(j, -2)) - _outer(then, x.at(following, -2))
+        x = x - _outer(column, x.at(j, -2)) - _outer(then, x.at(following, -2))
         pair = pair.reshape(lead)
         return [x, pair], [pair]
 
@@ -165,8 +173,8 @@ def ldl_solve(n: Node, factors: Value, pivots: Value, b: Value, *, hermitian: bo
     one, two = first.unsqueeze(-1), after.unsqueeze(-1)
     partner = one.select(x.at(ahead, -2), x.at(before, -2)) / e
     mate = first.select(diagonal.at(ahead, -1), diagonal.at(before, -1)).unsqueeze(-1) / e
-    own = diagonal.unsqueeze(-1)
-    in_pair = (mate * (x / e) - partner) / (mate * (own / e) - 1)
-    x = (one | two).select(in_pair, x / own)
-    (found,), _ = loop(right.b, right.iota(size, size - 1, -1), [x], backward)
-    return found.value
+    entries = diagonal.unsqueeze(-1)
+    in_pair = (mate * (x / e) - partner) / (mate * (entries / e) - 1)
+    x = (one | two).select(in_pair, x / entries)
+    (solution,), _ = loop(right.b, right.iota(size, size - 1, -1), [x], backward)
+    return solution.value

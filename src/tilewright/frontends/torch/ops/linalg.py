@@ -1,4 +1,4 @@
-"""Factorizations of matrices, what torch.linalg makes of them, and equations solved with them."""
+"""Factorizations of matrices, torch.linalg's functions of them, and solutions of equations with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ....dialects.graph.term import Term, loop
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le, smax
 from ....ir.types import f64, i32, i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import complex_importer, importer
 from .arithmetic import widened
 
@@ -37,7 +38,7 @@ def _rows(x: Term, count: Dim) -> Term:
 
 
 def _cut(x: Term, axis: int, count: Dim) -> Term:
-    """The first `count` slices along `axis`."""
+    """Return the first `count` slices along `axis`."""
     stops = list(x.shape)
     if stops[axis] == count:
         return x
@@ -57,32 +58,32 @@ def _diagonal(x: Term) -> Term:
 
 
 def _solve(a: Term, b: Term, upper: bool, unit: bool = False) -> Term:
-    """``a^-1 b`` for a triangular `a`; leading dimensions broadcast."""
+    """Return ``a^-1 b`` for a triangular `a`; leading dimensions are broadcast."""
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (x.broadcast((*lead, *x.shape[-2:])) for x in (a, b))
     return a.of(a.b(g.TriangularSolve(a.value, b.value, upper=upper, unit_diagonal=unit)))
 
 
 def _lu(x: Term) -> tuple[Term, Term]:
-    packed, pivots = x.b(g.Lu(x.value))
+    packed, pivots = x.b.insert(g.Lu(x.value)).results
     return x.of(packed), x.of(pivots)
 
 
 def _order(pivots: Term, rows: Dim) -> Term:
-    """Where each row of the exchanged matrix comes from: (…, rows), i64."""
+    """Return the source of each row of the permuted matrix: (…, rows), i64."""
 
     def step(j: Term, order: Term) -> Any:
         index, pivot = j.iota(rows), j.of(pivots.value).at(j, -1).unsqueeze(-1)
-        own, other = order.at(j, -1).unsqueeze(-1), order.along(pivot, -1)
-        return [index.equals(j).select(other, index.equals(pivot).select(own, order))], []
+        at_step, at_pivot = order.at(j, -1).unsqueeze(-1), order.along(pivot, -1)
+        return [index.equals(j).select(at_pivot, index.equals(pivot).select(at_step, order))], []
 
     start = pivots.iota(rows).broadcast((*pivots.shape[:-1], rows))
-    (found,), _ = loop(pivots.b, pivots.iota(pivots.shape[-1]), [start], step)
-    return found
+    (permutation,), _ = loop(pivots.b, pivots.iota(pivots.shape[-1]), [start], step)
+    return permutation
 
 
 def _lu_solve(packed: Term, pivots: Term, b: Term, adjoint: bool = False) -> Term:
-    """Solves for the matrix whose elimination is given, or for its transpose."""
+    """Solve for the matrix whose elimination is given, or for its transpose."""
     lead = broadcast_shapes(packed.shape[:-2], b.shape[:-2])
     order = _order(pivots, packed.shape[-1]).broadcast((*lead, packed.shape[-1]))
     b = b.broadcast((*lead, *b.shape[-2:]))
@@ -90,18 +91,20 @@ def _lu_solve(packed: Term, pivots: Term, b: Term, adjoint: bool = False) -> Ter
         b = b.along(order.unsqueeze(-1), -2)
         return _solve(packed, _solve(packed, b, upper=False, unit=True), upper=True)
     turned = packed.transpose()
-    found = _solve(turned, _solve(turned, b, upper=False), upper=True, unit=True)
-    back = order.of(order.b(g.Topk(order.value, k=order.shape[-1], axis=-1, largest=False))[1])
-    return found.along(back.unsqueeze(-1), -2)
+    solution = _solve(turned, _solve(turned, b, upper=False), upper=True, unit=True)
+    back = order.of(order.b.insert(g.Topk(order.value, k=order.shape[-1], axis=-1, largest=False)).results[1])
+    return solution.along(back.unsqueeze(-1), -2)
 
 
 def _pivots(x: Term) -> Term:
-    """As LAPACK counts them."""
+    """Return the pivots in LAPACK's numbering."""
     return (x + 1).cast(i32)
 
 
 def _first(bad: Term) -> Term:
-    """LAPACK's info: the number of the first of the last dimension's elements that is bad, 0 if none is."""
+    """Return LAPACK's info: the number, from 1, of the first element of the last dimension that is bad, 0 if
+    none is.
+    """
     size = bad.shape[-1]
     if size == 0:
         return bad.number(0, i32).broadcast(bad.shape[:-1])
@@ -115,7 +118,7 @@ def _singular(packed: Term) -> Term:
 
 
 def check_info(n: Node, info: Term, message: str) -> None:
-    """End the run unless all of `info` is 0."""
+    """Add a check that stops the run unless all of `info` is 0."""
     fine = info.equals(0).value
     axes = tuple(range(fine.type.rank))
     holds = n.emit(g.ReduceAll(fine, axes=axes, keepdims=False)) if axes else fine
@@ -128,11 +131,11 @@ def check_errors(n: Node, info: Value, function: str, *, is_matrix: bool) -> tup
     return ()
 
 
-# -- Elimination ------------------------------------------------------------------------------------------------------------------------
+# -- Elimination ---------------------------------------------------------------------------------------------
 
 
 def _sign_of_order(pivots: Term, like: Term) -> Term:
-    """1 for an even number of exchanges, else -1."""
+    """Return 1 for an even number of exchanges, else -1."""
     index = pivots.iota(pivots.shape[-1])
     signs = pivots.equals(index).select(like.number(1), -1)
     return signs.of(signs.b(g.ReduceProd(signs.value, axes=(-1,))))
@@ -193,14 +196,18 @@ def lu(n: Node, a: Value, *, pivot: bool = True) -> tuple[Value, ...]:
 
 
 @importer("aten.lu_unpack.default")
-def lu_unpack(n: Node, packed: Value, pivots: Value, data: bool = True, order: bool = True) -> tuple[Value, ...]:
-    found = list(_unpacked(term(n, packed), term(n, pivots).cast(i64) - 1))
+def lu_unpack(
+    n: Node, packed: Value, pivots: Value, data: bool = True, order: bool = True
+) -> tuple[Value, ...]:
+    factors = list(_unpacked(term(n, packed), term(n, pivots).cast(i64) - 1))
     empty = term(n, packed).number(0).broadcast((0,)).value
-    return found[0] if order else empty, *(found[1:] if data else (empty, empty))
+    return factors[0] if order else empty, *(factors[1:] if data else (empty, empty))
 
 
 @importer("aten.linalg_lu_solve.default")
-def lu_solve(n: Node, packed: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False) -> Value:
+def lu_solve(
+    n: Node, packed: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False
+) -> Value:
     x, order, rhs = term(n, packed), term(n, pivots).cast(i64) - 1, term(n, b)
     if left:
         return _lu_solve(x, order, rhs, adjoint).value
@@ -217,13 +224,13 @@ def solve(n: Node, a: Value, b: Value, *, left: bool = True, check_errors: bool 
     if check_errors:
         check_info(n, info, "linalg.solve: a matrix is singular")
     if left:
-        found = _lu_solve(packed, pivots, rhs)
+        solution = _lu_solve(packed, pivots, rhs)
     else:
-        found = _lu_solve(packed, pivots, rhs.transpose(), adjoint=True).transpose()
-    return n.reshape(found.value, n.result_shape(0)), packed.value, _pivots(pivots).value, info.value
+        solution = _lu_solve(packed, pivots, rhs.transpose(), adjoint=True).transpose()
+    return n.reshape(solution.value, n.result_shape(0)), packed.value, _pivots(pivots).value, info.value
 
 
-# -- Triangles and Cholesky ---------------------------------------------------------------------------------------------------------------
+# -- Triangles and Cholesky ----------------------------------------------------------------------------------
 
 
 @importer("aten.linalg_solve_triangular.default")
@@ -241,12 +248,12 @@ def triangular_solve(
     n: Node, b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Value, ...]:
     x = term(n, a)
-    found = _solve(x.transpose() if transpose else x, term(n, b), upper != transpose, unitriangular)
-    return found.value, n.broadcast(a, n.result_shape(1))
+    solution = _solve(x.transpose() if transpose else x, term(n, b), upper != transpose, unitriangular)
+    return solution.value, n.broadcast(a, n.result_shape(1))
 
 
 def _cholesky(n: Node, a: Value, upper: bool) -> tuple[Term, Term]:
-    """The factor and LAPACK's info."""
+    """Return the factor and LAPACK's info."""
     x = term(n, a)
     lower = x.of(x.b(g.Cholesky((x.transpose() if upper else x).value)))
     info = _first(_diagonal(lower).unary("isnan"))
@@ -284,12 +291,12 @@ def cholesky_inverse(n: Node, factor: Value, upper: bool = False) -> Value:
     return _cholesky_solve(_identity(x), x, upper).value
 
 
-# -- Orthogonal factors -------------------------------------------------------------------------------------------------------------------
+# -- Orthogonal factors --------------------------------------------------------------------------------------
 
 
 @importer("aten.geqrf.default")
 def geqrf(n: Node, a: Value) -> tuple[Value, ...]:
-    return tuple(n.emit(g.HouseholderQr(a)))
+    return tuple(n.emit_all(g.HouseholderQr(a)))
 
 
 def _reflected(reflectors: Term, tau: Term, x: Term, transposed: bool = False) -> Term:
@@ -305,16 +312,16 @@ def householder_product(n: Node, a: Value, tau: Value) -> Value:
 
 @importer("aten.ormqr.default")
 def ormqr(n: Node, a: Value, tau: Value, x: Value, left: bool = True, transpose: bool = False) -> Value:
-    reflectors, scales, given = term(n, a), term(n, tau), term(n, x)
+    reflectors, scales, factor = term(n, a), term(n, tau), term(n, x)
     if left:
-        return _reflected(reflectors, scales, given, transpose).value
-    return _reflected(reflectors, scales, given.transpose(), not transpose).transpose().value
+        return _reflected(reflectors, scales, factor, transpose).value
+    return _reflected(reflectors, scales, factor.transpose(), not transpose).transpose().value
 
 
 @importer("aten.linalg_qr.default")
 def qr(n: Node, a: Value, mode: str = "reduced") -> tuple[Value, ...]:
     x = term(n, a)
-    packed, tau = (x.of(y) for y in x.b(g.HouseholderQr(a)))
+    packed, tau = (x.of(y) for y in x.b.insert(g.HouseholderQr(a)).results)
     *lead, rows, _ = x.shape
     inner = tau.shape[-1]
     height = rows if mode == "complete" else inner
@@ -327,33 +334,41 @@ def qr(n: Node, a: Value, mode: str = "reduced") -> tuple[Value, ...]:
 @importer("aten._linalg_eigh.default")
 def eigh(n: Node, a: Value, uplo: str = "L", compute_v: bool = True) -> tuple[Value, ...]:
     x = term(n, a)
-    values, vectors = n.emit(g.Eigh((x if uplo.upper() == "L" else x.transpose()).value))
+    values, vectors = n.emit_all(g.Eigh((x if uplo.upper() == "L" else x.transpose()).value))
     return values, vectors if compute_v else n.broadcast(n.constant(0, x.dtype), n.result_shape(1))
 
 
 @complex_importer("aten.linalg_eig.default")
-def eig(*_: Any) -> Value:
-    raise Unsupported("eigenvalues of matrices that are not symmetric; of symmetric ones take torch.linalg.eigh")
+def eig(*_: object) -> Value:
+    raise Unsupported(
+        "eigenvalues of matrices that are not symmetric; of symmetric ones take torch.linalg.eigh"
+    )
 
 
 @importer("aten._linalg_svd.default")
-def svd(n: Node, a: Value, full_matrices: bool = False, compute_uv: bool = True, **_: Any) -> tuple[Value, ...]:
-    u, s, vt = n.emit(g.Svd(a, full=full_matrices and compute_uv))
+def svd(
+    n: Node, a: Value, full_matrices: bool = False, compute_uv: bool = True, **_: object
+) -> tuple[Value, ...]:
+    u, s, vt = n.emit_all(g.Svd(a, full=full_matrices and compute_uv))
     if compute_uv:
         return u, s, vt
-    return tuple(n.broadcast(n.constant(0, s.type.dtype), n.result_shape(k)) if k != 1 else s for k in range(3))
+    return tuple(
+        n.broadcast(n.constant(0, s.type.dtype), n.result_shape(k)) if k != 1 else s for k in range(3)
+    )
 
 
 @importer("aten.linalg_pinv.atol_rtol_tensor")
-def pinv(n: Node, a: Value, *, atol: Value | None = None, rtol: Value | None = None, hermitian: bool = False) -> Value:
+def pinv(
+    n: Node, a: Value, *, atol: Value | None = None, rtol: Value | None = None, hermitian: bool = False
+) -> Value:
     x = term(n, a)
     if any(d == 0 for d in x.shape):
         return n.broadcast(n.constant(0, x.dtype), n.result_shape())
     if hermitian:
-        s, v = (x.of(y) for y in x.b(g.Eigh(a)))
+        s, v = (x.of(y) for y in x.b.insert(g.Eigh(a)).results)
         u, sizes = v, s.abs()
     else:
-        u, s, vt = (x.of(y) for y in x.b(g.Svd(a)))
+        u, s, vt = (x.of(y) for y in x.b.insert(g.Svd(a)).results)
         v, sizes = vt.transpose(), s
     limit = x.number(0) if atol is None else term(n, atol).cast(x.dtype)
     if rtol is not None or atol is None:
@@ -368,7 +383,9 @@ def pinv(n: Node, a: Value, *, atol: Value | None = None, rtol: Value | None = N
 
 @importer("aten.linalg_matrix_exp.default")
 def matrix_exp(n: Node, a: Value) -> Value:
-    """Taylor's series of the matrix divided by a power of two that makes it small; the result is squared as often."""
+    """Return the exponential: Taylor's series of the matrix divided by a power of two that makes it small;
+    the result is squared as often.
+    """
     x = term(n, widened(n, a))
     if any(d == 0 for d in x.shape):
         return a
@@ -386,5 +403,5 @@ def matrix_exp(n: Node, a: Value) -> Value:
         left = j.cast(x.dtype) < j.of(halvings.value)
         return [(left.unsqueeze(-1, -2)).select(_matmul(y, y), y)], []
 
-    (found,), _ = loop(x.b, x.iota(squarings), [total], step)
-    return n.cast(found.value, a.type.dtype)
+    (squared,), _ = loop(x.b, x.iota(squarings), [total], step)
+    return n.cast(squared.value, a.type.dtype)

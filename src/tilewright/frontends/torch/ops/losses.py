@@ -1,4 +1,4 @@
-"""Losses that torch computes by operators of its own."""
+"""Losses that torch computes by dedicated operators."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from ..registry import importer
 def _cross_entropy(
     n: Node, x: Value, weight: Value, target: Value, bias: Value | None, shares: Value | None, ignored: int
 ) -> tuple[Value, Value]:
-    """The loss of each row under a linear layer, and what it weighs by its class; rows of class `ignored` weigh nothing."""
+    """Return the loss of each row under a linear layer, and its weight by class; rows of class `ignored` have
+    weight 0.
+    """
     dtype = x.type.dtype if x.type.dtype is f64 else f32
     rows, classes = x.type.shape[0], weight.type.shape[0]
     logits = n.cast(n.emit(g.Matmul(x, n.transpose(weight, (1, 0)))), dtype)
     if bias is not None:
         logits = n.binary("add", logits, n.cast(bias, dtype))
-    target = n.cast(target, i64)  # a class that is passed over may be negative
+    target = n.cast(target, i64)  # An ignored class may be negative.
     skipped = n.binary("eq", target, n.constant(ignored, i64))
     known = n.emit(g.Select(skipped, n.constant(0, i64), target))
     n.expect_index(known, classes, wraps=False)
-    own = n.emit(g.GatherElements(logits, n.reshape(known, (rows, 1)), axis=1))
-    loss = n.binary("sub", n.emit(g.LogSumExp(logits, axes=(1,))), n.reshape(own, (rows,)))
+    target_logit = n.emit(g.GatherElements(logits, n.reshape(known, (rows, 1)), axis=1))
+    loss = n.binary("sub", n.emit(g.LogSumExp(logits, axes=(1,))), n.reshape(target_logit, (rows,)))
     if shares is None:
         shares = n.broadcast(n.constant(1, dtype), (classes,))
     weighs = n.emit(g.Gather(n.cast(shares, dtype), known, axis=0))
@@ -42,7 +44,7 @@ def linear_cross_entropy_of_rows(
     bias: Value | None,
     shares: Value | None,
     ignored: int,
-    *_: Any,
+    *_: object,
 ) -> Value:
     loss, weighs = _cross_entropy(n, x, weight, target, bias, shares, ignored)
     return n.cast(n.binary("mul", loss, weighs), n.result_dtype())
@@ -58,9 +60,9 @@ def linear_cross_entropy(
     shares: Value | None,
     reduction: str,
     ignored: int,
-    *_: Any,
+    *_: object,
 ) -> tuple[Any, ...]:
-    """NaN for the mean of rows that weigh nothing."""
+    """Import the loss under a linear layer; the mean is NaN if all rows have weight 0."""
     loss, weighs = _cross_entropy(n, x, weight, target, bias, shares, ignored)
     total = n.emit(g.ReduceSum(n.binary("mul", loss, weighs), axes=(0,)))
     if reduction == "mean":

@@ -1,4 +1,4 @@
-"""Normalizations, kept whole."""
+"""Normalizations, each as one operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import boolean, f32
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .reduce import vector_norm
 
@@ -25,9 +26,9 @@ def layer_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    _: Any = None,
+    _: object = None,
 ) -> Value:
-    return n.emit(g.LayerNorm(x, weight, bias, axes=_axes(shape), epsilon=eps))  # type: ignore[no-any-return]
+    return n.emit(g.LayerNorm(x, weight, bias, axes=_axes(shape), epsilon=eps))
 
 
 @importer("aten.native_layer_norm.default")
@@ -44,25 +45,29 @@ def native_layer_norm(
 
 
 def _inverse_deviation(n: Node, x: Value, axes: tuple[int, ...], eps: float) -> Value:
-    """``1 / sqrt(variance + eps)`` over `axes`, which stay with size 1."""
+    """Return ``1 / sqrt(variance + eps)`` over `axes`, which are kept with size 1."""
     variance = n.emit(g.Variance(x, axes=axes, keepdims=True))
     return n.unary("rsqrt", n.binary("add", variance, n.constant(eps, x.type.dtype)))
 
 
 @importer("aten.rms_norm.default")
-def rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None = None, eps: float | None = None) -> Value:
-    return n.emit(g.RmsNorm(x, weight, axes=_axes(shape), epsilon=_epsilon(x, eps)))  # type: ignore[no-any-return]
+def rms_norm(
+    n: Node, x: Value, shape: Sequence[Any], weight: Value | None = None, eps: float | None = None
+) -> Value:
+    return n.emit(g.RmsNorm(x, weight, axes=_axes(shape), epsilon=_epsilon(x, eps)))
 
 
 def _epsilon(x: Value, eps: float | None) -> float:
-    """The epsilon of RMS norm: that of the data type where none is given."""
+    """Return the epsilon of RMS norm, by default that of the element type."""
     import torch
 
-    return torch.finfo(getattr(torch, x.type.dtype.label)).eps if eps is None else eps  # type: ignore[no-any-return]
+    return torch.finfo(getattr(torch, x.type.dtype.label)).eps if eps is None else eps
 
 
 @importer("aten._fused_rms_norm.default")
-def fused_rms_norm(n: Node, x: Value, shape: Sequence[Any], weight: Value | None, eps: float | None) -> tuple[Any, ...]:
+def fused_rms_norm(
+    n: Node, x: Value, shape: Sequence[Any], weight: Value | None, eps: float | None
+) -> tuple[Any, ...]:
     dtype = n.result_dtype(1)
     wide = n.cast(x, dtype)
     square = n.emit(g.ReduceMean(n.binary("mul", wide, wide), axes=_axes(shape), keepdims=True))
@@ -79,9 +84,9 @@ def group_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    _: Any = None,
+    _: object = None,
 ) -> Value:
-    return n.emit(g.GroupNorm(x, weight, bias, groups=groups, epsilon=eps))  # type: ignore[no-any-return]
+    return n.emit(g.GroupNorm(x, weight, bias, groups=groups, epsilon=eps))
 
 
 @importer("aten.native_group_norm.default")
@@ -116,12 +121,12 @@ def instance_norm(
     use_input_stats: bool,
     momentum: float,
     eps: float,
-    _: Any = None,
+    _: object = None,
 ) -> Value:
     if not use_input_stats:
         assert mean is not None and variance is not None
         return batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps)
-    return n.emit(g.GroupNorm(x, weight, bias, groups=x.type.shape[1], epsilon=eps))  # type: ignore[no-any-return]
+    return n.emit(g.GroupNorm(x, weight, bias, groups=x.type.shape[1], epsilon=eps))
 
 
 @importer("aten.batch_norm.default")
@@ -135,23 +140,23 @@ def batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-    _: Any = None,
+    _: object = None,
 ) -> Value:
     if training and mean is not None:
         raise Unsupported(
             "batch normalization over the batch itself (training mode); call model.eval() before compiling"
         )
-    if x.type.rank == 1:  # torch lets a tensor of no elements pass
+    if x.type.rank == 1:  # torch accepts a tensor without elements.
         return x
     dtype = f32 if x.type.dtype.bits == 16 else x.type.dtype
     shape = (x.type.shape[1],)
-    if mean is None or variance is None:  # none are kept: those of the batch are taken
+    if mean is None or variance is None:  # Without running statistics, those of the batch are used.
         axes, wide = (0, *range(2, x.type.rank)), n.cast(x, dtype)
         mean = n.emit(g.ReduceMean(wide, axes=axes, keepdims=False))
         variance = n.emit(g.Variance(wide, axes=axes, keepdims=False))
     weight = n.broadcast(n.constant(1, dtype), shape) if weight is None else weight
     bias = n.broadcast(n.constant(0, dtype), shape) if bias is None else bias
-    return n.emit(g.BatchNorm(x, weight, bias, mean, variance, epsilon=eps))  # type: ignore[no-any-return]
+    return n.emit(g.BatchNorm(x, weight, bias, mean, variance, epsilon=eps))
 
 
 @importer("aten._native_batch_norm_legit_no_training.default")
@@ -167,18 +172,20 @@ def native_batch_norm(
 ) -> tuple[Any, ...]:
     y = batch_norm(n, x, weight, bias, mean, variance, False, momentum, eps)
     unused = (n.broadcast(n.constant(0, n.result_dtype(k)), n.result_shape(k)) for k in (1, 2))
-    return y, *unused  # what training keeps for the gradient is empty here
+    return y, *unused  # The tensors that training keeps for the gradient are empty here.
 
 
 @importer("aten.embedding_renorm.default")
 def embedding_renorm(n: Node, table: Value, indices: Value, limit: float, order: float) -> Value:
-    """The table with the rows that `indices` name shortened to a norm of `limit` where theirs is greater."""
+    """Return the table with the rows that `indices` name scaled down to a norm of at most `limit`."""
     rows, dtype = table.type.shape[0], table.type.dtype
     size = vector_norm(n, table, order, 1, True)
     most = n.constant(limit, dtype)
     factor = n.binary("div", most, n.binary("add", size, n.constant(1e-7, dtype)))
     flat = n.reshape(indices, (indices.type.size,))
     yes, no = (n.constant(v, boolean) for v in (True, False))
-    named = n.emit(g.ScatterElements(n.broadcast(no, (rows,)), flat, n.broadcast(yes, flat.type.shape), axis=0))
+    named = n.emit(
+        g.ScatterElements(n.broadcast(no, (rows,)), flat, n.broadcast(yes, flat.type.shape), axis=0)
+    )
     long = n.binary("and", n.reshape(named, (rows, 1)), n.binary("gt", size, most))
-    return n.emit(g.Select(long, n.binary("mul", table, factor), table))  # type: ignore[no-any-return]
+    return n.emit(g.Select(long, n.binary("mul", table, factor), table))

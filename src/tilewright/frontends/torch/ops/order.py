@@ -1,4 +1,6 @@
-"""Sorting and what sorting gives: largest elements, medians, modes, running extremes, places in sorted sequences."""
+"""Sorting and functions of sorted elements: largest elements, medians, modes, cumulative extremes, positions
+in sorted sequences.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,25 @@ from .shape import sliced
 
 
 def _line(n: Node, x: Value, dim: int | None = None) -> tuple[Value, int]:
-    """`x` with at least one dimension (flat, where `dim` is None), and the axis meant."""
+    """Return `x` with at least one dimension (flat if `dim` is None), and the axis."""
     if dim is None or not x.type.rank:
         return n.reshape(x, (x.type.size,)), 0
     return x, dim % x.type.rank
 
 
 @importer("aten.topk.default")
-def topk(n: Node, x: Value, k: Dim, dim: int = -1, largest: bool = True, ordered: bool = True) -> tuple[Value, ...]:
+def topk(
+    n: Node, x: Value, k: Dim, dim: int = -1, largest: bool = True, ordered: bool = True
+) -> tuple[Value, ...]:
     line, axis = _line(n, x, dim)
-    found = n.emit(g.Topk(line, k=k, axis=axis, largest=largest))
-    return tuple(n.reshape(v, n.result_shape(i)) for i, v in enumerate(found))
+    results = n.emit_all(g.Topk(line, k=k, axis=axis, largest=largest))
+    return tuple(n.reshape(v, n.result_shape(i)) for i, v in enumerate(results))
 
 
 def _sorted(n: Node, x: Value, dim: int, descending: bool) -> tuple[Value, ...]:
     line, axis = _line(n, x, dim)
-    found = n.emit(g.Topk(line, k=line.type.shape[axis], axis=axis, largest=descending))
-    return tuple(n.reshape(v, x.type.shape) for v in found)
+    results = n.emit_all(g.Topk(line, k=line.type.shape[axis], axis=axis, largest=descending))
+    return tuple(n.reshape(v, x.type.shape) for v in results)
 
 
 @importer("aten.sort.default")
@@ -60,10 +64,10 @@ def argsort_stable(n: Node, x: Value, *, stable: bool, dim: int = -1, descending
 
 
 def _at(n: Node, x: Value, dim: int, k: Dim, keepdim: bool) -> tuple[Value, Value]:
-    """The `k`-th smallest element along `dim`, NaN being the largest, and its place."""
+    """Return the `k`-th smallest element along `dim`, with NaN as the largest, and its index."""
     line, axis = _line(n, x, dim)
-    found = n.emit(g.Topk(line, k=k + 1, axis=axis, largest=False))
-    values, places = (n.reshape(sliced(n, v, axis, k, 1), n.result_shape(i)) for i, v in enumerate(found))
+    results = n.emit_all(g.Topk(line, k=k + 1, axis=axis, largest=False))
+    values, places = (n.reshape(sliced(n, v, axis, k, 1), n.result_shape(i)) for i, v in enumerate(results))
     return values, places
 
 
@@ -74,7 +78,7 @@ def kthvalue(n: Node, x: Value, k: Dim, dim: int = -1, keepdim: bool = False) ->
 
 @importer("aten.median.dim")
 def median(n: Node, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower of two middle elements; a NaN, if there is one."""
+    """Return the lower of two middle elements; NaN if there is one."""
     return _median(n, x, dim, skip=False)
 
 
@@ -102,31 +106,35 @@ def _median_of_all(n: Node, x: Value, skip: bool) -> Value:
 def _median(n: Node, x: Value, dim: int | None, skip: bool) -> tuple[Value, Value]:
     line, axis = _line(n, x, dim)
     size = line.type.shape[axis]
-    values, order = n.emit(g.Topk(line, k=size, axis=axis, largest=False))
+    values, order = n.emit_all(g.Topk(line, k=size, axis=axis, largest=False))
     single = (*line.type.shape[:axis], 1, *line.type.shape[axis + 1 :])
     where = n.broadcast(n.scalar((size - 1) // 2, i64), single)
     if line.type.dtype.is_float:
-        # NaNs stand at the end: the first of them is the median, or the others' median is.
+        # NaNs are last: the median is the first of them, or the one of the other elements.
         missing = n.cast(n.unary("isnan", line), i64)
-        numbers = n.binary("sub", n.scalar(size, i64), n.emit(g.ReduceSum(missing, axes=(axis,), keepdims=True)))
+        numbers = n.binary(
+            "sub", n.scalar(size, i64), n.emit(g.ReduceSum(missing, axes=(axis,), keepdims=True))
+        )
         if skip:
             one = n.constant(1, i64)
             where = n.binary(
-                "floordiv", n.binary("max", n.binary("sub", numbers, one), n.constant(0, i64)), n.constant(2, i64)
+                "floordiv",
+                n.binary("max", n.binary("sub", numbers, one), n.constant(0, i64)),
+                n.constant(2, i64),
             )
         else:
             whole = n.binary("eq", numbers, n.scalar(size, i64))
             where = n.emit(g.Select(whole, where, numbers))
-    found = [n.emit(g.GatherElements(v, where, axis=axis)) for v in (values, order)]
+    results = [n.emit(g.GatherElements(v, where, axis=axis)) for v in (values, order)]
     shape = n.result_shape(0) if isinstance(n.meta, (list, tuple)) else n.result_shape()
-    return n.reshape(found[0], shape), n.reshape(found[1], shape)
+    return n.reshape(results[0], shape), n.reshape(results[1], shape)
 
 
 @importer("aten.mode.default")
 def mode(n: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """The most frequent element, of several the smallest, and its last place."""
+    """Return the most frequent element, among several the smallest, and its last index."""
     line, axis = _line(n, x, dim)
-    values, order = n.emit(g.Topk(line, k=line.type.shape[axis], axis=axis, largest=False))
+    values, order = n.emit_all(g.Topk(line, k=line.type.shape[axis], axis=axis, largest=False))
     rank = values.type.rank
     shape = values.type.shape
     column = n.reshape(values, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
@@ -146,7 +154,7 @@ def mode(n: Node, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value
 def _running(name: str, kind: Any) -> None:
     @importer(f"aten.{name}.default")
     def running(n: Node, x: Value, dim: int) -> tuple[Value, Value]:
-        """Running extremes and the last place where each stands; a NaN stays."""
+        """Return cumulative extremes and the last index of each; a NaN stays."""
         if not x.type.rank:
             return x, n.constant(0, i64)
         axis = dim % x.type.rank
@@ -164,7 +172,7 @@ _running("cummin", g.Cummin)
 
 @importer("aten.logcumsumexp.default")
 def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
-    """Each sum is taken relative to the largest element so far."""
+    """Return cumulative sums in logarithms, each relative to the largest element so far."""
     if not x.type.rank:
         return x
     axis = dim % x.type.rank
@@ -174,7 +182,8 @@ def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
     shift = n.emit(g.Select(n.unary("isinf", top), n.constant(0, dtype), top))
     lead, rest = shape[:axis], shape[axis + 1 :]
     terms = n.unary(
-        "exp", n.binary("sub", n.reshape(x, (*lead, 1, size, *rest)), n.reshape(shift, (*lead, size, 1, *rest)))
+        "exp",
+        n.binary("sub", n.reshape(x, (*lead, 1, size, *rest)), n.reshape(shift, (*lead, size, 1, *rest))),
     )
     ends, places = (n.emit(g.Iota(shape=(size, size), axis=a)) for a in (0, 1))
     before = n.reshape(n.binary("le", places, ends), (size, size, *[1] * len(rest)))
@@ -183,11 +192,13 @@ def logcumsumexp(n: Node, x: Value, dim: int) -> Value:
     return n.binary("add", n.unary("log", total), shift)
 
 
-# -- Places in sorted sequences --------------------------------------------------------------------------------------------------------
+# -- Places in sorted sequences ------------------------------------------------------------------------------
 
 
 def _places(n: Node, sequence: Value, x: Any, right: bool, narrow: bool) -> Value:
-    """How many elements of each sorted sequence (last dimension) come before each `x`: with `right` those equal to it too."""
+    """Return how many elements of each sorted sequence (last dimension) are before each `x`; if `right`,
+    equal elements count too.
+    """
     dtype = n.promoted(sequence, x)
     values = n.as_tensor(x, dtype)
     shape = values.type.shape
@@ -195,7 +206,7 @@ def _places(n: Node, sequence: Value, x: Any, right: bool, narrow: bool) -> Valu
     line = n.cast(sequence, dtype)
     if sequence.type.rank > 1:
         line = n.reshape(line, (*sequence.type.shape[:-1], 1, sequence.type.shape[-1]))
-    # Written so that a NaN comes after all others.
+    # In this form, NaN is ordered after all other numbers.
     comes = n.unary("not", n.binary("gt" if right else "ge", line, last))
     counts = n.emit(g.ReduceSum(n.cast(comes, i64), axes=(comes.type.rank - 1,), keepdims=False))
     return n.cast(n.reshape(counts, n.result_shape()), i32 if narrow else i64)
@@ -222,13 +233,15 @@ def searchsorted(
     return _places(n, sequence, x, right or side == "right", out_int32)
 
 
-# -- Distinct elements and repetition ----------------------------------------------------------------------------------------------------
+# -- Distinct elements and repetition ------------------------------------------------------------------------
 
 
 def _distinct(n: Node, values: Value, order: Value | None, number: Any) -> tuple[Value, Value, Value]:
-    """Of slices (first dimension) of which equal ones stand together: one of each, the number of each slice's kind, and how many there are of each.
+    """Return one of each run of equal slices (first dimension), the number of each slice's run, and the
+    length of each run.
 
-    The slices are the model's under the permutation `order`; `number` is what torch calls the number of kinds.
+    The slices are the model's under the permutation `order`; `number` is torch's symbol for the number of
+    runs.
     """
     size, *rest = values.type.shape
     place = n.emit(g.Iota(shape=(size,)))
@@ -241,7 +254,9 @@ def _distinct(n: Node, values: Value, order: Value | None, number: Any) -> tuple
     (heads,) = places(n, fresh, number)
     group = n.binary("sub", n.emit(g.Cumsum(n.cast(fresh, i64), axis=0)), one)
     counts = n.emit(
-        g.ScatterElements(n.broadcast(zero, heads.type.shape), group, n.broadcast(one, (size,)), axis=0, combiner="sum")
+        g.ScatterElements(
+            n.broadcast(zero, heads.type.shape), group, n.broadcast(one, (size,)), axis=0, combiner="sum"
+        )
     )
     if order is not None:
         group = n.emit(g.ScatterElements(n.broadcast(zero, (size,)), order, group, axis=0))
@@ -249,11 +264,11 @@ def _distinct(n: Node, values: Value, order: Value | None, number: Any) -> tuple
 
 
 def _lexicographic(n: Node, rows: Value) -> Value:
-    """The permutation that sorts rows, equal ones staying in order: a row's place is how many come before it."""
+    """Return the permutation that sorts rows, stably: a row's position is the number of rows before it."""
     size, width = rows.type.shape
-    own, other = n.reshape(rows, (size, 1, width)), n.reshape(rows, (1, size, width))
-    less = n.binary("lt", other, own)
-    decides = n.binary("or", less, n.binary("gt", other, own))
+    row, before = n.reshape(rows, (size, 1, width)), n.reshape(rows, (1, size, width))
+    less = n.binary("lt", before, row)
+    decides = n.binary("or", less, n.binary("gt", before, row))
     first = n.emit(g.Argmax(n.cast(decides, i64), axis=2, keepdims=True))
     sooner = n.reshape(n.emit(g.GatherElements(less, first, axis=2)), (size, size))
     same = n.unary("not", n.emit(g.ReduceAny(decides, axes=(2,))))
@@ -261,13 +276,15 @@ def _lexicographic(n: Node, rows: Value) -> Value:
     comes = n.binary("or", sooner, n.binary("and", same, n.binary("lt", others, place)))
     where = n.emit(g.ReduceSum(n.cast(comes, i64), axes=(1,)))
     place = n.emit(g.Iota(shape=(size,)))
-    return n.emit(g.ScatterElements(place, where, place, axis=0))  # type: ignore[no-any-return]
+    return n.emit(g.ScatterElements(place, where, place, axis=0))
 
 
 def _results(
     n: Node, x: Value, dim: int | None, inverse: bool, counts: bool, order: Callable[[Value], Value] | None
 ) -> tuple[Any, ...]:
-    """The results of a ``unique``, of elements or of slices along `dim`, sorted by the permutation that `order` finds."""
+    """Return the results of a ``unique``, of elements or of slices along `dim`, sorted by the permutation of
+    `order`.
+    """
     number = unbacked(n)
     if dim is None or not x.type.rank:
         axes, lines = [0], n.reshape(x, (x.type.size,))
@@ -280,17 +297,17 @@ def _results(
     values, group, repeated = _distinct(n, lines, permutation, number)
     group = n.reshape(group, x.type.shape) if dim is None else group
     values = n.transpose(values, [axes.index(k) for k in range(len(axes))])
-    if dim is not None and dim < 0:  # torch infers wrong shapes of the values and of the counts
+    if dim is not None and dim < 0:  # torch infers wrong shapes of the values and of the counts.
         n.fx.meta["val"] = (None, n.meta[1], None)
     return values, group if inverse else None, repeated if counts else None
 
 
 def _order_of(n: Node, lines: Value) -> Value:
-    """The permutation that sorts numbers, or slices by their first elements that differ."""
+    """Return the permutation that sorts numbers, or slices by their first elements that differ."""
     size, *rest = lines.type.shape
     if rest:
         return _lexicographic(n, n.reshape(lines, (size, math.prod(rest))))
-    return n.emit(g.Topk(lines, k=size, axis=0, largest=False))[1]  # type: ignore[no-any-return]
+    return n.emit_all(g.Topk(lines, k=size, axis=0, largest=False))[1]
 
 
 @importer("aten._unique2.default")
@@ -302,7 +319,12 @@ def unique(
 
 @importer("aten.unique_dim.default")
 def unique_dim(
-    n: Node, x: Value, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    n: Node,
+    x: Value,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
 ) -> tuple[Any, ...]:
     return _results(n, x, dim, return_inverse, return_counts, partial(_order_of, n))
 
@@ -316,7 +338,9 @@ def unique_consecutive(
 
 @importer("aten.repeat_interleave.Tensor")
 def repeat_interleave(n: Node, repeats: Value, *, output_size: Dim | None = None) -> Value:
-    """Each place as often as told: the place of a result is how many runs end before it."""
+    """Return each index as often as `repeats` says: the index of a result is the number of runs that end
+    before it.
+    """
     ends = n.emit(g.Cumsum(n.cast(repeats, i64), axis=0))
     size: Dim
     if output_size is None:

@@ -1,15 +1,15 @@
-"""Functions of one tensor, element by element, and activations."""
+"""Elementwise functions of one tensor, and activations."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Expr
 from ....ir.types import DType, boolean
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node, Operand
 from ..registry import importer
 
 UNARY = {
@@ -62,8 +62,8 @@ def _register(aten: str, function: str) -> None:
         if x.type.dtype is boolean and function in ("abs", "sign"):
             return x
         x = n.cast(x, n.result_dtype())
-        if function == "sign" and x.type.dtype.is_float:  # 0 for NaN
-            return n.emit(g.Select(n.unary("isnan", x), n.constant(0.0, x.type.dtype), n.unary("sign", x)))  # type: ignore[no-any-return]
+        if function == "sign" and x.type.dtype.is_float:  # The sign of NaN is 0.
+            return n.emit(g.Select(n.unary("isnan", x), n.constant(0.0, x.type.dtype), n.unary("sign", x)))
         return n.unary(function, x)
 
 
@@ -119,7 +119,7 @@ def round_decimals(n: Node, x: Value, decimals: int = 0) -> Value:
 
 @importer("aten.reciprocal.default")
 def reciprocal(n: Node, x: Value) -> Value:
-    return n.emit(g.Reciprocal(n.cast(x, n.result_dtype())))  # type: ignore[no-any-return]
+    return n.emit(g.Reciprocal(n.cast(x, n.result_dtype())))
 
 
 @importer("aten.nan_to_num.default")
@@ -137,10 +137,10 @@ def nan_to_num(
     high = n.constant(info.max if posinf is None else posinf, dtype)
     low = n.constant(info.min if neginf is None else neginf, dtype)
     y = n.emit(g.Select(infinite, n.emit(g.Select(positive, high, low)), x))
-    return n.emit(g.Select(n.unary("isnan", x), n.constant(0.0 if nan is None else nan, dtype), y))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.unary("isnan", x), n.constant(0.0 if nan is None else nan, dtype), y))
 
 
-# -- Identities: the operator keeps the values ---------------------------------------------------------------------------------------
+# -- Identities: operators that keep the values --------------------------------------------------------------
 
 
 @importer(
@@ -161,7 +161,7 @@ def nan_to_num(
     "aten.to.prim_Device",
     "prims.convert_element_type.default",
 )
-def convert(n: Node, x: Value, *_: Any, **__: Any) -> Value:
+def convert(n: Node, x: Value, *_: object, **__: object) -> Value:
     return n.converted(x, n.result_dtype())
 
 
@@ -169,41 +169,41 @@ def convert(n: Node, x: Value, *_: Any, **__: Any) -> Value:
 def reinterpreted(n: Node, x: Value, dtype: DType) -> Value:
     if x.type.dtype.bits != dtype.bits:
         raise Unsupported(f"a view of {x.type.dtype.label} as {dtype.label}, of another width")
-    return n.emit(g.Bitcast(x, dtype=dtype))  # type: ignore[no-any-return]
+    return n.emit(g.Bitcast(x, dtype=dtype))
 
 
 @importer("aten.copy.default")
-def copy(n: Node, x: Value, source: Value, *_: Any) -> Value:
+def copy(n: Node, x: Value, source: Value, *_: object) -> Value:
     return n.broadcast(n.converted(source, x.type.dtype), x.type.shape)
 
 
-# -- Activations -----------------------------------------------------------------------------------------------------------------------
+# -- Activations ---------------------------------------------------------------------------------------------
 
 
 @importer("aten.relu.default")
 def relu(n: Node, x: Value) -> Value:
-    return n.emit(g.Relu(x))  # type: ignore[no-any-return]
+    return n.emit(g.Relu(x))
 
 
 @importer("aten.relu6.default")
 def relu6(n: Node, x: Value) -> Value:
-    return n.emit(g.Clamp(x, minimum=0.0, maximum=6.0))  # type: ignore[no-any-return]
+    return n.emit(g.Clamp(x, minimum=0.0, maximum=6.0))
 
 
 @importer("aten.silu.default")
 def silu(n: Node, x: Value) -> Value:
-    return n.emit(g.Silu(x))  # type: ignore[no-any-return]
+    return n.emit(g.Silu(x))
 
 
 @importer("aten.gelu.default")
 def gelu(n: Node, x: Value, *, approximate: str = "none") -> Value:
-    return n.emit(g.Gelu(x, approximate=approximate))  # type: ignore[no-any-return]
+    return n.emit(g.Gelu(x, approximate=approximate))
 
 
 @importer("aten.elu.default")
 def elu(n: Node, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     if input_scale == 1.0:
-        return n.emit(g.Elu(x, alpha=float(alpha), scale=float(scale)))  # type: ignore[no-any-return]
+        return n.emit(g.Elu(x, alpha=float(alpha), scale=float(scale)))
     dtype = x.type.dtype
     scaled = n.binary("mul", x, n.constant(input_scale, dtype))
     negative = n.binary("mul", n.unary("expm1", scaled), n.constant(alpha, dtype))
@@ -213,53 +213,53 @@ def elu(n: Node, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: 
 
 @importer("aten.selu.default")
 def selu(n: Node, x: Value) -> Value:
-    """Klambauer et al., 2017."""
-    return n.emit(g.Elu(x, alpha=1.6732632423543772, scale=1.0507009873554805))  # type: ignore[no-any-return]
+    """Import SELU (Klambauer et al. 2017)."""
+    return n.emit(g.Elu(x, alpha=1.6732632423543772, scale=1.0507009873554805))
 
 
 @importer("aten.celu.default")
 def celu(n: Node, x: Value, alpha: float = 1.0) -> Value:
-    return n.emit(g.Celu(x, alpha=float(alpha)))  # type: ignore[no-any-return]
+    return n.emit(g.Celu(x, alpha=float(alpha)))
 
 
 @importer("aten.leaky_relu.default")
 def leaky_relu(n: Node, x: Value, slope: float = 0.01) -> Value:
-    return n.emit(g.LeakyRelu(x, slope=float(slope)))  # type: ignore[no-any-return]
+    return n.emit(g.LeakyRelu(x, slope=float(slope)))
 
 
 @importer("aten.prelu.default", "aten._prelu_kernel.default")
 def prelu(n: Node, x: Value, weight: Value) -> Value:
     shape = [1] * x.type.rank
-    if weight.type.rank == 1 and x.type.rank != 1:  # one for each channel; a number alone has none
+    if weight.type.rank == 1 and x.type.rank != 1:  # One weight for each channel; a scalar has no channels.
         shape[1:2] = weight.type.shape[: x.type.rank]
         weight = n.reshape(weight, shape)
     zero = n.constant(0, x.type.dtype)
-    return n.emit(g.Select(n.binary("gt", x, zero), x, n.binary("mul", x, weight)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.binary("gt", x, zero), x, n.binary("mul", x, weight)))
 
 
 @importer("aten.hardtanh.default")
 def hardtanh(n: Node, x: Value, low: float = -1.0, high: float = 1.0) -> Value:
-    return n.emit(g.Clamp(x, minimum=low, maximum=high))  # type: ignore[no-any-return]
+    return n.emit(g.Clamp(x, minimum=low, maximum=high))
 
 
 @importer("aten.hardsigmoid.default")
 def hardsigmoid(n: Node, x: Value) -> Value:
-    return n.emit(g.HardSigmoid(x))  # type: ignore[no-any-return]
+    return n.emit(g.HardSigmoid(x))
 
 
 @importer("aten.hardswish.default")
 def hardswish(n: Node, x: Value) -> Value:
-    return n.emit(g.HardSwish(x))  # type: ignore[no-any-return]
+    return n.emit(g.HardSwish(x))
 
 
 @importer("aten.mish.default")
 def mish(n: Node, x: Value) -> Value:
-    return n.emit(g.Mish(x))  # type: ignore[no-any-return]
+    return n.emit(g.Mish(x))
 
 
 @importer("aten.softplus.default")
 def softplus(n: Node, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
-    return n.emit(g.Softplus(x, beta=float(beta), threshold=float(threshold)))  # type: ignore[no-any-return]
+    return n.emit(g.Softplus(x, beta=float(beta), threshold=float(threshold)))
 
 
 @importer("aten.log_sigmoid.default")
@@ -269,7 +269,7 @@ def log_sigmoid(n: Node, x: Value) -> Value:
 
 @importer("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(n: Node, x: Value) -> tuple[Value, Value]:
-    """The second result is kept for the gradient."""
+    """Import log-sigmoid; the second result is kept for the gradient."""
     return log_sigmoid(n, x), n.unary("exp", n.unary("neg", n.unary("abs", x)))
 
 
@@ -285,22 +285,23 @@ def glu(n: Node, x: Value, dim: int = -1) -> Value:
 @importer("aten.threshold.default")
 def threshold(n: Node, x: Value, limit: float, value: float) -> Value:
     dtype = x.type.dtype
-    return n.emit(g.Select(n.binary("gt", x, n.scalar(limit, dtype)), x, n.scalar(value, dtype)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.binary("gt", x, n.scalar(limit, dtype)), x, n.scalar(value, dtype)))
 
 
 @importer("aten.clamp.default", "aten.clip.default")
-def clamp(n: Node, x: Value, minimum: Any = None, maximum: Any = None) -> Value:
+def clamp(n: Node, x: Value, minimum: Operand | None = None, maximum: Operand | None = None) -> Value:
     x = n.cast(x, n.result_dtype())
     outside = x.type.dtype.is_integer and any(
-        isinstance(v, int) and not x.type.dtype.limits[0] <= v <= x.type.dtype.limits[1] for v in (minimum, maximum)
+        isinstance(v, int) and not x.type.dtype.limits[0] <= v <= x.type.dtype.limits[1]
+        for v in (minimum, maximum)
     )
     if isinstance(minimum, Expr) or isinstance(maximum, Expr) or outside:
         return clamp_tensor(n, x, minimum, maximum)
-    return n.emit(g.Clamp(x, minimum=minimum, maximum=maximum))  # type: ignore[no-any-return]
+    return n.emit(g.Clamp(x, minimum=minimum, maximum=maximum))
 
 
 @importer("aten.clamp.Tensor", "aten.clip.Tensor")
-def clamp_tensor(n: Node, x: Value, minimum: Any = None, maximum: Any = None) -> Value:
+def clamp_tensor(n: Node, x: Value, minimum: Operand | None = None, maximum: Operand | None = None) -> Value:
     dtype = n.result_dtype()
     x = n.cast(x, dtype)
     if minimum is not None:
@@ -311,10 +312,10 @@ def clamp_tensor(n: Node, x: Value, minimum: Any = None, maximum: Any = None) ->
 
 
 @importer("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(n: Node, x: Value, minimum: Any) -> Value:
+def clamp_min(n: Node, x: Value, minimum: Operand | None) -> Value:
     return clamp_tensor(n, x, minimum, None)
 
 
 @importer("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def clamp_max(n: Node, x: Value, maximum: Any) -> Value:
+def clamp_max(n: Node, x: Value, maximum: Operand | None) -> Value:
     return clamp_tensor(n, x, None, maximum)

@@ -1,4 +1,4 @@
-"""Orthogonal polynomials by their recurrences, in float64: each from the two before it."""
+"""Orthogonal polynomials in float64, by recurrences of three terms."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from ..importer import Node
 from ..registry import importer
 
 Next = Callable[[Term, Term, Term, Term], Term]
-"""From the degree k, the argument, and the polynomials of degrees k and k - 1 to that of degree k + 1."""
+"""A recurrence: from the degree k, the argument, and the polynomials of degrees k and k - 1 to that of degree
+k + 1.
+"""
 
 _MOST = 1 << 20
-"""Degrees beyond are taken for it, so that a wild number ends."""
+"""The largest degree; larger ones are replaced by it, which bounds the number of steps."""
 
 
 def _orthogonal(name: str, first: Callable[[Term], Term], following: Next, limited: bool = False) -> None:
-    """Register ``name(x, degree)``: 1 for degree 0, `first` for degree 1, 0 for negative degrees; if `limited`, NaN for degrees whose values leave the data type."""
+    """Register ``name(x, degree)``: 1 for degree 0, `first` for degree 1, 0 for negative degrees; if
+    `limited`, NaN for degrees whose values leave the element type's range.
+    """
     kinds = (f"aten.special_{name}.{kind}" for kind in ("default", "x_scalar", "n_scalar"))
 
     @importer(*kinds)
     def polynomial(n: Node, x: Any, degree: Any) -> Value:
         b = n.importer.builder
-        argument, given = (Term(b, n.as_tensor(v, f64)) for v in (x, degree))
-        shape = broadcast_shapes(argument.shape, given.shape)
-        argument, given = argument.broadcast(shape), given.broadcast(shape)
-        # What no integer holds is negative, as it is for torch.
-        known = given.abs() < 2.0**63
-        degrees = known.select(given, -1.0).unary("trunc")
+        argument, degree_term = (Term(b, n.as_tensor(v, f64)) for v in (x, degree))
+        shape = broadcast_shapes(argument.shape, degree_term.shape)
+        argument, degree_term = argument.broadcast(shape), degree_term.broadcast(shape)
+        # A number beyond the integer type counts as negative, as in torch.
+        known = degree_term.abs() < 2.0**63
+        degrees = known.select(degree_term, -1.0).unary("trunc")
         bounded = degrees.of(n.emit(g.Clamp(degrees.value, minimum=-1.0, maximum=float(_MOST))))
         flat = bounded.reshape((bounded.value.type.size,)).cast(i64)
         highest = Term(b, n.emit(g.Concat([flat.value, n.constant([1], i64)], axis=0))).max(0)
@@ -49,7 +53,9 @@ def _orthogonal(name: str, first: Callable[[Term], Term], following: Next, limit
         (_, last), _ = loop(b, argument.iota(count, start=1), (one, first(argument)), step)
         y = (bounded < 1.0).select((bounded < 0.0).select(argument.number(0.0), 1.0), last)
         if limited:
-            y = (bounded > (512.0 if n.result_dtype().bits == 64 else 128.0)).select(argument.number(float("nan")), y)
+            y = (bounded > (512.0 if n.result_dtype().bits == 64 else 128.0)).select(
+                argument.number(float("nan")), y
+            )
         return n.broadcast(n.cast(y.value, n.result_dtype()), n.result_shape())
 
 
@@ -73,7 +79,9 @@ for _kind, _slope, _offset in (("t", 1.0, 0.0), ("u", 2.0, 0.0), ("v", 2.0, -1.0
     _orthogonal(f"chebyshev_polynomial_{_kind}", _line, _chebyshev)
     _orthogonal(f"shifted_chebyshev_polynomial_{_kind}", _shifted_line, _shifted)
 
-_orthogonal("hermite_polynomial_h", lambda x: x + x, lambda k, x, q, p: (x + x) * q - (k + k) * p, limited=True)
+_orthogonal(
+    "hermite_polynomial_h", lambda x: x + x, lambda k, x, q, p: (x + x) * q - (k + k) * p, limited=True
+)
 _orthogonal("hermite_polynomial_he", lambda x: x, lambda k, x, q, p: x * q - k * p, limited=True)
 _orthogonal(
     "laguerre_polynomial_l",

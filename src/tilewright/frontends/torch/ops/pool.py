@@ -19,7 +19,15 @@ from .shape import sliced
 
 
 def _pooled(
-    n: Node, kind: Any, rank: int, x: Value, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, **more: Any
+    n: Node,
+    kind: Any,
+    rank: int,
+    x: Value,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    ceil_mode: bool,
+    **more: Any,
 ) -> Value:
     x, single = _batched(n, x, rank)
     sizes = _each(kernel, rank)
@@ -32,17 +40,25 @@ def _pooled(
 def _register(rank: int) -> None:
     @importer(f"aten.max_pool{rank}d.default")
     def max_pool(
-        n: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        n: Node,
+        x: Value,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = (),
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        ceil_mode: bool = False,
     ) -> Value:
-        return _pooled(n, g.MaxPool, rank, x, kernel, stride, padding, ceil_mode, dilations=_each(dilation, rank))
+        return _pooled(
+            n, g.MaxPool, rank, x, kernel, stride, padding, ceil_mode, dilations=_each(dilation, rank)
+        )
 
     @importer(f"aten.avg_pool{rank}d.default")
     def avg_pool(
         n: Node,
         x: Value,
-        kernel: Any,
-        stride: Any = (),
-        padding: Any = 0,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = (),
+        padding: int | Sequence[int] = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor: int | None = None,
@@ -70,12 +86,15 @@ def _register(rank: int) -> None:
     def adaptive_max_pool(n: Node, x: Value, size: Any) -> tuple[Value, Value]:
         x, _ = _batched(n, x, rank)
         lead, have, wanted = x.type.shape[:2], x.type.shape[2:], n.result_shape(0)[-rank:]
-        if all(isinstance(h, int) and isinstance(w, int) and h % w == 0 for h, w in zip(have, wanted, strict=True)):
+        if all(
+            isinstance(h, int) and isinstance(w, int) and h % w == 0
+            for h, w in zip(have, wanted, strict=True)
+        ):
             kernel = tuple(h // w for h, w in zip(have, wanted, strict=True))
             options = {"kernel": kernel, "strides": kernel, "padding": ((0, 0),) * rank}
             y, where = (n.emit(kind(x, **options)) for kind in (g.MaxPool, g.MaxPoolIndices))
         elif all(w == 1 for w in wanted):
-            flat = n.reshape(x, (*lead, math.prod(have)))  # type: ignore[arg-type]
+            flat = n.reshape(x, (*lead, math.prod(have)))
             y, where = n.emit(g.ReduceMax(flat, axes=(2,))), n.emit(g.Argmax(flat, axis=2))
         else:
             y, where = _adaptive_maxima(n, x, wanted)
@@ -88,7 +107,13 @@ for _rank in (1, 2, 3):
 
 @importer("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
 def max_pool_with_indices(
-    n: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    n: Node,
+    x: Value,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int] = (),
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
 ) -> tuple[Value, Value]:
     rank = 3 if "3d" in str(n.fx.target) else 2
     x, _ = _batched(n, x, rank)
@@ -105,16 +130,22 @@ def max_pool_with_indices(
 
 
 def adaptive_windows(n: Node, size: Dim, out: Dim) -> tuple[Value, Value]:
-    """Where each of `out` nearly equal parts of a dimension begins, and its length: i64 of shape (out, 1)."""
+    """Return the start of each of `out` nearly equal parts of a dimension, and its length: i64 of shape (out,
+    1).
+    """
     number = n.emit(g.Iota(shape=(out, 1), axis=0))
     have, parts, one = (n.scalar(v, i64) for v in (size, out, 1))
     start = n.binary("div", n.binary("mul", number, have), parts)
-    reached = n.binary("add", n.binary("mul", n.binary("add", number, one), have), n.binary("sub", parts, one))
+    reached = n.binary(
+        "add", n.binary("mul", n.binary("add", number, one), have), n.binary("sub", parts, one)
+    )
     return start, n.binary("sub", n.binary("div", reached, parts), start)
 
 
 def _adaptive_maxima(n: Node, x: Value, wanted: Sequence[Dim]) -> tuple[Value, Value]:
-    """Maxima of windows of unequal sizes, each filled up to the largest, and where in the flattened plane they lie."""
+    """Return the maxima of windows of unequal sizes, each padded to the largest, and their indices in the
+    flattened plane.
+    """
     lead, have, rank = x.type.shape[:2], x.type.shape[2:], len(wanted)
     starts, taps = [], []
     inside: Any = None
@@ -150,14 +181,19 @@ def _lowest(dtype: DType) -> float | int:
 
 def _fractional(rank: int) -> None:
     @importer(f"aten.fractional_max_pool{rank}d.default")
-    def fractional_max_pool(n: Node, x: Value, kernel: Any, size: Sequence[Dim], samples: Value) -> tuple[Value, Value]:
-        """Maxima of windows that begin at places drawn for each plane, and where in the flattened plane they lie (Graham, 2014)."""
+    def fractional_max_pool(
+        n: Node, x: Value, kernel: int | Sequence[int], size: Sequence[Dim], samples: Value
+    ) -> tuple[Value, Value]:
+        """Return the maxima of windows at random places of each plane, and their indices in the flattened
+        plane (Graham 2014).
+        """
         x, _ = _batched(n, x, rank)
         batch, channels, *have = x.type.shape
         taps = _each(kernel, rank)
         place: Any = n.constant(0, i64)
         for k in range(rank):
-            column = rank - 1 - k if rank == 2 else k  # of two dimensions the last has the first sample
+            # For two dimensions, the first sample belongs to the last one.
+            column = rank - 1 - k if rank == 2 else k
             sample = n.reshape(sliced(n, samples, 2, column, 1), (batch, channels, 1))
             first = _beginnings(n, sample, have[k], size[k], taps[k])
             wide: list[Dim] = [1] * (2 * rank)
@@ -183,7 +219,9 @@ for _rank in (2, 3):
 
 
 def _beginnings(n: Node, sample: Value, have: Dim, count: Dim, taps: int) -> Value:
-    """Where `count` windows of a dimension begin: about evenly, shifted by a sample, the last at the end."""
+    """Return the starts of `count` windows of a dimension: about evenly spaced, shifted by a sample, the last
+    at the end.
+    """
     dtype = sample.type.dtype
     last = n.scalar(have - taps, i64)
     if count == 1:
@@ -192,4 +230,4 @@ def _beginnings(n: Node, sample: Value, have: Dim, count: Dim, taps: int) -> Val
     number = n.emit(g.Iota(shape=(count,)))
     shifted = n.binary("mul", n.binary("add", n.cast(number, dtype), sample), step)
     first = n.binary("sub", n.cast(shifted, i64), n.cast(n.binary("mul", sample, step), i64))
-    return n.emit(g.Select(n.binary("eq", number, n.scalar(count - 1, i64)), last, first))  # type: ignore[no-any-return]
+    return n.emit(g.Select(n.binary("eq", number, n.scalar(count - 1, i64)), last, first))

@@ -23,12 +23,12 @@ from .pool import adaptive_windows
     "aten.adaptive_max_pool3d_backward.default",
 )
 def max_pool_backward(n: Node, grad: Value, x: Value, *rest: Any) -> Value:
-    """What a window passes on goes to the element that was its maximum."""
+    """Return the gradient: that of a window goes to the element that was its maximum."""
     indices = rest[-1]
     rank = 3 if "3d" in str(n.fx.target) else 2
     lead, plane = x.type.shape[:-rank], x.type.shape[-rank:]
-    count = math.prod(grad.type.shape[-rank:])  # type: ignore[arg-type]
-    zeros = n.broadcast(n.constant(0, grad.type.dtype), (*lead, math.prod(plane)))  # type: ignore[arg-type]
+    count = math.prod(grad.type.shape[-rank:])
+    zeros = n.broadcast(n.constant(0, grad.type.dtype), (*lead, math.prod(plane)))
     flat, where = (n.reshape(v, (*lead, count)) for v in (grad, indices))
     y = n.emit(g.ScatterElements(zeros, where, flat, axis=len(lead), combiner="sum"))
     return n.reshape(y, x.type.shape)
@@ -39,14 +39,16 @@ def avg_pool_backward(
     n: Node,
     grad: Value,
     x: Value,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
     ceil_mode: bool,
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    """Each element is the sum over the windows it lies in: a pooling, with step 1, of the windows' shares set `stride` apart."""
+    """Return the gradient: each element's is the sum over its windows, which is a pooling with step 1 of the
+    windows' shares, spread out by `stride`.
+    """
     rank = 3 if "3d" in str(n.fx.target) else 2
     grad, _ = _batched(n, grad, rank)
     sizes = _each(kernel, rank)
@@ -63,7 +65,9 @@ def avg_pool_backward(
         count = n.emit(g.Slice(count, starts=(0,) * (rank + 2), stops=(1, 1, *out), steps=(1,) * (rank + 2)))
     shares = n.binary("div", grad, count)
     apart = n.reshape(shares, (*lead, *(d for o in out for d in (o, 1))))
-    apart = n.emit(g.Pad(apart, low=(0,) * (2 * rank + 2), high=(0, 0, *(d for s in strides for d in (0, s - 1)))))
+    apart = n.emit(
+        g.Pad(apart, low=(0,) * (2 * rank + 2), high=(0, 0, *(d for s in strides for d in (0, s - 1))))
+    )
     apart = n.reshape(apart, (*lead, *(o * s for o, s in zip(out, strides, strict=True))))
     low = [k - 1 - p for k, p in zip(sizes, pads, strict=True)]
     high = [size + p - o * s for size, p, o, s in zip(plane, pads, out, strides, strict=True)]
@@ -71,15 +75,22 @@ def avg_pool_backward(
     return n.reshape(_window_sums(n, apart, sizes, (1,) * rank, ((0, 0),) * rank, False), x.type.shape)
 
 
-def _window_sums(n: Node, x: Value, kernel: Any, strides: Any, padding: Any, ceil_mode: bool) -> Value:
-    return n.emit(  # type: ignore[no-any-return]
+def _window_sums(
+    n: Node,
+    x: Value,
+    kernel: int | Sequence[int],
+    strides: Any,
+    padding: Sequence[tuple[int, int]],
+    ceil_mode: bool,
+) -> Value:
+    return n.emit(
         g.AvgPool(x, kernel=kernel, strides=strides, padding=padding, ceil_mode=bool(ceil_mode), divisor=1)
     )
 
 
 @importer("aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default")
 def adaptive_avg_pool_backward(n: Node, grad: Value, x: Value) -> Value:
-    """Along each dimension a product with the matrix of the windows' weights."""
+    """Return the gradient: along each dimension a product with the matrix of the windows' weights."""
     rank = 3 if "3d" in str(n.fx.target) else 2
     lead, plane = x.type.shape[:-rank], x.type.shape[-rank:]
     narrow = x.type.dtype
@@ -87,7 +98,9 @@ def adaptive_avg_pool_backward(n: Node, grad: Value, x: Value) -> Value:
     y = n.cast(grad, dtype)
     for k, size in enumerate(plane):
         out = y.type.shape[len(lead) + k]
-        before, after = (math.prod(s) for s in (y.type.shape[: len(lead) + k], y.type.shape[len(lead) + k + 1 :]))
+        before, after = (
+            math.prod(s) for s in (y.type.shape[: len(lead) + k], y.type.shape[len(lead) + k + 1 :])
+        )
         if out == 1:
             shape = (*y.type.shape[: len(lead) + k], size, *y.type.shape[len(lead) + k + 1 :])
             y = n.broadcast(n.binary("div", y, n.scalar(size, dtype)), shape)
@@ -100,18 +113,20 @@ def adaptive_avg_pool_backward(n: Node, grad: Value, x: Value) -> Value:
 
 
 def _window_weights(n: Node, size: Dim, out: Dim, dtype: DType) -> Value:
-    """(out, size): the share of each element in the mean of each window."""
+    """Return the share (out, size) of each element in the mean of each window."""
     start, length = adaptive_windows(n, size, out)
     offset = n.binary("sub", n.emit(g.Iota(shape=(1, size), axis=1)), start)
     inside = n.binary("and", n.binary("ge", offset, n.constant(0, i64)), n.binary("lt", offset, length))
     share = n.binary("div", n.constant(1, dtype), n.cast(length, dtype))
-    return n.emit(g.Select(inside, share, n.constant(0, dtype)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(inside, share, n.constant(0, dtype)))
 
 
 def _register_padding(rank: int) -> None:
     @importer(f"aten.replication_pad{rank}d_backward.default")
     def replication_pad_backward(n: Node, grad: Value, x: Value, padding: Sequence[int]) -> Value:
-        """Along each dimension elements beyond an edge add to the one at the edge."""
+        """Return the gradient: along each dimension, elements beyond an edge are added to the one at the
+        edge.
+        """
         y = grad
         for k in range(rank):
             axis = y.type.rank - 1 - k

@@ -8,7 +8,8 @@ from typing import Any
 from ....dialects import graph as g
 from ....ir.core import Value
 from ...recurrent import Step, Weights, gru_step, lstm_step, relu, rnn_step, run_layer
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 
 
@@ -50,9 +51,9 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """The outputs, then each state after the last step for every layer and direction, as torch arranges them."""
+    """Return the outputs, then each final state of all layers and directions, in torch's order."""
     if train and dropout:
-        raise Unsupported("dropout between layers is random; it vanishes after model.eval()")
+        raise Unsupported("dropout between layers is random; model.eval() removes it")
     directions = 2 if bidirectional else 1
     each = 2 + 2 * has_biases + projected
     x = n.transpose(x, (1, 0, 2)) if batch_first else x
@@ -66,7 +67,9 @@ def _layers(
             projection = n.transpose(rest[-1], (1, 0)) if projected else None
             weights = Weights(n.transpose(w, (1, 0)), n.transpose(r, (1, 0)), *biases)
             initial = [_state(n, s, number) for s in states]
-            y, last = run_layer(n.importer.builder, x, initial, step(weights, projection), backward=direction == 1)
+            y, last = run_layer(
+                n.importer.builder, x, initial, step(weights, projection), backward=direction == 1
+            )
             outputs.append(y)
             for kept, value in zip(final, last, strict=True):
                 kept.append(n.reshape(value, (1, *value.type.shape)))
@@ -78,12 +81,12 @@ def _layers(
 @importer("aten.mkldnn_rnn_layer.default")
 def mkldnn_rnn_layer(
     n: Node, x: Value, w: Value, r: Value, w_bias: Value, r_bias: Value, h: Value, c: Value, reverse: bool,
-    batch_sizes: Sequence[int], mode: int, _: Any, __: Any, has_biases: bool, *options: Any,
+    batch_sizes: Sequence[int], mode: int, _: object, __: object, has_biases: bool, *options: Any,
 ) -> list[Any]:  # fmt: skip
-    """One direction of one layer of an LSTM, which is what torch.compile makes of it without gradients."""
+    """Import one direction of one LSTM layer, which torch.compile builds for an LSTM without gradients."""
     bidirectional, batch_first, train = options
     if mode != 2 or batch_sizes or bidirectional or batch_first or train:
-        raise Unsupported("a form of recurrent layer that torch does not write itself")
+        raise Unsupported("an unknown form of recurrent layer")
     biases = (w_bias, r_bias) if has_biases else (None, None)
     weights = Weights(n.transpose(w, (1, 0)), n.transpose(r, (1, 0)), *biases)
     initial = [n.reshape(v, v.type.shape[-2:]) for v in (h, c)]

@@ -1,31 +1,35 @@
-"""Reductions, arg-reductions and prefix sums."""
+"""Reductions, arg-reductions and cumulative sums."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.types import DType, boolean, i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .arithmetic import widened
 
 
-def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
-    """Dimensions counted from the front; None or an empty list means all."""
+def axes_of(x: Value, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return dimensions counted from the front; None or an empty list means all."""
     rank = x.type.rank
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(rank))
     return tuple(sorted({d % max(rank, 1) for d in ([dim] if isinstance(dim, int) else dim)})) if rank else ()
 
 
-def reduced(n: Node, kind: Any, x: Value, dim: Any, keepdim: bool, **attributes: Any) -> Value:
-    """A reduction; of a rank-0 tensor, which has no dimension to reduce, over a dimension made for it."""
+def reduced(
+    n: Node, kind: Any, x: Value, dim: int | Sequence[int] | None, keepdim: bool, **attributes: Any
+) -> Value:
+    """Return a reduction; a rank-0 tensor gets a dimension to reduce."""
     if not x.type.rank:
         return n.reshape(n.emit(kind(n.reshape(x, (1,)), axes=(0,), keepdims=False, **attributes)), ())
-    return n.emit(kind(x, axes=axes_of(x, dim), keepdims=keepdim, **attributes))  # type: ignore[no-any-return]
+    return n.emit(kind(x, axes=axes_of(x, dim), keepdims=keepdim, **attributes))
 
 
 OF_TRUTH: dict[Any, Any] = {g.ReduceSum: g.ReduceAny, g.ReduceProd: g.ReduceAll}
@@ -33,9 +37,16 @@ OF_TRUTH: dict[Any, Any] = {g.ReduceSum: g.ReduceAny, g.ReduceProd: g.ReduceAll}
 
 def _sums(kind: Any, *names: str) -> None:
     @importer(*names)
-    def total(n: Node, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
-        own = OF_TRUTH.get(kind, kind) if n.result_dtype() is boolean else kind
-        return reduced(n, own, n.cast(x, n.result_dtype()), dim, keepdim)
+    def total(
+        n: Node,
+        x: Value,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        *,
+        dtype: DType | None = None,
+    ) -> Value:
+        of_bools = OF_TRUTH.get(kind, kind) if n.result_dtype() is boolean else kind
+        return reduced(n, of_bools, n.cast(x, n.result_dtype()), dim, keepdim)
 
 
 _sums(g.ReduceSum, "aten.sum.default", "aten.sum.dim_IntList")
@@ -44,12 +55,12 @@ _sums(g.ReduceProd, "aten.prod.default", "aten.prod.dim_int")
 
 
 @importer("aten.amax.default", "aten.max.default")
-def amax(n: Node, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def amax(n: Node, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     return reduced(n, g.ReduceMax, x, dim, keepdim)
 
 
 @importer("aten.amin.default", "aten.min.default")
-def amin(n: Node, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+def amin(n: Node, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     return reduced(n, g.ReduceMin, x, dim, keepdim)
 
 
@@ -70,7 +81,7 @@ def _arg(kind: Any, name: str) -> None:
     def arg(n: Node, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is None or not x.type.rank:
             return n.reshape(n.emit(kind(n.reshape(x, (x.type.size,)), axis=0)), n.result_shape())
-        return n.emit(kind(x, axis=dim % x.type.rank, keepdims=keepdim))  # type: ignore[no-any-return]
+        return n.emit(kind(x, axis=dim % x.type.rank, keepdims=keepdim))
 
 
 _arg(g.Argmax, "aten.argmax.default")
@@ -79,7 +90,7 @@ _arg(g.Argmin, "aten.argmin.default")
 
 def _logical(kind: Any, name: str) -> None:
     @importer(f"aten.{name}.default", f"aten.{name}.dim", f"aten.{name}.dims")
-    def logical(n: Node, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    def logical(n: Node, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
         return n.cast(reduced(n, kind, n.cast(x, boolean), dim, keepdim), n.result_dtype())
 
 
@@ -88,35 +99,64 @@ _logical(g.ReduceAny, "any")
 
 
 @importer("aten.var.correction")
-def var(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
-    return reduced(n, g.Variance, x, dim, keepdim, correction=1.0 if correction is None else float(correction))
+def var(
+    n: Node,
+    x: Value,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Value:
+    return reduced(
+        n, g.Variance, x, dim, keepdim, correction=1.0 if correction is None else float(correction)
+    )
 
 
 @importer("aten.std.correction")
-def std(n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
-    return n.cast(n.unary("sqrt", var(n, widened(n, x), dim, correction=correction, keepdim=keepdim)), x.type.dtype)
+def std(
+    n: Node,
+    x: Value,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Value:
+    return n.cast(
+        n.unary("sqrt", var(n, widened(n, x), dim, correction=correction, keepdim=keepdim)), x.type.dtype
+    )
 
 
 @importer("aten.var_mean.correction")
 def var_mean(
-    n: Node, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    n: Node,
+    x: Value,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
 ) -> tuple[Value, Value]:
     return var(n, x, dim, correction=correction, keepdim=keepdim), reduced(n, g.ReduceMean, x, dim, keepdim)
 
 
 @importer("aten.logsumexp.default")
-def logsumexp(n: Node, x: Value, dim: Any, keepdim: bool = False) -> Value:
+def logsumexp(n: Node, x: Value, dim: int | Sequence[int] | None, keepdim: bool = False) -> Value:
     return reduced(n, g.LogSumExp, n.cast(x, n.result_dtype()), dim, keepdim)
 
 
 @importer("aten.linalg_vector_norm.default")
 def vector_norm(
-    n: Node, x: Value, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None
+    n: Node,
+    x: Value,
+    order: float = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
 ) -> Value:
     return n.cast(_norm(n, widened(n, n.cast(x, n.result_dtype())), order, dim, keepdim), n.result_dtype())
 
 
-def _norm(n: Node, x: Value, order: float, dim: Any, keepdim: bool) -> Value:
+def _norm(n: Node, x: Value, order: float, dim: int | Sequence[int] | None, keepdim: bool) -> Value:
     size = x.type.dtype
     if order == 2:
         return n.unary("sqrt", reduced(n, g.ReduceSum, n.binary("mul", x, x), dim, keepdim))
@@ -135,18 +175,23 @@ def _norm(n: Node, x: Value, order: float, dim: Any, keepdim: bool) -> Value:
 @importer("aten.cumsum.default")
 def cumsum(n: Node, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
     x = n.cast(x, n.result_dtype())
-    return n.emit(g.Cumsum(x, axis=dim % x.type.rank)) if x.type.rank else x  # type: ignore[no-any-return]
+    return n.emit(g.Cumsum(x, axis=dim % x.type.rank)) if x.type.rank else x
 
 
 @importer("aten.cumprod.default")
 def cumprod(n: Node, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
     x = n.cast(x, n.result_dtype())
-    return n.emit(g.Cumprod(x, axis=dim % x.type.rank)) if x.type.rank else x  # type: ignore[no-any-return]
+    return n.emit(g.Cumprod(x, axis=dim % x.type.rank)) if x.type.rank else x
 
 
 @importer("aten.diff.default")
 def diff(
-    n: Node, x: Value, order: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
+    n: Node,
+    x: Value,
+    order: int = 1,
+    dim: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
 ) -> Value:
     from .shape import sliced
 
@@ -164,12 +209,12 @@ def diff(
 
 
 @importer("aten.softmax.int", "aten._softmax.default")
-def softmax(n: Node, x: Value, dim: int, _: Any = None) -> Value:
+def softmax(n: Node, x: Value, dim: int, _: object = None) -> Value:
     return _normalized(n, g.Softmax, x, dim)
 
 
 @importer("aten.log_softmax.int", "aten._log_softmax.default")
-def log_softmax(n: Node, x: Value, dim: int, _: Any = None) -> Value:
+def log_softmax(n: Node, x: Value, dim: int, _: object = None) -> Value:
     return _normalized(n, g.LogSoftmax, x, dim)
 
 
@@ -177,32 +222,34 @@ def _normalized(n: Node, kind: Any, x: Value, dim: int) -> Value:
     x = n.cast(x, n.result_dtype())
     if not x.type.rank:
         return n.reshape(n.emit(kind(n.reshape(x, (1,)), axis=0)), ())
-    return n.emit(kind(x, axis=dim % x.type.rank))  # type: ignore[no-any-return]
+    return n.emit(kind(x, axis=dim % x.type.rank))
 
 
 @importer("aten._safe_softmax.default")
 def safe_softmax(n: Node, x: Value, dim: int, dtype: DType | None = None) -> Value:
-    """Rows in which everything is -inf give zeros."""
+    """Import softmax that gives zeros for rows of -inf alone."""
     x = n.cast(x, n.result_dtype())
     axis = dim % x.type.rank
     zero = n.constant(0, x.type.dtype)
     hidden = n.binary("eq", x, n.constant(-math.inf, x.type.dtype))
     empty = n.emit(g.ReduceAll(hidden, axes=(axis,), keepdims=True))
-    return n.emit(g.Select(empty, zero, n.emit(g.Softmax(x, axis=axis))))  # type: ignore[no-any-return]
+    return n.emit(g.Select(empty, zero, n.emit(g.Softmax(x, axis=axis))))
 
 
 @importer("aten._cdist_forward.default", "aten.cdist.default")
-def cdist(n: Node, a: Value, b: Value, order: float = 2.0, _: Any = None) -> Value:
-    """The norm of the difference of each row of `a` and each of `b`."""
+def cdist(n: Node, a: Value, b: Value, order: float = 2.0, _: object = None) -> Value:
+    """Return the norm of the difference of each row of `a` and each of `b`."""
     *lead, rows, width = a.type.shape
     *others, columns, _width = b.type.shape
-    difference = n.binary("sub", n.reshape(a, (*lead, rows, 1, width)), n.reshape(b, (*others, 1, columns, width)))
+    difference = n.binary(
+        "sub", n.reshape(a, (*lead, rows, 1, width)), n.reshape(b, (*others, 1, columns, width))
+    )
     return vector_norm(n, difference, order, -1)
 
 
 @importer("aten._pdist_forward.default")
 def pdist(n: Node, x: Value, order: float = 2.0) -> Value:
-    """The norm of the difference of each two rows."""
+    """Return the norms of the differences of all pairs of rows."""
     import numpy as np
 
     rows = x.type.shape[0]

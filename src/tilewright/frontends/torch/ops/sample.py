@@ -1,4 +1,4 @@
-"""Values between the elements of volumes, at points that are data."""
+"""Interpolation between the elements of volumes, at points that are data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ....dialects.graph.term import Term
 from ....ir.core import Value
 from ....ir.symbolic import Dim
 from ....ir.types import f32, i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .linalg import term
 
@@ -20,7 +21,9 @@ LINEAR, NEAREST = range(2)
 
 @importer("aten.grid_sampler_3d.default")
 def grid_sampler_3d(n: Node, x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """`x` (N, C, D, H, W) at the points of `grid` (N, ..., 3), whose coordinates x, y, z span the volume from -1 to 1."""
+    """Return `x` (N, C, D, H, W) at the points of `grid` (N, ..., 3), whose coordinates x, y, z run from -1
+    to 1 over the volume.
+    """
     if mode not in (LINEAR, NEAREST):
         raise Unsupported("sampling a volume other than linearly or at the nearest element")
     points = term(n, grid)
@@ -52,14 +55,16 @@ def _both(a: Term | None, b: Term | None, join: Callable[[Term, Term], Term]) ->
 
 
 def _clamped(u: Term, last: Any) -> Term:
-    u = (u > 0).select(u, 0)  # a NaN becomes 0
+    u = (u > 0).select(u, 0)  # NaN becomes 0.
     return (u < last).select(u, last)
 
 
 def _taps(
     u: Term, size: Dim, mode: int, padding: int, align_corners: bool
 ) -> list[tuple[Term, Term | None, Term | None]]:
-    """For coordinates along one axis the elements that count: their places, weights (None is 1) and whether they are inside (None: they are)."""
+    """Return the elements that contribute at coordinates along one axis: their indices, weights (None is 1),
+    and whether they are inside (None: they are).
+    """
     length = u.number(size)
     last = length - 1
     center = last * 0.5
@@ -69,18 +74,22 @@ def _taps(
     if padding != ZEROS:
         u = _clamped(u, last)
     if mode == NEAREST:
-        found: list[tuple[Term, Term | None]] = [(u.unary("round"), None)]
+        neighbours: list[tuple[Term, Term | None]] = [(u.unary("round"), None)]
     else:
         low = u.unary("floor")
-        found = [(low, low + 1 - u), (low + 1, u - low)]
+        neighbours = [(low, low + 1 - u), (low + 1, u - low)]
     return [
-        (_clamped(p, last).cast(i64), w, (p >= 0) & (last >= p) if padding == ZEROS or w is not None else None)
-        for p, w in found
+        (
+            _clamped(p, last).cast(i64),
+            w,
+            (p >= 0) & (last >= p) if padding == ZEROS or w is not None else None,
+        )
+        for p, w in neighbours
     ]
 
 
 def _reflected(u: Term, low: float, span: Term) -> Term:
-    """`u` mirrored at `low` and at ``low + span`` as often as it takes."""
+    """Return `u` mirrored at `low` and at ``low + span`` until it lies between them."""
     distance = (u - low).abs()
     empty = span.equals(0)
     turns = (distance / empty.select(1, span)).unary("floor")

@@ -24,7 +24,9 @@ _COMBINERS = {
 
 
 def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combiner: str | None) -> Value:
-    """`x` with `source` (a tensor or a number) written at, or combined with what is at, `indices` along `dim`."""
+    """Return `x` with `source` (a tensor or a number) stored at `indices` along `dim`, or combined with the
+    elements there.
+    """
     if not indices.type.rank and x.type.rank == 1:
         indices = n.reshape(indices, (1,))
     if isinstance(source, Value):
@@ -37,7 +39,7 @@ def _scattered(n: Node, x: Value, dim: int, indices: Value, source: Any, combine
     if not x.type.rank:
         one = [n.reshape(v, (1,)) for v in (x, indices, source)]
         return n.reshape(n.emit(g.ScatterElements(*one, axis=0, combiner=combiner)), ())
-    return n.emit(g.ScatterElements(x, indices, source, axis=dim % x.type.rank, combiner=combiner))  # type: ignore[no-any-return]
+    return n.emit(g.ScatterElements(x, indices, source, axis=dim % x.type.rank, combiner=combiner))
 
 
 @importer("aten.scatter.src", "aten.scatter.value")
@@ -59,18 +61,20 @@ def scatter_combined(n: Node, x: Value, dim: int, indices: Value, source: Any, *
 def scatter_reduce(
     n: Node, x: Value, dim: int, indices: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
-    """Without `include_self` elements that something is combined with begin as the combiner's identity; a mean divides by their number."""
+    """Import scatter_reduce. Without `include_self`, elements that are combined with others start as the
+    combiner's identity; a mean divides by their number.
+    """
     dtype, combiner = x.type.dtype, _COMBINERS[reduce]
     zeros = n.broadcast(n.constant(0, i64), x.type.shape)
-    counts = _scattered(n, zeros, dim, indices, 1, "sum")  # dropped where nobody reads it
+    counts = _scattered(n, zeros, dim, indices, 1, "sum")  # Dead code if nothing below uses it.
     if not include_self:
         untouched = n.binary("eq", counts, n.constant(0, i64))
         x = n.emit(g.Select(untouched, x, n.constant(combiner_identity(combiner, dtype), dtype)))
     total = _scattered(n, x, dim, indices, source, combiner)
     if reduce != "mean":
         return total
-    own = n.constant(1, i64)
-    shares = n.binary("add", counts, own) if include_self else n.binary("max", counts, own)
+    one = n.constant(1, i64)
+    shares = n.binary("add", counts, one) if include_self else n.binary("max", counts, one)
     return n.binary("div" if dtype.is_float else "floordiv", total, n.cast(shares, dtype))
 
 
@@ -83,7 +87,9 @@ def index_reduce(
     shape = [indices.type.size if d == axis else 1 for d in range(source.type.rank)]
     wide = n.broadcast(n.reshape(indices, shape), source.type.shape)
     flat = x if x.type.rank else n.reshape(x, (1,))
-    return n.reshape(scatter_reduce(n, flat, axis, wide, source, reduce, include_self=include_self), x.type.shape)
+    return n.reshape(
+        scatter_reduce(n, flat, axis, wide, source, reduce, include_self=include_self), x.type.shape
+    )
 
 
 @importer("aten.put.default")
@@ -96,10 +102,12 @@ def put(n: Node, x: Value, indices: Value, source: Value, accumulate: bool = Fal
 
 @importer("aten.masked_scatter.default")
 def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
-    """The source's elements in order where the mask holds: each is as far in as places before it hold."""
+    """Return `x` with the source's elements, in order, where the mask holds: each one's index is the number
+    of true places before it.
+    """
     shape = n.result_shape()
     x, mask = n.broadcast(x, shape), n.broadcast(mask, shape)
     held = n.cast(n.reshape(mask, (mask.type.size,)), i64)
     places = n.emit(g.Cumsum(held, axis=0, exclusive=True))
     values = n.emit(g.Gather(n.reshape(source, (source.type.size,)), places, axis=0))
-    return n.emit(g.Select(mask, n.reshape(values, shape), x))  # type: ignore[no-any-return]
+    return n.emit(g.Select(mask, n.reshape(values, shape), x))

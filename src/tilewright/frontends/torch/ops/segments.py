@@ -9,7 +9,8 @@ from ....dialects import graph as g
 from ....dialects.scalar import combiner_identity
 from ....ir.core import Value
 from ....ir.types import i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from .index import embedding
 
@@ -17,11 +18,13 @@ _COMBINERS = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": 
 
 
 def _passed(n: Node, ends: Value, size: Any) -> Value:
-    """For each of `size` places how many ends (last dimension) it has reached: the number of the segment that it lies in."""
+    """Return, for each of `size` places, the number of ends (last dimension) up to it: the index of its
+    segment.
+    """
     *lead, count = ends.type.shape
     place = n.emit(g.Iota(shape=(size, 1)))
     reached = n.cast(n.binary("le", n.reshape(ends, (*lead, 1, count)), place), i64)
-    return n.emit(g.ReduceSum(reached, axes=(len(lead) + 1,)))  # type: ignore[no-any-return]
+    return n.emit(g.ReduceSum(reached, axes=(len(lead) + 1,)))
 
 
 def _averaged(n: Node, total: Value, lengths: Value) -> Value:
@@ -41,13 +44,15 @@ def embedding_bag(
     _last: bool = False,
     padding: int = -1,
 ) -> tuple[Any, ...]:
-    """Sums, means or maxima of the rows in each bag; a bag begins where its offset is, rows of index `padding` do not count."""
+    """Return the sums, means or maxima of the rows in each bag. A bag starts at its offset; rows of index
+    `padding` do not count.
+    """
     how = ("sum", "mean", "max")[mode]
     (count,), dtype = indices.type.shape, table.type.dtype
     bags = n.result_shape(0)[0]
     zero, one = n.constant(0, i64), n.constant(1, i64)
     bag = n.binary("sub", _passed(n, n.cast(offsets, i64), count), one)
-    if padding >= 0:  # what lies in no bag is written nowhere
+    if padding >= 0:  # Elements outside of all bags are dropped.
         kept = n.binary("ne", indices, n.constant(padding, indices.type.dtype))
         bag = n.emit(g.Select(kept, bag, n.scalar(bags, i64)))
     rows = embedding(n, table, indices)
@@ -56,7 +61,10 @@ def embedding_bag(
     start = n.constant(combiner_identity(_COMBINERS[how], dtype), dtype)
     total = n.emit(
         g.ScatterNd(
-            n.broadcast(start, (bags, rows.type.shape[1])), n.reshape(bag, (count, 1)), rows, combiner=_COMBINERS[how]
+            n.broadcast(start, (bags, rows.type.shape[1])),
+            n.reshape(bag, (count, 1)),
+            rows,
+            combiner=_COMBINERS[how],
         )
     )
     sizes = n.emit(
@@ -83,7 +91,9 @@ def segment_reduce(
     unsafe: bool = False,
     initial: float | None = None,
 ) -> Value:
-    """Reductions of segments along `axis`, whose lengths or ends all dimensions before it have of their own."""
+    """Return the reductions of segments along `axis`; the lengths or ends may differ for each index of the
+    dimensions before it.
+    """
     if indices is not None:
         raise Unsupported("segment_reduce by indices; use lengths or offsets")
     axis %= x.type.rank
@@ -103,11 +113,13 @@ def segment_reduce(
     combiner = _COMBINERS[reduce]
     start = n.constant(combiner_identity(combiner, dtype) if initial is None else initial, dtype)
     total = n.emit(
-        g.ScatterElements(n.broadcast(start, result), n.broadcast(where, shape), x, axis=axis, combiner=combiner)
+        g.ScatterElements(
+            n.broadcast(start, result), n.broadcast(where, shape), x, axis=axis, combiner=combiner
+        )
     )
     if reduce != "mean":
-        return total  # type: ignore[no-any-return]
+        return total
     sizes = n.reshape(lengths, (*result[: axis + 1], *[1] * rest))
     empty = n.binary("eq", sizes, n.constant(0, i64))
     alone = n.constant(math.nan if initial is None else initial, dtype)
-    return n.emit(g.Select(empty, alone, _averaged(n, total, sizes)))  # type: ignore[no-any-return]
+    return n.emit(g.Select(empty, alone, _averaged(n, total, sizes)))

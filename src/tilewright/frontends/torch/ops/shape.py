@@ -1,4 +1,6 @@
-"""Views and movements: reshape, transpose, slice, join, pad. Target shapes come from torch's metadata, with -1 resolved."""
+"""Views and movements of elements: reshape, transpose, slice, concatenate, pad. Target shapes come from
+torch's metadata, with -1 resolved.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from ....dialects import graph as g
 from ....ir.core import Value
 from ....ir.symbolic import Dim, prove_le, prove_lt, smax, smin
 from ....ir.types import i64
-from ..importer import Node, Unsupported
+from ...unsupported import Unsupported
+from ..importer import Node
 from ..registry import importer
 from ..symbols import Untranslatable
 
@@ -29,12 +32,14 @@ from ..symbols import Untranslatable
     "aten.view_as.default",
     "aten.reshape_as.default",
 )
-def reshape(n: Node, x: Value, *_: Any) -> Value:
+def reshape(n: Node, x: Value, *_: object) -> Value:
     return n.reshape(x, n.result_shape())
 
 
-@importer("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default", "aten.expand_copy.default")
-def expand(n: Node, x: Value, *_: Any, **__: Any) -> Value:
+@importer(
+    "aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default", "aten.expand_copy.default"
+)
+def expand(n: Node, x: Value, *_: object, **__: object) -> Value:
     return n.broadcast(x, n.result_shape())
 
 
@@ -68,7 +73,7 @@ def movedim(n: Node, x: Value, source: Sequence[int], destination: Sequence[int]
 
 
 def sliced(n: Node, x: Value, axis: int, start: Dim, length: Dim, step: int = 1) -> Value:
-    """`length` elements of dimension `axis` from `start` on."""
+    """Return `length` elements of dimension `axis` from `start` on."""
     shape = x.type.shape
     if start == 0 and isinstance(start, int) and step == 1 and shape[axis] == length:
         return x
@@ -76,11 +81,13 @@ def sliced(n: Node, x: Value, axis: int, start: Dim, length: Dim, step: int = 1)
     stops, steps = list(shape), [1] * len(shape)
     starts[axis], steps[axis] = start, step
     stops[axis] = start + (length - 1) * step + 1 if length != 0 else start
-    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))  # type: ignore[no-any-return]
+    return n.emit(g.Slice(x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)))
 
 
 def position(index: Dim, size: Dim) -> Dim:
-    """A slice bound as torch understands it: negative ones count from the end, then clamped into the dimension."""
+    """Return a slice bound with torch's meaning: negative ones count from the end; the result is clamped into
+    the dimension.
+    """
     if prove_lt(index, 0):
         index = index + size
     if not prove_le(0, index):
@@ -100,7 +107,7 @@ def slice_(n: Node, x: Value, dim: int = 0, start: Any = None, stop: Any = None,
 
 
 def _sliced_in_the_run(n: Node, x: Value, axis: int, start: Any, stop: Any, step: int) -> Value:
-    """A slice whose bounds the run computes, of either sign: so is its length."""
+    """Return a slice whose bounds, of either sign, and length the run computes."""
     zero, size = n.scalar(0, i64), n.scalar(x.type.shape[axis], i64)
 
     def bound(index: Any) -> Value:
@@ -116,7 +123,7 @@ def _sliced_in_the_run(n: Node, x: Value, axis: int, start: Any, stop: Any, step
 
 @importer("aten.resize.default")
 def resize(n: Node, x: Value, size: Sequence[Dim]) -> Value:
-    """The elements in order under another shape; what is beyond them is unspecified, here 0."""
+    """Return the elements in order under another shape; elements beyond them, unspecified in torch, are 0."""
     have = x.type.size
     wanted: Dim = 1
     for d in size:
@@ -143,7 +150,7 @@ def select(n: Node, x: Value, dim: int, index: Dim) -> Value:
 
 
 def _parts(n: Node, x: Value, dim: int) -> list[Value]:
-    """`x` cut along `dim` into pieces of the sizes that torch found."""
+    """Return `x` cut along `dim` into pieces of the sizes that torch computed."""
     axis = dim % x.type.rank
     pieces, start = [], 0
     for k in range(len(n.meta)):
@@ -160,7 +167,7 @@ def _parts(n: Node, x: Value, dim: int) -> list[Value]:
     "aten.chunk.default",
     "aten.tensor_split.sections",
 )
-def split(n: Node, x: Value, _: Any, dim: int = 0) -> list[Value]:
+def split(n: Node, x: Value, _: object, dim: int = 0) -> list[Value]:
     return _parts(n, x, dim)
 
 
@@ -173,10 +180,10 @@ def unbind(n: Node, x: Value, dim: int = 0) -> list[Value]:
 @importer("aten.cat.default", "aten.concat.default")
 def cat(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
     dtype = n.result_dtype()
-    # torch lets empty tensors of rank 1 stand among others.
+    # torch accepts empty tensors of rank 1 among others.
     rank = len(n.result_shape())
     kept = [n.cast(x, dtype) for x in tensors if not (x.type.rank != rank and x.type.shape == (0,))]
-    return n.emit(g.Concat(kept, axis=dim % rank)) if len(kept) > 1 else kept[0]  # type: ignore[no-any-return]
+    return n.emit(g.Concat(kept, axis=dim % rank)) if len(kept) > 1 else kept[0]
 
 
 @importer("aten.stack.default")
@@ -184,17 +191,17 @@ def stack(n: Node, tensors: Sequence[Value], dim: int = 0) -> Value:
     dtype, shape = n.result_dtype(), n.result_shape()
     axis = dim % len(shape)
     single = (*shape[:axis], 1, *shape[axis + 1 :])
-    return n.emit(g.Concat([n.reshape(n.cast(x, dtype), single) for x in tensors], axis=axis))  # type: ignore[no-any-return]
+    return n.emit(g.Concat([n.reshape(n.cast(x, dtype), single) for x in tensors], axis=axis))
 
 
 @importer("aten.flip.default")
 def flip(n: Node, x: Value, dims: Sequence[int]) -> Value:
-    return n.emit(g.Flip(x, axes=tuple(d % x.type.rank for d in dims))) if dims and x.type.rank else x  # type: ignore[no-any-return]
+    return n.emit(g.Flip(x, axes=tuple(d % x.type.rank for d in dims))) if dims and x.type.rank else x
 
 
 @importer("aten.diagonal.default", "aten.diagonal_copy.default")
 def diagonal(n: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """Every ``columns + 1``-th element of the two dimensions laid out as one."""
+    """Return the diagonals: every ``columns + 1``-th element of the two dimensions flattened into one."""
     rank = x.type.rank
     a, b = dim1 % rank, dim2 % rank
     x = n.transpose(x, [*(k for k in range(rank) if k not in (a, b)), a, b])
@@ -205,8 +212,10 @@ def diagonal(n: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -
 
 
 @importer("aten.diagonal_scatter.default")
-def diagonal_scatter(n: Node, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """`x` with its diagonal replaced: element k of it is the one in row ``k - min(offset, 0)``."""
+def diagonal_scatter(
+    n: Node, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """Return `x` with its diagonal replaced: element k of it is in row ``k - min(offset, 0)``."""
     rank = x.type.rank
     a, b = dim1 % rank, dim2 % rank
     order = [*(k for k in range(rank) if k not in (a, b)), a, b]
@@ -223,10 +232,14 @@ def diagonal_scatter(n: Node, x: Value, source: Value, offset: int = 0, dim1: in
 
 
 def _strided(n: Node, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None) -> Value:
-    """Places in the flat tensor, for a tensor that is its whole memory in row-major order."""
+    """Return the indices in the flat tensor of a strided view, for a tensor that is its whole memory in
+    row-major order.
+    """
     source = n.fx.args[0].meta["val"]
     if not source.is_contiguous() or source.storage_offset() != 0:
-        raise Unsupported("as_strided of a view, which reaches into memory beside it; use slices and transpositions")
+        raise Unsupported(
+            "as_strided of a view, which accesses memory outside of it; use slices and transpositions"
+        )
     places: Value = n.scalar(offset or 0, i64)
     for axis, (length, stride) in enumerate(zip(size, strides, strict=True)):
         shape: list[Dim] = [1] * len(size)
@@ -236,9 +249,11 @@ def _strided(n: Node, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim |
 
 
 @importer("aten.as_strided.default", "aten.as_strided_copy.default")
-def as_strided(n: Node, x: Value, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None = None) -> Value:
+def as_strided(
+    n: Node, x: Value, size: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None = None
+) -> Value:
     places = _strided(n, size, strides, offset)
-    return n.emit(g.Gather(n.reshape(x, (x.type.size,)), places, axis=0))  # type: ignore[no-any-return]
+    return n.emit(g.Gather(n.reshape(x, (x.type.size,)), places, axis=0))
 
 
 @importer("aten.as_strided_scatter.default")
@@ -266,7 +281,9 @@ def _rolled(n: Node, x: Value, axis: int, shift: Dim) -> Value:
     head = shift % size if size != 0 else 0
     if isinstance(head, int) and head == 0:
         return x
-    return n.emit(g.Concat([sliced(n, x, axis, size - head, head), sliced(n, x, axis, 0, size - head)], axis=axis))  # type: ignore[no-any-return]
+    return n.emit(
+        g.Concat([sliced(n, x, axis, size - head, head), sliced(n, x, axis, 0, size - head)], axis=axis)
+    )
 
 
 @importer("aten.repeat.default", "aten.tile.default")
@@ -276,11 +293,11 @@ def repeat(n: Node, x: Value, repeats: Sequence[Dim]) -> Value:
     counts = (*[1] * (rank - len(repeats)), *repeats)
     if all(r == 1 or d == 1 for r, d in zip(counts, x.type.shape, strict=True)):
         return n.broadcast(x, n.result_shape())
-    return n.emit(g.Tile(x, repeats=tuple(counts)))  # type: ignore[no-any-return]
+    return n.emit(g.Tile(x, repeats=tuple(counts)))
 
 
 @importer("aten.repeat_interleave.self_int")
-def repeat_interleave(n: Node, x: Value, repeats: Dim, dim: int | None = None, **_: Any) -> Value:
+def repeat_interleave(n: Node, x: Value, repeats: Dim, dim: int | None = None, **_: object) -> Value:
     if dim is None:
         x, dim = n.reshape(x, (x.type.size,)), 0
     axis = dim % x.type.rank
@@ -294,7 +311,9 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge",
 
 
 @importer("aten.pad.default")
-def pad(n: Node, x: Value, padding: Sequence[Dim], mode: str = "constant", value: float | None = None) -> Value:
+def pad(
+    n: Node, x: Value, padding: Sequence[Dim], mode: str = "constant", value: float | None = None
+) -> Value:
     if mode not in _PAD_MODES:
         raise Unsupported(f"padding mode {mode!r}")
     low: list[Dim] = [0] * x.type.rank
@@ -304,13 +323,14 @@ def pad(n: Node, x: Value, padding: Sequence[Dim], mode: str = "constant", value
     fill: Any = 0 if value is None else value
     if x.type.dtype.is_integer:
         fill = int(fill)
-    if mode == "circular":  # what repeats is what cropping leaves
+    if mode == "circular":  # Crop first: the elements that remain are repeated.
         crops = [[p if isinstance(p, int) and p < 0 else 0 for p in side] for side in (low, high)]
         x = n.emit(g.Pad(x, low=tuple(crops[0]), high=tuple(crops[1])))
         low, high = (
-            [p - c for p, c in zip(side, crop, strict=True)] for side, crop in zip((low, high), crops, strict=True)
+            [p - c for p, c in zip(side, crop, strict=True)]
+            for side, crop in zip((low, high), crops, strict=True)
         )
-    return n.emit(g.Pad(x, low=tuple(low), high=tuple(high), mode=_PAD_MODES[mode], value=fill))  # type: ignore[no-any-return]
+    return n.emit(g.Pad(x, low=tuple(low), high=tuple(high), mode=_PAD_MODES[mode], value=fill))
 
 
 @importer("aten.constant_pad_nd.default")

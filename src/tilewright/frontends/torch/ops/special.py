@@ -1,4 +1,6 @@
-"""Special functions by formulas in float64: what is float32 or narrower outside is right to its last place or two."""
+"""Special functions by formulas in float64: results of float32 or narrower types are exact to the last one or
+two digits.
+"""
 
 from __future__ import annotations
 
@@ -19,62 +21,62 @@ class Real:
     def __init__(self, n: Node, value: Value) -> None:
         self.n, self.value = n, value
 
-    def _with(self, name: str, other: Any, swapped: bool = False) -> Real:
+    def _with(self, name: str, other: Real | float, swapped: bool = False) -> Real:
         y = other.value if isinstance(other, Real) else self.n.constant(other, f64)
         a, b = (y, self.value) if swapped else (self.value, y)
         return Real(self.n, self.n.binary(name, a, b))
 
-    def __add__(self, other: Any) -> Real:
+    def __add__(self, other: Real | float) -> Real:
         return self._with("add", other)
 
-    def __radd__(self, other: Any) -> Real:
+    def __radd__(self, other: Real | float) -> Real:
         return self._with("add", other)
 
-    def __sub__(self, other: Any) -> Real:
+    def __sub__(self, other: Real | float) -> Real:
         return self._with("sub", other)
 
-    def __rsub__(self, other: Any) -> Real:
+    def __rsub__(self, other: Real | float) -> Real:
         return self._with("sub", other, swapped=True)
 
-    def __mul__(self, other: Any) -> Real:
+    def __mul__(self, other: Real | float) -> Real:
         return self._with("mul", other)
 
-    def __rmul__(self, other: Any) -> Real:
+    def __rmul__(self, other: Real | float) -> Real:
         return self._with("mul", other)
 
-    def __truediv__(self, other: Any) -> Real:
+    def __truediv__(self, other: Real | float) -> Real:
         return self._with("div", other)
 
-    def __rtruediv__(self, other: Any) -> Real:
+    def __rtruediv__(self, other: Real | float) -> Real:
         return self._with("div", other, swapped=True)
 
     def __neg__(self) -> Real:
         return self("neg")
 
-    def __lt__(self, other: Any) -> Real:
+    def __lt__(self, other: Real | float) -> Real:
         return self._with("lt", other)
 
-    def __gt__(self, other: Any) -> Real:
+    def __gt__(self, other: Real | float) -> Real:
         return self._with("gt", other)
 
-    def equals(self, other: Any) -> Real:
+    def equals(self, other: Real | float) -> Real:
         return self._with("eq", other)
 
     def __and__(self, other: Real) -> Real:
         return self._with("and", other)
 
-    def max(self, other: Any) -> Real:
+    def max(self, other: Real | float) -> Real:
         return self._with("max", other)
 
-    def min(self, other: Any) -> Real:
+    def min(self, other: Real | float) -> Real:
         return self._with("min", other)
 
     def __call__(self, function: str) -> Real:
-        """A unary function of the scalar dialect."""
+        """Return a unary function of the scalar dialect."""
         return Real(self.n, self.n.unary(function, self.value))
 
     def select(self, a: Any, b: Any) -> Real:
-        """`a` where this condition holds, else `b`."""
+        """Return `a` where this condition holds, else `b`."""
         a, b = (x.value if isinstance(x, Real) else self.n.constant(x, f64) for x in (a, b))
         return Real(self.n, self.n.emit(g.Select(self.value, a, b)))
 
@@ -98,7 +100,7 @@ def special(*names: str) -> Callable[[Formula], Formula]:
 
 
 def polynomial(x: Real, coefficients: Sequence[float]) -> Real:
-    """By Horner's rule, the highest power first."""
+    """Return a polynomial by Horner's rule, the highest power first."""
     total: Any = coefficients[0]
     for c in coefficients[1:]:
         total = x * total + c
@@ -106,7 +108,7 @@ def polynomial(x: Real, coefficients: Sequence[float]) -> Real:
     return total
 
 
-# -- Gamma ---------------------------------------------------------------------------------------------------------------------------
+# -- Gamma ---------------------------------------------------------------------------------------------------
 
 _LANCZOS = (
     676.5203681218851,
@@ -122,7 +124,7 @@ _LANCZOS = (
 
 
 def _log_gamma(x: Real) -> Real:
-    """Of arguments of at least one half."""
+    """Return the logarithm of the gamma function, for arguments of at least one half."""
     z = x - 1.0
     total: Any = 0.99999999999980993
     for k, c in enumerate(_LANCZOS, 1):
@@ -132,7 +134,7 @@ def _log_gamma(x: Real) -> Real:
 
 
 def _sin_pi(x: Real) -> Real:
-    """``sin(pi x)``, exact in its zeros."""
+    """Return ``sin(pi x)``, exact at its zeros."""
     return ((x - x("round")) * math.pi)("sin") * (1.0 - 2.0 * _odd(x("round")))
 
 
@@ -143,7 +145,7 @@ def _odd(x: Real) -> Real:
 
 @special("aten.lgamma.default")
 def lgamma(x: Real) -> Real:
-    """By reflection below one half; infinite in 0, -1, -2, ..."""
+    """Return the logarithm of the gamma function, by reflection below one half; infinite at 0, -1, -2, ..."""
     low = x < 0.5
     y = _log_gamma(low.select(1.0 - x, x))
     reflected = math.log(math.pi) - _sin_pi(x)("abs")("log") - y
@@ -152,7 +154,9 @@ def lgamma(x: Real) -> Real:
 
 @special("aten.digamma.default")
 def digamma(x: Real) -> Real:
-    """By reflection below 0, then by the recurrence up to where the asymptotic series has 15 digits (Abramowitz & Stegun 6.3.18)."""
+    """Return the digamma function: by reflection below 0, then by the recurrence up to where the asymptotic
+    series has 15 digits (Abramowitz and Stegun 6.3.18).
+    """
     low = x < 0.0
     z = low.select(1.0 - x, x)
     steps: Any = 0.0
@@ -173,7 +177,9 @@ _EULER_MACLAURIN = (-691 / 1307674368000, 1 / 47900160, -1 / 1209600, 1 / 30240,
 
 
 def _hurwitz(s: Real, q: Real) -> Real:
-    """``sum over k of (q + k)**-s`` for s above 1 and positive q: ten terms, the others by Euler and Maclaurin's formula (DLMF 25.11.5)."""
+    """Return ``sum over k of (q + k)**-s`` for s above 1 and positive q: ten terms, the others by Euler and
+    Maclaurin's formula (DLMF 25.11.5).
+    """
     a = q + 10.0
     total: Any = None
     for k in range(9, -1, -1):
@@ -185,17 +191,21 @@ def _hurwitz(s: Real, q: Real) -> Real:
         series = c if series is None else (s + float(2 * j - 1)) * (s + float(2 * j)) * w * series + c
     power = (-(s * log))("exp")
     rest = ((1.0 - s) * log)("exp") / (s - 1.0) + power * (series * s / a + 0.5)
-    return rest + total  # type: ignore[no-any-return]
+    return rest + total
 
 
 @special("aten.special_zeta.default", "aten.special_zeta.self_scalar", "aten.special_zeta.other_scalar")
 def zeta(s: Real, q: Real) -> Real:
-    """Hurwitz' zeta function. For negative q, where s must be whole, by the sum over all integers, which is the same for ``q + 1``."""
+    """Return Hurwitz' zeta function. For negative q, where s must be an integer, it is the sum over all
+    integers, which is the same for ``q + 1``, less the rest.
+    """
     low = q < 0.0
     part = q - q("floor")
     sign = 1.0 - 2.0 * _odd(s)
     left = low.select(1.0 - q, 1.0)
-    both = _hurwitz(s, low.select(part, q)) + low.select((_hurwitz(s, 1.0 - part) - _hurwitz(s, left)) * sign, 0.0)
+    both = _hurwitz(s, low.select(part, q)) + low.select(
+        (_hurwitz(s, 1.0 - part) - _hurwitz(s, left)) * sign, 0.0
+    )
     undefined = low & (s("floor").equals(s))("not")
     pole = (q < 0.5) & part.equals(0.0)
     value = pole.select(math.inf, undefined.select(math.nan, both))
@@ -204,21 +214,25 @@ def zeta(s: Real, q: Real) -> Real:
 
 @importer("aten.polygamma.default")
 def polygamma(n: Node, order: int, x: Value) -> Value:
-    """The derivatives of the digamma function (DLMF 5.15.1)."""
+    """Return a derivative of the digamma function (DLMF 5.15.1)."""
     q = Real(n, n.as_tensor(x, f64))
     if order:
-        y = zeta(Real(n, n.constant(float(order + 1), f64)), q) * ((-1.0) ** (order + 1) * math.factorial(order))
+        y = zeta(Real(n, n.constant(float(order + 1), f64)), q) * (
+            (-1.0) ** (order + 1) * math.factorial(order)
+        )
     else:
         y = digamma(q)
     return n.cast(y.value, n.result_dtype())
 
 
-# -- The error function ----------------------------------------------------------------------------------------------------------------
+# -- The error function --------------------------------------------------------------------------------------
 
 
 @special("aten.erfinv.default")
 def erfinv(x: Real) -> Real:
-    """Winitzki's approximation (2008), then Newton's method, which doubles its three digits at each of three steps."""
+    """Return the inverse error function: Winitzki's approximation (2008), then three steps of Newton's
+    method, each of which doubles the three digits.
+    """
     inside = x("abs") < 1.0
     u = inside.select(x, 0.0)
     a = 0.147
@@ -233,7 +247,9 @@ def erfinv(x: Real) -> Real:
 
 @special("aten.special_erfcx.default")
 def erfcx(x: Real) -> Real:
-    """``exp(x^2) erfc(x)``: directly where that cancels nothing, by a continued fraction beyond (Abramowitz & Stegun 7.1.14)."""
+    """Return ``exp(x^2) erfc(x)``: directly where nothing cancels, by a continued fraction beyond (Abramowitz
+    and Stegun 7.1.14).
+    """
     small = x.min(2.0)
     near = (small * small)("exp") * (1.0 - small("erf"))
     big = x.max(2.0)
@@ -245,7 +261,7 @@ def erfcx(x: Real) -> Real:
 
 @special("aten.special_log_ndtr.default")
 def log_ndtr(x: Real) -> Real:
-    """The logarithm of the normal distribution's integral."""
+    """Return the logarithm of the normal distribution function."""
     t = x * math.sqrt(0.5)
     tail = (erfcx(-t.min(0.0)) * 0.5)("log") - (t.min(0.0) * t.min(0.0))
     return (x < -1.0).select(tail, (0.5 + 0.5 * t("erf"))("log"))
@@ -253,15 +269,15 @@ def log_ndtr(x: Real) -> Real:
 
 @special("aten.special_ndtri.default")
 def ndtri(x: Real) -> Real:
-    """The inverse of the normal distribution's integral."""
+    """Return the inverse of the normal distribution function."""
     return erfinv(2.0 * x - 1.0) * math.sqrt(2.0)
 
 
-# -- Products with logarithms ------------------------------------------------------------------------------------------------------------
+# -- Products with logarithms --------------------------------------------------------------------------------
 
 
 def _times_log(x: Real, y: Real, function: str) -> Real:
-    """``x function(y)``, which is 0 where x is, unless y is NaN."""
+    """Return ``x function(y)``, which is 0 where x is 0, unless y is NaN."""
     return (x.equals(0.0) & (y.equals(y))).select(0.0, x * y(function))
 
 
@@ -270,12 +286,14 @@ def xlogy(x: Real, y: Real) -> Real:
     return _times_log(x, y, "log")
 
 
-@special("aten.special_xlog1py.default", "aten.special_xlog1py.self_scalar", "aten.special_xlog1py.other_scalar")
+@special(
+    "aten.special_xlog1py.default", "aten.special_xlog1py.self_scalar", "aten.special_xlog1py.other_scalar"
+)
 def xlog1py(x: Real, y: Real) -> Real:
     return _times_log(x, y, "log1p")
 
 
 @special("aten.special_entr.default")
 def entr(x: Real) -> Real:
-    """``-x log(x)``, minus infinity below 0."""
+    """Return ``-x log(x)``, minus infinity for negative x."""
     return (x < 0.0).select(-math.inf, x.equals(0.0).select(0.0, -(x * x("log"))))

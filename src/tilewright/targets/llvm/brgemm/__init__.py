@@ -1,15 +1,17 @@
-"""The register-tiled microkernel behind `simd.brgemm`, as LLVM IR text.
+"""The register-tiled microkernel of `simd.brgemm`, as LLVM IR text.
 
-In: the properties of a `simd.BatchReduceGemm` and an `Isa`. Out: internal LLVM functions in two layers.
+Input: a `simd.BatchReduceGemm` and an `Isa`. Output: internal LLVM functions in two layers.
 
-- A *tile* function computes ``rows x (vectors * lanes)`` elements of C. They stay in registers over all reductions: per step of k it
-  loads the row of B once and multiplies it by one broadcast element of A per row.
-- The *driver* walks the panels of B and, in each, blocks of rows of nearly equal height, so that at most two tile heights occur
-  (and no block is so low that it starves the multipliers). It is what `simd.brgemm` calls.
+- A *tile* function computes ``rows x (vectors * lanes)`` elements of C, which stay in registers over all
+  reductions. Each step of k loads one row of B and multiplies it by one broadcast element of A per tile row.
+- The *driver* function is called by `simd.brgemm`. It iterates over the panels of B and, in each panel, over
+  blocks of rows of nearly equal height. At most two tile heights occur, and no tile is too low to keep the
+  multiply-add units busy.
 
-Numbers that are known are baked into the text; symbolic ones become trailing ``i64`` arguments. Columns that do not fill a vector
-are masked where the instruction set does that for free; else computed whole into a stack tile when B may be read in full
-(`padded`), and by narrower and narrower vectors when it may not.
+Constant sizes are printed as literals; symbolic sizes become trailing ``i64`` arguments. Columns that do not
+fill a vector are masked where the instruction set masks loads and stores for free. Elsewhere the whole vector
+is computed into a tile on the stack if B may be read in full (`padded`); otherwise the columns are computed
+by vectors of half, a quarter, ... the width.
 """
 
 from __future__ import annotations
@@ -25,17 +27,24 @@ from .matrix_tile import ROW, MatrixDriver
 from .problem import BYTES, LLVM_TYPES, named, problem_of, tile_rows, tile_shape
 from .quantized import quantized_function
 
-FEW_ROWS = 2
-"""Rows that vectors multiply sooner than a matrix extension, which loads its configuration first and a whole register of B for a product."""
+VECTOR_ROWS = 2
+"""Largest number of rows (M) for which vector instructions are faster than a matrix extension.
+
+A matrix extension has to load its configuration and a whole register of B for each product.
+"""
 
 
 MANY_PANELS = 12
-"""Panels of which one more or less does not make a thread's share of them much larger."""
+"""Number of panels from which on an odd number of panels no longer unbalances the threads noticeably."""
 
 
 def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.Panel:
-    """The layout of packed right factors of type `b` that meet left ones of type `a`: rows of narrow types are interleaved in the groups that
-    dot-product instructions need and that others widen just as well as rows. Known `columns` may make panels narrower or wider."""
+    """The layout of a packed right operand of type `b` for left operands of type `a`.
+
+    Rows of narrow types are interleaved in the groups that dot-product instructions read; machines without
+    such instructions widen groups as fast as rows. A known number of `columns` may make panels narrower or
+    wider.
+    """
     _, nr = tile_shape(isa, b)
     if b not in (bf16, *BYTES):
         return simd.Panel(nr if columns is None else _even_panel(isa, nr, isa.lanes(b.bits), columns))
@@ -44,8 +53,11 @@ def panel_of(isa: Isa, a: DType, b: DType, columns: int | None = None) -> simd.P
 
 
 def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
-    """`nr`, or where `columns` are an odd number of few panels of this width, a width that makes them an even number of full ones, for two (four,
-    ...) threads to have equal shares: five or three vectors, whose tiles keep as many registers busy (5 x 5 and 9 x 3, not 6 x 4)."""
+    """The panel width in columns: `nr`, or a width that makes an odd, small number of panels even.
+
+    An even number of full panels gives two (four, ...) threads equal shares. The alternatives are five or
+    three vectors, whose tiles occupy as many registers (5 x 5 and 9 x 3 instead of 6 x 4).
+    """
     panels, vectors = -(-columns // nr), -(-columns // lanes)
     if nr != 4 * lanes or panels == 1 or panels % 2 == 0 or panels >= MANY_PANELS:
         return nr
@@ -53,7 +65,7 @@ def _even_panel(isa: Isa, nr: int, lanes: int, columns: int) -> int:
 
 
 def _in_tiles(isa: Isa, dtype: DType, group: int) -> bool:
-    """Whether factors of `dtype` in groups of so many rows are multiplied in tile registers."""
+    """Whether operands of `dtype` in groups of `group` rows are multiplied in tile registers."""
     return (dtype is bf16 and group == 2 and isa.tiles) or (dtype in BYTES and group == 4 and isa.byte_tiles)
 
 
@@ -66,22 +78,23 @@ def _supported(op: simd.BatchReduceGemm, a: DType, b: DType, c: DType) -> bool:
 
 
 def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
-    """The function that computes `op`, on A, B and C pointers already advanced by the operation's offsets.
+    """The function that computes `op` on pointers to A, B and C, already advanced by the operation's offsets.
 
     Returns:
-        Its name, ``{name: definition}`` of it and of the tile functions it calls, and the symbolic numbers to pass, in
-        order, as trailing ``i64`` arguments: ``void @name(ptr %a, ptr %b, ptr %c, i64...)``. Equal static properties give
-        equal names.
+        The function's name; ``{name: definition}`` of it and of the tile functions that it calls; and the
+        symbolic sizes to pass, in order, as trailing ``i64`` arguments:
+        ``void @name(ptr %a, ptr %b, ptr %c, i64...)``. Equal static properties give equal names.
 
     Raises:
-        NotImplementedError: other element types than equal floating-point ones not wider than C's, or 8-bit or equal 32-bit integers into i32.
+        NotImplementedError: the element types are neither equal floating-point types at most as wide as C's,
+            nor 8-bit or equal 32-bit integers with an i32 result.
     """
     a, b, c = (v.type.dtype for v in (op.a, op.b, op.c))
     if not _supported(op, a, b, c) or (op.group > 1 and not prove_eq(op.a_k, 1)):
         raise NotImplementedError(f"simd.brgemm of {a} and {b} into {c} with groups of {op.group} rows")
     problem = problem_of(op, isa, a, c)
     rows = op.m * op.lines
-    few = isinstance(rows, int) and rows <= FEW_ROWS and (a is bf16 or has_quads(isa, a, b))
+    few = isinstance(rows, int) and rows <= VECTOR_ROWS and (a is bf16 or has_quads(isa, a, b))
     uses_tiles = _in_tiles(isa, a, op.group) and not few
     driver = MatrixDriver(problem, isa) if uses_tiles else Driver(problem, isa)
     driver.write()
@@ -91,4 +104,11 @@ def brgemm_function(op: simd.BatchReduceGemm, isa: Isa) -> tuple[str, dict[str, 
     return name, {name: text, **driver.definitions}, tuple(dims)
 
 
-__all__ = ["brgemm_function", "dequantize_function", "panel_of", "quantized_function", "tile_rows", "tile_shape"]
+__all__ = [
+    "brgemm_function",
+    "dequantize_function",
+    "panel_of",
+    "quantized_function",
+    "tile_rows",
+    "tile_shape",
+]

@@ -1,4 +1,4 @@
-"""`simd.dequantize` as LLVM IR text: codes of few bits times their scales, as pairs of bf16."""
+"""`simd.dequantize` as LLVM IR text: quantized weights times their scales, as pairs of bf16."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from .quantized_matrix import load_scales
 
 
 def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, str]]:
-    """``void @name(ptr %b, ptr %b_scales, ptr %y)`` on pointers to where a panel and its scales begin: its name, and ``{name: definition}``.
+    """The name of the function, and ``{name: definition}``.
+
+    ``void @name(ptr %b, ptr %b_scales, ptr %y)`` takes pointers to the beginning of a panel and of its
+    scales.
 
     Raises:
-        NotImplementedError: panels are no whole vectors, or results no bf16.
+        NotImplementedError: a panel does not consist of whole vectors, or the result is not bf16.
     """
     lanes = next((n for n in (isa.lanes(32), isa.lanes(32) // 2, 4) if n and op.nr % n == 0), 0)
     if not lanes or op.y.type.dtype is not bf16:
@@ -27,23 +30,29 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
     low, offset = (1 << op.bits) - 1, 1 << (op.bits - 1)
 
     def weights(x: str, first: int, scale: str) -> list[str]:
-        """Four codes of each lane's 32 bits, from bit `first` on, times the scale."""
-        found = []
+        """Four weights from each lane's 32 bits, starting at bit `first`, times the scale."""
+        products = []
         for byte in range(4):
             shift = 8 * byte + first
             code = e.op(f"lshr {numbers} {x}, splat (i32 {shift})") if shift else x
-            if by_table:  # which looks at the lowest four bits of an index
-                number = e.op(f"call {floats} @llvm.x86.avx512.permvar.sf.512({floats} {table}, {numbers} {code})")
+            if by_table:  # The table lookup uses only the lowest four bits of an index.
+                number = e.op(
+                    f"call {floats} @llvm.x86.avx512.permvar.sf.512({floats} {table}, {numbers} {code})"
+                )
             else:
                 code = e.op(f"and {numbers} {code}, splat (i32 {low})")
-                number = e.op(f"sitofp {numbers} {e.op(f'sub {numbers} {code}, splat (i32 {offset})')} to {floats}")
-            found.append(e.op(f"fmul {floats} {number}, {scale}"))
-        return found
+                number = e.op(
+                    f"sitofp {numbers} {e.op(f'sub {numbers} {code}, splat (i32 {offset})')} to {floats}"
+                )
+            products.append(e.op(f"fmul {floats} {number}, {scale}"))
+        return products
 
     def store(even: str, odd: str, where: str) -> None:
-        """Two rows side by side, rounded to nearest even."""
+        """Store two adjacent rows as pairs, rounded to nearest even."""
         if isa.has("avx512bf16") and lanes == 16:
-            both = e.op(f"call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512({floats} {odd}, {floats} {even})")
+            both = e.op(
+                f"call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512({floats} {odd}, {floats} {even})"
+            )
             pairs = e.shuffle("<32 x bfloat>", both, both, [k for i in range(16) for k in (i, i + 16)])
             e.line(f"store <32 x bfloat> {pairs}, ptr {where}, align 64")
             return
@@ -56,7 +65,8 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
         above = e.op(f"and {numbers} {rounded[1]}, splat (i32 -65536)")
         e.line(f"store {numbers} {e.op(f'or {numbers} {below}, {above}')}, ptr {where}, align {4 * lanes}")
 
-    # A step is a vector of bytes for each column: eight codes of 4 bits, the upper four of them 16 places on, or four of 8.
+    # One step is a vector of bytes per column: eight weights of 4 bits, whose upper four belong 16 rows
+    # later, or four weights of 8 bits.
     steps = 4 if op.bits == 4 else 1
     codes = 32 if op.bits == 4 else 4
 
@@ -74,11 +84,11 @@ def dequantize_function(op: simd.Dequantize, isa: Isa) -> tuple[str, dict[str, s
                 for v in range(vectors):
                     x = e.load(numbers, e.at(b, str((step * op.nr + v * lanes) * 4), 1), 4 * lanes)
                     for half in range(8 // op.bits):
-                        found = weights(x, 4 * half, scales[v])
+                        products = weights(x, 4 * half, scales[v])
                         for pair in range(2):
-                            row = half * 8 + step * 2 + pair  # of pairs
+                            row = half * 8 + step * 2 + pair  # a row of pairs
                             where = e.at(y, str((row * op.nr + v * lanes) * 2), 2)
-                            store(found[2 * pair], found[2 * pair + 1], where)
+                            store(products[2 * pair], products[2 * pair + 1], where)
             return []
 
         e.loop("0", str(op.size // codes), "1", [], chunk)

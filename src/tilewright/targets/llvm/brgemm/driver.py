@@ -1,4 +1,6 @@
-"""The driver of a `simd.brgemm`: panels of columns, in each blocks of rows, every block a call of a tile function."""
+"""The driver function of `simd.brgemm`: loops over panels of columns and blocks of rows that call tile
+functions.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +12,41 @@ from ....ir.symbolic import Dim, bounds
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .group_step import is_shifted
-from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, tile_rows
-from .vector_tile import MAX_UNROLL, Tile, tile_function
+from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, tile_rows
+from .vector_tile import MAX_UNROLL, VectorTile, tile_function
 
 Stream = Callable[[str], tuple[str, str] | None]
-"""For the number of a block of rows: where the memory begins that it brings into the cache, and bytes a turn of the inner loop."""
+"""Maps the number of a row block to the address it prefetches into the cache and the bytes per inner
+iteration.
+"""
 
 
 class Driver:
-    """Writes the function over a whole problem, collecting the tile functions it calls in `definitions`."""
+    """Writes the function of a whole problem and collects the tile functions that it calls in
+    `definitions`.
+    """
 
     def __init__(self, problem: Problem, isa: Isa) -> None:
         self.problem, self.isa = problem, isa
-        self.emitter, self.dims = Emitter(), Arguments()
+        self.emitter, self.dims = Emitter(), SymbolicArguments()
         self.definitions: dict[str, str] = {}
-        self.turn = "0"  # which part of a split panel is multiplied
+        self.part = "0"  # the part of a split panel that is multiplied
 
     def write(self) -> None:
-        """Panels of columns outside, so that a panel of B stays in the nearest cache while the rows of A pass by."""
+        """Write the loops, panels of columns outermost: a panel of B stays in the nearest cache for all rows
+        of A.
+        """
         p, e = self.problem, self.emitter
         whole, rest = p.n // p.width, p.n % p.width
         count = str(whole) if isinstance(whole, int) else e.op(f"sdiv i64 {self.dims(p.n)}, {p.width}")
 
         def body(group: str, _: Carried) -> list[str]:
-            self.turn = "0" if p.splits == 1 else e.remainder(group, p.splits)
+            self.part = "0" if p.splits == 1 else e.remainder(group, p.splits)
             self._rows(*self._panel(group), p.width // p.lanes)
             return []
 
         e.loop("0", count, "1", [], body)
-        self.turn = "0"
+        self.part = "0"
         if isinstance(rest, int):
             if rest:
                 self._known_columns(*self._panel(count), rest)
@@ -46,7 +54,7 @@ class Driver:
         left = e.op(f"srem i64 {self.dims(p.n)}, {p.width}")
         b, c = self._panel(count)
         if not (self.isa.masked or p.padded):
-            with e.when(e.op(f"icmp sgt i64 {left}, 0")):  # an empty tile may have a negative extent
+            with e.when(e.op(f"icmp sgt i64 {left}, 0")):  # An empty tile may have a negative extent.
                 self._narrowing(b, c, left)
             return
         for v in range(1, p.width // p.lanes + 1):
@@ -56,7 +64,7 @@ class Driver:
                 self._rows(b, c, v, left)
 
     def _panel(self, group: str) -> tuple[str, str]:
-        """Addresses of B and C where group `group` of `width` columns begins."""
+        """The addresses of B and C at group `group` of `width` columns."""
         p, e = self.problem, self.emitter
         if p.splits == 1:
             start = e.mul(group, self.dims(p.b_panel))
@@ -75,7 +83,9 @@ class Driver:
             self._narrowing(b, c, str(rest))
 
     def _narrowing(self, b: str, c: str, left: str) -> None:
-        """`left` columns without reading past them: whole vectors one by one, then halves, quarters, ... by the bits of `left`."""
+        """Compute `left` columns without reading beyond them: whole vectors, then halves, quarters, ... by
+        the bits of `left`.
+        """
         p, e = self.problem, self.emitter
 
         def at(start: str, lanes: int) -> None:
@@ -97,8 +107,14 @@ class Driver:
                 with e.when(e.op(f"icmp ne i64 {e.op(f'and i64 {left}, {lanes}')}, 0")):
                     at(start, lanes)
 
-    def _rows(self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None) -> None:
-        """All rows of one panel, in blocks whose heights differ by at most one; only `columns` of its columns where given."""
+    def _rows(
+        self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None
+    ) -> None:
+        """Compute all rows of one panel, in blocks whose heights differ by at most one.
+
+        `columns` limits the columns that are computed; `lanes` gives vectors of fewer elements than
+        `problem.lanes`.
+        """
 
         def body(line: str, _: Carried) -> list[str]:
             self._line(b, c, line, vectors, columns, lanes)
@@ -118,7 +134,14 @@ class Driver:
         def block(height: int, row: str, stream: tuple[str, str] | None) -> None:
             a_row = e.at(a_line, e.mul(row, self.dims(p.a_m)), p.dtype.itemsize)
             c_row = e.at(c_line, e.mul(row, self.dims(p.c_m)), p.c_dtype.itemsize)
-            self._call(Tile(p, height, vectors, lanes or p.lanes, p.accumulate), a_row, b, c_row, columns, stream)
+            self._call(
+                VectorTile(p, height, vectors, lanes or p.lanes, p.accumulate),
+                a_row,
+                b,
+                c_row,
+                columns,
+                stream,
+            )
 
         if isinstance(p.m, int):
             if p.m <= 0:
@@ -129,13 +152,16 @@ class Driver:
             for height, first, number in ((low + 1, 0, tall), (low, tall * (low + 1), blocks - tall)):
                 done = 0 if first == 0 else tall
 
-                def body(i: str, _: Carried, height: int = height, first: int = first, done: int = done) -> list[str]:
+                def body(
+                    i: str, _: Carried, height: int = height, first: int = first, done: int = done
+                ) -> list[str]:
                     block(height, e.add(e.mul(i, str(height)), str(first)), stream(e.add(i, str(done))))
                     return []
 
                 e.loop("0", str(number), "1", [], body)
             return
-        # Any height may occur, each with a tile function of its own: no more of them than keep the multipliers busy.
+        # Any height up to the limit may occur, and each has its own tile function. The limit is the smallest
+        # that keeps the multiply-add units busy.
         most = bounds(p.m)[1]
         limit = min(limit, max(self._tile_rows(p.width // p.lanes), -(-MIN_CHAINS // vectors)))
         limit = limit if most is None else max(1, min(limit, most))
@@ -157,10 +183,10 @@ class Driver:
             e.loop("0", count, "1", [("i64", "0")], each)
 
     def _stream(self, b: str, line: str, blocks: str, vectors: int) -> Stream:
-        """The next panel is brought into the second-level cache while this one is multiplied: every block of rows, in every turn of a split
-        panel, has a share of it.
+        """Prefetch the next panel into the second-level cache while the current one is multiplied.
 
-        Known to pay for whole, packed panels only: they lie one after another in memory.
+        Every row block, in every part of a split panel, prefetches an equal share. Only whole, packed panels
+        are prefetched, as they lie one after another in memory.
         """
         p, e = self.problem, self.emitter
         steps: Dim = p.k
@@ -177,11 +203,17 @@ class Driver:
             else e.op(f"udiv i64 {size // turns}, {number}")
         )
         share = e.mul(each, str(turns))
-        before = e.mul(e.add(e.mul(self.turn, self.dims(p.lines)), line), blocks)
+        before = e.mul(e.add(e.mul(self.part, self.dims(p.lines)), line), blocks)
         return lambda block: (e.at(b, e.add(str(size), e.mul(e.add(before, block), share)), 1), each)
 
     def _call(
-        self, tile: Tile, a: str, b: str, c: str, columns: str | None, stream: tuple[str, str] | None = None
+        self,
+        tile: VectorTile,
+        a: str,
+        b: str,
+        c: str,
+        columns: str | None,
+        stream: tuple[str, str] | None = None,
     ) -> None:
         p, e = self.problem, self.emitter
         tile = replace(tile, streams=stream is not None)
@@ -203,8 +235,14 @@ class Driver:
         e.line(f"call void @{name}(ptr {a}, ptr {b}, ptr {stack}, i64 {width}{extra})")
         self._copy_columns(stack, width, c, str(tile.rows), tile.vectors, tile.lanes, columns)
 
-    def _copy_columns(self, stack: str, width: int, c: str, rows: str, vectors: int, lanes: int, columns: str) -> None:
-        """So many `rows` of a tile on the stack, `width` elements apart, to C, or added to it: `columns` that end in the last of `vectors` vectors."""
+    def _copy_columns(
+        self, stack: str, width: int, c: str, rows: str, vectors: int, lanes: int, columns: str
+    ) -> None:
+        """Copy `rows` rows of a tile on the stack to C, or add them to C if the problem accumulates.
+
+        The tile's rows are `width` elements apart. The last of the `vectors` vectors is stored up to column
+        `columns`.
+        """
         p, e = self.problem, self.emitter
         element, size = LLVM_TYPES[p.c_dtype], p.c_dtype.itemsize
         vector = f"<{lanes} x {element}>"

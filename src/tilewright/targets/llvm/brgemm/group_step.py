@@ -1,16 +1,18 @@
 """One step of the vector tile over interleaved rows of B: pairs of bf16, pairs or quads of 8-bit integers.
 
-A lane holds the group of B's elements of one column, a factor the group of A's elements of one row, and every product sums over the group:
+Each lane holds the group of B's elements of one column; the broadcast word holds the group of A's elements of
+one row. Every product sums over the group:
 
-| factors | instruction | where it is missing |
+| operands | instruction | fallback |
 |---|---|---|
 | bf16 pairs | ``vdpbf16ps`` (AVX512-BF16) | widened to float32: two multiply-adds |
 | quads of one signed and one unsigned byte | ``vpdpbusd`` (AVX512-VNNI, AVX-VNNI) | pairs |
-| quads of equal signs | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8), ``sdot``, ``udot`` (NEON) | signed ones shifted, else pairs |
-| quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, less ``vpdpbusd`` of 128 | |
-| pairs of bytes | widened to 16 bits, ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | two multiplications and additions of 32 bits |
+| quads of equal signedness, x86 | ``vpdpbssd``, ``vpdpbuud`` (AVX-VNNI-INT8) | signed: shifted; else pairs |
+| quads of equal signedness, Arm | ``sdot``, ``udot`` (NEON) | pairs |
+| quads of signed bytes, shifted | ``vpdpbusd`` of A + 128, minus ``vpdpbusd`` of 128 | |
+| pairs of bytes, as 16 bits | ``vpmaddwd`` (x86), ``i32x4.dot_i16x8_s`` (wasm) | 32-bit multiply-adds |
 
-All integer ways are exact modulo 2**32; the saturating ``vpmaddubsw`` is not used.
+All integer variants are exact modulo 2**32; the saturating ``vpmaddubsw`` is not used.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from ..isa import Isa
 from .problem import Problem
 
 SHIFT = str(-0x7F7F7F80)
-"""Four times the byte 128, as i32: added to signed bytes by flipping their upper bits."""
+"""The byte 128 in each of the four bytes of an i32; XOR with it adds 128 to every signed byte."""
 
 
 def group_step(
     e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
 ) -> list[str]:
-    """``acc[i, v] += words[i] . row[v]``: `words` are the groups of A (i32, zeros behind narrower ones), `row` vectors of raw groups of B.
-    Where A `is_shifted`, `acc` has a row more."""
+    """The accumulators after ``acc[i, v] += words[i] . row[v]``.
+
+    `words` are the groups of A as i32, narrower groups filled with zeros; `row` has vectors of raw groups of
+    B. `acc` has one row more if A `is_shifted`.
+    """
     if p.dtype is bf16:
         return _bf16_pairs(e, isa, lanes, words, row, acc)
     if p.group == 4:
@@ -37,23 +42,26 @@ def group_step(
 
 
 def byte_group(isa: Isa, a: DType, b: DType) -> int:
-    """How many rows of 8-bit factors an instruction of `isa` takes at once."""
+    """The number of rows of 8-bit operands that one instruction of `isa` multiplies."""
     return 4 if isa.byte_tiles or has_quads(isa, a, b) else 2
 
 
 def has_quads(isa: Isa, a: DType, b: DType) -> bool:
-    """Whether there is a dot product of quads of these types in whole vectors."""
+    """Whether `isa` has a dot product of quads of these types on whole vectors."""
     return _dot_instruction(isa, a, b, isa.lanes(32)) is not None
 
 
 def is_shifted(isa: Isa, p: Problem) -> bool:
-    """Whether signed A is multiplied as A + 128, which is unsigned: a further row, all 128, sums up by how much results are too large."""
-    found = _dot_instruction(isa, p.dtype, p.b_dtype, p.lanes) if p.group == 4 else None
-    return found is not None and p.dtype is p.b_dtype and "vpdpbusd" in found[0]
+    """Whether signed A is multiplied as A + 128, which is unsigned.
+
+    An additional tile row of the constant 128 then sums the excess of each result.
+    """
+    instruction = _dot_instruction(isa, p.dtype, p.b_dtype, p.lanes) if p.group == 4 else None
+    return instruction is not None and p.dtype is p.b_dtype and "vpdpbusd" in instruction[0]
 
 
 def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, bool] | None:
-    """The intrinsic ``(sums, quads, quads)`` for factors of these types, and whether it wants B before A."""
+    """The intrinsic ``(sums, quads, quads)`` for operands of these types, and whether it takes B before A."""
     bits, kinds = 32 * lanes, "".join("s" if x is i8 else "u" for x in (a, b))
     if a is b and isa.has("avxvnniint8") and bits <= 256:
         return f"llvm.x86.avx2.vpdpb{kinds}d.{bits}", False
@@ -64,7 +72,9 @@ def _dot_instruction(isa: Isa, a: DType, b: DType, lanes: int) -> tuple[str, boo
     return None
 
 
-def _quads(e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]) -> list[str]:
+def _quads(
+    e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: list[str], acc: list[str]
+) -> list[str]:
     if is_shifted(isa, p):
         words = [*(e.op(f"xor i32 {word}, {SHIFT}") for word in words), SHIFT]
     return quad_step(e, isa, p.dtype, p.b_dtype, lanes, words, row, acc)
@@ -73,11 +83,17 @@ def _quads(e: Emitter, isa: Isa, p: Problem, lanes: int, words: list[str], row: 
 def quad_step(
     e: Emitter, isa: Isa, a: DType, b: DType, lanes: int, words: list[str], row: list[str], acc: list[str]
 ) -> list[str]:
-    """``acc[i, v] += words[i] . row[v]`` by the dot product of quads that there is: `words` are quads of type `a` (i32), `row` vectors of bytes of type `b`."""
-    found = _dot_instruction(isa, a, b, lanes)
-    if found is None:
+    """The accumulators after ``acc[i, v] += words[i] . row[v]`` by the dot product of quads.
+
+    `words` are quads of type `a` as i32; `row` has vectors of bytes of type `b`.
+
+    Raises:
+        NotImplementedError: the instruction set has no such dot product.
+    """
+    dot = _dot_instruction(isa, a, b, lanes)
+    if dot is None:
         raise NotImplementedError(f"quads of {a.label} and {b.label} on {isa.name}")
-    instruction, swapped = found
+    instruction, swapped = dot
     sums, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     result = []
     for i, word in enumerate(words):
@@ -85,13 +101,21 @@ def quad_step(
         for v, x in enumerate(row):
             first, second = (x, factor) if swapped else (factor, x)
             total = acc[i * len(row) + v]
-            result.append(e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})"))
+            result.append(
+                e.op(f"call {sums} @{instruction}({sums} {total}, {quads} {first}, {quads} {second})")
+            )
     return result
 
 
 def _multiply_pairs(isa: Isa, lanes: int) -> str | None:
-    """The intrinsic that multiplies signed 16-bit integers and adds the products of each pair."""
-    x86 = {16: ("avx512bw", "avx512.pmaddw.d.512"), 8: ("avx2", "avx2.pmadd.wd"), 4: ("sse4.2", "sse2.pmadd.wd")}
+    """The intrinsic that multiplies signed 16-bit integers and adds the two products of each pair; None
+    without one.
+    """
+    x86 = {
+        16: ("avx512bw", "avx512.pmaddw.d.512"),
+        8: ("avx2", "avx2.pmadd.wd"),
+        4: ("sse4.2", "sse2.pmadd.wd"),
+    }
     feature, name = x86.get(lanes, ("", ""))
     if feature and isa.has(feature):
         return f"llvm.x86.{name}"
@@ -128,15 +152,19 @@ def _byte_pairs(
 
 
 def _halves(e: Emitter, kind: str, x: str) -> tuple[str, str]:
-    """The lower and the upper signed 16 bits of each lane."""
+    """The lower and the upper 16 bits of each lane, sign-extended."""
     sixteen = e.splat(kind, "i32", "16")
-    return e.op(f"ashr {kind} {e.op(f'shl {kind} {x}, {sixteen}')}, {sixteen}"), e.op(f"ashr {kind} {x}, {sixteen}")
+    return e.op(f"ashr {kind} {e.op(f'shl {kind} {x}, {sixteen}')}, {sixteen}"), e.op(
+        f"ashr {kind} {x}, {sixteen}"
+    )
 
 
-def _bf16_pairs(e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[str], acc: list[str]) -> list[str]:
+def _bf16_pairs(
+    e: Emitter, isa: Isa, lanes: int, words: list[str], row: list[str], acc: list[str]
+) -> list[str]:
     sums, whole, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
     dots = isa.has("avx512bf16") and lanes * 32 == isa.vector_bits
-    if not dots:  # a bf16 is the upper half of a float32
+    if not dots:  # A bf16 is the upper half of a float32.
         raw = [e.op(f"bitcast {pairs} {x} to {whole}") for x in row]
         sixteen, upper = e.splat(whole, "i32", "16"), e.splat(whole, "i32", "-65536")
         low = [e.op(f"bitcast {whole} {e.op(f'shl {whole} {x}, {sixteen}')} to {sums}") for x in raw]

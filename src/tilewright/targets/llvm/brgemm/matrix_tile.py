@@ -1,13 +1,17 @@
-"""The register tile of matrix extensions (Intel AMX): 32 x 32 elements of C in four tile registers, products of bf16 pairs into float32
-or of quads of 8-bit integers into int32.
+"""The register tile for matrix extensions (Intel AMX): 32 x 32 elements of C in four tile registers.
 
-Of the eight tile registers 0 to 3 hold C (two by two), 4 and 5 rows of A, loaded where they lie, 6 and 7 columns of B in interleaved
-pairs or quads (`simd.Panel`). The two registers of rows may hold neighbouring lines of a small image. One step takes `depth_block` elements of k: 16 rows and 64 bytes are what a register holds. What remains of k goes
-through a small buffer filled up with zeros, so that nothing beyond a row of A is read or multiplied. Rows that do not fill a
-register are told in the tile configuration, columns that do not are computed (B is padded) and not stored.
+Products are bf16 pairs summed into float32, or quads of 8-bit integers summed into int32. Registers 0 to 3
+hold C (two by two), 4 and 5 hold rows of A, which are loaded in place, 6 and 7 hold columns of B in
+interleaved pairs or quads (`simd.Panel`). The two row registers may hold neighbouring lines of a small image.
 
-Subnormal numbers count as zero, in the factors and in the result: that is how the instruction on bf16 is defined. Integers wrap around.
-Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2, TDPBF16PS and TDPBSSD.
+One step takes `depth_block` elements of k, since a register has 16 rows of 64 bytes. The remainder of k is
+copied to a small buffer filled with zeros, so that nothing beyond a row of A is read or multiplied. The tile
+configuration states the number of rows of a register that is not full. Columns that do not fill a register
+are computed (B is padded) and not stored.
+
+The bf16 instruction treats subnormal numbers as zero, in the operands and in the result. Integers wrap
+around. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume
+2, TDPBF16PS and TDPBSSD.
 """
 
 from __future__ import annotations
@@ -21,22 +25,26 @@ from ....ir.types import bf16, i8
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .driver import Driver
-from .problem import LLVM_TYPES, Arguments, Problem, named
+from .problem import LLVM_TYPES, Problem, SymbolicArguments, named
 
 ROWS = COLUMNS = 16
 ROW = 64
 """Bytes of a row of a tile register."""
 Ahead = Callable[[str], tuple[str, int]]
-"""For the number of a block of rows: where the memory begins that it asks for, and lines a step."""
+"""Maps the number of a row block to the address it prefetches and the cache lines it prefetches per step."""
 SHARERS, MOST_SHARERS = 4, 8
-"""Blocks of rows that bring the next panel, where their number is not known and at most: so many pass while it would come anyway."""
-_A, _B = 4, 6  # the first tile registers of A and B
+"""Row blocks that share the prefetch of the next panel: if their number is symbolic, and at most.
+
+With more sharers each step prefetches less, and the panel arrives later.
+"""
+_A, _B = 4, 6  # The first tile registers of A and B.
 
 
 class MatrixDriver(Driver):
-    """Panels of 32 columns, in each blocks of two registers of rows; configures the tile registers around them.
+    """Writes the loops over panels of 32 columns and blocks of two row registers, and configures the tile
+    registers.
 
-    A register holds 16 rows, or so many fewer that a known number of rows needs no lower register at its end.
+    A register holds 16 rows, or the divisor of a constant `m` that leaves no lower register at its end.
     """
 
     def __init__(self, problem: Problem, isa: Isa) -> None:
@@ -50,7 +58,11 @@ class MatrixDriver(Driver):
             self.pairs_lines = problem.lines != 1 and m <= ROWS
             registers = 1 if self.pairs_lines else -(-m // (2 * ROWS)) * 2
             self.height = m // registers if m % registers == 0 else ROWS
-            lines = -(-problem.lines // 2) if self.pairs_lines and isinstance(problem.lines, int) else problem.lines
+            lines = (
+                -(-problem.lines // 2)
+                if self.pairs_lines and isinstance(problem.lines, int)
+                else problem.lines
+            )
             self.one_block = lines == 1 and m <= 2 * ROWS
 
     def write(self) -> None:
@@ -60,7 +72,7 @@ class MatrixDriver(Driver):
         self.emitter.line("call void @llvm.x86.tilerelease()")
 
     def _configure(self, first: str, second: str, everything: bool = False) -> None:
-        """Load the tile configuration, with so many rows of A in the two registers."""
+        """Load the tile configuration with `first` and `second` rows of A in the two row registers."""
         e = self.emitter
 
         def put(kind: str, offset: int, value: str) -> None:
@@ -68,10 +80,14 @@ class MatrixDriver(Driver):
 
         if everything:
             widths = [ROW] * 4 + [self.problem.dtype.itemsize * self.block] * 2 + [ROW] * 2
-            put("i64", 0, "1")  # the palette
+            put("i64", 0, "1")  # palette 1
             put("i64", 8, "0")
             for half in range(2):
-                put("i64", 16 + 8 * half, str(sum(w << 16 * i for i, w in enumerate(widths[4 * half : 4 * half + 4]))))
+                put(
+                    "i64",
+                    16 + 8 * half,
+                    str(sum(w << 16 * i for i, w in enumerate(widths[4 * half : 4 * half + 4]))),
+                )
             for offset in (32, 40, 56):
                 put("i64", offset, "0")
             for tile in (_B, _B + 1):
@@ -80,7 +96,9 @@ class MatrixDriver(Driver):
             put("i8", 48 + tile, rows if rows.isdigit() else e.op(f"trunc i64 {rows} to i8"))
         e.line(f"call void @llvm.x86.ldtilecfg(ptr {self.config})")
 
-    def _rows(self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None) -> None:
+    def _rows(
+        self, b: str, c: str, vectors: int, columns: str | None = None, lanes: int | None = None
+    ) -> None:
         lines = self.dims(self.problem.lines)
         if self.pairs_lines:
             self._pairs_of_lines(b, c, lines, vectors, columns)
@@ -93,7 +111,9 @@ class MatrixDriver(Driver):
         self.emitter.loop("0", lines, "1", [], each)
 
     def _ahead(self, b: str, vectors: int, blocks: str) -> Ahead:
-        """While a panel is multiplied the next one comes into the second-level cache: each of the first blocks brings some lines a step."""
+        """The prefetch of the next panel into the second-level cache, shared by the first row blocks of this
+        one.
+        """
         p, e = self.problem, self.emitter
         sharers = min(max(int(blocks), 1), MOST_SHARERS) if blocks.isdigit() else SHARERS
         share = -(-2 * ROWS // sharers) if p.padded and vectors == 2 and not p.near else 0
@@ -101,7 +121,7 @@ class MatrixDriver(Driver):
         return lambda block: (e.at(following, e.mul(e.remainder(block, sharers), str(share * 64)), 1), share)
 
     def _pairs_of_lines(self, b: str, c: str, lines: str, vectors: int, columns: str | None) -> None:
-        """One line in each of the two registers of rows."""
+        """Compute two lines at a time, one in each row register."""
         e, rows = self.emitter, str(self.height)
         positive = lines if lines.isdigit() else e.op(f"call i64 @llvm.smax.i64(i64 {lines}, i64 0)")
         pairs, odd = e.divide(positive, 2), e.remainder(positive, 2)
@@ -153,7 +173,7 @@ class MatrixDriver(Driver):
             self._configure(one, one)
 
     def _at(self, c: str, line: str, row: str) -> tuple[str, str]:
-        """Addresses of A and C at a row of a line."""
+        """The addresses of A and C at a row of a line."""
         p, e = self.problem, self.emitter
         a_at = e.add(e.mul(line, self.dims(p.a_line)), e.mul(row, self.dims(p.a_m)))
         c_at = e.add(e.mul(line, self.dims(p.c_line)), e.mul(row, self.dims(p.c_m)))
@@ -169,9 +189,14 @@ class MatrixDriver(Driver):
         rows: tuple[str, ...],
         ahead: tuple[str, int] = ("null", 0),
     ) -> None:
-        """One register of A, or two, with so many `rows` each, times `wide` registers of B; every step asks for memory `ahead`: where, and how many lines."""
+        """Compute one or two row registers, with `rows` rows each, times `wide` column registers.
+
+        `ahead` gives the address that the block prefetches and the cache lines it prefetches per step.
+        """
         p, e = self.problem, self.emitter
-        passing = "" if p.reductions else "a" if self.many_blocks else "b" if p.near and self.one_block else ""
+        passing = (
+            "" if p.reductions else "a" if self.many_blocks else "b" if p.near and self.one_block else ""
+        )
         tile = MatrixTile(p, len(rows), wide, self.block, p.accumulate and columns is None, ahead[1], passing)
         name, text, needed = tile_function(tile, self.isa)
         self.definitions[name] = text
@@ -201,9 +226,12 @@ class MatrixDriver(Driver):
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """A tile of a problem, of which only what does not depend on m and n matters: `high` x `wide` registers of C, `block` elements of k `share` lines
-    ahead a step, and the factor (`a` or `b`) that passes by the other one, which should keep the first-level cache; none where
-    the pixels of an image come again in other reductions."""
+    """A tile of `high` x `wide` registers of C; `problem.m` and `problem.n` are ignored.
+
+    `block` is the number of elements of k per step, `share` the cache lines prefetched per step. `passing`
+    names the operand ("a" or "b") that is loaded with a non-temporal hint, so that the other one stays in the
+    first-level cache; it is empty where other reductions read the pixels of an image again.
+    """
 
     problem: Problem
     high: int
@@ -214,106 +242,136 @@ class MatrixTile:
     passing: str
 
 
-def tile_function(t: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %a_next, i64 %c_next, i64 %first, i64 %second, i64...)``: its name, text
-    and trailing symbolic arguments. The second register of rows lies `a_next` and `c_next` elements behind the first; they have `first` and `second` rows."""
-    p, e, dims = t.problem, Emitter(), Arguments()
-    size, depth = p.dtype.itemsize, ROW // p.dtype.itemsize
-    signs = "".join("s" if x is i8 else "u" for x in (p.dtype, p.b_dtype))
-    product = "llvm.x86.tdpbf16ps" if p.dtype is bf16 else f"llvm.x86.tdpb{signs}d"
-    a_stride, b_stride = e.mul(dims(p.a_m), str(size)), e.mul(dims(p.b_k), str(size))
-    c_stride = e.mul("%c_m", "4")
+def tile_function(tile: MatrixTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The name, the definition and the symbolic trailing arguments of the function that computes a tile.
 
-    def registers(what: str) -> None:
-        for i in range(t.high):
-            for v in range(t.wide):
-                if what == "zero":
+    Its signature is ``void @name(ptr %a, ptr %b, ptr %ahead, ptr %c, i64 %c_m, i64 %a_next, i64 %c_next, i64
+    %first, i64 %second, i64...)``. The second row register begins `a_next` and `c_next` elements after the
+    first; they have `first` and `second` rows.
+    """
+    return _MatrixTileWriter(tile, isa).write()
+
+
+class _MatrixTileWriter:
+    """Writes the function of one `MatrixTile`."""
+
+    def __init__(self, tile: MatrixTile, isa: Isa) -> None:
+        self.tile, self.isa = tile, isa
+        self.problem = p = tile.problem
+        self.emitter, self.dims = Emitter(), SymbolicArguments()
+        self.size, self.depth = p.dtype.itemsize, ROW // p.dtype.itemsize
+        signs = "".join("s" if x is i8 else "u" for x in (p.dtype, p.b_dtype))
+        self.product = "llvm.x86.tdpbf16ps" if p.dtype is bf16 else f"llvm.x86.tdpb{signs}d"
+        e, size = self.emitter, str(self.size)
+        self.a_stride = e.mul(self.dims(p.a_m), size)
+        self.b_stride = e.mul(self.dims(p.b_k), size)
+        self.c_stride = e.mul("%c_m", "4")
+
+    def write(self) -> tuple[str, str, tuple[Dim, ...]]:
+        self._all_of_c("loadd" if self.tile.accumulate else "zero")
+        self._reduce(0, "%a", "%b", "%ahead")
+        self._all_of_c("stored")
+        parameters = [f"ptr %{x}" for x in ("a", "b", "ahead", "c")]
+        parameters += [f"i64 %{x}" for x in ("c_m", "a_next", "c_next", "first", "second")]
+        parameters += [f"i64 %d{i}" for i in range(len(self.dims.dims))]
+        name, text = named("tile", parameters, self.emitter, self.isa, "noinline nounwind")
+        return name, text, tuple(self.dims.dims)
+
+    def _all_of_c(self, action: str) -> None:
+        """Set the registers of C to zero ("zero"), load them ("loadd") or store them ("stored")."""
+        e, tile = self.emitter, self.tile
+        for i in range(tile.high):
+            for v in range(tile.wide):
+                if action == "zero":
                     e.line(f"call void @llvm.x86.tilezero(i8 {2 * i + v})")
                     continue
                 where = e.at("%c", e.add(e.mul(str(i), "%c_next"), str(v * COLUMNS)), 4)
-                e.line(f"call void @llvm.x86.tile{what}64(i8 {2 * i + v}, ptr {where}, i64 {c_stride})")
+                arguments = f"i8 {2 * i + v}, ptr {where}, i64 {self.c_stride}"
+                e.line(f"call void @llvm.x86.tile{action}64({arguments})")
 
-    def load(tile: int, pointer: str, stride: str) -> None:
-        hint = "t1" if t.passing == ("a" if tile < _B else "b") else ""
-        e.line(f"call void @llvm.x86.tileloadd{hint}64(i8 {tile}, ptr {pointer}, i64 {stride})")
+    def _load(self, register: int, pointer: str, stride: str) -> None:
+        hint = "t1" if self.tile.passing == ("a" if register < _B else "b") else ""
+        self.emitter.line(
+            f"call void @llvm.x86.tileloadd{hint}64(i8 {register}, ptr {pointer}, i64 {stride})"
+        )
 
-    def step(a: list[str], stride: str, b: str, ahead: str) -> None:
-        """C += A @ B, with the rows of A at the addresses `a`."""
-        for line in range(t.share):
-            e.line(f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(64 * line), 1)}, i32 0, i32 2, i32 1)")
-        for i in range(t.high):
-            load(_A + i, a[i], stride)
-            for v in range(t.wide):
+    def _step(self, a: list[str], stride: str, b: str, ahead: str) -> None:
+        """``C += A @ B`` for one step, with the row registers of A loaded from the addresses `a`."""
+        e, tile = self.emitter, self.tile
+        for line in range(tile.share):
+            where = e.at(ahead, str(64 * line), 1)
+            e.line(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 2, i32 1)")
+        for i in range(tile.high):
+            self._load(_A + i, a[i], stride)
+            for v in range(tile.wide):
                 if i == 0:
-                    load(_B + v, e.at(b, str(v * COLUMNS * p.group), size), b_stride)
-                e.line(f"call void @{product}(i8 {2 * i + v}, i8 {_A + i}, i8 {_B + v})")
+                    column = e.at(b, str(v * COLUMNS * self.problem.group), self.size)
+                    self._load(_B + v, column, self.b_stride)
+                e.line(f"call void @{self.product}(i8 {2 * i + v}, i8 {_A + i}, i8 {_B + v})")
 
-    def lower_rows(a: str) -> list[str]:
-        return [e.at(a, e.mul(str(i), "%a_next"), size) for i in range(t.high)]
+    def _row_registers(self, a: str) -> list[str]:
+        """The addresses of the rows that each row register loads."""
+        e = self.emitter
+        return [e.at(a, e.mul(str(i), "%a_next"), self.size) for i in range(self.tile.high)]
 
-    def remainder(a: str, b: str, left: str) -> None:
-        """The last `left` elements of k, 0 < left < block: copied and filled up with zeros."""
+    def _remainder(self, a: str, b: str, left: str) -> None:
+        """The last `left` elements of k, 0 < left < block: copied and filled with zeros."""
+        e, size, depth = self.emitter, self.size, self.depth
         buffer = e.alloca(f"[{2 * ROWS * ROW} x i8]", 64)
         line = f"<{depth} x i{8 * size}>"
         mask = e.first_lanes(depth, left)
 
-        copies = [e.at(buffer, str(i * ROWS * ROW), 1) for i in range(t.high)]
-        for source, target, rows in zip(lower_rows(a), copies, ("%first", "%second"), strict=False):
+        copies = [e.at(buffer, str(i * ROWS * ROW), 1) for i in range(self.tile.high)]
+        for source, target, rows in zip(self._row_registers(a), copies, ("%first", "%second"), strict=False):
 
             def copy(i: str, _: Carried, source: str = source, target: str = target) -> list[str]:
-                value = e.masked_load(line, e.at(source, e.mul(i, dims(p.a_m)), size), size, mask)
+                row = e.at(source, e.mul(i, self.dims(self.problem.a_m)), size)
+                value = e.masked_load(line, row, size, mask)
                 e.line(f"store {line} {value}, ptr {e.at(target, e.mul(i, str(depth)), size)}, align 64")
                 return []
 
             e.loop("0", rows, "1", [], copy)
-        step(copies, str(ROW), b, b)
+        self._step(copies, str(ROW), b, b)
 
-    def over_k(a: str, b: str, ahead: str) -> str:
+    def _reduce_k(self, a: str, b: str, ahead: str) -> str:
+        """The sum over k; returns the next address to prefetch."""
+        p, e, block = self.problem, self.emitter, self.tile.block
+
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, ahead) = carried
-            step(lower_rows(a_now), a_stride, b_now, ahead)
-            forward = e.mul(str(t.block // p.group), dims(p.b_k))
-            return [e.at(a_now, str(t.block), size), e.at(b_now, forward, size), e.at(ahead, forward, size)]
+            self._step(self._row_registers(a_now), self.a_stride, b_now, ahead)
+            forward = e.mul(str(block // p.group), self.dims(p.b_k))
+            return [
+                e.at(a_now, str(block), self.size),
+                e.at(b_now, forward, self.size),
+                e.at(ahead, forward, self.size),
+            ]
 
-        k = dims(p.k)
-        a, b, ahead = e.loop("0", e.divide(k, t.block), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)
-        left = e.remainder(k, t.block)
+        k = self.dims(p.k)
+        a, b, ahead = e.loop("0", e.divide(k, block), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)
+        left = e.remainder(k, block)
         if left.isdigit():
             if left != "0":
-                remainder(a, b, left)
+                self._remainder(a, b, left)
         else:
             with e.when(e.op(f"icmp ne i64 {left}, 0")):
-                remainder(a, b, left)
+                self._remainder(a, b, left)
         return ahead
 
-    def over(level: int, a: str, b: str, ahead: str) -> str:
+    def _reduce(self, level: int, a: str, b: str, ahead: str) -> str:
+        """The sum over the reductions from `level` on and over k; returns the next address to prefetch."""
+        p, e = self.problem, self.emitter
         if level == len(p.reductions):
-            return over_k(a, b, ahead)
+            return self._reduce_k(a, b, ahead)
 
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), (_, ahead) = carried
-            ahead = over(level + 1, a_now, b_now, ahead)
-            return [e.at(a_now, dims(p.a_r[level]), size), e.at(b_now, dims(p.b_r[level]), size), ahead]
+            ahead = self._reduce(level + 1, a_now, b_now, ahead)
+            a_next = e.at(a_now, self.dims(p.a_r[level]), self.size)
+            return [a_next, e.at(b_now, self.dims(p.b_r[level]), self.size), ahead]
 
-        return e.loop("0", dims(p.reductions[level]), "1", [("ptr", a), ("ptr", b), ("ptr", ahead)], body)[2]
-
-    registers("loadd" if t.accumulate else "zero")
-    over(0, "%a", "%b", "%ahead")
-    registers("stored")
-    parameters = [
-        "ptr %a",
-        "ptr %b",
-        "ptr %ahead",
-        "ptr %c",
-        "i64 %c_m",
-        "i64 %a_next",
-        "i64 %c_next",
-        "i64 %first",
-        "i64 %second",
-        *(f"i64 %d{i}" for i in range(len(dims.dims))),
-    ]
-    name, text = named("tile", parameters, e, isa, "noinline nounwind")
-    return name, text, tuple(dims.dims)
+        pointers = [("ptr", a), ("ptr", b), ("ptr", ahead)]
+        return e.loop("0", self.dims(p.reductions[level]), "1", pointers, body)[2]
 
 
 __all__ = ["COLUMNS", "ROW", "ROWS", "MatrixDriver"]

@@ -1,4 +1,6 @@
-"""What the drivers and tiles of `simd.brgemm` share: the simplified problem, shapes of register tiles, names and arguments of functions."""
+"""Parts shared by the drivers and tiles of `simd.brgemm`: the simplified problem, tile shapes, names,
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +16,29 @@ from ..isa import Isa
 LLVM_TYPES = {f16: "half", bf16: "bfloat", f32: "float", f64: "double", i8: "i8", u8: "i8", i32: "i32"}
 BYTES = (i8, u8)
 MIN_CHAINS = 8
-"""Independent accumulators that keep two multiply-add pipes of latency four busy."""
+"""Independent accumulators that keep two multiply-add units with a latency of four cycles busy."""
 MAX_ROWS = 14
 
 
 def accumulator_of(c_dtype: DType) -> DType:
-    """The type in which a result of `c_dtype` is summed."""
+    """The type in which a result of `c_dtype` is accumulated."""
     return c_dtype if c_dtype in (f64, i32) else f32
 
 
 def tile_rows(isa: Isa, vectors: int) -> int:
-    """How many rows of `vectors` vectors fit the registers, beside a row of B, a broadcast element and, without FMA, products."""
+    """The largest number of tile rows of `vectors` vectors that fits the registers.
+
+    Registers are also needed for a row of B, a broadcast element of A and, without FMA, two products.
+    """
     spare = vectors + (1 if isa.fma else 3)
     return max(1, min(MAX_ROWS, (isa.vector_registers - spare) // vectors))
 
 
 def tile_shape(isa: Isa, dtype: DType) -> tuple[int, int]:
-    """The preferred register tile ``(mr, nr)`` for factors of `dtype`: rows, and columns of a panel of B.
+    """The preferred register tile ``(mr, nr)`` for operands of `dtype`: rows, and columns of a panel of B.
 
-    Few rows and wide panels: A is read where it lies, and many rows a power of two apart would fall into one set of the first cache.
-    So 6 x 4 vectors with 32 registers, 6 x 2 with 16.
+    Tiles have few rows and wide panels: 6 x 4 vectors with 32 registers, 6 x 2 with 16. A is read in place,
+    and many rows a power of two bytes apart would map to one set of the first-level cache.
     """
     if (dtype is bf16 and isa.tiles) or (dtype in BYTES and isa.byte_tiles):
         return 32, 32
@@ -44,7 +49,11 @@ def tile_shape(isa: Isa, dtype: DType) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A brgemm after simplification: `width` columns (a multiple of `lanes`) are computed at a time, `splits` such in a panel."""
+    """A brgemm after simplification.
+
+    A panel has ``splits * width`` columns, of which `width`, a multiple of `lanes`, are computed at a time.
+    Strides and offsets count elements; `m`, `n`, `k`, `lines` and `reductions` are extents.
+    """
 
     dtype: DType
     b_dtype: DType
@@ -72,8 +81,8 @@ class Problem:
     near: bool
 
 
-class Arguments:
-    """Symbolic dims seen so far; each distinct one is the argument ``%d<i>``."""
+class SymbolicArguments:
+    """The symbolic dimensions used so far; each distinct one is the argument ``%d<i>``."""
 
     def __init__(self) -> None:
         self.dims: list[Dim] = []
@@ -90,7 +99,7 @@ class Arguments:
 def named(
     prefix: str, parameters: list[str], emitter: Emitter, isa: Isa, attributes: str = "nounwind"
 ) -> tuple[str, str]:
-    """A function's name, the hash of all it says, and its text."""
+    """A function's name, which contains a hash of its text, and its definition."""
     text = f"({', '.join(parameters)}) {attributes} {{\n{emitter.text()}}}\n"
     digest = hashlib.blake2b(f"{isa.name} {text}".encode(), digest_size=8).hexdigest()
     name = f"{prefix}_{digest}"
@@ -98,23 +107,32 @@ def named(
 
 
 def _fit_half(rows: Dim, vectors: int, isa: Isa) -> bool:
-    """Whether so many rows meet half a panel all at once, but a whole one only in several blocks, for each of which it comes from the
-    second-level cache again. (Single vectors would wait for the broadcast elements.)"""
-    return isinstance(rows, int) and vectors % 4 == 0 and tile_rows(isa, vectors) < rows <= tile_rows(isa, vectors // 2)
+    """Whether half a panel's width lets one tile hold all `rows`, while the full width needs several row
+    blocks.
+
+    Each further row block reads the panel from the second-level cache again. Tiles one vector wide are
+    excluded: they wait for the broadcast elements of A.
+    """
+    return (
+        isinstance(rows, int)
+        and vectors % 4 == 0
+        and tile_rows(isa, vectors) < rows <= tile_rows(isa, vectors // 2)
+    )
 
 
 def problem_of(op: simd.BatchReduceGemm, isa: Isa, dtype: DType, c_dtype: DType) -> Problem:
     accumulator = accumulator_of(c_dtype)
     _, natural = tile_shape(isa, accumulator if op.group == 1 else dtype)
     nr, group = op.nr, op.group
-    if group == 1 and prove_eq(op.b_panel, nr):  # plain rows: any panel width will do
+    if group == 1 and prove_eq(op.b_panel, nr):  # Plain rows allow any panel width.
         nr = natural
     lanes = isa.lanes(accumulator.bits)
     while nr % lanes:
         lanes //= 2
     width = natural if nr > natural and nr % natural == 0 and tile_rows(isa, nr // lanes) < 4 else nr
     reductions, a_r, b_r, k = tuple(op.reductions), tuple(op.a_r), tuple(op.b_r), op.k
-    # A reduction that goes on where k ends is more of k: the columns of a convolution's kernel over channels-last data.
+    # A reduction whose strides continue k's is merged into k, such as the columns of a convolution's kernel
+    # over channels-last data.
     while reductions and prove_eq(a_r[-1], k * op.a_k) and prove_eq(b_r[-1] * group, k * op.b_k):
         if group > 1 and not (isinstance(k, int) and k % group == 0):
             break

@@ -1,8 +1,11 @@
-"""`simd.quantized_gemm` as LLVM IR text: dot products of bytes with codes of few bits, scaled group by group.
+"""`simd.quantized_gemm` as LLVM IR text: dot products of int8 activations with quantized weights, scaled per
+group.
 
-A tile is some rows times one panel. Its sums over a group are integers, begun with what the codes' offset makes too much; when the group ends they are
-scaled and added to float32 sums, group after group in this order, so that a row's result does not depend on how many rows there are. Few rows read the codes from
-memory once, and nothing but memory decides how fast: the panels are asked for `AHEAD` bytes before they are used.
+A tile is a few rows times one panel. Its integer sum over a group starts with the correction for the weights'
+zero-point offset. At the end of each group the sum is scaled and added to a float32 sum, in the order of the
+groups, so that a row's result does not depend on the number of rows. With few rows the weights are read from
+memory once and the bandwidth of memory bounds the speed; panels are prefetched `AHEAD` bytes before their
+use.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ from ....ir.types import f32, i8, u8
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from .group_step import has_quads, quad_step
-from .problem import Arguments, named
+from .problem import SymbolicArguments, named
 from .quantized_matrix import (
     HEIGHT,
-    Problem,
+    QuantizedProblem,
     add_scaled,
     configure,
     fits_matrix,
@@ -29,25 +32,35 @@ from .quantized_matrix import (
 )
 
 MOST_ROWS = 6
-"""Rows of a tile of vectors, which has two sums for each vector of a row."""
+"""Largest number of rows of a vector tile, which needs two sums for each vector of a row."""
 AHEAD = 4096
-"""Bytes between asking for codes and using them, where each panel is read once."""
+"""Prefetch distance of quantized weights in bytes, where each panel is read once. A larger value prefetches
+earlier.
+"""
 UNROLL = 16
-"""Vectors of quads for each column of a panel in one turn of the inner loop, at most."""
+"""Largest number of vectors of quads per panel column in one iteration of the inner loop. Larger values
+lengthen the code.
+"""
 
 
 def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str, str], tuple[Dim, ...]]:
-    """The function that computes `op`, on pointers already advanced by the operation's offsets: ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %b_scales, ptr %c,
-    i64...)``; its name, ``{name: definition}`` of it and what it calls, and the symbolic numbers to pass.
+    """The function that computes `op` on pointers already advanced by the operation's offsets.
+
+    Its signature is ``void @name(ptr %a, ptr %a_scales, ptr %b, ptr %b_scales, ptr %c, i64...)``.
+
+    Returns:
+        The function's name; ``{name: definition}`` of it and of the functions that it calls; the symbolic
+        sizes to pass.
 
     Raises:
-        NotImplementedError: the instruction set has no dot product of bytes, or panels are no whole vectors.
+        NotImplementedError: the instruction set has no dot product of bytes, or a panel does not consist of
+            whole vectors.
     """
     lanes = isa.lanes(32)
     if not has_quads(isa, i8, u8) or op.nr % lanes or op.c.type.dtype is not f32:
         raise NotImplementedError(f"simd.quantized_gemm on {isa.name}")
     scales = op.b_scales.type.dtype
-    p = Problem(op.bits, op.groups, op.size, lanes, op.nr // lanes, scales, op.a_m, op.a_scales_m)
+    p = QuantizedProblem(op.bits, op.groups, op.size, lanes, op.nr // lanes, scales, op.a_m, op.a_scales_m)
     writer = _Writer(op, p, isa)
     writer.write()
     dims = writer.dims.dims
@@ -58,11 +71,11 @@ def quantized_function(op: simd.QuantizedGemm, isa: Isa) -> tuple[str, dict[str,
 
 
 class _Writer:
-    """Writes the function over a whole problem, collecting the functions it calls in `definitions`."""
+    """Writes the function of a whole problem and collects the functions that it calls in `definitions`."""
 
-    def __init__(self, op: simd.QuantizedGemm, p: Problem, isa: Isa) -> None:
+    def __init__(self, op: simd.QuantizedGemm, p: QuantizedProblem, isa: Isa) -> None:
         self.op, self.p, self.isa = op, p, isa
-        self.e, self.dims = Emitter(), Arguments()
+        self.e, self.dims = Emitter(), SymbolicArguments()
         self.definitions: dict[str, str] = {}
 
     def write(self) -> None:
@@ -85,24 +98,31 @@ class _Writer:
     def _call(self, made: tuple[str, str, tuple[Dim, ...]], pointers: list[str], *numbers: str) -> None:
         name, text, needed = made
         self.definitions[name] = text
-        arguments = [*(f"ptr {x}" for x in pointers), *(f"i64 {x}" for x in (*numbers, *map(self.dims, needed)))]
+        arguments = [
+            *(f"ptr {x}" for x in pointers),
+            *(f"i64 {x}" for x in (*numbers, *map(self.dims, needed))),
+        ]
         self.e.line(f"call void @{name}({', '.join(arguments)})")
 
     def _row(self, row: str) -> tuple[str, str, str]:
-        """Where a row of A, its scales, and the row of C begin."""
+        """The addresses of a row of A, its scales, and the row of C."""
         e, op = self.e, self.op
         a = e.at("%a", e.mul(row, self.dims(op.a_m)), 1)
         a_scales = e.at("%a_scales", e.mul(row, self.dims(op.a_scales_m)), 4)
         return a, a_scales, e.at("%c", e.mul(row, self.dims(op.c_m)), 4)
 
     def _panel(self, i: str) -> tuple[str, str, str]:
-        """Where a panel and its scales begin, and its first column."""
+        """The addresses of a panel and its scales, and the panel's first column."""
         e, op = self.e, self.op
         b = e.at("%b", e.mul(i, str(op.panel_bytes)), 1)
-        return b, e.at("%b_scales", e.mul(i, str(op.groups * op.nr)), self.p.scales.itemsize), e.mul(i, str(op.nr))
+        return (
+            b,
+            e.at("%b_scales", e.mul(i, str(op.groups * op.nr)), self.p.scales.itemsize),
+            e.mul(i, str(op.nr)),
+        )
 
     def _by_vectors(self) -> None:
-        """Blocks of rows whose heights differ by at most one, in each all panels."""
+        """Compute blocks of rows whose heights differ by at most one; each block takes all panels."""
         e, p, isa = self.e, self.p, self.isa
         limit = max(1, min(MOST_ROWS, (isa.vector_registers - 3 * p.vectors - 2) // (2 * p.vectors)))
         self.sums = e.alloca(f"[{limit * p.groups} x i32]", 64)
@@ -134,8 +154,11 @@ class _Writer:
             e.loop("0", blocks, "1", [("i64", "0")], each)
 
     def _block(self, height: int, row: str, part: str | None) -> None:
-        """So many rows from `row` on times all panels. Where they are one of several blocks, this and other panels come from a near cache, and this `part` (0 or 1)
-        brings half of what follows them, so that memory is never idle."""
+        """Compute `height` rows from `row` on, for all panels.
+
+        If there are several blocks (`part` is not None), the panels of this block are in a near cache. Each
+        block then prefetches one half (`part`, 0 or 1) of the panels that follow, so that memory stays busy.
+        """
         e, op = self.e, self.op
         a, a_scales, c = self._row(row)
         self._call(_sums_function(self.p, height, self.isa), [a, self.sums])
@@ -147,13 +170,17 @@ class _Writer:
             if part is not None:
                 ahead = e.add(e.mul(self.panels, str(op.panel_bytes)), e.mul(part, str(op.panel_bytes // 2)))
             numbers = self.dims(op.c_m), e.sub(self.n, first)
-            self._call(tile, [a, a_scales, self.sums, b, b_scales, e.at(c, first, 4), e.at(b, ahead, 1)], *numbers)
+            self._call(
+                tile, [a, a_scales, self.sums, b, b_scales, e.at(c, first, 4), e.at(b, ahead, 1)], *numbers
+            )
             return []
 
         e.loop("0", self.panels, "1", [], panel)
 
     def _by_matrices(self) -> None:
-        """Panels, each unpacked, in each all blocks of rows; the last block begins so early that it is whole."""
+        """Unpack each panel and multiply it by all blocks of rows; the last block starts early enough to be
+        full.
+        """
         e, op, p = self.e, self.op, self.p
         configure(e, p)
         blocks = e.divide(e.add(self.m, str(HEIGHT - 1)), HEIGHT)
@@ -175,7 +202,11 @@ class _Writer:
                     scales = e.at(b_scales, str(v * p.lanes), p.scales.itemsize)
                     column = e.add(first, str(v * p.lanes))
                     numbers = self.dims(op.c_m), e.sub(self.n, column)
-                    self._call(matrix_function(p, self.isa), [a, a_scales, codes, scales, e.at(c, column, 4)], *numbers)
+                    self._call(
+                        matrix_function(p, self.isa),
+                        [a, a_scales, codes, scales, e.at(c, column, 4)],
+                        *numbers,
+                    )
                 return []
 
             e.loop("0", blocks, "1", [], block)
@@ -185,9 +216,13 @@ class _Writer:
         e.line("call void @llvm.x86.tilerelease()")
 
 
-def _sums_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %sums, i64...)``: minus the codes' offset times the sum of each group of A, [groups, rows]."""
-    e, dims = Emitter(), Arguments()
+def _sums_function(p: QuantizedProblem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that computes the zero-point corrections of a tile, [groups, rows].
+
+    ``void @name(ptr %a, ptr %sums, i64...)`` stores minus the weights' offset times the sum of each group of
+    A.
+    """
+    e, dims = Emitter(), SymbolicArguments()
     width = next(w for w in (64, 32, 16, 8, 4) if p.size % w == 0)
     kind, wide = f"<{width} x i8>", f"<{width} x i32>"
 
@@ -202,20 +237,33 @@ def _sums_function(p: Problem, rows: int, isa: Isa) -> tuple[str, str, tuple[Dim
             (total,) = e.loop("0", str(p.size // width), "1", [(wide, "zeroinitializer")], part)
             whole = e.op(f"call i32 @llvm.vector.reduce.add.v{width}i32({wide} {total})")
             value = e.op(f"mul i32 {whole}, {-p.offset}")
-            e.line(f"store i32 {value}, ptr {e.at('%sums', e.add(e.mul(g, str(rows)), str(row)), 4)}, align 4")
+            e.line(
+                f"store i32 {value}, ptr {e.at('%sums', e.add(e.mul(g, str(rows)), str(row)), 4)}, align 4"
+            )
         return []
 
     e.loop("0", str(p.groups), "1", [], group)
     name, text = named(
-        "qsums", ["ptr %a", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))], e, isa, "noinline nounwind"
+        "qsums",
+        ["ptr %a", "ptr %sums", *(f"i64 %d{i}" for i in range(len(dims.dims)))],
+        e,
+        isa,
+        "noinline nounwind",
     )
     return name, text, tuple(dims.dims)
 
 
-def _tile_function(p: Problem, rows: int, shared: bool, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %b_scales, ptr %c, ptr %ahead, i64 %c_m, i64 %columns, i64...)``: some rows times one panel, of
-    which `columns` are stored. As many bytes are asked for from `ahead` on as a panel has, or half of that where this is `shared`."""
-    e, dims = Emitter(), Arguments()
+def _tile_function(
+    p: QuantizedProblem, rows: int, shared: bool, isa: Isa
+) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that computes a tile of `rows` rows times one panel, of which `columns` columns are
+    stored.
+
+    ``void @name(ptr %a, ptr %a_scales, ptr %sums, ptr %b, ptr %b_scales, ptr %c, ptr %ahead, i64 %c_m, i64
+    %columns, i64...)``. It prefetches as many bytes from `ahead` on as a panel has, or half of them if
+    `shared`.
+    """
+    e, dims = Emitter(), SymbolicArguments()
     numbers, floats, raw = f"<{p.lanes} x i32>", f"<{p.lanes} x float>", f"<{4 * p.lanes} x i8>"
     line = 4 * p.lanes
     low = e.splat(raw, "i8", "15")
@@ -223,12 +271,15 @@ def _tile_function(p: Problem, rows: int, shared: bool, isa: Isa) -> tuple[str, 
     share, near = (2, 2) if shared else (1, 3)
 
     def quad(a: list[str], b: str, ahead: str, step: int, acc: list[str]) -> list[str]:
-        """One vector of bytes for each vector of columns: a quad, or two of 4-bit codes."""
+        """Multiply one vector of bytes per vector of columns: one quad, or two quads of 4-bit weights."""
         row = []
         for v in range(p.vectors):
             at = (step * p.vectors + v) * line
             if at % (64 * share) == 0:
-                e.line(f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(at // share), 1)}, i32 0, i32 {near}, i32 1)")
+                e.line(
+                    f"call void @llvm.prefetch.p0(ptr {e.at(ahead, str(at // share), 1)}, i32 0, i32 {near}, "
+                    "i32 1)"
+                )
             row.append(e.load(raw, e.at(b, str(at), 1), line))
         if p.bits == 8:
             words = [e.load("i32", e.at(x, str(4 * step), 1), 1) for x in a]
@@ -247,7 +298,9 @@ def _tile_function(p: Problem, rows: int, shared: bool, isa: Isa) -> tuple[str, 
         for i in range(rows):
             first = e.load("i32", e.at("%sums", e.add(e.mul(g, str(rows)), str(i)), 4), 4)
             acc += [e.splat(numbers, "i32", first)] * p.vectors
-        turn = next(u for u in range(min(UNROLL, p.quads), 0, -1) if p.quads % u == 0 and (p.bits == 8 or u % 4 == 0))
+        turn = next(
+            u for u in range(min(UNROLL, p.quads), 0, -1) if p.quads % u == 0 and (p.bits == 8 or u % 4 == 0)
+        )
 
         def steps(j: str, inside: Carried) -> list[str]:
             sums = [x for _, x in inside]

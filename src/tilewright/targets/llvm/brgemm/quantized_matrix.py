@@ -1,7 +1,8 @@
-"""Products with codes of few bits in matrix registers (Intel AMX): 16 rows times 16 columns.
+"""Products with quantized weights in matrix registers (Intel AMX): 16 rows times 16 columns.
 
-A panel's codes become signed bytes in memory first, in the rows that a register of B wants; then each block of rows meets them. While the sums of one group are scaled
-and added in vector registers, the next groups are multiplied: `AHEAD` registers and as many buffers take turns.
+A panel's weights are first unpacked to signed bytes in memory, in the layout of a register of B; then each
+block of rows is multiplied by them. While vector registers scale and add the sums of one group, the next
+groups are multiplied: `AHEAD` registers and as many buffers are used in rotation.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from ..conversions import loaded
 from ..emitter import Carried, Emitter
 from ..isa import Isa
 from ..values import storage
-from .problem import Arguments, named
+from .problem import SymbolicArguments, named
 
 HEIGHT = 16
-"""Rows of a matrix register, and 32-bit lanes of one."""
+"""Rows of a matrix register, and 32-bit lanes of a row."""
 AHEAD = 3
-"""Groups that are in multiplication or wait to be scaled."""
+"""Groups that are being multiplied or wait for scaling."""
 A, B = AHEAD, AHEAD + 2
-"""The first registers of rows and of columns."""
+"""The first registers of the rows of A and of the columns of B."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What a tile function depends on."""
+class QuantizedProblem:
+    """The properties of a problem that its tile functions depend on."""
 
     bits: int
     groups: int
@@ -39,7 +40,7 @@ class Problem:
 
     @property
     def quads(self) -> int:
-        """Vectors of bytes that a group has for each vector of columns."""
+        """Vectors of bytes per group and vector of columns."""
         return self.size * self.bits // 32
 
     @property
@@ -53,44 +54,54 @@ class Problem:
 
 
 def load_scales(e: Emitter, isa: Isa, where: str, dtype: DType, lanes: int) -> str:
-    """So many scales of `dtype`, as float32."""
+    """`lanes` scales of `dtype`, converted to float32."""
     stored = f"<{lanes} x {storage(dtype, 1, isa.half)}>"
     return loaded(e, isa, e.load(stored, where, dtype.itemsize * lanes), dtype, lanes)
 
 
 def add_scaled(e: Emitter, isa: Isa, lanes: int, sums: str, left: str, right: str, total: str) -> str:
-    """``total + sums * left * right`` of a group's integer sums and both scales. All tiles end groups so: a row's result does not depend on which of them has it."""
+    """``total + sums * left * right`` for a group's integer sums and both operands' scales.
+
+    All tiles end a group this way, so that a row's result does not depend on the tile that computes it.
+    """
     floats = f"<{lanes} x float>"
     scaled = e.op(f"fmul {floats} {e.op(f'sitofp <{lanes} x i32> {sums} to {floats}')}, {left}")
     return e.fma(floats, scaled, right, total, isa.fma)
 
 
 def upper_codes(e: Emitter, lanes: int, x: str) -> str:
-    """Bytes with their upper four bits below (and others' above)."""
+    """Bytes whose upper four bits are moved to the lower ones; the new upper bits are arbitrary."""
     raw, numbers = f"<{4 * lanes} x i8>", f"<{lanes} x i32>"
     shifted = e.op(f"lshr {numbers} {e.op(f'bitcast {raw} {x} to {numbers}')}, splat (i32 4)")
     return e.op(f"bitcast {numbers} {shifted} to {raw}")
 
 
-def fits_matrix(p: Problem, isa: Isa) -> bool:
-    """Whether matrix registers take a problem's groups."""
+def fits_matrix(p: QuantizedProblem, isa: Isa) -> bool:
+    """Whether matrix registers can hold a problem's groups."""
     return isa.byte_tiles and p.lanes == HEIGHT and p.size % 32 == 0
 
 
-def configure(e: Emitter, p: Problem) -> None:
-    """Load the tile configuration: the first registers are sums, then come rows of A and columns of B, two of each."""
+def configure(e: Emitter, p: QuantizedProblem) -> None:
+    """Load the tile configuration: first the sums, then two registers of rows of A and two of columns of
+    B.
+    """
     config = e.alloca("[64 x i8]", 64)
     for offset in range(0, 64, 8):
         e.line(f"store i64 0, ptr {e.at(config, str(offset), 1)}, align 8")
     e.line(f"store i8 1, ptr {config}, align 1")
-    for tile, (rows, width) in enumerate([(HEIGHT, 64)] * AHEAD + [(HEIGHT, p.step)] * 2 + [(p.step // 4, 64)] * 2):
+    for tile, (rows, width) in enumerate(
+        [(HEIGHT, 64)] * AHEAD + [(HEIGHT, p.step)] * 2 + [(p.step // 4, 64)] * 2
+    ):
         e.line(f"store i16 {width}, ptr {e.at(config, str(16 + 2 * tile), 1)}, align 2")
         e.line(f"store i8 {rows}, ptr {e.at(config, str(48 + tile), 1)}, align 1")
     e.line(f"call void @llvm.x86.ldtilecfg(ptr {config})")
 
 
-def unpack_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %b, ptr %memory)``: a panel's codes as signed bytes, [vectors, groups * size / 4 quads, lanes, 4]."""
+def unpack_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that unpacks a panel's weights to signed bytes.
+
+    ``void @name(ptr %b, ptr %memory)`` writes [vectors, groups * size / 4 quads, lanes, 4].
+    """
     e = Emitter()
     raw = f"<{4 * p.lanes} x i8>"
     line, column = 4 * p.lanes, p.groups * p.size * p.lanes
@@ -99,11 +110,12 @@ def unpack_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     def put(value: str, quad: str, v: int) -> None:
         signed = e.op(f"add {raw} {value}, {offset}")
         e.line(
-            f"store {raw} {signed}, ptr {e.at('%memory', e.add(e.mul(quad, str(line)), str(v * column)), 1)}, align {line}"
+            f"store {raw} {signed}, ptr "
+            f"{e.at('%memory', e.add(e.mul(quad, str(line)), str(v * column)), 1)}, align {line}"
         )
 
     def chunk(i: str, _: Carried) -> list[str]:
-        """Four vectors of bytes of each column: sixteen codes of 8 bits, or 32 of 4."""
+        """Unpack four vectors of bytes per column: 16 weights of 8 bits, or 32 of 4 bits."""
         for step in range(4):
             for v in range(p.vectors):
                 at = e.add(e.mul(i, str(4 * p.vectors * line)), str((step * p.vectors + v) * line))
@@ -121,10 +133,12 @@ def unpack_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     return name, text, ()
 
 
-def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %a_scales, ptr %codes, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns, i64...)``: 16 rows times 16 columns, of which `columns`
-    are stored."""
-    e, dims = Emitter(), Arguments()
+def matrix_function(p: QuantizedProblem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The function that computes 16 rows times 16 columns, of which `columns` columns are stored.
+
+    ``void @name(ptr %a, ptr %a_scales, ptr %codes, ptr %b_scales, ptr %c, i64 %c_m, i64 %columns, i64...)``.
+    """
+    e, dims = Emitter(), SymbolicArguments()
     numbers, floats = f"<{p.lanes} x i32>", f"<{p.lanes} x float>"
     ahead = min(AHEAD, p.groups)
     buffers = [e.alloca(f"[{HEIGHT * p.lanes} x i32]", 64) for _ in range(ahead)]
@@ -132,20 +146,21 @@ def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
     panel = p.vectors * p.lanes
 
     def multiply(g: str, turn: int) -> None:
-        """The sums of group `g` go to a buffer."""
+        """Compute the integer sums of group `g` and store them in a buffer."""
         e.line(f"call void @llvm.x86.tilezero(i8 {turn})")
         for step in range(0, p.size, p.step):
             where = e.add(e.mul(g, str(p.size)), str(step))
             a, b = A + turn % 2, B + turn % 2
             e.line(f"call void @llvm.x86.tileloadd64(i8 {a}, ptr {e.at('%a', where, 1)}, i64 {a_m})")
             e.line(
-                f"call void @llvm.x86.tileloadd64(i8 {b}, ptr {e.at('%codes', e.mul(where, str(p.lanes)), 1)}, i64 64)"
+                f"call void @llvm.x86.tileloadd64(i8 {b}, ptr "
+                f"{e.at('%codes', e.mul(where, str(p.lanes)), 1)}, i64 64)"
             )
             e.line(f"call void @llvm.x86.tdpbssd(i8 {turn}, i8 {a}, i8 {b})")
         e.line(f"call void @llvm.x86.tilestored64(i8 {turn}, ptr {buffers[turn]}, i64 64)")
 
     def scale(g: str, turn: int, totals: list[str]) -> list[str]:
-        """The sums of group `g`, scaled, are added to the totals."""
+        """Add the scaled sums of group `g` to the totals."""
         where = e.at("%b_scales", e.mul(g, str(panel)), p.scales.itemsize)
         right = load_scales(e, isa, where, p.scales, p.lanes)
         result = []
@@ -157,7 +172,10 @@ def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
         return result
 
     def turns(g: str, count: int, totals: list[str]) -> list[str]:
-        """Scale `count` groups from `g` on, a multiple of `ahead`, and multiply as many that come `ahead - 1` later."""
+        """Scale `count` groups from `g` on and multiply as many groups that follow `ahead - 1` later.
+
+        `count` is a multiple of `ahead`.
+        """
         for turn in range(count):
             multiply(e.add(g, str(turn + ahead - 1)), (turn + ahead - 1) % ahead)
             totals = scale(e.add(g, str(turn)), turn, totals)
@@ -184,7 +202,7 @@ def matrix_function(p: Problem, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
 
 __all__ = [
     "HEIGHT",
-    "Problem",
+    "QuantizedProblem",
     "add_scaled",
     "configure",
     "fits_matrix",

@@ -1,4 +1,8 @@
-"""The register tile of vector instruction sets: multiply-adds of rows of B with broadcast elements of A."""
+"""The register tile for vector instruction sets: a tile of C stays in vector registers over the whole sum.
+
+Each step of k loads one row of B (one or more vectors), broadcasts one element of A per tile row, and issues
+one multiply-add per row and vector.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,35 @@ from ..emitter import Carried, Emitter
 from ..isa import Isa
 from ..values import storage
 from .group_step import group_step, is_shifted
-from .problem import LLVM_TYPES, MIN_CHAINS, Arguments, Problem, accumulator_of, named, tile_rows
+from .problem import LLVM_TYPES, MIN_CHAINS, Problem, SymbolicArguments, accumulator_of, named, tile_rows
 
 PREFETCH = 384
-"""Multiply-adds of vectors between asking for a row of B and using it: some 200 cycles, what a shared cache takes."""
+"""Distance of the prefetch of B, in vector multiply-adds (about 200 cycles, the latency of a shared cache).
+
+A larger value prefetches rows of B earlier, which may evict them again before their use.
+"""
 LINE = 64
-"""Bytes of a cache line: how far ahead a row of A is asked for. That is eight turns of a large float32 tile, again some 200 cycles."""
+"""Distance of the prefetch of A along a row, in bytes: one cache line.
+
+A large float32 tile needs a line of A in eight iterations of its inner loop, about 200 cycles. A larger value
+prefetches earlier.
+"""
 MAX_UNROLL = 4
-"""Steps of k in one turn of the inner loop of small tiles; large ones have work enough in half as many."""
+"""Steps of k per iteration of the inner loop of small tiles; large tiles use half as many.
+
+A larger value saves loop overhead and lengthens the code.
+"""
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A tile of `rows` x `vectors` vectors of a problem, of which only what does not depend on m and n matters. `masked`: the last vector's columns are limited by an argument. `streams`: two
-    arguments tell where to bring memory into the second-level cache from, and by how many bytes to go on with every turn of the inner loop."""
+class VectorTile:
+    """A register tile of ``rows x vectors`` vectors of `lanes` elements; `problem.m` and `problem.n` are
+    ignored.
+
+    `accumulate` adds to C instead of overwriting it. `masked` limits the columns of the last vector by an
+    argument. `streams` adds two arguments for a prefetch into the second-level cache: an address, and the
+    bytes by which it advances per iteration of the inner loop.
+    """
 
     problem: Problem
     rows: int
@@ -36,177 +55,245 @@ class Tile:
     streams: bool = False
 
 
-def tile_function(t: Tile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
-    """``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns], i64...)``: its name, text and trailing symbolic arguments."""
-    p, e, dims = t.problem, Emitter(), Arguments()
-    accumulator = accumulator_of(p.c_dtype)
-    scalar = LLVM_TYPES[accumulator]
-    vector = f"<{t.lanes} x {scalar}>"
-    low, high = storage(p.dtype, 1, isa.half), LLVM_TYPES[p.c_dtype]
-    mask = ""
-    if t.masked:
-        mask = e.first_lanes(t.lanes, e.sub("%columns", str((t.vectors - 1) * t.lanes)))
+def tile_function(tile: VectorTile, isa: Isa) -> tuple[str, str, tuple[Dim, ...]]:
+    """The name, the definition and the symbolic trailing arguments of the function that computes `tile`.
 
-    def widened(value: str, dtype: DType, lanes: int) -> str:
-        """An element of A or B in the type of the sums."""
+    Its signature is ``void @name(ptr %a, ptr %b, ptr %c, i64 %c_m[, i64 %columns][, ptr %next, i64
+    %next_step], i64...)``.
+    """
+    return _VectorTileWriter(tile, isa).write()
+
+
+class _VectorTileWriter:
+    """Writes the function of one `VectorTile`.
+
+    The accumulators of a chain are a flat list: row by row, and in each row vector by vector. A small tile
+    has several chains, which sum different steps of k, so that independent multiply-adds fill the pipelines;
+    they are added at the end.
+    """
+
+    def __init__(self, tile: VectorTile, isa: Isa) -> None:
+        self.tile, self.isa = tile, isa
+        self.problem = p = tile.problem
+        self.emitter, self.dims = Emitter(), SymbolicArguments()
+        self.accumulator = accumulator_of(p.c_dtype)
+        self.scalar = LLVM_TYPES[self.accumulator]
+        self.vector = f"<{tile.lanes} x {self.scalar}>"
+        self.stored = storage(p.dtype, 1, isa.half)
+        self.result = LLVM_TYPES[p.c_dtype]
+        self.mask = ""
+        if tile.masked:
+            in_last = self.emitter.sub("%columns", str((tile.vectors - 1) * tile.lanes))
+            self.mask = self.emitter.first_lanes(tile.lanes, in_last)
+        self.shifted = is_shifted(isa, p)
+        self.size = (tile.rows + self.shifted) * tile.vectors
+        self.unroll = MAX_UNROLL if self.size <= MIN_CHAINS else MAX_UNROLL // 2
+        self.chains = self._chain_count()
+        # Small tiles read B faster than prefetches can be issued.
+        self.ahead = PREFETCH // self.size if self.size > MIN_CHAINS else 0
+        self.kinds = ["ptr", *[self.vector] * (self.size * self.chains)]
+
+    def _chain_count(self) -> int:
+        """Chains of accumulators; one if `m` is symbolic, since a row's sum must not depend on the tile
+        height.
+        """
+        capacity = tile_rows(self.isa, self.tile.vectors) * self.tile.vectors
+        chains = 1
+        while (
+            isinstance(self.problem.m, int)
+            and self.size * chains < MIN_CHAINS
+            and chains < self.unroll
+            and self.size * chains * 2 <= capacity
+        ):
+            chains *= 2
+        return chains
+
+    def write(self) -> tuple[str, str, tuple[Dim, ...]]:
+        tile, e = self.tile, self.emitter
+        zeros = ["zeroinitializer"] * (self.size * self.chains)
+        _, *total = self._reduce(0, "%a", "%b", ["%next" if tile.streams else "null", *zeros])
+        while len(total) > self.size:
+            half = len(total) // 2
+            total = [
+                e.add_numbers(self.vector, x, y) for x, y in zip(total[:half], total[half:], strict=True)
+            ]
+        self._store(total)
+        parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m"]
+        parameters += ["i64 %columns"] if tile.masked else []
+        parameters += ["ptr %next", "i64 %next_step"] if tile.streams else []
+        parameters += [f"i64 %d{i}" for i in range(len(self.dims.dims))]
+        name, text = named("tile", parameters, e, self.isa, "noinline nounwind")
+        return name, text, tuple(self.dims.dims)
+
+    # -- Elements --------------------------------------------------------------------------------------------
+
+    def _widened(self, value: str, dtype: DType, lanes: int) -> str:
+        """A loaded element or vector of A or B, converted to the accumulators' type."""
         if dtype.is_float:
-            return loaded(e, isa, value, dtype, lanes)
-        if dtype is accumulator:
+            return loaded(self.emitter, self.isa, value, dtype, lanes)
+        if dtype is self.accumulator:
             return value
         kind = f"<{lanes} x {{}}>" if lanes > 1 else "{}"
-        return e.op(f"{'sext' if dtype.kind == 'int' else 'zext'} {kind.format(low)} {value} to {kind.format(scalar)}")
+        extend = "sext" if dtype.kind == "int" else "zext"
+        return self.emitter.op(f"{extend} {kind.format(self.stored)} {value} to {kind.format(self.scalar)}")
 
-    def multiply_add(a: str, b: str, total: str) -> str:
-        if accumulator.is_float:
-            return e.fma(vector, a, b, total, isa.fma)
+    def _multiply_add(self, a: str, b: str, total: str) -> str:
+        e, vector = self.emitter, self.vector
+        if self.accumulator.is_float:
+            return e.fma(vector, a, b, total, self.isa.fma)
         return e.op(f"add {vector} {total}, {e.op(f'mul {vector} {a}, {b}')}")
 
-    def load(element: str, pointer: str, index: int, itemsize: int, guarded: bool) -> str:
-        """Vector `index` of a row, as accumulators' type."""
-        narrow = f"<{t.lanes} x {element}>"
-        where = e.at(pointer, str(index * t.lanes), itemsize)
-        if t.lanes == 1 and element == low:
-            return e.splat(vector, scalar, widened(e.load(low, where, itemsize), p.b_dtype, 1))
-        if guarded and index == t.vectors - 1:
-            value = e.masked_load(narrow, where, itemsize, mask)
+    def _load(self, element: str, pointer: str, index: int, itemsize: int, guarded: bool) -> str:
+        """Vector `index` of a row of B or C, converted to the accumulators' type; masked if last and
+        `guarded`.
+        """
+        e, tile = self.emitter, self.tile
+        narrow = f"<{tile.lanes} x {element}>"
+        where = e.at(pointer, str(index * tile.lanes), itemsize)
+        if tile.lanes == 1 and element == self.stored:
+            value = self._widened(e.load(element, where, itemsize), self.problem.b_dtype, 1)
+            return e.splat(self.vector, self.scalar, value)
+        if guarded and index == tile.vectors - 1:
+            value = e.masked_load(narrow, where, itemsize, self.mask)
         else:
             value = e.load(narrow, where, itemsize)
-        if element == low:
-            return widened(value, p.b_dtype, t.lanes)
-        return value if element == scalar else e.op(f"fpext {narrow} {value} to {vector}")
+        if element == self.stored:
+            return self._widened(value, self.problem.b_dtype, tile.lanes)
+        return value if element == self.scalar else e.op(f"fpext {narrow} {value} to {self.vector}")
 
-    shifted = is_shifted(isa, p)
-    size = (t.rows + shifted) * t.vectors
-    unroll = MAX_UNROLL if size <= MIN_CHAINS else MAX_UNROLL // 2
-    chains = (
-        1  # where the number of rows is not known always: each row's sums must be the same whatever rows are beside it
-    )
-    while (
-        isinstance(p.m, int)
-        and size * chains < MIN_CHAINS
-        and chains < unroll
-        and size * chains * 2 <= tile_rows(isa, t.vectors) * t.vectors
-    ):
-        chains *= 2
-    ahead = PREFETCH // size if size > MIN_CHAINS else 0  # small tiles read B faster than prefetches can be issued
+    def _advance(self, pointer: str, count: str | int, stride: Dim) -> str:
+        e = self.emitter
+        return e.at(pointer, e.mul(str(count), self.dims(stride)), self.problem.dtype.itemsize)
 
-    def advance(pointer: str, count: str | int, stride: Dim) -> str:
-        return e.at(pointer, e.mul(str(count), dims(stride)), p.dtype.itemsize)
+    # -- Sums ------------------------------------------------------------------------------------------------
 
-    def grouped(a: str, b: str, acc: list[str], rows: int) -> list[str]:
-        """``acc += a[:, :rows] @ b``: one step over a group of interleaved rows, of which `rows` are loaded of A."""
-        element = LLVM_TYPES[p.dtype]
-        group = f"<{p.group * t.lanes} x {element}>"
-        size = p.dtype.itemsize
-        row = [e.load(group, e.at(b, str(v * p.group * t.lanes), size), size) for v in range(t.vectors)]
-        words = []
-        for i in range(t.rows):
-            word = f"i{8 * size * rows}"
-            value = e.load(word, e.at(a, e.mul(str(i), dims(p.a_m)), size), size)
-            words.append(value if word == "i32" else e.op(f"zext {word} {value} to i32"))
-        return group_step(e, isa, p, t.lanes, words, row, acc)
-
-    def step(a: str, b: str, acc: list[str]) -> list[str]:
-        """One step of k: ``acc += a[:, None] * b``, or of a group of rows."""
+    def _step(self, a: str, b: str, acc: list[str]) -> list[str]:
+        """One step of k: ``acc += a[:, None] * b``, or one group of interleaved rows of B."""
+        p, e, tile = self.problem, self.emitter, self.tile
+        itemsize = p.dtype.itemsize
         if p.group > 1:
-            return grouped(a, b, acc, p.group)
-        for line in range(0, t.vectors * t.lanes * p.dtype.itemsize if ahead else 0, 64):
-            e.line(
-                f"call void @llvm.prefetch.p0(ptr {e.at(advance(b, ahead, p.b_k), str(line), 1)}, i32 0, i32 3, i32 1)"
-            )
-        row = [load(low, b, v, p.dtype.itemsize, t.masked and not p.padded) for v in range(t.vectors)]
+            return self._grouped_step(a, b, acc, p.group)
+        for line in range(0, tile.vectors * tile.lanes * itemsize if self.ahead else 0, 64):
+            where = e.at(self._advance(b, self.ahead, p.b_k), str(line), 1)
+            e.line(f"call void @llvm.prefetch.p0(ptr {where}, i32 0, i32 3, i32 1)")
+        guarded = tile.masked and not p.padded
+        row = [self._load(self.stored, b, v, itemsize, guarded) for v in range(tile.vectors)]
         result = []
-        for i in range(t.rows):
-            element = e.load(low, e.at(a, e.mul(str(i), dims(p.a_m)), p.dtype.itemsize), p.dtype.itemsize)
-            factor = e.splat(vector, scalar, widened(element, p.dtype, 1))
-            for v in range(t.vectors):
-                result.append(multiply_add(factor, row[v], acc[i * t.vectors + v]))
+        for i in range(tile.rows):
+            element = e.load(self.stored, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), itemsize)
+            factor = e.splat(self.vector, self.scalar, self._widened(element, p.dtype, 1))
+            for v in range(tile.vectors):
+                result.append(self._multiply_add(factor, row[v], acc[i * tile.vectors + v]))
         return result
 
-    def over_k(a: str, b: str, state: list[str]) -> list[str]:
-        """Accumulators of chain c take steps ``k = c (mod chains)``; the rest goes to chain 0."""
+    def _grouped_step(self, a: str, b: str, acc: list[str], rows: int) -> list[str]:
+        """``acc += a[:, :rows] @ b`` for one group of interleaved rows of B; `rows` elements of A are
+        read.
+        """
+        p, e, tile = self.problem, self.emitter, self.tile
+        itemsize = p.dtype.itemsize
+        width = p.group * tile.lanes
+        kind = f"<{width} x {LLVM_TYPES[p.dtype]}>"
+        row = [e.load(kind, e.at(b, str(v * width), itemsize), itemsize) for v in range(tile.vectors)]
+        words = []
+        for i in range(tile.rows):
+            word = f"i{8 * itemsize * rows}"
+            value = e.load(word, e.at(a, e.mul(str(i), self.dims(p.a_m)), itemsize), itemsize)
+            words.append(value if word == "i32" else e.op(f"zext {word} {value} to i32"))
+        return group_step(e, self.isa, p, tile.lanes, words, row, acc)
 
-        a_step = p.a_k * p.group
+    def _steps(self, count: int) -> Callable[[str, Carried], list[str]]:
+        """The body of a loop over k that takes `count` steps; step ``u`` belongs to chain ``u mod
+        chains``.
+        """
+        p, e, tile, size = self.problem, self.emitter, self.tile, self.size
+        streams = tile.streams and count > 1
 
-        def last_rows(count: int) -> Callable[[str, Carried], list[str]]:
-            def body(_: str, carried: Carried) -> list[str]:
-                (_, a_now), (_, b_now), (_, next_now), *accs = carried
-                values = [v for _, v in accs]
-                return [a_now, b_now, next_now, *grouped(a_now, b_now, values[:size], count), *values[size:]]
+        def body(_: str, carried: Carried) -> list[str]:
+            (_, a_now), (_, b_now), (_, next_now), *accs = carried
+            values = [v for _, v in accs]
+            if streams:
+                e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
+            if self.ahead and p.a_k == 1 and count > 1:
+                for i in range(tile.rows):
+                    row = e.at(a_now, e.mul(str(i), self.dims(p.a_m)), p.dtype.itemsize)
+                    e.line(f"call void @llvm.prefetch.p0(ptr {e.at(row, str(LINE), 1)}, i32 0, i32 3, i32 1)")
+            for u in range(count):
+                chain = u % self.chains if count > 1 else 0
+                part = slice(chain * size, (chain + 1) * size)
+                a, b = self._advance(a_now, u, p.a_k * p.group), self._advance(b_now, u, p.b_k)
+                values[part] = self._step(a, b, values[part])
+            following = e.at(next_now, "%next_step", 1) if streams else next_now
+            forward = self._advance(a_now, count, p.a_k * p.group), self._advance(b_now, count, p.b_k)
+            return [*forward, following, *values]
 
-            return body
+        return body
 
-        def steps(count: int) -> Callable[[str, Carried], list[str]]:
-            def body(_: str, carried: Carried) -> list[str]:
-                (_, a_now), (_, b_now), (_, next_now), *accs = carried
-                values = [v for _, v in accs]
-                if t.streams and count > 1:
-                    e.line(f"call void @llvm.prefetch.p0(ptr {next_now}, i32 0, i32 2, i32 1)")
-                if ahead and p.a_k == 1 and count > 1:
-                    for i in range(t.rows):
-                        line = e.at(e.at(a_now, e.mul(str(i), dims(p.a_m)), p.dtype.itemsize), str(LINE), 1)
-                        e.line(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 3, i32 1)")
-                for u in range(count):
-                    c = u % chains if count > 1 else 0
-                    values[c * size : (c + 1) * size] = step(
-                        advance(a_now, u, a_step), advance(b_now, u, p.b_k), values[c * size : (c + 1) * size]
-                    )
-                following = e.at(next_now, "%next_step", 1) if t.streams and count > 1 else next_now
-                return [advance(a_now, count, a_step), advance(b_now, count, p.b_k), following, *values]
+    def _incomplete_group(self, count: int) -> Callable[[str, Carried], list[str]]:
+        """The body of a loop for the last group of k if it has `count` rows; A is not read beyond them."""
 
-            return body
+        def body(_: str, carried: Carried) -> list[str]:
+            (_, a_now), (_, b_now), (_, next_now), *accs = carried
+            values = [v for _, v in accs]
+            first = self._grouped_step(a_now, b_now, values[: self.size], count)
+            return [a_now, b_now, next_now, *first, *values[self.size :]]
 
-        carried = [("ptr", a), ("ptr", b), *zip(kinds, state, strict=True)]
-        k = e.divide(dims(p.k), p.group)
-        main = e.loop("0", e.divide(k, unroll), "1", carried, steps(unroll))
-        carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
-        if not (isinstance(p.k, int) and p.k // p.group % unroll == 0):
-            main = e.loop("0", e.remainder(k, unroll), "1", carried, steps(1))
-        left = e.remainder(dims(p.k), p.group)
-        for count in range(1, p.group):  # rows of a last group that is not full: nothing after them is read of A
+        return body
+
+    def _reduce_k(self, a: str, b: str, state: list[str]) -> list[str]:
+        """The sum over k: `unroll` steps at a time, then single steps, then an incomplete group."""
+        p, e = self.problem, self.emitter
+        carried = [("ptr", a), ("ptr", b), *zip(self.kinds, state, strict=True)]
+        k = e.divide(self.dims(p.k), p.group)
+        values = e.loop("0", e.divide(k, self.unroll), "1", carried, self._steps(self.unroll))
+        carried = [(kind, v) for (kind, _), v in zip(carried, values, strict=True)]
+        if not (isinstance(p.k, int) and p.k // p.group % self.unroll == 0):
+            values = e.loop("0", e.remainder(k, self.unroll), "1", carried, self._steps(1))
+        left = e.remainder(self.dims(p.k), p.group)
+        for count in range(1, p.group):
             if left.isdigit() and int(left) != count:
                 continue
             trips = "1" if left.isdigit() else e.op(f"zext i1 {e.op(f'icmp eq i64 {left}, {count}')} to i64")
-            carried = [(kind, v) for (kind, _), v in zip(carried, main, strict=True)]
-            main = e.loop("0", trips, "1", carried, last_rows(count))
-        return main[2:]
+            carried = [(kind, v) for (kind, _), v in zip(carried, values, strict=True)]
+            values = e.loop("0", trips, "1", carried, self._incomplete_group(count))
+        return values[2:]
 
-    def over(level: int, a: str, b: str, state: list[str]) -> list[str]:
+    def _reduce(self, level: int, a: str, b: str, state: list[str]) -> list[str]:
+        """The sum over the reductions from `level` on, outermost first, and over k."""
+        p = self.problem
         if level == len(p.reductions):
-            return over_k(a, b, state)
+            return self._reduce_k(a, b, state)
 
         def body(_: str, carried: Carried) -> list[str]:
             (_, a_now), (_, b_now), *rest = carried
-            inner = over(level + 1, a_now, b_now, [v for _, v in rest])
-            return [advance(a_now, 1, p.a_r[level]), advance(b_now, 1, p.b_r[level]), *inner]
+            inner = self._reduce(level + 1, a_now, b_now, [v for _, v in rest])
+            return [self._advance(a_now, 1, p.a_r[level]), self._advance(b_now, 1, p.b_r[level]), *inner]
 
-        carried = [("ptr", a), ("ptr", b), *zip(kinds, state, strict=True)]
-        return e.loop("0", dims(p.reductions[level]), "1", carried, body)[2:]
+        carried = [("ptr", a), ("ptr", b), *zip(self.kinds, state, strict=True)]
+        return self.emitter.loop("0", self.dims(p.reductions[level]), "1", carried, body)[2:]
 
-    kinds = ["ptr", *[vector] * (size * chains)]
-    _, *total = over(0, "%a", "%b", ["%next" if t.streams else "null", *["zeroinitializer"] * (size * chains)])
-    while len(total) > size:
-        half = len(total) // 2
-        total = [e.add_numbers(vector, x, y) for x, y in zip(total[:half], total[half:], strict=True)]
-    narrow = f"<{t.lanes} x {high}>"
-    for i in range(t.rows):
-        pointer = e.at("%c", e.mul(str(i), "%c_m"), p.c_dtype.itemsize)
-        for v in range(t.vectors):
-            value = total[i * t.vectors + v]
-            if shifted:
-                value = e.op(f"sub {vector} {value}, {total[t.rows * t.vectors + v]}")
-            if t.accumulate:
-                value = e.add_numbers(vector, value, load(high, pointer, v, p.c_dtype.itemsize, t.masked))
-            if high != scalar:
-                value = e.op(f"fptrunc {vector} {value} to {narrow}")
-            where = e.at(pointer, str(v * t.lanes), p.c_dtype.itemsize)
-            if t.masked and v == t.vectors - 1:
-                e.masked_store(narrow, value, where, p.c_dtype.itemsize, mask)
-            else:
-                e.line(f"store {narrow} {value}, ptr {where}, align {p.c_dtype.itemsize}")
-    parameters = ["ptr %a", "ptr %b", "ptr %c", "i64 %c_m"]
-    parameters += ["i64 %columns"] if t.masked else []
-    parameters += ["ptr %next", "i64 %next_step"] if t.streams else []
-    parameters += [f"i64 %d{i}" for i in range(len(dims.dims))]
-    name, text = named("tile", parameters, e, isa, "noinline nounwind")
-    return name, text, tuple(dims.dims)
+    def _store(self, total: list[str]) -> None:
+        """Write the sums to C, converted to its type and added to its elements where the tile accumulates."""
+        p, e, tile = self.problem, self.emitter, self.tile
+        itemsize = p.c_dtype.itemsize
+        narrow = f"<{tile.lanes} x {self.result}>"
+        for i in range(tile.rows):
+            pointer = e.at("%c", e.mul(str(i), "%c_m"), itemsize)
+            for v in range(tile.vectors):
+                value = total[i * tile.vectors + v]
+                if self.shifted:
+                    excess = total[tile.rows * tile.vectors + v]
+                    value = e.op(f"sub {self.vector} {value}, {excess}")
+                if tile.accumulate:
+                    old = self._load(self.result, pointer, v, itemsize, tile.masked)
+                    value = e.add_numbers(self.vector, value, old)
+                if self.result != self.scalar:
+                    value = e.op(f"fptrunc {self.vector} {value} to {narrow}")
+                where = e.at(pointer, str(v * tile.lanes), itemsize)
+                if tile.masked and v == tile.vectors - 1:
+                    e.masked_store(narrow, value, where, itemsize, self.mask)
+                else:
+                    e.line(f"store {narrow} {value}, ptr {where}, align {itemsize}")
+
+
+__all__ = ["LINE", "MAX_UNROLL", "PREFETCH", "VectorTile", "tile_function"]

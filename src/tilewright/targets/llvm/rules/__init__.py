@@ -1,51 +1,41 @@
-"""Default schedules for machines with vectors and caches (CPUs, wasm): one rule for each kind of group, made of schedule primitives only.
+"""Schedule rules for devices with vectors and caches (CPUs, WebAssembly): one for each kind of group.
 
-- contraction: the result is cut into tiles that are spread over the threads; a tile is computed by one `simd.brgemm`, written to where
-  the result goes, and the epilogue runs over it while it is in the first-level cache;
-- rows: all members run row by row; rows are spread over the threads, members vectorized along their most contiguous axis;
-- a single reduction keeps its most contiguous axis innermost, or outermost of the reduce loops when that axis is not reduced;
-- prefix: one pass along the axis of a running combination;
-- recurrence: columns in lanes and over the threads, each through all steps;
-- order: rows over the threads;
-- scatter: lanes and threads along axes on which no two points meet, else serial;
-- plain, and kinds not known here: no thread shares work, innermost loops are vectorized.
+- contraction: the result is cut into tiles, which are divided among the threads. One `simd.brgemm` computes a
+  tile, and the epilogue runs over it while it is in the first-level cache.
+- chain (attention): a tile of rows passes through both contractions and the computations between them before
+  the next tile.
+- rows: all members run row by row. Rows are divided among the threads; each member is vectorized along its
+  most contiguous axis. A single reduction keeps its most contiguous axis innermost, or outermost of the
+  reduction loops if that axis is not reduced.
+- cumulative: one pass along the axis of a running combination.
+- recurrence: columns go to lanes and threads; each column runs through all steps.
+- argsort: rows are divided among the threads.
+- scatter: lanes and threads run along axes on which no two points meet; otherwise the kernel is serial.
+- plain, and unknown kinds: no threads; innermost loops are vectorized.
 """
 
 from __future__ import annotations
 
-from ....dialects import loop
-from ....schedule import Schedule
+from ....dialects.tensor import GroupKind
+from ....schedule.rules import ScheduleRule
+from .argsort import argsort
 from .chain import chain
-from .common import Machine
 from .contraction import contraction
-from .order import order
-from .prefix import prefix
+from .cumulative import cumulative
 from .recurrence import recurrence
-from .rows import rows as row_group
-from .rows import serial
+from .rows import rows, serial
 from .scatter import scatter
 
+RULES: dict[str, ScheduleRule] = {
+    GroupKind.CONTRACTION: contraction,
+    GroupKind.CHAIN: chain,
+    GroupKind.ROWS: rows,
+    GroupKind.CUMULATIVE: cumulative,
+    GroupKind.RECURRENCE: recurrence,
+    GroupKind.ARGSORT: argsort,
+    GroupKind.SCATTER: scatter,
+    GroupKind.PLAIN: serial,
+}
+"""The rule of each kind of group."""
 
-def schedule_kernel(kernel: loop.Kernel, kind: str, rows: int, machine: Machine) -> Schedule:
-    """The default schedule of a kernel made from a group of `kind` whose members share `rows` leading axes."""
-    s = Schedule(kernel)
-    if kind == "contraction":
-        contraction(s, machine)
-    elif kind == "chain":
-        chain(s, machine)
-    elif kind == "rows":
-        row_group(s, rows, machine)
-    elif kind == "prefix":
-        prefix(s)
-    elif kind == "recurrence":
-        recurrence(s)
-    elif kind == "order":
-        order(s)
-    elif kind == "scatter":
-        scatter(s, machine)
-    else:
-        serial(s)
-    return s
-
-
-__all__ = ["Machine", "schedule_kernel"]
+__all__ = ["RULES"]

@@ -1,15 +1,24 @@
-"""The rule of chains: contraction, computations on its rows, contraction (attention), a tile of rows at a time."""
+"""The rule of chains (attention): a contraction, computations on the rows of its result, and a contraction of
+those rows.
+
+Attention is ``softmax(Q K^T) V``. A tile of rows of Q goes through the whole chain before the next tile, so
+the scores never leave the cache. Long rows of scores are computed a block of columns at a time (online
+softmax), and columns that a mask hides from all rows of the tile are skipped. The tiles are divided among the
+threads.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+from ....analysis.axis_roles import Roles
+from ....analysis.loop_nest import enclosing_loops, walk_loops, written_buffer
 from ....dialects import loop
+from ....ir import notes
+from ....ir.target_info import TargetInfo
+from ....ir.types import f32
 from ....schedule import Schedule, ScheduleError
-from ....schedule.tree import enclosing_loops, walk_loops, written_buffer
-from ....transforms.roles import CONTRACTION, Roles
 from .common import (
-    Machine,
     blocks_of,
     fuse_all,
     loop_of,
@@ -20,17 +29,27 @@ from .common import (
 from .contraction import factor_type, tensorize_tile
 
 LEAST_ROWS = 16
-"""Rows that the right operands are read for at least."""
+"""Rows of a tile that is high enough. K and V are read once for each tile: larger tiles read them less often.
 
+A tile has the register tile's rows if these are at least `LEAST_ROWS`, else four times as many. A larger
+value makes the tiles of more processors four times as high.
+"""
 
 FAR_ROWS = 4
-"""Tiles that are one where their right operands come from far away, a block of columns after the other."""
+"""Multiplier of a tile's rows where the scores are computed in blocks of columns (keys), because the blocks
+of K and V then come from beyond the second-level cache. A larger value reads them less often and leaves fewer
+tiles for the threads.
+"""
 
 
-def chain(s: Schedule, machine: Machine) -> None:
-    """Contraction, computations on its rows, contraction: a tile of rows goes through all of them before the next."""
-    blocks = blocks_of(s)
-    position = [k for k, b in enumerate(blocks) if CONTRACTION in b.attributes]
+def chain(s: Schedule, rows: int) -> None:
+    """Schedule a chain: choose a tile of rows and move every computation into the loop over tiles.
+
+    `rows`, the number of leading axes that the members share, is not used: `Roles` gives the axes. The rule
+    does not call `set_grain`: every tile passes through two contractions, which is worth a thread.
+    """
+    info, blocks = s.info, blocks_of(s)
+    position = [k for k, b in enumerate(blocks) if notes.CONTRACTION.present(b)]
     first, second = blocks[position[0]], blocks[position[1]]
     before, root = blocks[: position[1]], blocks[-1]
     roles = Roles.of(second)
@@ -44,9 +63,9 @@ def chain(s: Schedule, machine: Machine) -> None:
     s.reorder(*outer, *([m] if m else []), *([n] if n else []), *k)
     tiles = list(outer)
     m_inner = m
-    mr, _ = machine.tile(factor_type(first))
+    mr = info.register_tile(factor_type(first)).rows
     height = mr if mr >= LEAST_ROWS else mr * 4
-    most = most_columns(height, factor_type(second).itemsize, machine)
+    most = most_columns(height, factor_type(second).itemsize, info)
     far = upper_limit(first.axes[first_roles.n[-1]].upper + 1) > most
     if m and far and upper_limit(s.loop(m).extent) > FAR_ROWS * height:
         height *= FAR_ROWS
@@ -61,7 +80,9 @@ def chain(s: Schedule, machine: Machine) -> None:
     s.parallel(at)
     if root is second:
         s.reorder(*(x for x in (m_inner, n) if x), *k)
-    # From the last to the first, each before those that read it; what the epilogue reads of the rows stands before the product.
+    # Producers move from the last to the first: `compute_at` moves the part of a producer that the consumers
+    # in the loop read, so these must be there already. Row values that the epilogue reads must precede the
+    # second product.
     pending = [*reversed(before), *([second] if root is not second else [])]
     while pending:
         b = next(x for x in pending if not any(_reads(other, x) for other in pending))
@@ -71,46 +92,57 @@ def chain(s: Schedule, machine: Machine) -> None:
         s.vectorize(n)
         if same_place(second, root):
             s.write_into(second.sym_name, root.sym_name)
-    _limit_columns(s, before, at, machine, most)
+    _limit_columns(s, before, at, info, most)
     s.compact()
     tensorize_tile(s, first, first_roles)
     tensorize_tile(s, second, roles)
-    rows = [b for b in blocks_of(s) if b is not root]
-    merge_rows(s, rows)
-    for b in sorted(
-        rows, key=lambda b: -len(enclosing_loops(b))
-    ):  # what a row has one of stays scalar beside its columns
+    before_root = [b for b in blocks_of(s) if b is not root]
+    merge_rows(s, before_root)
+    # Deepest blocks first: they vectorize their columns. Blocks with one value per row then find a vector
+    # loop beside them and stay scalar.
+    for b in sorted(before_root, key=lambda b: -len(enclosing_loops(b))):
         around = enclosing_loops(b)
-        if all(f.kind != "vectorize" for f in around):
-            free = [f for f in around if f.kind == "serial" and all(x.kind != "vectorize" for x in walk_loops(f))]
+        if all(f.kind != loop.LoopKind.VECTORIZE for f in around):
+            free = [
+                f
+                for f in around
+                if f.kind == loop.LoopKind.SERIAL
+                and all(x.kind != loop.LoopKind.VECTORIZE for x in walk_loops(f))
+            ]
             vectorize_inner(s, b, free)
 
 
 COLUMNS = 512
-"""Columns of the intermediate matrix that a tile of rows takes at a time, where there are many."""
+"""Columns in a block of the intermediate matrix, where rows are longer than `most_columns`. Larger blocks
+rescale partial results less often and need more cache.
+"""
 
 
-def most_columns(height: int, itemsize: int, machine: Machine) -> int:
-    """Columns of which `height` rows of scores (float32) and of weights fit half of the second-level cache, or several blocks: there
-    blocks do not pay."""
-    return max(4 * COLUMNS, machine.l2 // 2 // (height * (4 + itemsize)))
+def most_columns(height: int, itemsize: int, info: TargetInfo) -> int:
+    """Return the number of columns up to which rows are not cut into blocks: `height` rows of scores
+    (float32) and of their exponentials (`itemsize` bytes) fill half of the second-level cache; but at least
+    four times `COLUMNS`, since fewer blocks are not worth rescaling.
+    """
+    return max(4 * COLUMNS, info.l2_bytes // 2 // (height * (4 + itemsize)))
 
 
-def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, machine: Machine, most: int) -> None:
-    """Of the exchange between the contractions, where it is a softmax: hidden columns are left out, more than `most` are taken in blocks."""
+def _limit_columns(s: Schedule, blocks: list[loop.Block], at: str, info: TargetInfo, most: int) -> None:
+    """Apply the softmax primitives between the contractions, where they fit: relax its accuracy, skip masked
+    columns, and process rows of more than `most` columns in blocks. A chain without a softmax stays as it is.
+    """
     for b in blocks:
         with suppress(ScheduleError):
-            s.ease(b.sym_name)
+            s.relax_accuracy(b.sym_name)
     for b in blocks:
         try:
-            s.skip_hidden(b.sym_name, at, machine.nr)
+            s.skip_masked(b.sym_name, at, info.register_tile(f32).columns)
             break
         except ScheduleError:
             pass
     for b in blocks:
         if not b.reduce_axes and max((upper_limit(a.upper + 1) for a in b.axes), default=0) > most:
             try:
-                s.roll(b.sym_name, COLUMNS)
+                s.online_softmax(b.sym_name, COLUMNS)
                 break
             except ScheduleError:
                 pass
@@ -122,16 +154,19 @@ def _reads(reader: loop.Block, block: loop.Block) -> bool:
 
 
 def merge_rows(s: Schedule, blocks: list[loop.Block]) -> None:
-    """Let neighbouring blocks share their row loop, and inside of it their column loop where one passes just its element on."""
+    """Fuse the row loops of neighbouring blocks, and inside them the column loops where a block only passes
+    on an element.
+    """
     for depth in (0, 1):
         last = None
         for b in blocks:
-            around = [f for f in enclosing_loops(b) if f.kind == "serial"]
-            found = around[depth].iv.name if len(around) > depth else None
-            if last is not None and found is not None:
+            around = [f for f in enclosing_loops(b) if f.kind == loop.LoopKind.SERIAL]
+            own_loop = around[depth].iv.name if len(around) > depth else None
+            if last is not None and own_loop is not None:
                 try:
-                    s.merge(last, found)
+                    s.fuse_loops(last, own_loop)
                     continue
-                except ScheduleError:  # they exchange more, or something stands between
+                # the blocks exchange other elements, or a statement stands between them
+                except ScheduleError:
                     pass
-            last = found
+            last = own_loop

@@ -1,52 +1,53 @@
-"""What the schedule rules share: the machine they schedule for, and questions to blocks and loops."""
+"""Helpers of the schedule rules: finding loops, estimating costs, choosing the loop that fills vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ....analysis.loop_nest import (
+    Access,
+    address,
+    enclosing_loops,
+    reduce_variables,
+    resolved,
+    written_buffer,
+)
 from ....dialects import loop, scalar
 from ....dialects.scalar import Constant
 from ....dialects.tensor import free_symbols_of
+from ....ir import notes
 from ....ir.core import Value
-from ....ir.symbolic import Dim, Expr, bounds, free_symbols, linear_in, smax
-from ....ir.types import DType
+from ....ir.substitution import linear_in
+from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax
 from ....ir.walk import operands_of, reachable
+from ....passes.tensor.fuse_elementwise import HEAVY
 from ....schedule import Schedule
-from ....schedule.tree import Access, address, enclosing_loops, reduce_variables, resolved, written_buffer
-from ....transforms.compose import HEAVY
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the rules know of a machine: contraction tiles in registers (rows, columns; by the type of the factors where it is not that
-    of float32), vector lanes of 32 bits, and bytes of the second-level cache of a core."""
-
-    mr: int
-    nr: int
-    lanes: int
-    l2: int = 1024 * 1024
-    tiles: tuple[tuple[DType, tuple[int, int]], ...] = ()
-
-    def tile(self, dtype: DType) -> tuple[int, int]:
-        """The contraction tile in registers for factors of `dtype`."""
-        return dict(self.tiles).get(dtype, (self.mr, self.nr))
-
-
-MATRIX_ROWS = 32
-"""Rows of a tile in matrix registers, which no tile in vector registers has."""
 
 CHUNK = 4096
-"""Elements that one thread takes at least from a flat elementwise loop."""
+"""Lower bound on the elements that a thread takes from a flat elementwise loop. A larger value gives fewer,
+longer pieces.
+"""
 
 SHORT = 8
-"""Loops of fewer iterations hardly fill a vector."""
+"""Loops of fewer iterations hardly fill a vector, so longer ones are preferred. A larger value avoids more
+loops.
+"""
+
+SHORT_PENALTY = 3.0
+"""Score (`contiguity`) that is subtracted for a loop of fewer than `SHORT` iterations: as much as a
+contiguous load and a contiguous store add. A larger value avoids short loops although more accesses are
+contiguous there.
+"""
 
 LIGHT = 16
-"""Cost of a point up to which its code may be written as often as a vector has lanes."""
+"""Upper bound on the cost of a point (in cheap operations) whose code may be repeated once for each lane of a
+vector. A larger value transposes in registers for costlier computations, with more code.
+"""
 
 WORTH_A_THREAD = 1 << 16
-"""Cheap element operations of a few microseconds: what a thread takes at least, for handing it over costs about one."""
+"""Lower bound on the work of a thread, in cheap element operations: some microseconds, since waking a thread
+costs about one. A larger value divides fewer kernels among threads.
+"""
 
 
 def blocks_of(s: Schedule) -> list[loop.Block]:
@@ -54,7 +55,9 @@ def blocks_of(s: Schedule) -> list[loop.Block]:
 
 
 def loop_of(s: Schedule, block: loop.Block, position: int) -> str | None:
-    """The loop that runs over a block's axis alone (parallel axes first), None for a unit axis."""
+    """Return the loop whose variable is a block's axis (parallel axes come first); None for an axis of one
+    point.
+    """
     e = block.bindings[position]
     if isinstance(e, Expr):
         for f in enclosing_loops(block):
@@ -71,18 +74,20 @@ def fuse_all(s: Schedule, names: list[str]) -> str:
 
 
 def upper_limit(extent: Dim, default: int = 1 << 30) -> int:
-    """An upper bound of an extent as a number."""
+    """Return an upper bound of an extent as a number, `default` if it has none."""
     upper = bounds(extent)[1]
     return default if upper is None else upper
 
 
 def divisor(extent: Dim, most: int) -> int:
-    """The largest number, up to `most`, that divides a known extent; else 1."""
+    """Return the largest number up to `most` that divides a known extent, else 1."""
     return next((n for n in range(most, 0, -1) if isinstance(extent, int) and extent % n == 0), 1)
 
 
 def contiguity(block: loop.Block, iv: Expr) -> float:
-    """How well vector lanes along a loop serve the block's accesses: contiguous ones count, strided ones cost."""
+    """Rate a loop for vector lanes: contiguous accesses add to the score, strided and looked-up ones reduce
+    it; stores count twice.
+    """
     score = 0.0
     for op in block.body.ops:
         if not isinstance(op, (loop.Load, loop.Store, loop.Accumulate)):
@@ -99,43 +104,50 @@ def contiguity(block: loop.Block, iv: Expr) -> float:
     return score
 
 
+def penalty(f: loop.For) -> float:
+    """Return the score to subtract for a loop that is too short for a vector."""
+    return SHORT_PENALTY if upper_limit(f.extent) < SHORT else 0.0
+
+
 def moving(op: Access) -> frozenset[Expr]:
-    """The symbols that move an access, be it through numbers that are read."""
+    """Return the symbols that an access depends on, also through index values that it reads."""
     return free_symbols_of(address(op)).union(*map(symbols_behind, op.dynamic))
 
 
 def symbols_behind(value: Value) -> frozenset[Expr]:
-    """The symbols that a value in a block depends on."""
-    found: set[Expr] = set()
+    """Return the symbols that a value in a block depends on."""
+    symbols: set[Expr] = set()
     for v in reachable(
         [value], lambda v: v.defining_op.dynamic if isinstance(v.defining_op, loop.Load) else operands_of(v)
     ):
         if isinstance(op := v.defining_op, loop.Load):
-            found |= free_symbols_of(address(op))
+            symbols |= free_symbols_of(address(op))
         elif isinstance(op, scalar.Index):
-            found |= free_symbols_of(resolved(op, (op.expr,))[0])
-    return frozenset(found)
+            symbols |= free_symbols_of(resolved(op, (op.expr,))[0])
+    return frozenset(symbols)
 
 
 def vector_loop(block: loop.Block, candidates: list[loop.For]) -> loop.For | None:
-    """The most contiguous loop; among equals the innermost, and loops too short for a vector only when nothing else is left."""
+    """Return the loop with the most contiguous accesses; the innermost of equal ones. A loop too short for a
+    vector is rated lower (`penalty`).
+    """
     best, best_score = None, 0.0
     for f in candidates:
-        score = contiguity(block, f.iv) - (3.0 if upper_limit(f.extent) < SHORT else 0.0)
+        score = contiguity(block, f.iv) - penalty(f)
         if best is None or score >= best_score:
             best, best_score = f, score
     return best
 
 
 def point_cost(block: loop.Block) -> int:
-    """Cost of one point in cheap operations."""
+    """Return the cost of one point in cheap operations; a function such as ``exp`` counts as nine."""
     heavy = sum(op.name in HEAVY for op in block.body.ops)
     plain = sum(not isinstance(op, Constant) for op in block.body.ops)
     return heavy * 8 + plain
 
 
 def points_of(loops: Iterable[loop.For]) -> float:
-    """How often a block runs inside some loops, about."""
+    """Estimate how often a block runs inside some loops; an unbounded loop counts as 1024 iterations."""
     points = 1.0
     for f in loops:
         points *= upper_limit(f.extent, 1024)
@@ -143,14 +155,16 @@ def points_of(loops: Iterable[loop.For]) -> float:
 
 
 def set_grain(s: Schedule, work: Dim | float) -> None:
-    """Note how many iterations of the parallel loop, each of `work` cheap element operations, are worth a thread."""
+    """Note on the kernel how many iterations of its parallel loop are worth a thread, if each is `work` cheap
+    element operations.
+    """
     if isinstance(work, float):
         work = max(1, int(work))
-    s.kernel.attributes[loop.GRAIN] = smax(1, WORTH_A_THREAD // smax(1, work))
+    notes.GRAIN.set(s.kernel, smax(1, WORTH_A_THREAD // smax(1, work)))
 
 
 def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None:
-    """Vectorize a block's best loop; when that is a parallel axis, its reduce loops go inside."""
+    """Vectorize a block's best loop. If that is a parallel axis, the reduction loops go inside it."""
     chosen = vector_loop(block, own)
     if chosen is None:
         return
@@ -167,9 +181,10 @@ def vectorize_inner(s: Schedule, block: loop.Block, own: list[loop.For]) -> None
 
 
 def square_loop(blocks: list[loop.Block], chosen: loop.For, candidates: list[loop.For]) -> loop.For | None:
-    """The loop along which elements are contiguous that lie apart along the vector loop `chosen`: a matrix to be transposed.
+    """Return a loop along which some read is contiguous although it is strided along the vector loop
+    `chosen`, as in a transposition.
 
-    None where the rest of the work would outweigh the gathers.
+    None if the computation is so costly that repeating it for each lane outweighs the gathers saved.
     """
     if sum(point_cost(b) for b in blocks) > LIGHT:
         return None
@@ -183,11 +198,17 @@ def square_loop(blocks: list[loop.Block], chosen: loop.For, candidates: list[loo
     return None
 
 
-def vectorize_square(s: Schedule, x: str, y: str, blocks: list[loop.Block], machine: Machine) -> list[str]:
-    """Put loop `x`, which is around `y` directly, into it, and vectorize `y`; `x` goes in steps of as many iterations as there are lanes.
-    Returns the loops outside of `y` that are made of `x`: blocks of rows, so that a page is not left before its lines are full."""
-    bits = max((op.result.type.bits for b in blocks for op in b.body.ops if isinstance(op, loop.Load)), default=32)
-    lanes = machine.lanes * 32 // max(bits, 32)
+def vectorize_square(s: Schedule, x: str, y: str, blocks: list[loop.Block]) -> list[str]:
+    """Vectorize loop `y` and move loop `x`, directly around it, into it, unrolled by the number of lanes: the
+    code generator then transposes squares in registers.
+
+    Returns the loops outside `y` that `x` leaves: blocks of rows, so that a page's cache lines are used
+    before the next page.
+    """
+    bits = max(
+        (op.result.type.bits for b in blocks for op in b.body.ops if isinstance(op, loop.Load)), default=32
+    )
+    lanes = s.info.lanes(max(bits, 32))
     outer = []
     if upper_limit(s.loop(x).extent) > 4 * lanes:
         x_outer, x = s.split(x, 4 * lanes)
@@ -203,7 +224,7 @@ def perfect(loops: list[loop.For]) -> bool:
 
 
 def independent(loops: list[loop.For]) -> bool:
-    """No loop's extent depends on another of them."""
+    """Whether no loop's extent depends on another of the loops."""
     ivs = {f.iv for f in loops}
     return all(isinstance(f.iv.upper, int) or not (free_symbols(f.iv.upper) & ivs) for f in loops)
 
@@ -221,8 +242,3 @@ def is_outermost_chain(s: Schedule, name: str) -> bool:
 def same_place(main: loop.Block, epilogue: loop.Block) -> bool:
     a, b = written_buffer(main).type, written_buffer(epilogue).type
     return bool(a.dtype is b.dtype and a.shape == b.shape)
-
-
-def in_matrix_registers(factor: DType, machine: Machine) -> bool:
-    """Whether matrix registers multiply factors of a type."""
-    return machine.tile(factor)[0] >= MATRIX_ROWS

@@ -1,21 +1,58 @@
-"""The rule of contractions: tiles of the result over the threads, one `simd.brgemm` a tile, the epilogue while the tile is in the first cache."""
+"""The rule of contractions (matrix products, convolutions): tiling, packed panels, cache blocking, a fused
+epilogue.
+
+A contraction is ``C[b.., m.., n..] = sum over k.. of A * B``; `Roles` says which axis plays which role. The
+left operand A is read where it lies. The right operand B is usually packed in *panels* of `nr` columns
+(`passes.tensor.pack_operands`). The innermost code computes a *register tile*: `mr` rows by `nr` columns of C
+that stay in registers over the whole sum. `TargetInfo.register_tile` gives both numbers.
+
+The loops of a product with an epilogue (a bias, an activation), from the outside in:
+
+    parallel for each tile of C:            # the order of row and column tiles: `rows_lead`
+        for each block of k:                # one block, unless the sum is too long for L2
+            brgemm: C[tile] += A[rows, block] @ B[block, columns]
+        epilogue(C[tile])                   # the tile is still in L1
+
+The steps of `contraction`:
+
+1. `_tile` chooses the tile: about 64 x 64, or of the same area but low and long, or tall.
+2. The loops over tiles become one parallel loop. A thread takes successive tiles, so the operand of the outer
+   tile loop stays in its caches while the other operand passes. With rows outside, a tile's rows of A stay in
+   the cache and all of B passes once per row tile; this is cheap only if B itself stays in the second-level
+   cache (`_stays_near`). Otherwise columns are outside, and A passes.
+3. Epilogue fusion: the product is computed inside the epilogue's tile loop (`compute_at`) and is written to
+   the epilogue's result (`write_into`), so there is no temporary matrix. If the types differ, the temporary
+   has the size of a tile (`compact`).
+4. `_block_depth` splits the reduction loop: cache blocking over k.
+5. `tensorize_tile` replaces the loops of the tile with one `simd.brgemm`, which loops over panels and
+   register tiles. Other reduction axes (a convolution's window) become its `reductions`.
+
+Four cases differ:
+
+- AMX multiplies faster than panels arrive from memory. Its tiles are therefore *tall*: each panel that
+  arrives is used for as many rows of A as fit in half of the second-level cache.
+- *Long* tiles (where B stays in the second-level cache, or a matrix unit's result goes to memory) have fewer
+  rows and up to 256 columns, so that the result is written in long pieces.
+- A few rows times an unpacked matrix are bound by memory, so the matrix is read in blocks that stay within a
+  few pages.
+- Images have several row axes. A tile may then take several lines of an image.
+"""
 
 from __future__ import annotations
 
+from ....analysis.axis_roles import Roles
+from ....analysis.index_maps import product
+from ....analysis.loop_nest import enclosing_loops, written_buffer
 from ....dialects import loop
-from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin, substitute
+from ....ir import notes
+from ....ir.substitution import substitute
+from ....ir.symbolic import Dim, Expr, bounds, free_symbols, smax, smin
+from ....ir.target_info import TargetInfo
 from ....ir.types import DType
-from ....lowering.memory_plan import IN_PLACE
 from ....schedule import Schedule
-from ....schedule.tree import enclosing_loops, written_buffer
-from ....transforms.index_maps import product
-from ....transforms.roles import CONTRACTION, Roles
 from .common import (
-    MATRIX_ROWS,
-    Machine,
     blocks_of,
     fuse_all,
-    in_matrix_registers,
     loop_of,
     same_place,
     set_grain,
@@ -24,37 +61,74 @@ from .common import (
 from .quantized import quantized
 from .rows import serial, single
 
-ROWS = COLUMNS = 64
-"""Of a tile of the result, about: 16 KiB of float32, which its epilogue finds in the first-level cache; a panel of the right operand is
-read by so many rows that the next one arrives meanwhile (see `simd.brgemm`'s drivers)."""
-DEPTH = 64
-"""Blocks of a sum are multiples of this: of what matrix instructions take in one step, and of groups of interleaved rows."""
-FEW, NEAR, WIDE = 8, 64, 512
-"""A right operand that lies row by row in memory is read for `FEW` rows of the left one in blocks of `NEAR` rows and `WIDE` columns: some pages
-at a time, each of them for a while."""
-LONG = 256
-"""Columns of a tile, at most, where rows lead, or where matrix registers compute a result that memory must take."""
-OFTEN = 512
-"""Rows of the left operand for which products in matrix registers take twice as long as a panel of the right one takes from memory."""
+TILE_ROWS = TILE_COLUMNS = 64
+"""Approximate rows and columns of a tile of the result, in elements.
+
+64 x 64 float32 are 16 KiB, which the epilogue finds in the first-level cache. More rows use a panel of B more
+often, so that the next panel arrives meanwhile (`brgemm/driver.py`, `brgemm/matrix_tile.py`); a larger tile
+leaves that cache, and fewer tiles are left for the threads.
+"""
+DEPTH_MULTIPLE = 64
+"""Blocks of k have a multiple of this many terms: a multiple of what matrix instructions take in one step and
+of the group size of interleaved rows. A larger value gives coarser blocks.
+"""
+UNPACKED_ROWS, BLOCK_DEPTH, BLOCK_COLUMNS = 8, 64, 512
+"""Blocking of an unpacked B for TLB locality: for at most `UNPACKED_ROWS` rows of A, B is read in blocks of
+`BLOCK_DEPTH` rows by `BLOCK_COLUMNS` columns, in elements.
+
+B is unpacked if the run computes it and few rows use it. Only a wide B is blocked (`_lies_wide`): its rows
+are at least 16 KiB in float32, so each row of a block lies on a page of its own, and 64 rows take 64 entries
+of the TLB. Larger blocks touch more pages at a time; smaller ones add partial sums to C more often.
+"""
+WIDE_COLUMNS = 8 * BLOCK_COLUMNS
+"""Columns of an unpacked B from which on it is read in blocks. A larger value blocks fewer matrices."""
+LONG_COLUMNS = 256
+"""About the most columns of a *long* tile, in elements. A larger value writes longer contiguous pieces of the
+result's rows, with fewer rows to a tile.
+"""
+REUSING_ROWS = 512
+"""Rows of A (in the whole product) from which on `simd.brgemm` does not prefetch the next panel. With so many
+rows a matrix unit computes on a panel about twice as long as the panel takes to arrive (ADR 0004). A larger
+value prefetches in more products.
+"""
 FEW_TILES = 16
-"""Up to here an odd number of tiles leaves a thread of two (four, ...) without work for a while: one more piece of rows makes it even."""
-FAR = 4
-"""Times the second-level cache: a result larger than this goes to memory."""
-TALL, ENOUGH = 384, 16
-"""Rows of a tall tile, at most, and tiles of the whole result that are left for the threads. Matrix registers load rows from the second-level
-cache faster than a panel comes there from beyond, so a tile takes as many rows as fill half of that cache."""
-DEEP = 768
-"""Terms of a sum from which on tiles are tall even if the right operand is near: of shorter ones the lines of the result matter more."""
+"""Number of tiles below which an odd number is avoided: with two (four, ...) threads one would wait during
+the last tile, so the rows are cut into one more piece. With more tiles the loss is small.
+"""
+FAR_CACHES = 4
+"""Multiple of the second-level cache: a result of at least this many times its bytes goes to memory. A larger
+value makes fewer results' tiles low and long.
+"""
+TALL_ROWS, TILES_LEFT = 384, 16
+"""Bounds on tall tiles of matrix units: at most `TALL_ROWS` rows, and about `TILES_LEFT` tiles of the whole
+result for the threads. A matrix unit loads rows of A from the second-level cache faster than a panel of B
+arrives from beyond it. With a larger `TALL_ROWS` each panel is used more often; with a larger `TILES_LEFT`
+tiles are lower, and the threads are balanced better.
+"""
+TALL_DEPTH = 768
+"""Terms of the sum from which on tiles are tall although B stays in the second-level cache. With shorter sums
+writing the result takes a larger part of the time, and low, long tiles write longer pieces. A larger value
+makes fewer tiles tall.
+"""
+UNKNOWN_EXTENT = 4096
+"""The assumed extent of a symbolic axis without an upper bound. A larger value gives the choice of a tile
+more rows, or a longer sum, to reckon with.
+"""
 
 
-def contraction(s: Schedule, machine: Machine) -> None:
-    blocks = blocks_of(s)
-    main = next(b for b in blocks if CONTRACTION in b.attributes)
+def contraction(s: Schedule, rows: int) -> None:
+    """Schedule a contraction and its epilogue, as the module's text describes.
+
+    `rows`, the number of leading axes that the group's members share, is an argument of every rule; this rule
+    takes the axes from `Roles` instead.
+    """
+    info, blocks = s.info, blocks_of(s)
+    main = next(b for b in blocks if notes.CONTRACTION.present(b))
     epilogue = next((b for b in blocks if b is not main), None)
     roles = Roles.of(main)
     assert roles is not None
     if roles.quantized:
-        quantized(s, main, epilogue, roles, machine)
+        quantized(s, main, epilogue, roles, info)
         return
     root = epilogue or main
     rank = len(main.axes)
@@ -65,21 +139,22 @@ def contraction(s: Schedule, machine: Machine) -> None:
     *outer_n, n = [loop_of(s, root, p) for p in roles.n]
     batch = [loop_of(s, root, p) for p in roles.batch]
     if n is None or depth[-1] is None:
-        _degenerate(s, machine, len(blocks))
+        _degenerate(s, len(blocks))
         return
+    # With an epilogue the product has a nest of its own, which `compute_at` moves, with its reduction loops.
     inner_k = [x for x in depth if x is not None] if root is main else []
-    near = _stays_near(main, roles, machine)
-    to_memory = _goes_to_memory(root, factor_type(main), machine)
-    deep = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= DEEP
-    many = _most_rows(main, roles) >= TALL  # for some tiles of about as many rows
-    tall = in_matrix_registers(factor_type(main), machine) and not lines_of and _has_many_rows(s, m, to_memory)
+    near = _stays_near(main, roles, info)
+    to_memory = _goes_to_memory(root, factor_type(main), info)
+    deep = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) >= TALL_DEPTH
+    many = _most_rows(main, roles) >= TALL_ROWS  # at least one tile of full height
+    tall = info.has_matrix_unit(factor_type(main)) and not lines_of and _has_many_rows(s, m, to_memory)
     tall = tall and (not near or (deep and many))
-    rows_lead = near or (tall and many and _left_is_far(main, roles, machine))
+    rows_lead = near or (tall and many and _left_is_far(main, roles, info))
     long = not tall and (near or to_memory)
-    rows, lines, columns = _tile(s, m, lines_of, n, main, roles, machine, long, tall)
-    work = lines * _work(main, s.loop(m).extent if m else 1, rows, s.loop(n).extent, columns)
+    height, lines, columns = _tile(s, m, lines_of, n, main, roles, info, long, tall)
+    work = lines * tile_work(main, s.loop(m).extent if m else 1, height, s.loop(n).extent, columns)
     n_outer, n_inner = s.split(n, columns) if columns else (None, n)
-    m_outer, m_inner = s.split(m, rows) if m and rows else (None, m)
+    m_outer, m_inner = s.split(m, height) if m and height else (None, m)
     line = None
     if lines > 1:
         *lines_of, line = lines_of
@@ -101,72 +176,93 @@ def contraction(s: Schedule, machine: Machine) -> None:
         if at is not None:
             s.compute_at(name, at)
         else:
-            _reorder_alone(s, main, roles)
+            reorder_alone(s, main, roles)
         s.vectorize(n_inner)
-        if IN_PLACE not in s.kernel.attributes and same_place(main, epilogue):
+        # A kernel whose result may lie in the memory of an input needs a temporary: the product would
+        # overwrite the input (a residual) before the epilogue reads it.
+        if not notes.BUFFER_ALIASES.present(s.kernel) and same_place(main, epilogue):
             s.write_into(name, epilogue.sym_name)
         else:
             s.compact()
-    _block_depth(s, main, roles, machine)
-    often = in_matrix_registers(factor_type(main), machine) and _fewest_rows(main, roles) >= OFTEN
-    tensorize_tile(s, main, roles, near=often)
+    _block_depth(s, main, roles, info)
+    reused = info.has_matrix_unit(factor_type(main)) and _fewest_rows(main, roles) >= REUSING_ROWS
+    tensorize_tile(s, main, roles, near=reused)
 
 
-def _stays_near(main: loop.Block, roles: Roles, machine: Machine) -> bool:
-    """Whether the right operand stays in the second-level cache, so that a thread goes through all columns with the same rows before it
-    takes the next ones, and not the other way round.
+def _stays_near(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
+    """Whether B (of one batch) stays in half of the second-level cache, so that a thread should compute all
+    columns of its rows before it takes the next rows.
 
-    What leads is read once and stays with the core whose thread reads it. Weights are many where images are small, and come from memory;
-    where images are large, a core keeps its part of them in its cache from layer to layer, and the weights beside it.
+    The operand of the outer loop is read once, and by one thread. Small images have many weights, which come
+    from memory: then columns lead. Large images keep a core's part of the image in its cache from layer to
+    layer, and the weights beside it: then rows lead. So B must also be no larger than A and the result
+    together.
     """
     sizes = _factor_bytes(main, roles)
     if sizes is None:
         return False
     left, right = sizes
-    shared = upper_limit(product(main.axes[p].upper + 1 for p in roles.batch))
+    entries = upper_limit(product(main.axes[p].upper + 1 for p in roles.batch))
     result = upper_limit(product(axis.upper + 1 for axis in main.axes)) * factor_type(main).itemsize
-    return right // shared <= machine.l2 // 2 and right <= left + result
+    return right // entries <= info.l2_bytes // 2 and right <= left + result
 
 
 def _factor_bytes(main: loop.Block, roles: Roles) -> tuple[int, int] | None:
-    """Bytes of the left and of the right operand."""
+    """Return the bytes of the left and of the right operand; None unless exactly one of two loads moves with
+    the columns.
+    """
     column, factor = main.axes[roles.n[-1]], factor_type(main)
     loads = [op for op in main.body.ops if isinstance(op, loop.Load)]
     moved = [any(column in free_symbols(e) for e in op.indices if isinstance(e, Expr)) for op in loads]
     if sorted(moved) != [False, True]:
         return None
-    left, right = (upper_limit(loads[moved.index(m)].buffer.type.size) * factor.itemsize for m in (False, True))
+    left, right = (
+        upper_limit(loads[moved.index(m)].buffer.type.size) * factor.itemsize for m in (False, True)
+    )
     return left, right
 
 
 def _has_many_rows(s: Schedule, m: str | None, to_memory: bool) -> bool:
-    """Whether the rows of a matrix fill more than a tile: surely, where the result goes `to_memory`, which wants long pieces of few rows."""
+    """Whether a matrix has more rows than two tiles. A symbolic number of rows counts only if the result does
+    not go `to_memory`, since low, long tiles write such a result faster.
+    """
     rows = s.loop(m).extent if m else 1
-    return upper_limit(rows) > 2 * ROWS and (isinstance(rows, int) or not to_memory)
+    return upper_limit(rows) > 2 * TILE_ROWS and (isinstance(rows, int) or not to_memory)
 
 
-def _left_is_far(main: loop.Block, roles: Roles, machine: Machine) -> bool:
-    """Whether the left operand is too large to stay in the second-level cache while columns pass."""
+def _left_is_far(main: loop.Block, roles: Roles, info: TargetInfo) -> bool:
+    """Whether A is too large for half of the second-level cache, so that it leaves the cache while columns
+    pass.
+    """
     sizes = _factor_bytes(main, roles)
-    return sizes is not None and sizes[0] > machine.l2 // 2
+    return sizes is not None and sizes[0] > info.l2_bytes // 2
 
 
-def _goes_to_memory(root: loop.Block, factor: DType, machine: Machine) -> bool:
-    """Whether matrix registers compute a result that memory must take: processors follow some 32 rows that are written side by side.
-    Vectors multiply slowly enough for any."""
+def _goes_to_memory(root: loop.Block, factor: DType, info: TargetInfo) -> bool:
+    """Whether a matrix unit computes a result that is too large for the caches.
+
+    A core combines writes to full cache lines in its fill buffers, for about 32 rows at a time by measurement
+    (docs/internals/experiments.md), so tiles are then low and long. Vector code multiplies slowly enough for
+    any tile shape.
+    """
     result = written_buffer(root).type
-    is_far = upper_limit(result.size, 0) * result.dtype.itemsize >= FAR * machine.l2
-    return is_far and in_matrix_registers(factor, machine)
+    is_far = upper_limit(result.size, 0) * result.dtype.itemsize >= FAR_CACHES * info.l2_bytes
+    return is_far and info.has_matrix_unit(factor)
 
 
-def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) -> None:
-    """Take a sum too long for the second-level cache in blocks: a panel's block stays there while the rows of the tile pass, and
-    the rows' block while the panels do."""
+def _block_depth(s: Schedule, main: loop.Block, roles: Roles, info: TargetInfo) -> None:
+    """Split the reduction loop (cache blocking over k) if the sum is too long for the second-level cache: a
+    block of a panel of B stays there while the rows of the tile pass, and the same block of A's rows while
+    the panels pass. A few rows times an unpacked matrix (`UNPACKED_ROWS`) are split too, into blocks whose
+    pages stay in the TLB.
+
+    The split reduction gets a block of its own that initializes the tile with zeros.
+    """
     k = loop_of(s, main, len(main.axes) + roles.k[0])
     extent = s.loop(k).extent if k is not None else None
     if k is None or not isinstance(extent, int):
         return
-    block = (_depth_of_rows if len(roles.k) == 1 else _depth_of_window)(extent, main, roles, machine)
+    block = (_depth_of_rows if len(roles.k) == 1 else _depth_of_window)(extent, main, roles, info)
     if block is None or block >= extent:
         return
     outer, inner = s.split(k, block)
@@ -176,30 +272,39 @@ def _block_depth(s: Schedule, main: loop.Block, roles: Roles, machine: Machine) 
     s.vectorize(enclosing_loops(s.block(init))[-1].iv.name)
 
 
-def _depth_of_rows(depth: int, main: loop.Block, roles: Roles, machine: Machine) -> int | None:
-    """Terms of a block of a matrix product's sum."""
-    most = deepest(machine, factor_type(main))
+def _depth_of_rows(depth: int, main: loop.Block, roles: Roles, info: TargetInfo) -> int | None:
+    """Return the number of terms in a block of a matrix product's sum: a divisor of `depth` that is a
+    multiple of `DEPTH_MULTIPLE` where there is one, otherwise a multiple of it; `depth` or None if the sum
+    stays whole.
+    """
+    most = deepest(info, factor_type(main))
     if _few_rows(main, roles):
         if not _lies_wide(main, roles):
             return None
-        most = NEAR
+        most = BLOCK_DEPTH
     fewest = -(-depth // most)
-    block = next((depth // n for n in range(fewest, 2 * fewest) if depth % (n * DEPTH) == 0), None)
-    if block is None:  # groups are filled up at the end only
-        block = depth if roles.group > 1 else -(-depth // fewest // DEPTH) * DEPTH
+    block = next((depth // n for n in range(fewest, 2 * fewest) if depth % (n * DEPTH_MULTIPLE) == 0), None)
+    if block is None:
+        # The last block would have a symbolic number of terms. A matrix instruction then takes whole steps
+        # (`simd.depth_block`), for which a panel of interleaved rows need not be filled up with zeros, so
+        # such a sum stays whole even if it is too long for the cache.
+        block = depth if roles.group > 1 else -(-depth // fewest // DEPTH_MULTIPLE) * DEPTH_MULTIPLE
     return block
 
 
-def _depth_of_window(height: int, main: loop.Block, roles: Roles, machine: Machine) -> int | None:
-    """Rows of a convolution's window of `height` in a block of its sum; None where a panel of the weights stays in the cache as a whole."""
+def _depth_of_window(height: int, main: loop.Block, roles: Roles, info: TargetInfo) -> int | None:
+    """Return how many rows of a convolution's window (of `height` rows) make a block of its sum; None if a
+    panel of all weights stays in the second-level cache. Such a panel may fill three quarters of the cache;
+    blocks fill half of it, as each further block reads and writes the result once more.
+    """
     inner = upper_limit(product(axis.upper + 1 for axis in main.reduce_axes)) // height
     row = inner * roles.nr * factor_type(main).itemsize
-    return None if height * row <= machine.l2 * 3 // 4 else max(1, machine.l2 // 2 // row)
+    return None if height * row <= info.l2_bytes * 3 // 4 else max(1, info.l2_bytes // 2 // row)
 
 
 def _few_rows(main: loop.Block, roles: Roles) -> bool:
-    """Whether the right operand is read for so few rows that memory decides how fast."""
-    return _most_rows(main, roles) <= FEW
+    """Whether B is used for so few rows that memory bandwidth limits the product."""
+    return _most_rows(main, roles) <= UNPACKED_ROWS
 
 
 def _most_rows(main: loop.Block, roles: Roles) -> int:
@@ -211,63 +316,78 @@ def _fewest_rows(main: loop.Block, roles: Roles) -> int:
 
 
 def _lies_wide(main: loop.Block, roles: Roles) -> bool:
-    """Whether the right operand lies in memory in long rows."""
-    return not roles.padded and upper_limit(main.axes[roles.n[-1]].upper + 1) >= 8 * WIDE
+    """Whether B is unpacked with long rows."""
+    return not roles.padded and upper_limit(main.axes[roles.n[-1]].upper + 1) >= WIDE_COLUMNS
 
 
-def deepest(machine: Machine, factor: DType) -> int:
-    """Terms of a sum for which a tile's rows and columns of the factors fill half of the second-level cache."""
-    return machine.l2 // 2 // ((ROWS + COLUMNS) * factor.itemsize)
+def deepest(info: TargetInfo, factor: DType) -> int:
+    """Return the number of terms for which a tile's rows of A and columns of B fill half of the second-level
+    cache.
+    """
+    return info.l2_bytes // 2 // ((TILE_ROWS + TILE_COLUMNS) * factor.itemsize)
 
 
-def _work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | None) -> Dim:
-    """Cost of a tile in cheap element operations: two multiply-adds count as one, but a row of the right operand is loaded as well."""
+def tile_work(main: loop.Block, m: Dim, rows: int | None, n: Dim, columns: int | None) -> Dim:
+    """Return the cost of a tile in cheap element operations. Two multiply-adds count as one operation; fewer
+    than three rows count as three, since the rows of B must be loaded as well.
+    """
     depth = product(axis.upper + 1 for axis in main.reduce_axes)
     height, width = smin(m, rows) if rows else m, smin(n, columns) if columns else n
     return smax(height, 3) * width * substitute(depth, {axis: axis.upper for axis in main.axes}) // 2
 
 
 def tensorize_tile(s: Schedule, block: loop.Block, roles: Roles, near: bool = False) -> None:
-    """Hand the loops of a contraction's tile to hardware-shaped code, if it has columns and reduce loops; `near`: its right operand is."""
-    found = _tile_loops(s, block, roles)
-    if found is not None:
-        lines, m_loop, n_loop, k_loops = found
+    """Replace the loops of a contraction's tile with a `simd.brgemm`, if there are a column loop and a
+    reduction loop.
+
+    With `near`, the attribute of `simd.brgemm`, the panels of B are not prefetched: each is used often. A
+    row-dependent matrix (`roles.grouped`: experts) splits the rows into runs that share a matrix first.
+    """
+    nest = tile_loops(s, block, roles)
+    if nest is not None:
+        lines, m_loop, n_loop, k_loops = nest
         reductions, k = tuple(k_loops[:-1]), k_loops[-1]
         if roles.grouped:
             s.reorder(m_loop, n_loop, *k_loops)
             m_loop = s.split_runs(block.sym_name, m_loop)
-        s.tensorize(block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines, near)
+        s.tensorize(
+            block.sym_name, m_loop, n_loop, reductions, k, roles.nr, roles.padded, roles.group, lines, near
+        )
 
 
-def _degenerate(s: Schedule, machine: Machine, count: int) -> None:
-    """A contraction with one column or one term: an ordinary reduction."""
+def _degenerate(s: Schedule, count: int) -> None:
+    """Schedule a contraction with one column or one term as an ordinary reduction."""
     if count == 1:
-        single(s, machine)
+        single(s)
     else:
-        serial(s)
+        serial(s, 0)
 
 
-def _reorder_alone(s: Schedule, main: loop.Block, roles: Roles) -> None:
-    """Without a tile loop the contraction keeps its own nest: rows, columns, reduce loops innermost."""
+def reorder_alone(s: Schedule, main: loop.Block, roles: Roles) -> None:
+    """Order the nest of a contraction that has no tile loops: batches, rows, columns, then reduction
+    loops.
+    """
     rank = len(main.axes)
     order = [loop_of(s, main, p) for p in (*roles.batch, *roles.n[:-1], *roles.m, roles.n[-1])]
     order += [loop_of(s, main, rank + p) for p in roles.k]
     s.reorder(*[x for x in order if x])
 
 
-def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str | None, str, str, list[str]] | None:
-    """Loops of the tile that `tensorize` takes: over lines of rows, if there are such, rows, columns and what is reduced; a missing row
-    loop is supplied by a loop of one iteration."""
+def tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str | None, str, str, list[str]] | None:
+    """Return the loops that `tensorize` takes: lines (or None), rows, columns, and reduction loops; None if
+    columns or a reduction are missing. A missing row loop is added with one iteration. The loops become the
+    innermost ones.
+    """
     rank = len(main.axes)
     around = enclosing_loops(main)
 
     def innermost(position: int) -> str | None:
         e = main.bindings[position]
-        found = None
+        innermost_name = None
         for f in around:
             if isinstance(e, Expr) and f.iv in free_symbols(e):
-                found = f.iv.name
-        return found
+                innermost_name = f.iv.name
+        return innermost_name
 
     k_loops = [x for p in roles.k if (x := innermost(rank + p)) is not None]
     n_loop = innermost(roles.n[-1])
@@ -278,7 +398,9 @@ def _tile_loops(s: Schedule, main: loop.Block, roles: Roles) -> tuple[str | None
     lines = innermost(roles.m[-2]) if len(roles.m) > 1 else None
     if m_loop is None or not _inside_tile(around, m_loop):
         m_loop, lines = s.add_unit_loop(main.sym_name), None
-    if lines is not None and (lines == m_loop or not _inside_tile(around, lines) or _bounds_others(around, lines)):
+    if lines is not None and (
+        lines == m_loop or not _inside_tile(around, lines) or _bounds_others(around, lines)
+    ):
         lines = None
     around = enclosing_loops(main)
     names = [f.iv.name for f in around]
@@ -296,22 +418,26 @@ def _bounds_others(around: list[loop.For], name: str) -> bool:
 
 
 def _start(around: list[loop.For]) -> int:
-    """The first loop of the perfect nest that ends in the innermost loop."""
+    """Return the position of the first loop of the perfect, serial nest that ends in the innermost loop."""
     k = len(around) - 1
-    while k > 0 and around[k - 1].body.first is around[k - 1].body.last and around[k - 1].kind == "serial":
+    while (
+        k > 0
+        and around[k - 1].body.first is around[k - 1].body.last
+        and around[k - 1].kind == loop.LoopKind.SERIAL
+    ):
         k -= 1
     return k
 
 
 def _inside_tile(around: list[loop.For], name: str) -> bool:
-    """Whether a loop belongs to the serial nest around the block (and is not the parallel loop over tiles)."""
-    return any(f.iv.name == name and f.kind == "serial" for f in around)
+    """Whether a loop belongs to the serial nest around the block, and is not the parallel loop over tiles."""
+    return any(f.iv.name == name and f.kind == loop.LoopKind.SERIAL for f in around)
 
 
 def factor_type(main: loop.Block) -> DType:
-    """The element type of a contraction's factors."""
-    found: DType = next(op for op in main.body.ops if isinstance(op, loop.Load)).buffer.type.dtype
-    return found
+    """Return the element type of a contraction's operands."""
+    dtype: DType = next(op for op in main.body.ops if isinstance(op, loop.Load)).buffer.type.dtype
+    return dtype
 
 
 def _tile(
@@ -321,58 +447,57 @@ def _tile(
     n: str,
     main: loop.Block,
     roles: Roles,
-    machine: Machine,
+    info: TargetInfo,
     long: bool,
     tall: bool,
 ) -> tuple[int | None, int, int | None]:
-    """Rows of a tile, iterations of the next row loop (the lines of an image) that share one tile, and its columns; None leaves the
-    loop whole.
+    """Choose a tile: its rows, the iterations of the next outer row loop that share it (lines of an image),
+    and its columns. None for rows or columns means that the loop stays whole.
 
-    Columns: few panels, so that the result's tile stays in the first-level cache; rows: enough for the packed columns to be used
-    several times, few enough for all threads to have work, and about as many in every tile. `long`: rather in long pieces of few rows;
-    `tall`: of as many rows as fill half of the second-level cache.
+    Columns are few panels, so that the tile of the result stays in the first-level cache. Rows are enough to
+    use packed columns several times, few enough to leave work for all threads, and about equal in all tiles.
+    `long` asks for low tiles of equal area with long rows; `tall` for as many rows as fill half of the
+    second-level cache.
     """
-    depth = 1
-    for axis in main.reduce_axes:
-        depth *= upper_limit(axis.upper + 1, 4096)
     factor = factor_type(main)
-    depth = min(depth, deepest(machine, factor))  # longer ones come in blocks
-    mr, nr = machine.tile(factor)
+    tile = info.register_tile(factor)
+    mr, nr = tile.rows, tile.columns
     total_n = upper_limit(s.loop(n).extent)
-    total_m = upper_limit(s.loop(m).extent, 4096) if m else 1
+    total_m = upper_limit(s.loop(m).extent, UNKNOWN_EXTENT) if m else 1
     panel = roles.nr if roles.padded else nr
-    columns = max(nr, min(2 * nr, COLUMNS))
+    columns = max(nr, min(2 * nr, TILE_COLUMNS))
     if _few_rows(main, roles) and _lies_wide(main, roles):
-        return None, 1, WIDE  # whole lines of the matrix where it lies
-    while columns > nr and columns * depth * factor.itemsize > machine.l2 // 2:
-        columns -= nr
+        return None, 1, BLOCK_COLUMNS  # all (few) rows of A by columns of B, which is read where it lies
     if total_m <= mr and total_n < 16 * columns:
-        columns = nr  # a few rows: only the columns can be divided among the threads
-    rows = mr * max(4, ROWS // mr + 1)
-    while rows > 4 * mr and rows * depth * factor.itemsize > machine.l2:
-        rows -= mr
-    while rows > mr and rows * depth * factor.itemsize > machine.l2 * 3 // 2:
-        rows -= mr
-    if long and columns < total_n:  # as large a tile, of longer pieces of rows of the result: memory likes them
-        wide = -(-even_part(total_n, LONG) // panel) * panel
+        # One register tile of rows and fewer than 16 tiles: only columns can be divided among the threads.
+        columns = nr
+    rows = mr * max(4, TILE_ROWS // mr + 1)  # the register tiles that exceed `TILE_ROWS`, at least four
+    if long and columns < total_n:  # a tile of equal area with longer pieces of the result's rows
+        wide = -(-even_part(total_n, LONG_COLUMNS) // panel) * panel
         rows, columns = max(mr, rows * columns // wide // mr * mr), max(columns, wide)
     columns = max(panel, columns // panel * panel)
     if tall:
-        most = machine.l2 // 2 // (depth * factor.itemsize) // mr * mr
-        enough = total_m // -(-ENOUGH // -(-total_n // columns))
-        rows = max(rows, min(TALL, most, enough))
+        # The terms of a block of the sum, as if every longer sum came in blocks. Some do not
+        # (`_depth_of_rows`, symbolic extents): the rows of their tiles leave the cache during the sum.
+        depth = product(upper_limit(axis.upper + 1, UNKNOWN_EXTENT) for axis in main.reduce_axes)
+        depth = min(upper_limit(depth), deepest(info, factor))
+        most = info.l2_bytes // 2 // (depth * factor.itemsize) // mr * mr
+        enough = total_m // -(-TILES_LEFT // -(-total_n // columns))
+        rows = max(rows, min(TALL_ROWS, most, enough))
     lines = 1
     if outer_m and isinstance(extent := s.loop(outer_m[-1]).extent, int):
         lines = even_part(extent, max(1, rows // total_m))
     if m and isinstance(extent := s.loop(m).extent, int):
         pieces, others = -(-extent // rows), -(-total_n // columns)
         rows = -(-even_part(extent, rows) // mr) * mr
-        alone = not outer_m and not roles.batch and mr < MATRIX_ROWS
+        alone = not outer_m and not roles.batch and not info.has_matrix_unit(factor)
         if alone and pieces > 1 and pieces * others % 2 and pieces * others < FEW_TILES:
             rows = -(-extent // (pieces + 1))
     return (None if total_m <= rows else rows), lines, (None if total_n <= columns else columns)
 
 
 def even_part(extent: int, most: int) -> int:
-    """The size of equal parts (but for the last one) of at most `most` that cut `extent` into the fewest pieces."""
+    """Return the size of the parts, at most `most`, that cut `extent` into the fewest pieces of equal size
+    (but for the last one).
+    """
     return -(-extent // -(-extent // most))

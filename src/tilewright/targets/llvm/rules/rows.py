@@ -1,15 +1,29 @@
-"""The rules of what is no contraction: row groups, elementwise computations, single reductions, scatters."""
+"""The rules of kernels without `simd.brgemm`: row groups, elementwise computations, single reductions.
+
+A row group (a softmax, a layer norm) has one parallel loop over the rows that its members share; inside, each
+member has loops of its own and is vectorized along its most contiguous axis. Four forms differ:
+
+- `elementwise`: all members run over the same points and share all loops;
+- `_results_together`: a few rows times a transposed matrix, several dot products side by side. The sum runs
+  along contiguous memory; the rows are too few to pack the matrix;
+- `_share_windows`: overlapping windows (pooling, depthwise convolution), several windows side by side; a
+  window's elements are the iterations of the reduction loops;
+- `_jam_rows`: a few rows share a matrix (grouped queries, GQA), all of them side by side.
+
+"Side by side" is unroll and jam: copies of an unrolled loop's body share one reduction loop, so an element
+that all read is loaded once, and each copy has an accumulator in registers.
+"""
 
 from __future__ import annotations
 
+from ....analysis.loop_nest import address, enclosing_loops, reduce_variables, resolved
 from ....dialects import loop
-from ....ir.symbolic import Binary, Dim, Expr, FloorDiv, linear_in, prove_divisible
+from ....ir import notes
+from ....ir.substitution import linear_in
+from ....ir.symbolic import Binary, Dim, Expr, FloorDiv, prove_divisible
 from ....schedule import Schedule
-from ....schedule.tree import address, enclosing_loops, reduce_variables, resolved
 from .common import (
     CHUNK,
-    SHORT,
-    Machine,
     blocks_of,
     contiguity,
     divisor,
@@ -18,6 +32,7 @@ from .common import (
     is_outermost_chain,
     loop_of,
     moving,
+    penalty,
     point_cost,
     points_of,
     set_grain,
@@ -30,13 +45,14 @@ from .common import (
 )
 
 
-def rows(s: Schedule, rows: int, machine: Machine) -> None:
+def rows(s: Schedule, rows: int) -> None:
+    """Schedule a row group whose members share the first `rows` axes."""
     blocks = blocks_of(s)
     if len(blocks) == 1:
-        single(s, machine)
+        single(s)
         return
     if not any(b.reduce_axes for b in blocks) and all(len(b.axes) == rows for b in blocks):
-        elementwise(s, blocks, machine)
+        elementwise(s, blocks)
         return
     if rows == len(blocks[0].axes) and _results_together(s, blocks):
         return
@@ -50,7 +66,7 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
             continue
         for other in names[1:]:
             assert other is not None
-            s.merge(names[0], other)
+            s.fuse_loops(names[0], other)
         shared.append(names[0])
     if shared:
         at = fuse_all(s, shared)
@@ -59,7 +75,7 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
     for b in blocks:
         if b.reduce_axes:
             _cut_pages(s, b)
-        own = [f for f in enclosing_loops(b) if f.kind == "serial"]
+        own = [f for f in enclosing_loops(b) if f.kind == loop.LoopKind.SERIAL]
         work += points_of(own) * point_cost(b)
         if b.reduce_axes and b in columns and columns[b][1] in window_columns(b):
             _share_windows(s, b, columns[b][1])
@@ -72,7 +88,9 @@ def rows(s: Schedule, rows: int, machine: Machine) -> None:
 
 
 def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
-    """Whether reductions read memory along the last row axis (channels-last pooling, depthwise convolutions): it then fills the vectors."""
+    """Whether a reduction reads contiguous memory along the last row axis (channels-last pooling, depthwise
+    convolution). That axis then fills the vectors and is no shared loop.
+    """
     for b in blocks:
         if not b.reduce_axes or not rows or not isinstance(b.bindings[rows - 1], Expr):
             continue
@@ -87,140 +105,171 @@ def _lanes_across_rows(blocks: list[loop.Block], rows: int) -> bool:
     return False
 
 
-BESIDE = 4
-"""Rows at most that are computed side by side because they read the same: each has accumulators of its own."""
+JAMMED_ROWS = 4
+"""Upper bound on the rows that are computed side by side because they read the same matrix. A larger value
+loads the matrix less often and needs more accumulators in registers.
+"""
 
 
 def _rows_beside(s: Schedule, blocks: list[loop.Block], rows: int) -> dict[loop.Block, str]:
-    """The products whose matrix is the same for all rows of the last shared axis, if these are few (the queries of a group in attention), with their loop over these rows: an element
-    of the matrix is then loaded once for all. Other axes must be left for the threads."""
+    """Return the blocks whose matrix operand does not depend on the last shared row axis (e.g. grouped
+    queries), each with its loop over that axis. An element of the matrix is then loaded once for all rows.
+
+    Empty if that axis has more than `JAMMED_ROWS` rows, or if no other axis is left for the threads.
+    """
     if rows < 2 or not any(
         upper_limit(s.loop(x).extent) > 1 for d in range(rows - 1) if (x := loop_of(s, blocks[0], d))
     ):
         return {}
     names = [loop_of(s, b, rows - 1) for b in blocks]
     if any(
-        x is None or not 1 < upper_limit(s.loop(x).extent) <= BESIDE or not isinstance(s.loop(x).extent, int)
+        x is None
+        or not 1 < upper_limit(s.loop(x).extent) <= JAMMED_ROWS
+        or not isinstance(s.loop(x).extent, int)
         for x in names
     ):
         return {}
-    found = {}
+    row_loops = {}
     for b, name in zip(blocks, names, strict=True):
         assert name is not None
         loads = [op for op in b.body.ops if isinstance(op, loop.Load)]
         own = [f.iv for f in enclosing_loops(b)[rows:]]
         matrices = [op for op in loads if all(iv in moving(op) for iv in own)]
-        if b.reduce_axes and len(own) > 1 and matrices and not any(s.loop(name).iv in moving(op) for op in matrices):
-            found[b] = name
-    return found
+        if (
+            b.reduce_axes
+            and len(own) > 1
+            and matrices
+            and not any(s.loop(name).iv in moving(op) for op in matrices)
+        ):
+            row_loops[b] = name
+    return row_loops
 
 
 def _cut_pages(s: Schedule, block: loop.Block) -> None:
-    """Split the loops whose quotient by a number says where a read finds its index (pages of a table), so that it is looked up once for each page; and those that
-    move a read on and then back to the same place (codes in the low, then in the high bits of some bytes), so that the inner loop takes even steps."""
+    """Split a loop whose variable is divided by one constant in the index of a read, so that the quotient
+    is constant in the inner loop.
+
+    Two cases: a page of a table is looked up once for each page (``i // page``) instead of for each element;
+    and a read that returns to the same bytes (low, then high bits of packed integers) becomes affine inside.
+    """
     for f in enclosing_loops(block):
         reads = [op for op in block.body.ops if isinstance(op, loop.Load)]
-        found = {n for op in reads for e in resolved(op, op.indices) for n in _divisors_of(e, f.iv)}
+        sizes = {n for op in reads for e in resolved(op, op.indices) for n in _divisors_of(e, f.iv)}
         uneven = any(
-            linear_in(address(op), f.iv) is None or any(f.iv in symbols_behind(v) for v in op.dynamic) for op in reads
+            linear_in(address(op), f.iv) is None or any(f.iv in symbols_behind(v) for v in op.dynamic)
+            for op in reads
         )
-        if f.kind == "serial" and len(found) == 1 and uneven:
-            (size,) = found
+        if f.kind == loop.LoopKind.SERIAL and len(sizes) == 1 and uneven:
+            (size,) = sizes
             if prove_divisible(f.extent, size):
                 s.split(f.iv.name, size)
 
 
 def _divisors_of(e: Dim, iv: Expr) -> set[int]:
-    """The numbers by which `iv` itself is divided in `e`, rounding down."""
-    found: set[int] = set()
+    """Return the numbers by which `iv` itself is divided in `e`, rounding down."""
+    divisors: set[int] = set()
     for atom in () if isinstance(e, int) else [a for _, atoms in e.terms for a in atoms]:
         if isinstance(atom, Binary):
-            found |= _divisors_of(atom.a, iv) | _divisors_of(atom.b, iv)
+            divisors |= _divisors_of(atom.a, iv) | _divisors_of(atom.b, iv)
             if isinstance(atom, FloorDiv) and atom.a is iv and isinstance(atom.b, int):
-                found.add(atom.b)
-    return found
+                divisors.add(atom.b)
+    return divisors
 
 
 def _jam_rows(s: Schedule, block: loop.Block, row: str) -> None:
-    """Lanes along the most contiguous loop, and inside of what is not reduced the rows, which share the reduction."""
+    """Vectorize the most contiguous loop, and put the unrolled loop over rows outside the reduction loops
+    (unroll and jam).
+    """
     reduced = reduce_variables(block)
-    own = [f for f in enclosing_loops(block) if f.kind == "serial"]
+    own = [f for f in enclosing_loops(block) if f.kind == loop.LoopKind.SERIAL]
     chosen = vector_loop(block, [f for f in own if f.iv.name != row])
     assert chosen is not None
     lane = chosen.iv.name
     others = [f.iv.name for f in own if f.iv not in reduced and f.iv.name not in (row, lane)]
-    taps = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
-    s.reorder(*others, *([row, *taps, lane] if chosen.iv in reduced else [lane, row, *taps]))
+    reduce_loops = [f.iv.name for f in own if f.iv in reduced and f is not chosen]
+    s.reorder(*others, *([row, *reduce_loops, lane] if chosen.iv in reduced else [lane, row, *reduce_loops]))
     s.vectorize(lane)
     s.unroll(row)
 
 
-COLUMNS = 8
-"""Windows at most that are computed together, an accumulator for each."""
+MAX_WINDOWS = 8
+"""Upper bound on the windows that are computed side by side, each with an accumulator. A larger value reuses
+more elements and needs more registers.
+"""
 
 
 def window_columns(block: loop.Block) -> list[str]:
-    """Loops along which the windows of a reduction share half their elements or more: the loop moves a read by that many fewer steps
-    than a reduce loop has."""
+    """Return the loops along which the windows of a reduction share at least half of their elements: a step
+    of the loop moves a read by at most half the extent of a reduction loop.
+    """
     around = enclosing_loops(block)
     reduced = reduce_variables(block)
-    taps = [f for f in around if f.iv in reduced]
-    found = []
+    reduce_loops = [f for f in around if f.iv in reduced]
+    names = []
     for f in around:
-        if f in taps or f.kind != "serial" or not isinstance(f.extent, int):
+        if f in reduce_loops or f.kind != loop.LoopKind.SERIAL or not isinstance(f.extent, int):
             continue
         for load in (op for op in block.body.ops if isinstance(op, loop.Load) and not op.dynamic):
             step = _step(load, f.iv)
-            for tap in taps:
-                inner = _step(load, tap.iv)
-                if inner and step and step % inner == 0 and 2 * step // inner <= upper_limit(tap.extent):
-                    found.append(f.iv.name)
-    return found
+            for reduce_loop in reduce_loops:
+                inner, extent = _step(load, reduce_loop.iv), upper_limit(reduce_loop.extent)
+                if inner and step and step % inner == 0 and 2 * step // inner <= extent:
+                    names.append(f.iv.name)
+    return names
 
 
 def _step(load: loop.Load, iv: Expr) -> int:
-    """Elements that a read moves by when a loop takes a step; 0 where that is unknown."""
+    """Return the number of elements by which a read moves in one step of a loop; 0 if that is not a known
+    number.
+    """
     e = address(load)
     parts = linear_in(e, iv) if isinstance(e, Expr) else None
     return parts[0] if parts is not None and isinstance(parts[0], int) else 0
 
 
 def _cut_columns(s: Schedule, blocks: list[loop.Block], depth: int) -> dict[loop.Block, tuple[str, str]]:
-    """Where windows of a reduction overlap along the last of the shared loops, split it in all blocks into equal parts of a few
-    columns; returns each block's loops over the parts and over the columns of one part."""
+    """Split the last shared loop of all blocks into equal parts of a few columns, if windows of a reduction
+    overlap along it.
+
+    Returns each block's loops over the parts and over the columns of one part; empty if nothing is split.
+    """
     names = {b: loop_of(s, b, depth - 1) for b in blocks} if depth else {}
     if not any(b.reduce_axes and name in window_columns(b) for b, name in names.items()):
         return {}
     extent = s.loop(next(iter(names.values())) or "").extent
-    size = divisor(extent, COLUMNS)
+    size = divisor(extent, MAX_WINDOWS)
     if size < 2 or any(name is None or s.loop(name).extent != extent for name in names.values()):
         return {}
     return {b: s.split(name, size) for b, name in names.items() if name is not None}
 
 
 def _share_windows(s: Schedule, block: loop.Block, columns: str) -> None:
-    """Lanes along the most contiguous loop; inside it the reduction over all `columns` at once, its innermost loop written out."""
+    """Vectorize the most contiguous loop; inside it the reduction over all `columns` side by side, its
+    innermost loop unrolled.
+    """
     reduced = reduce_variables(block)
-    own = [f for f in enclosing_loops(block) if f.kind == "serial"]
-    taps = [f.iv.name for f in own if f.iv in reduced]
+    own = [f for f in enclosing_loops(block) if f.kind == loop.LoopKind.SERIAL]
+    reduce_loops = [f.iv.name for f in own if f.iv in reduced]
     others = [f for f in own if f.iv not in reduced and f.iv.name != columns]
     chosen = vector_loop(block, others)
     if chosen is None:
         vectorize_inner(s, block, own)
         return
     lane = chosen.iv.name
-    s.reorder(*(f.iv.name for f in others if f is not chosen), lane, columns, *taps)
+    s.reorder(*(f.iv.name for f in others if f is not chosen), lane, columns, *reduce_loops)
     s.vectorize(lane)
     s.unroll(columns)
-    if isinstance(s.loop(taps[-1]).extent, int):
-        s.unroll(taps[-1])
+    if isinstance(s.loop(reduce_loops[-1]).extent, int):
+        s.unroll(reduce_loops[-1])
 
 
-def single(s: Schedule, machine: Machine) -> None:
-    """One computation: parallel axes outside, the vector loop inside, reduce loops around or inside it."""
+def single(s: Schedule) -> None:
+    """Schedule one computation: parallel axes outside, the vector loop inside, reduction loops around or
+    inside that.
+    """
     (block,) = blocks_of(s)
     if not block.reduce_axes:
-        elementwise(s, [block], machine)
+        elementwise(s, [block])
         return
     own = enclosing_loops(block)
     if not own or _results_together(s, [block]):
@@ -234,7 +283,7 @@ def single(s: Schedule, machine: Machine) -> None:
     name = chosen.iv.name
     is_reduced = chosen.iv in reduced
     windows = [x for x in window_columns(block) if x in parallel]
-    size = divisor(s.loop(windows[-1]).extent, COLUMNS) if windows else 1
+    size = divisor(s.loop(windows[-1]).extent, MAX_WINDOWS) if windows else 1
     if not is_reduced and size > 1 and independent(own):
         parts, columns = s.split(windows[-1], size)
         parallel[parallel.index(windows[-1])] = parts
@@ -246,10 +295,10 @@ def single(s: Schedule, machine: Machine) -> None:
         return
     if independent(own):
         s.reorder(*parallel, *([*inner, name] if is_reduced else [name, *inner]))
-    if not is_reduced and not parallel and upper_limit(chosen.extent) > 4 * machine.lanes:
-        outer, name = s.split(name, 4 * machine.lanes)
+    if not is_reduced and not parallel and upper_limit(chosen.extent) > 4 * s.info.lanes(32):
+        outer, name = s.split(name, 4 * s.info.lanes(32))
         parallel = [outer]
-        work = work * 4 * machine.lanes / max(upper_limit(chosen.extent, 1024), 1)
+        work = work * 4 * s.info.lanes(32) / max(upper_limit(chosen.extent, 1024), 1)
     if parallel:
         head = [x for x in parallel if is_outermost_chain(s, x)]
         at = fuse_all(s, head) if head else None
@@ -259,15 +308,23 @@ def single(s: Schedule, machine: Machine) -> None:
     s.vectorize(name)
 
 
-TOGETHER = 16
-"""Sums at most that are computed side by side, an accumulator in registers for each."""
+MAX_DOT_PRODUCTS = 16
+"""Upper bound on the dot products that are computed side by side, each with an accumulator in registers. A
+larger value loads less often and needs more registers.
+"""
+MAX_FIRST, MAX_FURTHER = 8, 4
+"""Upper bounds on the results along the first axis, and along each further axis, of which `MAX_DOT_PRODUCTS`
+are computed side by side. With a larger `MAX_FIRST` fewer results are left for the further axes.
+"""
 
 
 def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
-    """Where results share what they read (a few rows times a matrix whose rows are contiguous), a few rows and columns of them run
-    together, with lanes along the sum, so that an element is loaded once for all; False where that is not so.
+    """Schedule dot products that share what they read: a few rows and columns of results run side by side,
+    with lanes along the sum.
 
-    `blocks` are one reduction and computations on its results, point by point.
+    `blocks` are one reduction and pointwise computations on its results. Returns False, and changes nothing,
+    for other kernels. An element is loaded once for all results that read it. An example is a few rows times
+    a transposed matrix: the sum runs along contiguous memory (unpacked, too few rows to pack).
     """
     reductions = [b for b in blocks if b.reduce_axes]
     if len(reductions) != 1 or any(len(b.axes) != len(blocks[0].axes) for b in blocks):
@@ -287,7 +344,10 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
             continue
         iv = s.loop(name).iv
         moved = [iv in moving(op) for op in loads]
-        size = divisor(s.loop(name).extent, min(COLUMNS if number == 1 else COLUMNS // 2, TOGETHER // number))
+        size = divisor(
+            s.loop(name).extent,
+            min(MAX_FIRST if number == 1 else MAX_FURTHER, MAX_DOT_PRODUCTS // number),
+        )
         if any(moved) and not all(moved) and size > 1:
             sizes[p] = size
             number *= size
@@ -311,11 +371,13 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
         inside.append(together)
     for names in outside[1:]:
         for first, other in zip(outside[0], names, strict=True):
-            s.merge(first, other)
+            s.fuse_loops(first, other)
     if outside[0]:
         s.parallel(fuse_all(s, outside[0]))
         depth = points_of(f for f in own if f.iv in reduced)
-        set_grain(s, number * (depth * point_cost(main) + sum(point_cost(b) for b in blocks if b is not main)))
+        set_grain(
+            s, number * (depth * point_cost(main) + sum(point_cost(b) for b in blocks if b is not main))
+        )
     s.compact()
     for b, together in zip(blocks, inside, strict=True):
         if b is main:
@@ -326,8 +388,10 @@ def _results_together(s: Schedule, blocks: list[loop.Block]) -> bool:
     return True
 
 
-def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None:
-    """Computations over the same points: outer axes in parallel, the most contiguous one in vectors."""
+def elementwise(s: Schedule, blocks: list[loop.Block]) -> None:
+    """Schedule computations over the same points: outer axes in parallel, the most contiguous axis in
+    vectors.
+    """
     first = blocks[0]
     own = enclosing_loops(first)
     if not own:
@@ -335,11 +399,11 @@ def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None
     shared: list[str] = []
     for d, f in enumerate(own):
         for b in blocks[1:]:
-            s.merge(f.iv.name, enclosing_loops(b)[d].iv.name)
+            s.fuse_loops(f.iv.name, enclosing_loops(b)[d].iv.name)
         shared.append(f.iv.name)
     best, best_score = shared[-1], None
     for f in enclosing_loops(first):
-        score = sum(contiguity(b, f.iv) for b in blocks) - (3.0 if upper_limit(f.extent) < SHORT else 0.0)
+        score = sum(contiguity(b, f.iv) for b in blocks) - penalty(f)
         if best_score is None or score >= best_score:
             best, best_score = f.iv.name, score
     around = enclosing_loops(first)
@@ -349,7 +413,7 @@ def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None
     if square is not None:
         s.reorder(*outer, square.iv.name, inner)
         limit = upper_limit(square.extent) * upper_limit(s.loop(inner).extent)
-        outer += vectorize_square(s, square.iv.name, inner, blocks, machine)
+        outer += vectorize_square(s, square.iv.name, inner, blocks)
     else:
         if [*outer, inner] != shared:
             s.reorder(*outer, inner)
@@ -366,10 +430,10 @@ def elementwise(s: Schedule, blocks: list[loop.Block], machine: Machine) -> None
         s.vectorize(inner)
 
 
-def serial(s: Schedule) -> None:
-    """No parallel loop: for operations whose iterations depend on each other (scatters)."""
+def serial(s: Schedule, rows: int) -> None:
+    """Schedule without a parallel loop, for operations whose iterations depend on each other (scatters)."""
     for block in blocks_of(s):
-        if block.attributes.get("tw.in_place"):
+        if notes.KEEPS_CONTENTS.get(block):
             continue
         own = enclosing_loops(block)
         chosen = vector_loop(block, own)

@@ -1,28 +1,32 @@
-"""The rule of scatters: points that meet in one element of the result come in their order; along axes on which none meet there are lanes and
-threads."""
+"""The rule of scatters: points that meet in one element of the result run in order; lanes and threads run
+along axes on which no two points meet.
+"""
 
 from __future__ import annotations
 
+from ....analysis.loop_nest import enclosing_loops
 from ....dialects import loop
 from ....dialects.tensor import free_symbols_of
-from ....ir.symbolic import Expr, linear_in, prove_eq
+from ....ir.substitution import linear_in
+from ....ir.symbolic import Expr, prove_eq
 from ....schedule import Schedule
-from ....schedule.tree import enclosing_loops
-from .common import Machine, blocks_of, loop_of, point_cost, set_grain, upper_limit
+from .common import blocks_of, loop_of, point_cost, set_grain, upper_limit
 from .rows import serial
 
 PART = 8
-"""Vectors of the innermost axis that a thread takes, where that is the only one that can be divided."""
+"""Vectors of the innermost axis that a thread takes, if only that axis can be divided. A larger value gives
+fewer, longer pieces.
+"""
 
 
-def scatter(s: Schedule, machine: Machine) -> None:
+def scatter(s: Schedule, rows: int) -> None:
     blocks = blocks_of(s)
     if len(blocks) == 1 and (apart := _axes_apart(blocks[0])):
         _in_place(s, blocks[0], apart)
         return
     own = _own_axes(blocks[-1]) if len(blocks) == 2 else []
     if not own:
-        serial(s)
+        serial(s, rows)
         return
     copy, update = blocks
     around = {b: [f.iv.name for f in enclosing_loops(b)] for b in blocks}
@@ -34,8 +38,8 @@ def scatter(s: Schedule, machine: Machine) -> None:
     for name in around[copy]:
         work *= upper_limit(s.loop(name).extent, 1024)
     if lanes is not None:
-        if not shared and upper_limit(s.loop(lanes[0]).extent) > PART * machine.lanes:
-            (a, first), (b, second) = (s.split(name, PART * machine.lanes) for name in lanes)
+        if not shared and upper_limit(s.loop(lanes[0]).extent) > PART * s.info.lanes(32):
+            (a, first), (b, second) = (s.split(name, PART * s.info.lanes(32)) for name in lanes)
             shared, lanes = [(a, b)], (first, second)
             around = {block: [f.iv.name for f in enclosing_loops(block)] for block in blocks}
         for name, block in zip(lanes, blocks, strict=True):
@@ -46,16 +50,20 @@ def scatter(s: Schedule, machine: Machine) -> None:
         for name, block in zip(outer, blocks, strict=True):
             names = [f.iv.name for f in enclosing_loops(block)]
             s.reorder(name, *[x for x in names if x != name])
-        s.merge(*outer)
+        s.fuse_loops(*outer)
         s.parallel(outer[0])
         set_grain(s, work)
-    last = [f.iv.name for f in enclosing_loops(copy)[-1:] if f.kind == "serial"]  # a single element has no loops
+    last = [
+        f.iv.name for f in enclosing_loops(copy)[-1:] if f.kind == loop.LoopKind.SERIAL
+    ]  # a single element has no loops
     for name in lanes or last:
         s.vectorize(name)
 
 
 def _in_place(s: Schedule, update: loop.Block, own: list[int]) -> None:
-    """What stays is where it is: of a few rows written into a large tensor, lanes take the innermost axis, threads another."""
+    """Schedule a scatter into the memory of its input (a few rows written into a large tensor): lanes along
+    the innermost axis, threads along another. The rest of the tensor is not copied.
+    """
     names = [f.iv.name for f in enclosing_loops(update)]
     work = float(point_cost(update))
     for name in names:
@@ -73,25 +81,31 @@ def _in_place(s: Schedule, update: loop.Block, own: list[int]) -> None:
 
 
 def _axes_apart(update: loop.Block) -> list[int]:
-    """Axes of the points of which each alone moves an index of the result: no two points that differ there meet."""
+    """Return the axes of the points that alone move one index of the result by a constant step: points that
+    differ there never meet.
+    """
     (access,) = (op for op in update.body.ops if isinstance(op, (loop.Store, loop.Accumulate)))
-    found = []
+    axes = []
     for e in access.indices:
-        alone = [p for p, axis in enumerate(update.axes) if isinstance(e, Expr) and free_symbols_of(e) == {axis}]
+        alone = [
+            p for p, axis in enumerate(update.axes) if isinstance(e, Expr) and free_symbols_of(e) == {axis}
+        ]
         moved = linear_in(e, update.axes[alone[0]]) if alone else None
         if moved is not None and isinstance(moved[0], int) and moved[0] != 0:
-            found.append(alone[0])
-    return found
+            axes.append(alone[0])
+    return axes
 
 
 def _own_axes(update: loop.Block) -> list[tuple[int, int]]:
-    """(dimension of the result, axis of the points) where the one is addressed by just the other and both are as long."""
+    """Return pairs (dimension of the result, axis of the points) of equal extent in which the axis alone
+    addresses the dimension.
+    """
     (access,) = (op for op in update.body.ops if isinstance(op, (loop.Store, loop.Accumulate)))
-    found = []
+    pairs = []
     for d, (e, n) in enumerate(zip(access.indices, access.buffer.type.shape, strict=True)):
         if not isinstance(e, Expr) or e not in update.axes or not prove_eq(e.upper + 1, n):
             continue
         others = [x for k, x in enumerate(access.indices) if k != d]
         if not any(e in free_symbols_of(x) for x in others):
-            found.append((d, update.axes.index(e)))
-    return found
+            pairs.append((d, update.axes.index(e)))
+    return pairs

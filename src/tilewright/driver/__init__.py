@@ -1,0 +1,1 @@
+"""The compilation driver: options, front-end selection, stages, cache, metadata, report."""

@@ -1,0 +1,421 @@
+"""`tilewright.compile`: from a model in its framework to a library that runs without it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import ArtifactError, CompileError, UnsupportedOperatorError, internal_errors
+from .frontend_registry import Frontend, find_frontend, import_model
+from .metadata import artifact_metadata, describe_source, mixed_metadata
+from .opt_levels import DEFAULT, opt_level
+from .options import CompileOptions, check_arguments, dump_folder, pass_names, thread_count
+from .report import Report
+
+if TYPE_CHECKING:
+    from ..frontends.dims import DimsArgument
+    from ..ir.core import Module
+    from ..ir.passes import Checker
+    from ..lowering.memory_plan import MemoryPlan
+    from ..lowering.pipeline import Lowered
+    from ..passes.graph.split_interpreted import Part
+    from ..runtime.model import CompiledModel
+    from . import cache as artifact_cache
+    from .precision import OutputError
+
+Result = TypeVar("Result")
+
+
+def compile(
+    model: Any,
+    args: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    target: str = "cpu",
+    precision: str | None = None,
+    dims: DimsArgument | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    cache: bool = True,
+    progress: Callable[[str], None] | None = None,
+    opt: str = DEFAULT,
+    checks: bool = True,
+    disable: Sequence[str] = (),
+    check: bool = False,
+    dump: str | Path | None = None,
+    extra_metadata: Mapping[str, Any] | None = None,
+) -> CompiledModel:
+    """Compile a model for a target and load it.
+
+    Args:
+        model: A path (``.onnx``, ``.pt2``, ``.mlir``, ``.tw``, or a SavedModel's folder), a
+            `torch.nn.Module`, a `torch.export.ExportedProgram`, an `onnx.ModelProto`, a
+            `jax.export.Exported`, a function of `jax.jit`, a `tilewright.nn` module, a Python function over
+            `tilewright.Tensor`, a `tilewright.ir` module, or a model of a registered front end. A dictionary
+            of such models makes one library of several functions (`library.functions`) that share weights and
+            states: ``{"prefill": (model, args, dims), "decode": (step, args)}``.
+        args: Example inputs by position, or all by name in a dictionary: arrays, torch tensors, numbers.
+            Their shapes and data types are the model's, where it does not state them itself.
+        target: ``"cpu"`` (this machine), ``"cpu:x86-64-v3"`` and similar, ``"aarch64-linux"``, ``"wasm32"``,
+            ``"webgpu"``, or a registered target.
+        precision: None keeps the model's own data types. ``"bf16"`` and ``"f16"`` convert the operands of
+            contractions, attention included, to that type; sums and everything else stay float32.
+        dims: Names and bounds of dynamic dimensions by input and axis: ``{"input_ids": {0: "batch<=8", 1:
+            "16<=seq<=512"}}``. Without an entry a dimension has the example's size.
+        kwargs: Example inputs by name.
+        threads: The most threads that a run uses. The default is all cores of the process.
+        cache: Whether the cache of compiled models is read and written.
+        progress: Called with the name of each stage as it begins.
+        opt: The optimization level. ``"O0"`` compiles fastest, ``"O1"`` leaves out the passes that rearrange
+            weights and tensors, ``"O2"`` runs all passes, ``"O3"`` also has LLVM optimize most.
+            `library.report.passes` lists the passes that ran.
+        checks: Whether runs compare indices with their dimensions and integer divisors with zero. Without
+            checks an index out of range reads the nearest element or writes nothing, and a division by zero
+            gives any number.
+        disable: For work on the compiler: names of passes to leave out.
+        check: For work on the compiler: interpret the module before and after each pass and compare the
+            results.
+        dump: For work on the compiler: a folder for the text of the module after each pass.
+        extra_metadata: Entries to add to the artifact's metadata: JSON types, under names of your own. The
+            model is then not kept in the cache.
+
+    Returns:
+        The compiled model, which is called like a function: see `tilewright.runtime.model.CompiledModel`.
+
+    Raises:
+        UnsupportedOperatorError: Operators without a translation, all of them, with their places in the
+            model.
+        CompileError: The model or an option is wrong; the message names it.
+        InternalError: A bug of the compiler; the message names the operation and its place in the model.
+    """
+    start = time.perf_counter()
+    from ..ir.debug import debug_settings
+    from ..targets.registry import resolve
+    from .precision import operand_type
+
+    debug = debug_settings()
+    resolved_target = resolve(target)
+    options = CompileOptions(
+        target=resolved_target,
+        precision=operand_type(precision, resolved_target),
+        opt=opt_level(opt),
+        checks=checks,
+        threads=thread_count(threads),
+        use_cache=cache,
+        disable=pass_names(disable),
+        check=check or debug.check,
+        dump=dump_folder(dump or debug.dump),
+        extra_metadata=dict(extra_metadata or {}),
+        **({} if progress is None else {"progress": progress}),
+    )
+    check_arguments(args, kwargs, dims)
+    with internal_errors():
+        library = _find_or_compile(model, args, dict(kwargs or {}), dims, options, start)
+    library.report.finish(time.perf_counter() - start)
+    return library
+
+
+def _find_or_compile(
+    model: Any,
+    args: Sequence[Any] | Mapping[str, Any] | None,
+    kwargs: dict[str, Any],
+    dims: DimsArgument | None,
+    options: CompileOptions,
+    start: float,
+) -> CompiledModel:
+    """The library of a model, from the cache if it is there. `start`: when `compile` was called."""
+    from . import cache as artifact_cache
+
+    frontend = None if isinstance(model, Mapping) else find_frontend(model)
+    key_parts, uncached = _key_parts(options, frontend)
+    path = Path(model) if isinstance(model, (str, Path)) else None
+    file_key = None
+    # The values of examples may become constants: then only the imported module identifies the model.
+    if key_parts is not None and path is not None and frontend is not None and args is None and not kwargs:
+        file_key = artifact_cache.key_of_file(path, frontend.other_files, key_parts, dims)
+
+    def compile_anew(key_parts: artifact_cache.KeyParts | None) -> CompiledModel:
+        file = None if file_key is None or path is None or key_parts is None else (file_key, path)
+        compilation = Compilation(options, key_parts, file)
+        compilation.report.uncached = uncached
+        with internal_errors():
+            return compilation.run(model, args, kwargs, dims, frontend)
+
+    before_search = time.perf_counter()
+    library = None
+    if file_key is not None and path is not None:
+        from .cached_library import library_of_file
+
+        library = library_of_file(file_key, path, options, lambda: compile_anew(None))
+    if library is None:
+        library = compile_anew(key_parts)
+    library.report.seconds = {"find": before_search - start, **library.report.seconds}
+    return library
+
+
+def _key_parts(
+    options: CompileOptions, frontend: Frontend | None
+) -> tuple[artifact_cache.KeyParts | None, str]:
+    """The parts of the cache's keys beside the model; or None, and why the cache cannot be used though it may
+    be."""
+    if not options.may_use_cache:
+        return None, ""
+    from . import cache as artifact_cache
+    from . import user_code
+
+    try:
+        code = user_code.fingerprint(options.target)
+        importer = "" if frontend is None else user_code.fingerprint_of(frontend.import_model)
+    except user_code.UnknownContents as error:
+        return None, str(error)
+    precision = None if options.precision is None else options.precision.name
+    return artifact_cache.KeyParts(
+        options.target, precision, options.opt.name, options.checks, code, importer
+    ), ""
+
+
+class Compilation:
+    """One run of the compiler, stage by stage. As the `origin` of its library it prints the library's IR."""
+
+    def __init__(
+        self,
+        options: CompileOptions,
+        key_parts: artifact_cache.KeyParts | None = None,
+        file: tuple[str, Path] | None = None,
+    ) -> None:
+        """Set up a compilation.
+
+        Args:
+            options: How to compile.
+            key_parts: The cache's keys beside the model; None: the cache is not used.
+            file: The model's key in the cache as a file, and its path.
+        """
+        self.options = options
+        self.target = options.target
+        self.precision = options.precision
+        self.key_parts = key_parts
+        self.file = file
+        self.report = Report(opt=options.opt.name)
+        self.graph: Module | None = None
+        """The optimized graph-level module."""
+        self.source: dict[str, str] = {}
+        self.checker: Checker | None = None
+        """Compares results in check mode. One for all pipelines, so that each result is interpreted once."""
+
+    def run(
+        self,
+        model: Any,
+        args: Sequence[Any] | Mapping[str, Any] | None,
+        kwargs: dict[str, Any],
+        dims: DimsArgument | None,
+        frontend: Frontend | None = None,
+    ) -> CompiledModel:
+        """Import, optimize, lower, generate code, link and load."""
+        module = self._stage("import", lambda: import_model(model, args, kwargs, dims, frontend))
+        from ..passes.graph.remove_checks import remove_checks
+        from ..passes.graph.split_interpreted import separate
+
+        if not self.options.keeps_checks:
+            remove_checks(module)
+        parts = separate(module)
+        if parts is not None:
+            return self._mixed(model, module, parts)
+        self.source = self._stage("hash", lambda: describe_source(model, module))
+        return self._find_or_compile(module)
+
+    def _mixed(self, model: Any, module: Module, parts: Sequence[Part]) -> CompiledModel:
+        """A model of which the interpreter runs some parts."""
+        from .mixed import MixedModel
+
+        libraries = []
+        for part in parts:
+            if not part.interpreted:
+                compilation = Compilation(self.options, self.key_parts)
+                compilation.source = describe_source(part.module, part.module)
+                libraries.append(compilation._find_or_compile(part.module))
+        kernels = [kernel for library in libraries for kernel in library.metadata["kernels"]]
+        metadata = mixed_metadata(module, describe_source(model, module), self.options, kernels)
+        mixed = MixedModel(module, parts, libraries, metadata)
+        mixed.report = self.report
+        return mixed
+
+    def _find_or_compile(self, module: Module) -> CompiledModel:
+        """The library of an imported module, from the cache if it is there."""
+        if self.key_parts is None:
+            return self._compile(module)
+        from . import cache as artifact_cache
+        from .cached_library import restore_library
+
+        key = self.key_parts.key("module", self.source["xxh3_128"])
+        leaves = artifact_cache.leaves_of(module)
+        artifact = artifact_cache.find(key)
+        if artifact is not None:
+            library = restore_library(
+                artifact, self.options, leaves.__getitem__, self.source, lambda: self._compile(module)
+            )
+            library.report.seconds = {**self.report.seconds, **library.report.seconds}
+        else:
+            library = self._compile(module)
+        self._stage("keep", lambda: self._store(key, library, leaves, artifact is not None))
+        library.report.seconds["keep"] = self.report.seconds["keep"]
+        return library
+
+    def _store(self, key: str, library: CompiledModel, leaves: Sequence[Any], is_stored: bool) -> None:
+        from . import cache as artifact_cache
+
+        is_stored = is_stored or artifact_cache.store(key, self.target, library, leaves)
+        if is_stored and self.file is not None:
+            artifact_cache.store_file(*self.file, key, self.source, leaves)
+
+    def _compile(self, module: Module) -> CompiledModel:
+        self._stage("optimize", lambda: self._optimize(module))
+        return self._generate(module)
+
+    def _generate(self, module: Module) -> CompiledModel:
+        """The library of an optimized graph."""
+        from ..lowering.memory_plan import plan_memory
+
+        self.graph = module.clone()
+        lowered = self._stage("lower", lambda: self._lower(module))
+        plan = self._stage("plan", lambda: plan_memory(lowered.module))
+        self._record(lowered, plan)
+        metadata = artifact_metadata(self.graph, lowered, plan, self.source, self.options, self.report)
+        start = time.perf_counter()
+        library: CompiledModel = self.target.build(
+            lowered, plan, metadata, self.options.progress, self.options.threads, self.options.opt.llvm
+        )
+        self.report.seconds["build"] = time.perf_counter() - start
+        library.report = self.report
+        library.origin = self
+        if self.precision is not None:
+            self.report.precision = self.precision.name
+            self.report.measure_error = lambda: self._error(library)
+        return library
+
+    def _record(self, lowered: Lowered, plan: MemoryPlan) -> None:
+        """Put the effect of fusion and the memory plan into the report."""
+        from ..ir.symbolic import bounds
+
+        report = self.report
+        report.kernels_before, before = lowered.unfused
+        report.kernels_after, after = lowered.fused
+        report.distinct_kernels = len(lowered.kernels)
+        report.contractions, report.conversions = lowered.contractions, lowered.conversions
+        report.slower = {k.name: k.slower for k in lowered.kernels.values() if k.slower}
+        report.bytes_before, report.bytes_after = (
+            str(b) if (top := bounds(b)[1]) is None else top for b in (before, after)
+        )
+        report.memory = plan.to_metadata()
+
+    def lower_only(self, module: Module) -> Lowered:
+        """Optimize and lower a graph-level module in place, and compare the result with what the target can
+        run.
+
+        Raises:
+            UnsupportedOperatorError: lists everything that the target cannot run.
+        """
+        from ..passes.graph.remove_checks import remove_checks
+
+        if not self.options.keeps_checks:
+            remove_checks(module)
+        self._optimize(module)
+        return self._lower(module)
+
+    def _error(self, library: CompiledModel) -> OutputError | None:
+        """The outputs' error against the same graph compiled in float32."""
+        from .precision import output_error
+
+        assert self.graph is not None
+        if list(library.functions) != ["main"]:
+            return None  # the states that several functions share depend on the order of calls
+        plain = Compilation(CompileOptions(target=self.target, progress=self.options.progress))
+        with internal_errors(), plain._generate(self.graph.clone()) as reference:
+            try:
+                return output_error(library, reference)
+            except ArtifactError:  # compiled for another machine
+                return None
+
+    def _stage(self, name: str, work: Callable[[], Result]) -> Result:
+        self.options.progress(name)
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.report.seconds[name] = time.perf_counter() - start
+
+    def _passes(self, passes: Sequence[Callable[[Module], object]], module: Module) -> None:
+        """Run passes, and add their names and times to the report."""
+        from ..ir.passes import Checker, CheckOptions, Pipeline, pass_name
+
+        timing: dict[str, float] = {}
+        run_options: dict[str, Any] = {"disabled": self.options.disabled, "timing": timing}
+        if self.options.dump is not None:
+            run_options.update(dump_after="all", dump_to=self.options.dump)
+        if self.options.check:
+            # Rounding to 16 bits is meant to change results a little.
+            rounds = self.precision is not None and any(pass_name(p) == "lower-precision" for p in passes)
+            tolerance = CheckOptions(None, rtol=3e-2, atol=3e-2) if rounds else CheckOptions(None)
+            if self.checker is None:
+                self.checker = Checker(module, tolerance)
+            self.checker.options = tolerance
+            run_options["check"] = self.checker
+        pipeline = Pipeline(list(passes))
+        pipeline.run(module, **run_options)
+        for name, seconds in timing.items():
+            self.report.pass_seconds[name] = self.report.pass_seconds.get(name, 0.0) + seconds
+        for name in pipeline.names():
+            names = self.report.passes if name in timing else self.report.left_out
+            if name not in names:
+                names.append(name)
+
+    def _optimize(self, module: Module) -> None:
+        from ..passes.registry import bound_passes
+
+        self._passes(bound_passes("graph", self.target.lowering.context(self.precision)), module)
+
+    def _lower(self, module: Module) -> Lowered:
+        from ..lowering.pipeline import lower
+
+        lowered = lower(module, self.target.lowering, lambda step, m: self._passes([step], m), self.precision)
+        refused = self.target.refusals(lowered)
+        if refused:
+            raise UnsupportedOperatorError(refused, self.target.name)
+        return lowered
+
+    def ir(self, level: str, library: CompiledModel) -> str:
+        """The text of a level: ``graph``, ``tensor``, ``loop``, ``host``, the target's code, ``asm``.
+
+        Raises:
+            CompileError: no such level; the message lists them.
+        """
+        from ..ir.passes import Pipeline
+        from ..ir.printer import print_op
+        from ..lowering.pipeline import lower, tensor_passes
+
+        def run_enabled(step: Callable[[Module], object], module: Module) -> None:
+            Pipeline([step]).run(module, disabled=self.options.disabled)
+
+        assert self.graph is not None
+        if level == "graph":
+            return print_op(self.graph)
+        if level == "tensor":
+            module = self.graph.clone()
+            # The choice of results written in place belongs to the host program.
+            options = replace(self.target.lowering, in_place=False)
+            for step in tensor_passes(options, self.precision):
+                run_enabled(step, module)
+            return print_op(module)
+        if level in ("loop", "host"):
+            lowered = lower(self.graph.clone(), self.target.lowering, run_enabled, self.precision)
+            return print_op(lowered.module)
+        text = library.code_text(level)
+        if text is None:
+            code = self.target.code_level
+            assembly = ", asm" if code == "llvm" and level != "asm" else ""
+            raise CompileError(f"no level {level!r}; known: graph, tensor, loop, host, {code}{assembly}")
+        return text
+
+
+__all__ = ["Compilation", "compile"]

@@ -1,0 +1,62 @@
+"""`tilewright.load`: a compiled artifact from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..runtime.model import CompiledModel
+
+
+def load(
+    path: str | Path,
+    *,
+    weights: str | Path | None = None,
+    threads: int | None = None,
+    pin_threads: bool = False,
+    check_weights: bool = False,
+) -> CompiledModel:
+    """Load a compiled artifact.
+
+    Args:
+        path: The artifact: ``.so``, ``.dylib``, ``.dll``, ``.wasm``, or ``.tar`` for WebGPU. The kind is read
+            from the contents, so the file may have another name.
+        weights: The file of weights of an artifact that was saved with ``weights="beside"``. The default is
+            the file beside the artifact. It is mapped into memory; a page is read when it is first used.
+        threads: The most threads that a run uses. The default is all cores of the process. Native artifacts
+            only.
+        pin_threads: Bind each worker thread to a core, for a process that has the machine to itself. The
+            caller's thread is not bound. Linux only.
+        check_weights: Read the whole file of weights and compare its checksum.
+
+    Returns:
+        The model, which is called like a function: see `tilewright.runtime.model.CompiledModel`.
+
+    Raises:
+        ArtifactError: The file is missing or damaged, was written for another version of the runtime's
+            interface or for a processor with other features, or the weights are not those of this artifact.
+        CompileError: `threads` is not a whole number above 0.
+    """
+    from ..artifact.kinds import kind_of
+
+    path = Path(path)
+    kind = kind_of(path)
+    if kind.format == "WebAssembly":
+        from ..runtime.wasm import WasmLibrary
+
+        return WasmLibrary(path, weights=weights)
+    if kind.format == "tar":
+        from ..runtime.webgpu import load_webgpu
+
+        return load_webgpu(path)
+    from ..runtime.library import Library
+    from .options import thread_count
+
+    num_threads = thread_count(threads) or 0
+    return Library(
+        path, weights=weights, num_threads=num_threads, pin_threads=pin_threads, check_weights=check_weights
+    )
+
+
+__all__ = ["load"]

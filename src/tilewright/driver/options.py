@@ -1,0 +1,155 @@
+"""The options of `tilewright.compile`: `CompileOptions`, and the functions that check what the caller
+gave.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CompileError
+from .opt_levels import DEFAULT, LEVELS, OptLevel
+
+if TYPE_CHECKING:
+    from ..ir.types import DType
+    from ..targets.base import Target
+
+
+def _no_progress(stage: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """How a model is compiled: the options of `tilewright.compile`, checked and resolved."""
+
+    target: Target
+    precision: DType | None = None
+    """The 16-bit type of contractions' operands; None: the model's own types."""
+    opt: OptLevel = LEVELS[DEFAULT]
+    checks: bool = True
+    """Whether the artifact compares indices with their dimensions and integer divisors with zero."""
+    threads: int | None = None
+    """The most threads that a run uses; None: all cores of the process."""
+    use_cache: bool = True
+    disable: frozenset[str] = frozenset()
+    """Passes that the caller leaves out, beside those that `opt` leaves out."""
+    check: bool = False
+    """Whether the interpreter runs the module before and after each pass and compares the results."""
+    dump: Path | None = None
+    """The folder that the module is written to after each pass."""
+    extra_metadata: Mapping[str, Any] = field(default_factory=dict)
+    progress: Callable[[str], None] = _no_progress
+    """Called with the name of each stage as it begins."""
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        """All passes that do not run."""
+        return self.disable | self.opt.without
+
+    @property
+    def keeps_checks(self) -> bool:
+        """Whether the artifact has checks: they are wanted, and the target can end a run with an error."""
+        return self.checks and self.target.has_checks
+
+    @property
+    def may_use_cache(self) -> bool:
+        """Whether the cache of compiled models may be read and written; options for debugging rule it out."""
+        debugging = self.disable or self.check or self.dump
+        return self.use_cache and self.target.runs_here and not debugging and not self.extra_metadata
+
+
+def thread_count(threads: Any) -> int | None:
+    """The option `threads`, checked: a number of threads, or None for all cores.
+
+    Raises:
+        CompileError: it is not a whole number above 0.
+    """
+    if threads is None:
+        return None
+    try:
+        count = operator.index(threads)
+        if isinstance(threads, bool) or count < 1:
+            raise TypeError
+    except TypeError:
+        raise CompileError(
+            f"threads={threads!r}: give a whole number above 0, or None for all cores"
+        ) from None
+    return count
+
+
+def pass_names(disable: Any) -> frozenset[str]:
+    """The names of passes to disable, checked.
+
+    Raises:
+        CompileError: there is no such pass (the message lists similar names), or nothing can be compiled
+            without it.
+    """
+    from ..passes.registry import all_passes
+
+    if isinstance(disable, str):
+        disable = (disable,)
+    known = {info.name: info for info in all_passes()}
+    for name in disable:
+        if name in known and known[name].required:
+            raise CompileError(f"disable: nothing can be compiled without the pass {name!r}")
+        if name not in known:
+            like = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+            hint = (
+                f"did you mean {' or '.join(map(repr, like))}?"
+                if like
+                else f"the passes are {', '.join(known)}"
+            )
+            raise CompileError(f"disable: there is no pass {name!r}; {hint}")
+    return frozenset(disable)
+
+
+def dump_folder(dump: str | Path | None) -> Path | None:
+    """The option `dump` as a folder, which is made.
+
+    Raises:
+        CompileError: the path is a file, or the folder cannot be made.
+    """
+    if dump is None:
+        return None
+    folder = Path(dump)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise CompileError(f"dump: {folder} is a file; give a folder") from None
+    except OSError as error:
+        raise CompileError(f"dump: {folder} cannot be made: {error.strerror or error}") from error
+    return folder
+
+
+def check_arguments(args: Any, kwargs: Any, dims: Any) -> None:
+    """Check the form of example inputs and of dynamic dimensions.
+
+    Raises:
+        CompileError: one is not of the form that `tilewright.compile` takes; the message shows the form.
+    """
+    if args is not None and (isinstance(args, (str, bytes)) or not isinstance(args, (Sequence, Mapping))):
+        raise CompileError(
+            f"args is {_kind(args)}: give a tuple of example inputs, or a dictionary by name: args=(x, y)"
+        )
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise CompileError(f"kwargs is {_kind(kwargs)}: give a dictionary of example inputs by name")
+    if dims is None:
+        return
+    example = 'write dims={"input_ids": {0: "batch<=8"}}'
+    if not isinstance(dims, Mapping):
+        raise CompileError(f"dims is {_kind(dims)}, not a dictionary: {example}")
+    for name, entries in dims.items():
+        if not isinstance(entries, Mapping):
+            raise CompileError(f"dims[{name!r}] is {_kind(entries)}, not a dictionary by axis: {example}")
+
+
+def _kind(value: Any) -> str:
+    return f"of type {type(value).__name__}"
+
+
+__all__ = ["CompileOptions", "check_arguments", "dump_folder", "pass_names", "thread_count"]

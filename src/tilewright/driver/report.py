@@ -1,0 +1,142 @@
+"""`Report`: the record of a compilation, the attribute `report` of a compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .opt_levels import DEFAULT, opt_level
+
+if TYPE_CHECKING:
+    from .precision import OutputError
+
+
+@dataclass
+class Report:
+    """The record of a compilation: times, kernels and memory traffic before and after fusion, memory.
+
+    Byte counts are those of one run with every symbolic dimension at its upper bound; a formula in text where
+    a dimension has none.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each stage, one after the other. They add up to the time of `tilewright.compile`."""
+    pass_seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each pass, part of the stages "optimize" and "lower"; empty for a model from the cache."""
+    kernels_before: int = 0
+    kernels_after: int = 0
+    """Kernel launches of one run before and after fusion."""
+    distinct_kernels: int = 0
+    """Kernels that code was generated for; equal ones share it."""
+    bytes_before: int | str = 0
+    bytes_after: int | str = 0
+    """Bytes that the kernels of one run read and write, before and after fusion."""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """The memory plan: sizes in bytes of weights and of the working memory."""
+    cached: bool = False
+    """Whether the model was taken from the cache."""
+    uncached: str = ""
+    """Why the cache was not used: code of the user's takes part whose contents have no fingerprint."""
+    opt: str = DEFAULT
+    """The optimization level."""
+    passes: list[str] = field(default_factory=list)
+    """Names of the passes that ran, in the order in which each ran first."""
+    left_out: list[str] = field(default_factory=list)
+    """Names of the passes that the optimization level, or the option `disable`, left out."""
+    precision: str | None = None
+    """The option `precision`; None for the model's own data types."""
+    contractions: dict[str, int] = field(default_factory=dict)
+    """Number of contractions by the data type of their operands."""
+    conversions: int = 0
+    """Kernel launches that only convert to the lower precision; other conversions are fused into their
+    consumers."""
+    slower: dict[str, str] = field(default_factory=dict)
+    """Kernels that the schedule of their kind does not fit, and why: they run in a slower form."""
+    measure_error: Callable[[], OutputError | None] | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_cache(
+        cls, metadata: Mapping[str, Any], seconds: float, measure_error: Callable[[], OutputError | None]
+    ) -> Report:
+        """The report of a model from the cache, which took `seconds` to load."""
+        fusion = metadata["fusion"]
+        return cls(
+            cached=True,
+            seconds={"load": seconds},
+            kernels_before=fusion["kernels_before"],
+            kernels_after=fusion["kernels_after"],
+            distinct_kernels=len(metadata["kernels"]),
+            bytes_before=fusion["bytes_before"],
+            bytes_after=fusion["bytes_after"],
+            memory=metadata["memory"],
+            opt=metadata["opt"],
+            passes=metadata["passes"],
+            left_out=sorted(opt_level(metadata["opt"]).without),
+            precision=metadata["precision"],
+            contractions=metadata["contractions"],
+            conversions=metadata["conversions"],
+            slower={k["name"]: k["slower"] for k in metadata["kernels"] if "slower" in k},
+            measure_error=measure_error,
+        )
+
+    @property
+    def total_seconds(self) -> float:
+        """The sum of the stages' seconds."""
+        return sum(self.seconds.values())
+
+    def finish(self, elapsed: float) -> None:
+        """Record the time that no stage accounts for, of `elapsed` seconds in all, as "other"."""
+        self.seconds["other"] = max(0.0, elapsed - self.total_seconds)
+
+    @cached_property
+    def error(self) -> OutputError | None:
+        """The difference of the outputs from those of float32, on sample inputs.
+
+        The first access compiles the model in float32 and runs both. None for the model's own data types, or
+        where the artifact does not run on this machine.
+        """
+        return None if self.measure_error is None else self.measure_error()
+
+    def __str__(self) -> str:
+        lines = [
+            f"kernels: {self.kernels_before} before fusion, {self.kernels_after} after, "
+            f"{self.distinct_kernels} distinct",
+            f"bytes moved per run: {self.bytes_before} before fusion, {self.bytes_after} after",
+            "memory: " + ", ".join(f"{k} {v}" for k, v in self.memory.items()),
+            f"seconds: {self.total_seconds:.3f}: "
+            + ", ".join(f"{k} {v:.3f}" for k, v in self.seconds.items()),
+        ]
+        lines += [f"kernel '{name}' has a slower form: {reason}" for name, reason in self.slower.items()]
+        if self.pass_seconds:
+            lines.append(
+                "seconds of passes: " + ", ".join(f"{k} {v:.3f}" for k, v in self.pass_seconds.items())
+            )
+        if self.uncached:
+            lines.append(f"not looked for in the cache: {self.uncached}")
+        return "\n".join([*lines, *self.opt_lines(), *self.precision_lines()])
+
+    def opt_lines(self) -> list[str]:
+        """The passes that ran, in one line; no line for a model of several parts, each of which has its own
+        report."""
+        if not self.passes:
+            return []
+        without = f"; without {', '.join(self.left_out)}" if self.left_out else ""
+        return [
+            f"optimization {self.opt} (LLVM {opt_level(self.opt).llvm}): {', '.join(self.passes)}{without}"
+        ]
+
+    def precision_lines(self) -> list[str]:
+        """The effect of the option `precision`, its error included, which is measured; no line without that
+        option."""
+        if self.precision is None:
+            return []
+        operands = ", ".join(f"{n} of {dtype}" for dtype, n in sorted(self.contractions.items())) or "none"
+        return [
+            f"precision {self.precision}: contractions {operands}; conversion kernels {self.conversions}",
+            str(self.error or "output error against float32: not measured"),
+        ]
+
+
+__all__ = ["Report"]

@@ -1,0 +1,370 @@
+"""Code of the user's that shapes what is compiled: operators, importers, passes, targets. The cache's keys
+hold its fingerprint.
+
+Extensions are registered in tables of this package's modules, and replacements of its functions stand in its
+modules and classes. So the search does not follow registrations: it looks at every function and class in this
+package's modules that comes from elsewhere. The fingerprint of code is made of its bytecode, its closure and
+the globals that it reads, recursively, so an edited helper counts as well as an edited operator. Python's
+library and packages that have nothing to do with the user's code count by their version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import enum
+import functools
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..artifact import disk_cache
+
+_PACKAGE = __name__.partition(".")[0]
+_APART = (("llm",), ("cli",), ("tools",), ("integrations",), ("driver", "frontend_registry"))
+"""Modules of this package that do not shape code. Front ends are left out, since keys hold the module that
+they import.
+"""
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    slice,
+)
+_CODE = (types.FunctionType, types.MethodType, type)
+_OWN_BUSINESS = (
+    "__dict__",
+    "__weakref__",
+    "__module__",
+    "__doc__",
+    "_abc_impl",
+    "__firstlineno__",
+    "__static_attributes__",
+)
+
+
+class UnknownContents(Exception):
+    """The user's code refers to an object without a readable contents, so no key could change with it."""
+
+
+def fingerprint(*objects: Any) -> str:
+    """A digest of all code from outside of this package that takes part in compiling, and of `objects`, such
+    as a target; "" where there is none.
+
+    Raises:
+        UnknownContents: The message names the object and what refers to it.
+    """
+    # A table that several modules import counts once, since the loaded modules differ from process to
+    # process.
+    values = sorted(
+        {(place, id(value)): (place, value) for place, value in _foreign()}.values(), key=lambda item: item[0]
+    )
+    values += [(f"argument {k}", x) for k, x in enumerate(objects) if _top(type(x)) != _PACKAGE]
+    if not values:
+        return ""
+    tops = {top for _, value in values for top in (*_packages(value), _top(type(value)))}
+    walk = _Walk({top for top in tops if not _is_known(top)})
+    return disk_cache.digest(*(f"{place}: {walk.text(value, place)}" for place, value in values))
+
+
+def fingerprint_of(function: Callable[..., Any]) -> str:
+    """A digest of a function of the user's, and of all that it calls and reads; "" for a function of this
+    package.
+
+    Raises:
+        UnknownContents: As `fingerprint`.
+    """
+    if not _is_users(function):
+        return ""
+    return _Walk({_top(function)}).text(function, function.__qualname__)
+
+
+def _foreign() -> Iterator[tuple[str, Any]]:
+    """Functions and classes of the user's in this package's modules, tables and classes, with their
+    places.
+    """
+    for name, module in list(sys.modules.items()):
+        parts = name.split(".") if name.startswith(_PACKAGE) else [""]
+        if (
+            parts[0] != _PACKAGE
+            or any(parts[1 : 1 + len(apart)] == [*apart] for apart in _APART)
+            or not isinstance(module, types.ModuleType)
+        ):
+            continue
+        for key, value in list(vars(module).items()):
+            if key.startswith("__"):
+                continue
+            if isinstance(value, dict):
+                yield from ((f"{key}[{k!r}]", v) for k, v in list(value.items()) if _is_users(v))
+            elif isinstance(value, (list, tuple, set)):
+                yield from ((f"{key}[{k}]", v) for k, v in enumerate(value) if _is_users(v))
+            elif isinstance(value, type) and value.__module__ == name:
+                yield from ((f"{key}.{k}", v) for k, v in list(vars(value).items()) if _is_users(v))
+            elif _is_users(value):
+                yield key, value
+
+
+def _is_users(value: Any) -> bool:
+    """Whether a value is, or describes, code that is not the compiler's, its dependencies' or Python's
+    own.
+    """
+    return bool(_packages(value))
+
+
+def _packages(value: Any) -> set[str]:
+    """The users' packages that a function or class is from, or that the functions and classes of a registered
+    description (a dataclass) are from.
+    """
+    if isinstance(value, functools.partial):
+        return _packages(value.func)
+    if isinstance(value, _CODE):
+        top = _top(value)
+        return set() if _is_known(top) else {top}
+    if dataclasses.is_dataclass(value):
+        return set().union(*(_packages(getattr(value, field.name)) for field in dataclasses.fields(value)))
+    return set()
+
+
+_DEPENDENCIES = {
+    "numpy",
+    "ml_dtypes",
+    "llvmlite",
+    "xxhash",
+    "onnx",
+    "torch",
+    "jax",
+    "jaxlib",
+    "transformers",
+    "platformdirs",
+    "click",
+    "rich",
+    "typing_extensions",
+}
+
+
+@functools.cache
+def _is_known(top: str) -> bool:
+    return top in sys.stdlib_module_names or top in _DEPENDENCIES or top in (_PACKAGE, "builtins", "")
+
+
+def _top(value: Any) -> str:
+    """The top-level package or module that defines a function or class."""
+    module = getattr(value, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+@functools.cache
+def _version(top: str) -> str:
+    """The version of an installed package."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    module = sys.modules.get(top)
+    version_of_module = getattr(module, "__version__", None)
+    if isinstance(version_of_module, str):
+        return version_of_module
+    try:
+        return version(top)
+    except PackageNotFoundError:
+        return ""
+
+
+@functools.cache
+def _installed(file: str) -> bool:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(Path(file).is_relative_to(place) for place in places if place)
+
+
+class _Walk:
+    """Writes objects as texts that change with their behaviour. `tops`: packages whose code is always read,
+    wherever they are installed.
+    """
+
+    def __init__(self, tops: set[str]) -> None:
+        self.tops = tops
+        self.numbers: dict[int, int] = {}
+        self.held: list[Any] = []  # so that no number is given twice
+
+    def text(self, value: Any, place: str) -> str:
+        """A digest of an object's text.
+
+        Raises:
+            UnknownContents: A part of it has no readable contents.
+        """
+        return disk_cache.digest(*self._parts(value, place))
+
+    def _parts(self, value: Any, place: str, names: frozenset[str] = frozenset()) -> Iterator[str]:
+        if isinstance(value, _PLAIN):
+            yield f"{type(value).__name__} {value!r}"
+            return
+        if not isinstance(
+            value, (tuple, frozenset, types.CodeType)
+        ):  # equal ones may be one object or several
+            if id(value) in self.numbers:
+                yield f"again {self.numbers[id(value)]}"
+                # The parts of a module that count depend on the code that reads it.
+                if not isinstance(value, types.ModuleType):
+                    return
+            self.numbers.setdefault(id(value), len(self.numbers))
+            self.held.append(value)
+        if isinstance(value, enum.Enum):
+            yield f"member {type(value).__module__}.{type(value).__qualname__}.{value.name}"
+        elif isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            yield f"{type(value).__name__} {len(value)}"
+            for k, item in enumerate(value):
+                yield from self._parts(item, f"{place}[{k}]", names)
+        elif type(value) in (dict, types.MappingProxyType):
+            yield from self._mapping(value, place, names)
+        elif isinstance(value, (set, frozenset)):
+            yield f"set {sorted(disk_cache.digest(*self._parts(item, place, names)) for item in value)}"
+        elif isinstance(value, types.CodeType):
+            yield from self._code(value, place)
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(value, place)
+        elif isinstance(value, types.MethodType):
+            yield "method"
+            yield from self._parts(value.__func__, place)
+            yield from self._parts(value.__self__, place)
+        elif isinstance(value, types.ModuleType):
+            yield from self._module(value, place, names)
+        elif isinstance(value, type):
+            yield from self._class(value, place)
+        elif isinstance(value, (property, functools.cached_property, staticmethod, classmethod)):
+            yield type(value).__name__
+            for name in ("fget", "fset", "fdel", "func", "__func__"):
+                if (part := getattr(value, name, None)) is not None:
+                    yield from self._parts(part, place)
+        else:
+            yield from self._instance(value, place)
+
+    def _mapping(self, value: Mapping[Any, Any], place: str, names: frozenset[str]) -> Iterator[str]:
+        yield f"dict {len(value)}"
+        for key, item in value.items():
+            yield from self._parts(key, place, names)
+            yield from self._parts(item, f"{place}[{key!r:.40}]", names)
+
+    def _code(self, code: types.CodeType, place: str) -> Iterator[str]:
+        yield repr(
+            (
+                code.co_name,
+                code.co_code.hex(),
+                code.co_names,
+                code.co_varnames,
+                code.co_freevars,
+                code.co_cellvars,
+            )
+        )
+        yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags))
+        yield getattr(code, "co_exceptiontable", b"").hex()
+        for constant in code.co_consts:
+            yield from self._parts(constant, place)
+
+    def _function(self, function: types.FunctionType, place: str) -> Iterator[str]:
+        if self._is_apart(function):
+            yield self._name(function)
+            return
+        yield f"function {function.__qualname__}"
+        yield from self._code(function.__code__, place)
+        for part in (function.__defaults__, function.__kwdefaults__, function.__dict__):
+            yield from self._parts(part, place)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                contents = cell.cell_contents
+            except ValueError:  # not yet assigned
+                continue
+            yield from self._parts(contents, f"'{name}' in {place}")
+        read, all_names = _names(function.__code__)
+        for name in sorted(read):
+            if name in function.__globals__:
+                yield f"global {name}"
+                contents_of_global = function.__globals__[name]
+                yield from self._parts(contents_of_global, f"'{name}' in {function.__module__}", all_names)
+
+    def _module(self, module: types.ModuleType, place: str, names: frozenset[str]) -> Iterator[str]:
+        top = module.__name__.partition(".")[0]
+        if self._is_top_apart(top):
+            yield f"module {module.__name__} {_version(top)}"
+            return
+        yield f"module {module.__name__}"
+        for name in sorted(names & vars(module).keys()):
+            yield name
+            member = vars(module)[name]
+            if member is not module:
+                yield from self._parts(member, f"'{name}' in {module.__name__}", names)
+
+    def _class(self, cls: type, place: str) -> Iterator[str]:
+        if self._is_apart(cls):
+            yield self._name(cls)
+            return
+        yield f"class {cls.__module__}.{cls.__qualname__}"
+        for base in (*cls.__bases__, type(cls)):
+            yield from self._parts(base, place)
+        for name, item in vars(cls).items():
+            if name in _OWN_BUSINESS:
+                continue
+            yield name
+            if name == "__annotations__":
+                yield repr(item)
+            elif not isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+                yield from self._parts(item, f"{cls.__qualname__}.{name}")
+
+    def _instance(self, value: Any, place: str) -> Iterator[str]:
+        """Describe an object by the parts that pickling would write."""
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception as error:
+            raise UnknownContents(
+                f"{place} is a {type(value).__qualname__}, whose contents cannot be told: {error}"
+            ) from None
+        yield f"instance {type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(reduced, str):
+            yield reduced
+            return
+        for part in reduced[:3]:  # constructor, arguments, state
+            yield from self._parts(part, place)
+        for more in reduced[3:5]:  # iterators: elements, items
+            yield from self._parts([tuple(x) if isinstance(x, tuple) else x for x in more or ()], place)
+
+    def _is_apart(self, value: Any) -> bool:
+        return self._is_top_apart(_top(value))
+
+    def _is_top_apart(self, top: str) -> bool:
+        """Whether code counts by its package's name and version."""
+        if top in self.tops or top == "__main__":
+            return False
+        if _is_known(top):
+            return True
+        file = getattr(sys.modules.get(top), "__file__", None)
+        return file is not None and _installed(file)
+
+    def _name(self, value: Callable[..., Any] | type) -> str:
+        return f"{value.__module__}.{value.__qualname__} {_version(_top(value))}"
+
+
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The globals that a function and its inner functions read; and all names in their code, attributes
+    included.
+    """
+    read: set[str] = set()
+    names: set[str] = set(code.co_names)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and isinstance(instruction.argval, str):
+            read.add(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner_read, inner_names = _names(constant)
+            read |= inner_read
+            names |= inner_names
+    return frozenset(read), frozenset(names)
+
+
+__all__ = ["UnknownContents", "fingerprint", "fingerprint_of"]

@@ -1,0 +1,1 @@
+"""Integrations of the compiler into other frameworks."""

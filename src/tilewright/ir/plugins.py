@@ -1,0 +1,121 @@
+"""Extensions that installed packages announce through entry points.
+
+A package names an object of its own in `pyproject.toml`::
+
+    [project.entry-points."tilewright.targets"]
+    toy = "toy_target:TARGET"
+
+`plugins("tilewright.targets")` then has the key ``"toy"``. The packages' code is imported when a plugin is
+loaded, not before, and once in a process. The groups are `tilewright.frontends`, `tilewright.passes`,
+`tilewright.targets` and others; the module that reads a group says which kind of object it takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import CompileError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point of an installed package."""
+
+    group: str
+    name: str
+    package: str
+    """Name and version of the package, e.g. ``toy-target 1.0``."""
+    entry_point: EntryPoint
+
+    def load(self) -> object:
+        """Import the package's module on the first call; return the object that the entry point names.
+
+        Raises:
+            CompileError: the module cannot be imported or lacks the object; the message names the package.
+        """
+        return _load(self)
+
+    def describe(self) -> str:
+        """The package and its entry point, for messages."""
+        return f"package {self.package}, entry point {self.name!r} of group {self.group!r}"
+
+
+@functools.cache
+def _load(plugin: Plugin) -> object:
+    try:
+        value: object = plugin.entry_point.load()
+    except Exception as error:  # code of a foreign package may raise anything
+        raise CompileError(
+            f"{plugin.describe()}: {plugin.entry_point.value!r} cannot be loaded "
+            f"({type(error).__name__}: {error}); update or uninstall the package"
+        ) from error
+    return value
+
+
+@functools.cache
+def plugins(group: str) -> Mapping[str, Plugin]:
+    """The plugins of a group by name. Reads the descriptions of installed packages; imports none of them.
+
+    Raises:
+        CompileError: two installed packages have an entry point of one name.
+    """
+    from importlib.metadata import entry_points
+
+    by_name: dict[str, Plugin] = {}
+    for entry_point in entry_points(group=group):
+        distribution = entry_point.dist
+        package = "unknown" if distribution is None else f"{distribution.name} {distribution.version}"
+        plugin = Plugin(group, entry_point.name, package, entry_point)
+        other = by_name.setdefault(plugin.name, plugin)
+        if other.package != package:
+            raise CompileError(
+                f"packages {other.package} and {package} both have an entry point {plugin.name!r} "
+                f"of group {group!r}; uninstall one"
+            )
+    return by_name
+
+
+def load_plugins(group: str) -> dict[str, object]:
+    """The objects of all plugins of a group by name, each loaded once in a process.
+
+    Raises:
+        CompileError: a package cannot be loaded; the message names it.
+    """
+    return {name: plugin.load() for name, plugin in plugins(group).items()}
+
+
+def call_plugins(group: str, what: str, called: set[Plugin]) -> None:
+    """Call the functions without arguments that the plugins of a group are, each once: those in `called`,
+    which grows, are left out. `what` names what they register, for messages.
+
+    Raises:
+        CompileError: a package cannot be loaded, or its function fails; the message names the package.
+    """
+    for plugin in plugins(group).values():
+        if plugin in called:
+            continue
+        register = plugin.load()
+        try:
+            assert callable(register), "a function without arguments is expected"
+            register()
+        except Exception as error:  # code of a foreign package may raise anything
+            raise CompileError(
+                f"{plugin.describe()}: {plugin.entry_point.value!r} registers no {what} "
+                f"({type(error).__name__}: {error}); update or uninstall the package"
+            ) from error
+        called.add(plugin)
+
+
+def forget_plugins() -> None:
+    """Look for entry points again at the next use: packages have been installed in the running process."""
+    plugins.cache_clear()
+    _load.cache_clear()
+
+
+__all__ = ["Plugin", "call_plugins", "forget_plugins", "load_plugins", "plugins"]

@@ -1,0 +1,122 @@
+"""Helpers of graph passes: queries about values for matching, and builders of common operations for
+replacements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...dialects import graph
+from ...dialects.graph.base import GraphOp, tensor_type
+from ...dialects.graph.elementwise import Activation, Binary, Unary, same_shape, splat_value
+from ...ir.builder import Builder
+from ...ir.constant import Constant
+from ...ir.core import Operation, Value
+from ...ir.symbolic import Dim, prove_eq
+
+OpT = TypeVar("OpT", bound=Operation)
+
+UNARY: tuple[type[GraphOp], ...] = (Unary, Activation, graph.Cast)
+"""Operators whose result element depends only on the operand's element at the same index."""
+ELEMENTWISE: tuple[type[GraphOp], ...] = (*UNARY, Binary, graph.Select)
+"""Operators whose operands broadcast to the result's shape."""
+
+
+def producer(value: Value, cls: type[OpT]) -> OpT | None:
+    """The operation that defines `value` if it is of class `cls`, otherwise None."""
+    op = value.defining_op
+    return op if isinstance(op, cls) else None
+
+
+def only(value: Value, cls: type[OpT]) -> OpT | None:
+    """As `producer`, but None if the value has another use."""
+    return producer(value, cls) if value.has_one_use else None
+
+
+def constant_of(value: Value) -> Constant | None:
+    """The `Constant` behind a value, otherwise None. Unlike `array_of`, does not compute data that are made
+    on demand.
+    """
+    op = value.defining_op
+    return op.value if isinstance(op, graph.Constant) else None
+
+
+def array_of(value: Value) -> np.ndarray[Any, Any] | None:
+    """The array of a constant, computed now if it is made on demand; None for other values."""
+    op = value.defining_op
+    return op.value.array if isinstance(op, graph.Constant) else None
+
+
+def number(value: Value) -> Any:
+    """The element of a numeric splat as a Python number, otherwise None."""
+    element = splat_value(value)
+    return None if element is None else element.item() if element.dtype.kind in "iubf" else float(element)
+
+
+def close(value: Any, wanted: float) -> bool:
+    """Whether a number of a model is the constant `wanted` of a formula, up to rounding to 16 bits."""
+    return value is not None and abs(value - wanted) <= 1e-3 * abs(wanted)
+
+
+def new_constant(b: Builder, array: Any, name: str = "") -> Value:
+    """Insert a constant tensor."""
+    value: Value = b(graph.Constant(value=Constant(array, name)))
+    return value
+
+
+def broadcast_to(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` broadcast to `shape`; `x` itself if it has that shape."""
+    if same_shape(tensor_type(x).shape, shape):
+        return x
+    value: Value = b(graph.BroadcastTo(x, shape=tuple(shape)))
+    return value
+
+
+def reshape(b: Builder, x: Value, shape: Sequence[Dim]) -> Value:
+    """`x` reshaped to `shape`; `x` itself if it has that shape."""
+    if same_shape(tensor_type(x).shape, shape):
+        return x
+    value: Value = b(graph.Reshape(x, shape=tuple(shape)))
+    return value
+
+
+def slice_along(b: Builder, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
+    """``x[..., start:stop, ...]`` along `axis`; `x` itself if that is all of it."""
+    shape = tensor_type(x).shape
+    if prove_eq(start, 0) and prove_eq(stop, shape[axis]):
+        return x
+    starts = tuple(start if d == axis else 0 for d in range(len(shape)))
+    stops = tuple(stop if d == axis else n for d, n in enumerate(shape))
+    value: Value = b(graph.Slice(x, starts=starts, stops=stops, steps=(1,) * len(shape)))
+    return value
+
+
+def transpose(b: Builder, x: Value, permutation: Sequence[int]) -> Value:
+    """`x` with its dimensions reordered; `x` itself for the identity."""
+    if tuple(permutation) == tuple(range(len(permutation))):
+        return x
+    value: Value = b(graph.Transpose(x, permutation=tuple(permutation)))
+    return value
+
+
+def rebuild(op: Operation, operands: Sequence[Value], **attributes: Any) -> Operation:
+    """A new operation of the same class with other operands (one for each operand) and changed attributes."""
+    fields = {k: v for k, v in op.attributes.items() if k != "operand_segments"}
+    fields.update(attributes)
+    given: list[Any] = []
+    left = list(operands)
+    for name, kind in op._operand_fields:
+        present = getattr(op, name)
+        if kind == "variadic":
+            given.append([left.pop(0) for _ in present])
+        else:
+            given.append(left.pop(0) if present is not None else None)
+    return type(op)(*given, location=op.location, **fields)
+
+
+def is_one(d: Dim) -> bool:
+    """Whether a dimension is the number 1."""
+    return isinstance(d, int) and d == 1

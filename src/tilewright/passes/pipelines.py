@@ -1,0 +1,93 @@
+"""The compiler's own passes of both levels, in the order in which they run.
+
+This is the only list of passes. It also has the lowest level of optimization that runs a pass (`min_opt`; 2
+is the default level) and the targets for which it runs (`condition`). Passes that a target needs, and passes
+that make the program smaller, which saves the time they take, run at every level. No pass may change a result
+by more than rounding. `registry` adds passes that users have registered.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..ir.cleanup import cse, dce
+from ..ir.core import Module
+from .graph.choose_layout import choose_layout
+from .graph.flatten_indices import flatten_indices
+from .graph.fold_batch_norm import fold_batch_norm
+from .graph.fold_constants import fold_constants
+from .graph.hoist import hoist, hoist_invariants
+from .graph.integer_contractions import integer_contractions
+from .graph.merge_matmuls import merge_matmuls
+from .graph.recognize import recognize
+from .graph.remove_checks import drop_known_checks
+from .graph.simplify import simplify
+from .graph.update_slices import update_slices
+from .info import Condition, PassInfo, describe
+from .tensor.collapse_axes import collapse_axes
+from .tensor.defer_row_scales import defer_row_scales
+from .tensor.expand_argsort import expand_argsort
+from .tensor.form_groups import form_groups
+from .tensor.fuse_elementwise import absorb_permutations, fuse_elementwise
+from .tensor.lower_precision import lower_precision
+from .tensor.lower_to_tensor import lower_to_tensor
+from .tensor.pack_operands import pack_operands
+from .tensor.pad_reductions import pad_reductions
+from .tensor.split_concat import split_concat
+from .tensor.split_reductions import split_reductions
+from .tensor.transpose_weights import transpose_weights
+from .tensor.write_in_place import write_in_place
+
+
+def eliminate(module: Module) -> None:
+    """Remove common subexpressions and dead code."""
+    cse(module)
+    dce(module)
+
+
+_graph = partial(describe, level="graph")
+_tensor = partial(describe, level="tensor")
+_packing = partial(_tensor, condition=Condition.PACKED_OPERANDS)
+
+PASSES: tuple[PassInfo, ...] = (
+    # min_opt=1: saves memory traffic or work in many models, for little compile time.
+    # min_opt=2: rearranges weights and tensors for fewer and better kernels.
+    _graph(cse),
+    _graph(update_slices),
+    _graph(integer_contractions, min_opt=1),
+    _graph(fold_constants),
+    _graph(drop_known_checks),
+    _graph(simplify),
+    _graph(drop_known_checks),
+    _graph(cse),
+    _graph(recognize, min_opt=1),
+    _graph(fold_batch_norm, min_opt=1),
+    _graph(hoist, min_opt=1),
+    _graph(merge_matmuls, min_opt=2),
+    _graph(choose_layout, min_opt=2),
+    _graph(flatten_indices, min_opt=2),
+    _graph(simplify),
+    _graph(cse),
+    _graph(dce),
+    # The first pass of the tensor level replaces operators by computations; form_groups decides the kernels.
+    _tensor(lower_to_tensor, required=True),
+    _tensor(hoist_invariants, min_opt=1),
+    _tensor(expand_argsort, condition=Condition.SINGLE_ELEMENTS),
+    _tensor(eliminate),
+    _tensor(fuse_elementwise),
+    _tensor(absorb_permutations, min_opt=1),
+    _tensor(defer_row_scales, min_opt=2),
+    _tensor(eliminate),
+    _packing(pad_reductions, min_opt=2, arguments=("panel", "precision")),
+    _tensor(lower_precision, condition=Condition.LOWER_PRECISION, arguments=("precision",)),
+    _packing(pack_operands, arguments=("panel", "row_major")),
+    _packing(transpose_weights, min_opt=2),
+    _packing(hoist_invariants, min_opt=1),
+    _tensor(split_concat),
+    _tensor(split_reductions, min_opt=1),
+    _tensor(form_groups, required=True, arguments=("info", "row_groups")),
+    _tensor(collapse_axes),
+    _tensor(write_in_place, condition=Condition.IN_PLACE),
+)
+
+__all__ = ["PASSES", "eliminate"]

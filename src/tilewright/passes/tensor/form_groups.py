@@ -1,0 +1,533 @@
+"""Decides kernels: encloses computations that run together in a `tensor.group`.
+
+These forms of fusion go beyond the substitution of `fuse_elementwise`:
+
+- a contraction with the elementwise computation that is its only consumer (its epilogue);
+- a *chain*: a contraction, computations on its rows, and the contraction that takes those rows as its left
+  operand (attention: scores, softmax, weighted values). A few rows of the intermediate matrix at a time stay
+  in the cache;
+- *row groups*: computations that agree on their leading axes (the rows) and exchange values of one row only,
+  such as the maxima, sums and elementwise steps of a softmax or a layer norm. One kernel computes them row by
+  row, in one pass over memory;
+- loops over time whose columns are independent (`analysis/recurrence.py`): one kernel runs all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...analysis.axis_roles import Roles
+from ...analysis.cumulative import match_cumulative
+from ...analysis.index_maps import at_same_point, product, substitute_all
+from ...analysis.recurrence import enclose, match_recurrence
+from ...dialects import tensor
+from ...dialects.tensor import extent
+from ...ir import notes
+from ...ir.cleanup import sort_block
+from ...ir.core import Block, Module, Operation, Value
+from ...ir.run_time_symbols import definers_of, definitions
+from ...ir.symbolic import Dim, Expr, bounds, prove_eq
+from ...ir.target_info import TargetInfo
+from ...ir.types import boolean
+
+Computation = tensor.Compute | tensor.Scatter | tensor.Argsort
+
+Between = tensor.Nested | tensor.Concat | tensor.BindSize | tensor.Check
+"""Operations that stand between kernels: groups are formed around them, and they are never members of one."""
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A group being formed.
+
+    `rows` are the leading dimensions that its members share. A `closed` group takes no more members. `needs`
+    has the bits of all drafts that it depends on, directly or not: a merge must not make a cycle. Bit sets
+    are integers because a model has thousands of drafts.
+    """
+
+    members: list[Any]
+    kind: str
+    rows: tuple[Dim, ...] = ()
+    closed: bool = False
+    bit: int = 0
+    needs: int = 0
+
+
+def form_groups(module: Module, info: TargetInfo, *, row_groups: bool = True) -> None:
+    """Enclose every computation of a module in a group.
+
+    `info` describes the target; its `row_group_bytes` bounds the intermediate values of a row. Without
+    `row_groups` the only member that a reduction's group takes is an epilogue.
+    """
+    row_bytes = info.row_group_bytes
+    inside: set[Block] = set()  # bodies of loops that are one kernel
+    for block in tensor.blocks_of_computations(module):
+        if block in inside:
+            continue
+        drafts = _draft(block, row_groups, row_bytes)
+        if row_groups:
+            drafts = _chain_contractions(drafts)
+        for draft in drafts:
+            if draft.kind == tensor.GroupKind.RECURRENCE:
+                inside.add(draft.members[0].body)
+                enclose(draft.members[0])
+            elif draft.kind != "loop":
+                _enclose(draft)
+        sort_block(block)
+
+
+def _source_of(value: Value) -> Operation | None:
+    """The computation, loop or concatenation that produces a value, through views."""
+    op = value.defining_op
+    while isinstance(op, tensor.View):
+        op = op.x.defining_op
+    return op if isinstance(op, Computation | Between) else None
+
+
+def _producers(op: Operation, symbols: Mapping[Expr, Operation] | None = None) -> list[Operation]:
+    """The operations of the same block that produce an operation's operands or define `symbols` that it
+    mentions.
+
+    Operands of a loop are all values that its body reads.
+    """
+    if isinstance(op, tensor.Nested | tensor.BindSize | tensor.Check):
+        values = [v for inner in op.walk() for v in inner.operands]
+    elif isinstance(op, tensor.Argsort):
+        values = [op.x]
+    elif isinstance(op, tensor.Concat):
+        values = list(op.parts)
+    else:
+        assert isinstance(op, (tensor.Compute, tensor.Scatter))
+        values = [r.source for r in op.reads]
+    if isinstance(op, tensor.Scatter):
+        values.append(op.dest)
+    sources = dict.fromkeys(p for v in values if (p := _source_of(v)) is not None)
+    producers = [
+        p for p in sources if p.parent is op.parent
+    ]  # what stands before a loop cannot be a member of a group inside the loop
+    return [*producers, *definers_of(op, symbols)] if symbols else producers
+
+
+def _draft(block: Block, row_groups: bool, row_bytes: int) -> list[_Draft]:
+    drafts: list[_Draft] = []
+    home: dict[Operation, _Draft] = {}
+    symbols = definitions(block)
+    for op in block.ops:
+        if not isinstance(op, Computation | Between):
+            continue
+        sources = [home[p] for p in _producers(op, symbols)]
+        target = _home_for(op, sources, row_groups, row_bytes)
+        if target is None and row_groups:
+            target = _home_of_siblings(op, sources, home)
+        if target is None:
+            target = _new_draft(op, row_groups)
+            target.bit = 1 << len(home)
+            target.needs = _behind(sources)
+            drafts.append(target)
+            home[op] = target
+            continue
+        target.members.append(op)
+        home[op] = target
+        before = target.needs
+        sources = _absorb(target, sources, drafts, home)
+        target.needs |= _behind(sources) & ~target.bit
+        if target.needs & ~before:  # drafts that depend on the target now depend on its new needs, too
+            for other in drafts:
+                if other.needs & target.bit:
+                    other.needs |= target.needs
+    return drafts
+
+
+def _behind(sources: list[_Draft]) -> int:
+    """The bits of `sources` and of all drafts that these depend on."""
+    bits = 0
+    for s in sources:
+        bits |= s.bit | s.needs
+    return bits
+
+
+def _absorb(
+    target: _Draft, sources: list[_Draft], drafts: list[_Draft], home: dict[Operation, _Draft]
+) -> list[_Draft]:
+    """Merge other producers' drafts that are elementwise over the same points into `target`; return the
+    sources left.
+    """
+    left = []
+    # Including the needs of the operation that has just joined.
+    wanted = target.needs | _behind([s for s in sources if s is not target])
+    for other in dict.fromkeys(sources):  # several producers may be members of one draft
+        between = (d for d in drafts if d is not other and d is not target)
+        if (
+            other is target
+            or not _is_elementwise(target)
+            or not _is_elementwise(other)
+            or other.rows != target.rows
+            or not _same_points(other, target)
+            or any(
+                (d.needs & other.bit and wanted & d.bit) or (d.needs & target.bit and other.needs & d.bit)
+                for d in between
+            )
+        ):
+            left.append(other)
+        else:
+            drafts.remove(other)
+            places = {m: k for k, m in enumerate(home)}
+            target.members = sorted([*other.members, *target.members], key=places.__getitem__)
+            target.needs = (target.needs | other.needs) & ~(target.bit | other.bit)
+            for m in other.members:
+                home[m] = target
+            for draft in drafts:
+                if draft.needs & other.bit:
+                    draft.needs = draft.needs & ~other.bit | target.bit
+    return left
+
+
+def _same_points(producer: _Draft, reader: _Draft) -> bool:
+    """Whether members of `reader` read those of `producer` only at their own point."""
+    produced = {m.result for m in producer.members}
+    return all(
+        r.source in produced and not r.guard and not r.dynamic and at_same_point(r.indices, m.axes)
+        for m in reader.members
+        for r in m.reads
+        if _source_of(r.source) in producer.members
+    )
+
+
+def _is_elementwise(draft: _Draft) -> bool:
+    return (
+        draft.kind == tensor.GroupKind.ROWS
+        and not draft.closed
+        and not any(
+            not isinstance(m, tensor.Compute) or m.is_reduction or tuple(m.result.type.shape) != draft.rows
+            for m in draft.members
+        )
+    )
+
+
+def _new_draft(op: Operation, row_groups: bool) -> _Draft:
+    if row_groups and isinstance(op, tensor.Scan) and match_recurrence(op) is not None:
+        return _Draft([op], tensor.GroupKind.RECURRENCE, closed=True)
+    if isinstance(op, Between):
+        return _Draft([op], "loop", closed=True)  # stands between groups, is never a group
+    if isinstance(op, tensor.Scatter):
+        return _Draft([op], tensor.GroupKind.SCATTER, closed=True)
+    if isinstance(op, tensor.Argsort):
+        return _Draft([op], tensor.GroupKind.ARGSORT, closed=True)
+    if notes.CONTRACTION.present(op):
+        return _Draft([op], tensor.GroupKind.CONTRACTION)
+    if row_groups and isinstance(op, tensor.Compute) and match_cumulative(op) is not None:
+        return _Draft([op], tensor.GroupKind.CUMULATIVE, closed=True)
+    return _Draft([op], tensor.GroupKind.ROWS, tuple(op.result.type.shape))
+
+
+def _home_for(op: Operation, sources: list[_Draft], row_groups: bool, row_bytes: int) -> _Draft | None:
+    """A draft among the producers' that can take the operation as a member; None where there is none."""
+    if (
+        not isinstance(op, tensor.Compute)
+        or notes.CONTRACTION.present(op)
+        or (row_groups and match_cumulative(op) is not None)
+    ):
+        return None
+    for draft in dict.fromkeys(sources):
+        if draft.closed:
+            continue
+        if any(other.needs & draft.bit for other in sources):
+            continue  # another source depends on this draft
+        if draft.kind == tensor.GroupKind.CONTRACTION:
+            if _is_epilogue(draft, op):
+                draft.closed = True
+                return draft
+            continue
+        first = draft.members[0]
+        assert isinstance(first, tensor.Compute)  # the draft of a scatter is closed
+        if not row_groups and (first.is_reduction or op.is_reduction):
+            if len(draft.members) == 1 and first.is_reduction and _is_epilogue(draft, op):
+                draft.closed = True
+                return draft
+            continue
+        rows = _common_rows(draft, op, row_bytes)
+        if rows is not None:
+            draft.rows = rows
+            return draft
+    return None
+
+
+JOINED_ROWS = 64
+"""Least number of rows of a concatenation for which one kernel copies all parts.
+
+With fewer rows there is too little to share among threads, and each part is a kernel of its own. A larger
+value leads to more, smaller kernels.
+"""
+
+
+def _home_of_siblings(op: Operation, sources: list[_Draft], home: dict[Operation, _Draft]) -> _Draft | None:
+    """The draft of other parts of the same concatenation, which one kernel copies row by row; None where
+    there is none.
+    """
+    place = tensor.place_of(op.results[0]) if notes.CONCAT_AXIS.present(op) else None
+    if place is None or not isinstance(op, tensor.Compute) or op.is_reduction:
+        return None
+    rows = op.shape[: notes.CONCAT_AXIS.of(op)]
+    most = bounds(product(rows))[1]
+    if most is not None and most < JOINED_ROWS:
+        return None
+    for part in place.join.parts:
+        draft = home.get(part.defining_op) if part.defining_op is not None else None
+        if (
+            draft is not None
+            and all(
+                isinstance(m, tensor.Compute) and not m.is_reduction and notes.CONCAT_AXIS.present(m)
+                for m in draft.members
+            )
+            and draft.kind == tensor.GroupKind.ROWS
+            and not any(s is draft or s.needs & draft.bit for s in sources)
+        ):
+            draft.rows = rows
+            return draft
+    return None
+
+
+def _is_epilogue(draft: _Draft, op: tensor.Compute) -> bool:
+    (contraction,) = draft.members
+    result = contraction.result
+    if op.is_reduction or op.result.type.shape != result.type.shape or op.dtype is boolean:
+        return False
+    reads = [r for r in op.reads if r.source is result]
+    if not reads or any(r.guard or r.dynamic or not at_same_point(r.indices, op.axes) for r in reads):
+        return False
+    if set(result.users) != set(reads):
+        return False
+    for r in reads:
+        r.indices = tuple(op.axes)  # schedules then see that it reads what it overwrites
+    return True
+
+
+def _common_rows(draft: _Draft, op: tensor.Compute, row_bytes: int) -> tuple[Dim, ...] | None:
+    """The leading dimensions that the draft keeps when it takes `op`, or None if it cannot take it."""
+    members = set(draft.members)
+    axes, shape = op.axes, op.result.type.shape
+    limit = min(len(draft.rows), len(shape))
+    for read in op.reads:
+        source = _source_of(read.source)
+        if source not in members:
+            continue
+        if read.source.defining_op is not source or read.guard or read.dynamic:
+            return None  # behind a view, the leading index does not identify the row
+        matching = 0
+        for d, (index, axis) in enumerate(zip(read.indices, axes, strict=False)):
+            if not at_same_point((index,), (axis,)) or d >= limit or not prove_eq(draft.rows[d], shape[d]):
+                break
+            matching += 1
+        limit = min(limit, matching)
+    rows = draft.rows[:limit]
+    if not _all_unit(draft.rows[limit:]) and not (op.is_reduction and _all_unit(shape[limit:])):
+        # only a reduction of the last axes may lengthen the rows: any other would lose parallelism
+        return None
+    everything = [*draft.members, op]
+    if all(
+        not m.is_reduction and m.result.type.shape == shape
+        for m in everything
+        if isinstance(m, tensor.Compute)
+    ):
+        # All members are elementwise: one kernel is worthwhile only if they run over the same points.
+        return rows if limit == len(shape) else None
+    # The work of a row must be worth a loop, and the row's intermediate values must fit in the cache.
+    if not rows:
+        return None
+    budget = row_bytes if not _all_unit(rows) else row_bytes // 4
+    for m in everything:
+        rest = product(m.result.type.shape[limit:]) * m.result.type.dtype.itemsize
+        size = bounds(rest)[1] if not isinstance(rest, int) else rest
+        if size is None or size > budget:
+            return None
+    return rows
+
+
+def _is_unit(d: Dim) -> bool:
+    return isinstance(d, int) and d == 1
+
+
+def _all_unit(dims: tuple[Dim, ...]) -> bool:
+    return all(_is_unit(d) for d in dims)
+
+
+CHAIN_COLUMNS = 1 << 20
+"""Longest row, in elements, of a chain's intermediate matrix. Longer rows leave the products as kernels of
+their own.
+
+Chains take long rows a block of columns at a time.
+"""
+
+
+def _chain_contractions(drafts: list[_Draft]) -> list[_Draft]:
+    """Merge drafts (contraction, rows, contraction) that pass rows of one matrix on into chains."""
+    home: dict[Operation, _Draft] = {m: d for d in drafts for m in d.members}
+    gone: set[_Draft] = set()
+    for last in drafts:
+        middle = _rows_before(last, home)
+        first = _contraction_before(middle, home) if middle is not None else None
+        if middle is None or first is None or {first, middle, last} & gone:
+            continue
+        if not (_right_operand_fits(first.members[0]) and _right_operand_fits(last.members[0])):
+            continue  # every tile of rows reads both right operands whole
+        last.members = [*first.members, *middle.members, *last.members]
+        last.kind = tensor.GroupKind.CHAIN
+        gone |= {first, middle}
+    return [d for d in drafts if d not in gone]
+
+
+CHAIN_OPERAND_BYTES = 1 << 28
+"""Largest right operand, in bytes per batch entry, of the contractions of a chain.
+
+An operand that exceeds the cache is loaded again for each tile of rows, but the intermediate matrix never
+goes to memory. A larger value makes chains of longer sequences.
+"""
+CHAIN_WEIGHT_BYTES = 1 << 20
+"""Largest right operand, in bytes, of a chain's contractions without batch axes.
+
+All rows share this matrix, so it is better to read it for many rows at a time, as a contraction alone does.
+"""
+
+
+def _right_operand_fits(op: Computation) -> bool:
+    roles = Roles.of(op)
+    if roles is None or roles.quantized or not isinstance(op, tensor.Compute):
+        return False
+    elements = product(extent(a) for a in (*(op.axes[p] for p in roles.n), *op.reduce_axes))
+    most = bounds(elements)[1]
+    limit = CHAIN_OPERAND_BYTES if roles.batch else CHAIN_WEIGHT_BYTES
+    return most is not None and most * op.dtype.itemsize <= limit
+
+
+def _rows_before(last: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
+    """The row group whose only result is the left operand of a draft's contraction, row for row."""
+    op = last.members[0]
+    if (
+        last.kind != tensor.GroupKind.CONTRACTION
+        or not isinstance(op, tensor.Compute)
+        or len(op.reduce_axes) != 1
+    ):
+        return None
+    for read in op.reads:
+        middle = home.get(read.source.defining_op) if read.source.defining_op is not None else None
+        *rows, column = read.indices
+        if (
+            middle is None
+            or middle.kind != tensor.GroupKind.ROWS
+            or column is not op.reduce_axes[0]
+            or op.axes[-1] in rows
+        ):
+            continue
+        long = [e for e, n in zip(rows, read.source.type.shape, strict=False) if not _is_unit(n)]
+        if len(set(long)) != len(long) or not set(long) <= set(op.axes) or len(middle.rows) != len(rows):
+            continue
+        limit = bounds(extent(column))[1]
+        if limit is None or limit > CHAIN_COLUMNS:
+            continue
+        inside = set(middle.members)
+        users = [
+            user for m in middle.members for user in m.result.users if _computation_around(user) not in inside
+        ]
+        if all(user is read or _reads_row(user, last, rows) for user in users):
+            return middle
+    return None
+
+
+def _reads_row(user: Operation, last: _Draft, rows: list[Dim]) -> bool:
+    """Whether the epilogue of a chain's last contraction reads a value of the row `rows`, given in the
+    contraction's axes.
+    """
+    around = _computation_around(user)
+    if not isinstance(user, tensor.Read) or around not in last.members[1:] or user.guard or user.dynamic:
+        return False
+    assert isinstance(around, tensor.Compute)
+    mapping: dict[Expr, Dim] = dict(zip(last.members[0].axes, around.axes, strict=True))
+    wanted = substitute_all(tuple(rows), mapping)
+    indices = tuple(user.indices)
+    return indices[: len(wanted)] == wanted and all(isinstance(e, int) for e in indices[len(wanted) :])
+
+
+def _contraction_before(middle: _Draft, home: dict[Operation, _Draft]) -> _Draft | None:
+    """The contraction whose result only the row group `middle` reads, each member at its own row."""
+    contraction = None
+    for m in middle.members:
+        for p in _producers(m):
+            draft = home[p]
+            if draft is not middle and draft.kind == tensor.GroupKind.CONTRACTION:
+                if contraction is not None and draft is not contraction:
+                    return None
+                contraction = draft
+    if contraction is None:
+        return None
+    result = contraction.members[-1].result
+    rows = len(middle.rows)
+    if len(result.type.shape) != rows + 1:
+        return None
+    inside = set(middle.members)
+    for user in result.users:
+        around = _computation_around(user)
+        if around not in inside or not isinstance(user, tensor.Read) or user.guard or user.dynamic:
+            return None
+        if not isinstance(around, tensor.Compute):
+            return None
+        if not at_same_point(user.indices[:rows], around.axes[:rows]):
+            return None
+    return contraction
+
+
+def _enclose(draft: _Draft) -> None:
+    """Move the members of a draft into a new group behind the last of them."""
+    members = draft.members
+    last = members[-1]
+    assert last.parent is not None
+    inside = {m.result for m in members}
+    inputs: dict[Value, None] = {}
+    for m in members:
+        for op in (m, *_body(m)):
+            for v in op.operands:
+                if v not in inside and (op is m or _from_outside(v, m)):
+                    inputs[v] = None
+    outputs = [
+        m.result for m in members if any(_computation_around(user) not in members for user in m.result.users)
+    ]
+    anchor = last.next
+    block = last.parent
+    group = tensor.Group(
+        list(inputs), kind=draft.kind, result_types=[v.type for v in outputs], location=last.location
+    )
+    if draft.kind == tensor.GroupKind.ROWS:
+        notes.ROW_AXES.set(group, len(draft.rows))
+    arguments: dict[Value, Value] = {v: group.body.add_arg(v.type, v.hint) for v in inputs}
+    for m in members:
+        group.body.append(m)
+        for op in (m, *_body(m)):
+            for k, v in enumerate(op.operands):
+                if v in arguments:
+                    op.set_operand(k, arguments[v])
+    for value, result in zip(outputs, group.results, strict=True):
+        for user, k in list(value.uses):
+            if _computation_around(user) not in members:
+                user.set_operand(k, result)
+    group.body.append(tensor.Yield(outputs))
+    block.insert_before(anchor, group)
+
+
+def _body(op: Computation) -> list[Operation]:
+    return [] if isinstance(op, tensor.Argsort) else list(op.body.ops)
+
+
+def _from_outside(v: Value, member: Operation) -> bool:
+    """Whether a value that a member's body uses is defined outside of the member."""
+    op = v.defining_op
+    return op is None or op.parent_op is not member
+
+
+def _computation_around(op: Operation) -> Operation:
+    """The computation that a read belongs to, or the operation itself."""
+    parent = op.parent_op
+    return parent if isinstance(parent, (tensor.Compute, tensor.Scatter)) else op
+
+
+__all__ = ["form_groups"]

@@ -1,0 +1,468 @@
+"""Fuses elementwise producers into their consumers by substituting their bodies for the reads.
+
+Index maps are composed, so slices, transposes, broadcasts, pads, gathers and chains of arithmetic are fused
+into their consumers, also through a reshape between the two. These remain computations of their own:
+reductions, results with several consumers that are expensive to recompute, and operands of contractions that
+are more than a rearrangement of another tensor's elements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...analysis.contraction import has_few_readers, match_contraction
+from ...analysis.index_maps import (
+    affine_coefficients,
+    at_same_point,
+    flatten_index,
+    product,
+    reshape_index,
+    substitute_all,
+    symbols_of,
+)
+from ...dialects import func, graph, scalar, tensor
+from ...dialects.tensor import extent, free_symbols_of, is_dynamic_symbol
+from ...ir import notes
+from ...ir.builder import Builder
+from ...ir.cleanup import cse, dce
+from ...ir.core import BlockArgument, Module, Operation, Value
+from ...ir.substitution import substitute
+from ...ir.symbolic import Dim, Expr, depth_of, free_symbols, prove_le, symbol
+from ...ir.types import boolean, i64
+
+HEAVY = frozenset(
+    "scalar." + name
+    for name in (
+        "exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
+        "sigmoid pow atan2 div sqrt rsqrt floordiv mod rem"
+    ).split()
+)
+"""Scalar functions that cost an order of magnitude more than a load."""
+
+MAX_BODY = 160
+"""Largest number of operations of a body that still takes producers. A larger value fuses more, at the price
+of registers and code size.
+"""
+
+MAX_DEPTH = 3
+"""Deepest nesting of divisions in an index of a body that still takes producers.
+
+Reshapes and transpositions that do not cancel nest divisions ever deeper. Each level costs more to compute
+than a load, and more to simplify than all levels before it. A larger value fuses longer chains of them.
+"""
+
+Computation = tensor.Compute | tensor.Scatter
+
+
+def fuse_elementwise(module: Module) -> None:
+    """Substitute producers into their consumers wherever that does not repeat expensive work."""
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
+            if isinstance(op, (tensor.Compute, tensor.Scatter)):
+                _compose_into(op)
+    dce(module)
+
+
+def _compose_into(consumer: Computation) -> None:
+    if notes.QUANTIZED.present(consumer):
+        return  # operands of quantized products are packed as they are
+    changed = False
+    pending = consumer.reads
+    while pending:
+        read = pending.pop()
+        if read.parent is None:
+            continue
+        if _inline_splat(read):
+            changed = True
+            continue
+        producer = _producer_of(read)
+        if producer is None or not _worthwhile(consumer, read, producer):
+            continue
+        source = read.source
+        pending.extend(_inline(read, producer))
+        changed = True
+        _erase_unused(source)
+    if changed:
+        cse(consumer)
+        dce(consumer)
+
+
+def substitute_producer(read: tensor.Read) -> None:
+    """Substitute the elementwise computation behind `read` into the computation around it, at any cost."""
+    producer, consumer = _producer_of(read), read.parent_op
+    assert producer is not None and isinstance(consumer, tensor.Compute)
+    source = read.source
+    _inline(read, producer)
+    _erase_unused(source)
+    cse(consumer)
+    dce(consumer)
+
+
+def _erase_unused(value: Value) -> None:
+    """Erase the producers of a value without uses: as consumers they would keep other computations from being
+    fused.
+    """
+    op = value.defining_op
+    while op is not None and not any(r.has_uses for r in op.results):
+        behind = op.x.defining_op if isinstance(op, tensor.Reshape) else None
+        op.erase()
+        op = behind
+
+
+@dataclass(frozen=True)
+class Producer:
+    """An elementwise computation behind a read, and the index at which it is read."""
+
+    op: tensor.Compute
+    indices: tuple[Dim, ...]
+    through_reshape: bool
+
+
+def _producer_of(read: tensor.Read) -> Producer | None:
+    source: Value = read.source
+    indices: tuple[Dim, ...] = tuple(read.indices)
+    through = False
+    if _depth_behind(read) > MAX_DEPTH:
+        return None
+    while isinstance(view := source.defining_op, tensor.Reshape):
+        indices = reshape_index(indices, view.result.type.shape, view.x.type.shape)
+        source = view.x
+        through = True
+    op = source.defining_op
+    if not isinstance(op, tensor.Compute) or op.is_reduction:
+        return None
+    return Producer(op, indices, through)
+
+
+def _depth_behind(read: tensor.Read) -> int:
+    """The depth of nested divisions in the producer's indices after substitution into the consumer."""
+    depth = max(map(depth_of, read.indices), default=0)
+    through = isinstance(read.source.defining_op, tensor.Reshape)
+    op = _behind_reshapes(read.source)
+    inner = [depth_of(e) for r in op.reads for e in r.indices] if isinstance(op, tensor.Compute) else []
+    return depth + through + max(inner, default=0) if depth + through else 0
+
+
+def _behind_reshapes(value: Value) -> Operation | None:
+    op = value.defining_op
+    while isinstance(op, tensor.Reshape):
+        op = op.x.defining_op
+    return op
+
+
+def _inline_splat(read: tensor.Read) -> bool:
+    """Replace a read of a constant whose elements are all equal by the literal."""
+    op = read.source.defining_op
+    if not isinstance(op, graph.Constant) or read.guard or not op.value.is_splat:
+        return False
+    element = (
+        op.value.array.reshape(-1)[0]
+        if op.value.array.size == 1
+        else op.value.array[(0,) * op.value.array.ndim]
+    )
+    dtype = read.result.type
+    literal = bool(element) if dtype is boolean else float(element) if dtype.is_float else int(element)
+    read.replace_by(Builder.before(read)(scalar.Constant(value=literal, dtype=dtype)))
+    return True
+
+
+def is_relabelling(op: tensor.Compute) -> bool:
+    """Whether each element is one unguarded element of another tensor."""
+    ops = list(op.body.ops)
+    return len(ops) == 2 and isinstance(ops[0], tensor.Read) and not ops[0].guard and not ops[0].dynamic
+
+
+def _cost(op: tensor.Compute) -> tuple[int, int, int]:
+    """The numbers of (heavy functions, cheap functions, reads) of one element."""
+    heavy = cheap = reads = 0
+    for child in op.body.ops:
+        if child.name in HEAVY:
+            heavy += 1
+        elif isinstance(child, tensor.Read):
+            reads += 1
+        elif not isinstance(child, (scalar.Constant, scalar.Index)) and not child.terminator:
+            cheap += 1
+    return heavy, cheap, reads
+
+
+def _points(consumer: Computation) -> Dim:
+    axes = (*consumer.axes, *getattr(consumer, "reduce_axes", ()))
+    return product(extent(a) for a in axes)
+
+
+def _worthwhile(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
+    op = producer.op
+    contraction = match_contraction(consumer) if isinstance(consumer, tensor.Compute) else None
+    if contraction is not None and read in (contraction.a.read, contraction.b.read):
+        gathered = read is contraction.b.read and has_few_readers(contraction) and _gathers(op)
+        return _keeps_contraction(consumer, read, producer) or gathered
+    if contraction is not None and read is contraction.index:
+        # the kernel of a grouped contraction looks for runs of rows with equal index in this tensor
+        return False
+    if len(consumer.body) + len(op.body) > MAX_BODY or _would_overwrite(consumer, op):
+        return False
+    if _needs_index_values(op) and any(_is_dynamic(e) for e in producer.indices):
+        return False
+    if read.guard and read.dynamic:
+        return False
+    heavy, cheap, reads = _cost(op)
+    if heavy == 0 and reads <= 1 and cheap <= 1:
+        return True  # rearrangement, conversion, fill or ramp: recomputing costs no more than loading
+    if op.parent is not consumer.parent:
+        return False  # the producer precedes the loop that contains the consumer: every step would repeat it
+    if not _only_reshapes_to(op.result, consumer):
+        return reads == 0 and heavy == 0 and cheap <= 4
+    if _belongs_to_contraction(op) and not at_same_point(producer.indices, consumer.axes):
+        return (
+            False  # as an epilogue it costs nothing; a mere rearrangement can be fused into later consumers
+        )
+    copies = sum(1 for r in consumer.reads if _behind_reshapes(r.source) is op)
+    repeated = not prove_le(_points(consumer), op.result.type.size)
+    if not repeated and copies == 1:
+        return True
+    # It would be evaluated more often than it has elements, which is worthwhile only if it is cheap.
+    return heavy == 0 and (cheap + reads) * copies <= 8
+
+
+def _would_overwrite(consumer: Computation, producer: tensor.Compute) -> bool:
+    """Whether an in-place scatter reads, through the producer, elements of the tensor that it overwrites.
+
+    The tensor may be an argument that the function updates (a cache), or the result of another scatter. The
+    producer must have read all elements before the scatter writes.
+    """
+    if not isinstance(consumer, tensor.Scatter):
+        return False
+    versions = [_behind_views(consumer.dest)]
+    while isinstance(scatter := versions[-1].defining_op, tensor.Scatter):
+        versions.append(_behind_views(scatter.dest))
+    if not _is_updated(versions[-1]):
+        versions.pop()
+    return any(_behind_views(r.source) in versions for r in producer.reads)
+
+
+def _is_updated(value: Value) -> bool:
+    """Whether a value is an argument that its function updates."""
+    if not isinstance(value, BlockArgument) or not isinstance(function := value.block.parent_op, func.Func):
+        return False
+    return bool(function.updates) and any(argument is value for argument, _ in function.updated)
+
+
+def _behind_views(value: Value) -> Value:
+    while isinstance(view := value.defining_op, tensor.View):
+        value = view.x
+    return value
+
+
+def _belongs_to_contraction(op: tensor.Compute) -> bool:
+    """Whether an elementwise computation can be the epilogue of the contraction that it reads."""
+    for read in op.reads:
+        source = read.source.defining_op
+        if (
+            isinstance(source, tensor.Compute)
+            and at_same_point(read.indices, op.axes)
+            and (notes.QUANTIZED.present(source) or match_contraction(source) is not None)
+        ):
+            return set(source.result.users) <= set(op.reads)
+    return False
+
+
+def _only_reshapes_to(value: Value, consumer: Operation) -> bool:
+    """Whether `consumer` is the only reader of a value, directly or through views."""
+    return all(user.parent_op is consumer for user in tensor.readers(value))
+
+
+def _gathers(op: tensor.Compute) -> bool:
+    """Whether each element is one element of another tensor at a data-dependent index (the pages of a cache).
+
+    The element may be converted, or be some bits of the other one. With few consumers it is not worth a copy.
+    """
+    value = op.body.terminator.operands[0]
+    while (made := value.defining_op) is not None and isinstance(made, (scalar.Cast, *UNPACKING)):
+        if len(made.operands) > 1 and not (value.type.is_integer and _is_static(made.operands[1])):
+            return False
+        value = made.operands[0]
+    return isinstance(made, tensor.Read) and bool(made.dynamic) and not made.guard
+
+
+UNPACKING = tuple(scalar.BINARY[name] for name in ("shr", "and", "sub"))
+"""Scalar operations that extract a number of few bits from a byte."""
+
+
+def _is_static(value: Value) -> bool:
+    op = value.defining_op
+    return isinstance(op, scalar.Constant) or (
+        isinstance(op, tensor.Read) and not op.dynamic and not op.guard
+    )
+
+
+def _keeps_contraction(consumer: Computation, read: tensor.Read, producer: Producer) -> bool:
+    """Whether the operands of a contraction would remain plain affine reads."""
+    op = producer.op
+    if not is_relabelling(op):
+        return False
+    (inner, _) = op.body.ops
+    assert isinstance(inner, tensor.Read) and isinstance(consumer, tensor.Compute)
+    indices = substitute_all(inner.indices, dict(zip(op.axes, producer.indices, strict=True)))
+    axes = (*consumer.axes, *consumer.reduce_axes)
+    return affine_coefficients(flatten_index(indices, inner.source.type.shape), axes) is not None
+
+
+def _is_dynamic(e: Dim) -> bool:
+    return any(is_dynamic_symbol(s) for s in free_symbols_of(e))
+
+
+def _needs_index_values(op: tensor.Compute) -> bool:
+    return any(isinstance(x, scalar.Index) for x in op.body.ops)
+
+
+def _inline(read: tensor.Read, producer: Producer) -> list[tensor.Read]:
+    """Clone the producer's body before the read and replace the read; return the new reads."""
+    op = producer.op
+    mapping: dict[Expr, Dim] = dict(zip(op.axes, producer.indices, strict=True))
+    builder = Builder.before(read)
+    outer = list(read.dynamic)
+    guard = tuple(read.guard)
+    values: dict[Value, Value] = {}
+    created: list[tensor.Read] = []
+    result: Value | None = None
+    for child in op.body.ops:
+        if isinstance(child, tensor.Read):
+            own = {
+                symbol(f"v{k}", None, None): symbol(f"v{k + len(outer)}", None, None)
+                for k in range(len(child.dynamic))
+            }
+            full = {**mapping, **own}
+            new_guard = (*substitute_all(child.guard, full), *guard)
+            otherwise = values[child.otherwise] if child.otherwise is not None else None
+            if new_guard and otherwise is None and is_relabelling(op):
+                otherwise = read.otherwise
+            elif new_guard and otherwise is None:
+                dtype = child.result.type
+                otherwise = builder(
+                    scalar.Constant(
+                        value=False if dtype is boolean else 0.0 if dtype.is_float else 0, dtype=dtype
+                    )
+                )
+            indices, new_guard, dynamic = _used_dynamic(
+                substitute_all(child.indices, full), new_guard, [*outer, *(values[v] for v in child.dynamic)]
+            )
+            new = tensor.Read(
+                child.source, dynamic, otherwise, indices=indices, guard=new_guard, location=child.location
+            )
+            builder.insert(new)
+            created.append(new)
+            values[child.result] = new.result
+        elif isinstance(child, scalar.Index):
+            values[child.result] = builder(
+                scalar.Index(expr=substitute(child.expr, mapping), location=child.location)
+            )
+        elif child.terminator:
+            result = values[child.operands[0]]
+        else:
+            builder.insert(child.clone(values))
+    assert result is not None
+    if guard and not any(r.result is result and _same(r.otherwise, read.otherwise) for r in created):
+        assert read.otherwise is not None
+        inside: Value | None = None
+        for e in guard:
+            zero = builder(scalar.Constant(value=0, dtype=i64))
+            test = builder(scalar.BINARY["ge"](builder(scalar.Index(expr=e)), zero))
+            inside = test if inside is None else builder(scalar.BINARY["and"](inside, test))
+        assert inside is not None
+        result = builder(scalar.Select(inside, result, read.otherwise))
+    read.replace_by(result)
+    return created
+
+
+def _same(a: Value | None, b: Value | None) -> bool:
+    """Whether two values of a body are the same, or constants of equal bits."""
+    if a is None or b is None or a is b:
+        return a is b
+    x, y = a.defining_op, b.defining_op
+    if not (isinstance(x, scalar.Constant) and isinstance(y, scalar.Constant) and a.type is b.type):
+        return False
+    return bool(x.value == y.value and math.copysign(1, x.value) == math.copysign(1, y.value))
+
+
+def _used_dynamic(
+    indices: tuple[Dim, ...], guard: tuple[Dim, ...], dynamic: list[Value]
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...], list[Value]]:
+    """Drop data-dependent operands that no expression mentions, and renumber the others."""
+    used = {s.name for s in symbols_of((*indices, *guard)) if is_dynamic_symbol(s)}
+    kept = [k for k in range(len(dynamic)) if f"v{k}" in used]
+    mapping: dict[Expr, Dim] = {
+        symbol(f"v{k}", None, None): symbol(f"v{n}", None, None) for n, k in enumerate(kept)
+    }
+    return substitute_all(indices, mapping), substitute_all(guard, mapping), [dynamic[k] for k in kept]
+
+
+def absorb_permutations(module: Module) -> None:
+    """Let a reduction compute its result in the order of dimensions that its only consumer writes.
+
+    ``t[b, h, s, d] = sum ...`` followed by ``y[b, s, h, d] = f(t[b, h, s, d])`` becomes ``t[b, s, h, d] = sum
+    ...`` and an elementwise ``y``. The last dimension keeps its place, so contiguous elements stay
+    contiguous.
+    """
+    for block in tensor.blocks_of_computations(module):
+        for op in list(block.ops):
+            if isinstance(op, tensor.Compute) and not op.is_reduction:
+                for read in op.reads:
+                    _absorb(op, read)
+    fuse_elementwise(module)
+
+
+def _is_unit(axis: Expr) -> bool:
+    return isinstance(axis.upper, int) and axis.upper == 0
+
+
+def _absorb(consumer: tensor.Compute, read: tensor.Read) -> None:
+    producer = read.source.defining_op
+    if not isinstance(producer, tensor.Compute) or not producer.is_reduction or read.guard or read.dynamic:
+        return
+    reads = [r for r in consumer.reads if r.source is read.source]
+    indices = tuple(read.indices)
+    if set(read.source.users) != set(reads) or any(tuple(r.indices) != indices for r in reads):
+        return
+    axes = tuple(consumer.axes)
+    # With a single point the index may be written as 0: it then stands for the consumer's next axis of one
+    # point.
+    units = [a for a in axes if _is_unit(a) and a not in indices]
+    indices = tuple(
+        units.pop(0) if isinstance(e, int) and e == 0 and _is_unit(a) and units else e
+        for e, a in zip(indices, producer.axes, strict=True)
+    )
+    if (
+        len(indices) != len(axes)
+        or set(indices) != set(axes)
+        or indices == axes
+        or indices[-1] is not axes[-1]
+    ):
+        return
+    # Axis d of the producer is axis position[d] of the consumer.
+    position = [axes.index(e) for e in indices]
+    mapping: dict[Expr, Dim] = dict(zip(producer.axes, (axes[p] for p in position), strict=True))
+    if any(
+        not isinstance(r.upper, int) and not free_symbols(r.upper).isdisjoint(producer.axes)
+        for r in producer.reduce_axes
+    ):
+        return
+    new = tensor.Compute(
+        axes=axes,
+        reduce_axes=producer.reduce_axes,
+        combiner=producer.combiner,
+        result_types=[type(producer.result.type)(producer.dtype, consumer.result.type.shape)],
+        location=producer.location,
+    )
+    notes.copy(producer, new)
+    copies: dict[Value, Value] = {}
+    for child in producer.body.ops:
+        copy = child.clone(copies)
+        tensor.substitute_indices(copy, mapping)
+        new.body.append(copy)
+    assert producer.parent is not None
+    producer.parent.insert_before(producer, new)
+    for r in reads:
+        r.set_operand(0, new.result)
+        r.indices = axes
+    producer.erase()

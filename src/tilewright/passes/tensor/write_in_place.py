@@ -1,0 +1,296 @@
+"""Chooses results that can reuse the buffer of an argument or of a tensor that is not read afterwards.
+
+The `updates` of a function are new values of its own arguments. An update is written in place if nothing
+reads the old value afterwards: a model that extends a cache then writes the new elements only, and does not
+copy the cache. Other updates are copied at the end of the run.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ...analysis.index_maps import flatten_index, substitute_all
+from ...dialects import func, tensor
+from ...dialects.tensor import Read
+from ...ir import notes
+from ...ir.cleanup import sort_block
+from ...ir.core import Block, BlockArgument, IRError, Module, Operation, OpResult, Value
+from ...ir.symbolic import Dim, Expr, prove_eq
+from ...ir.walk import reachable
+
+
+def computed(value: Value, block: Block) -> list[Value] | None:
+    """The values that share a buffer with `value` if operations of `block` compute them in a buffer of their
+    own choice.
+
+    The first is `value`, followed by what it is a view of, or what a scatter overwrites to produce it. None
+    if the values already have a place, such as that of an argument.
+    """
+    chain = [value]
+    while (before := _same_memory(chain[-1])) is not None:
+        chain.append(before)
+    op = chain[-1].defining_op
+    if isinstance(op, tensor.Scan):
+        chosen = chain[-1] in op.results[len(op.initial) :]
+    else:
+        chosen = isinstance(op, (tensor.Group, tensor.Concat, tensor.If))
+    return chain if chosen and op is not None and op.parent is block else None
+
+
+def _same_memory(value: Value) -> Value | None:
+    """The value that had the same memory before: the source of a view, or what a scatter in this function
+    overwrites.
+    """
+    op = value.defining_op
+    if isinstance(op, tensor.Reshape):
+        return op.x
+    if isinstance(op, tensor.Group) and (number := notes.OVERWRITES.get(op)) is not None:
+        before = op.operands[number]
+        return None if isinstance(_root(before), BlockArgument) else before
+    return None
+
+
+def write_in_place(module: Module) -> None:
+    """Choose the function's updates that are computed in their arguments' buffers, and the scatters that
+    overwrite an operand.
+
+    Notes the choice at the function (`UPDATED_IN_PLACE`) and at the scatters (`OVERWRITES`).
+    """
+    for function in module.functions(func.Func):
+        if function.updates:
+            _write_in_place(function)
+    for block in tensor.blocks_of_computations(module):
+        _overwrite_dying(block)
+
+
+def _overwrite_dying(block: Block) -> None:
+    """Let scatters overwrite tensors that `block` computes and that nothing reads afterwards."""
+    numbers: dict[Operation, int] = {}
+    earlier: dict[Operation, set[Operation]] = {}
+    for op in block.ops:
+        version = _scattered_into(op) if not notes.OVERWRITES.present(op) else None
+        if version is None or tensor.place_of(op.results[0]) is not None:
+            continue
+        maker = version.defining_op
+        if (
+            not isinstance(version, OpResult)
+            or not isinstance(maker, tensor.Group | tensor.Concat)
+            or maker.parent is not block
+        ):
+            continue
+        number = _overwritten(op.results[0], version, block)
+        readers = _readers(version, block) - {op}
+        if (
+            number is None
+            or number < 0
+            or not _only_reshaped(op.operands[number])
+            or any(r.terminator for r in readers)
+        ):
+            continue
+        numbers[op], earlier[op] = number, readers
+    if not _put_before(block, earlier):
+        place = {op: k for k, op in enumerate(block.ops)}
+        numbers = {op: n for op, n in numbers.items() if all(place[r] < place[op] for r in earlier[op])}
+    for op, number in numbers.items():
+        notes.OVERWRITES.set(op, number)
+
+
+def _only_reshaped(value: Value) -> bool:
+    """Whether a value is the result of an operation, or a reshape of one."""
+    while isinstance(op := value.defining_op, tensor.Reshape):
+        value = op.x
+    return not isinstance(op, tensor.View)
+
+
+def _write_in_place(main: func.Func) -> None:
+    written: list[str] = []
+    taken: set[Value] = set()
+    earlier: dict[Operation, set[Operation]] = {}
+    for name, (argument, value) in zip(main.updates, main.updated, strict=True):
+        chain = computed(value, main.body)
+        if chain is None:
+            continue
+        results = _versions(cast(OpResult, chain[-1]), argument)
+        steps = list(zip((argument, *results), results, strict=False))
+        overwritten = [_overwritten(result, version, main.body) for version, result in steps]
+        if taken.intersection(results) or None in overwritten:
+            continue
+        # All readers of a version of the argument's value run before the next version is computed.
+        wanted = {op: set(before) for op, before in earlier.items()}
+        for version, result in steps:
+            readers = _readers(version, main.body) - {result.op}
+            for maker in _makers(result.op):
+                wanted.setdefault(maker, set()).update(readers)
+        if not _put_before(main.body, wanted):
+            continue
+        earlier = wanted
+        for (_, result), number in zip(steps, overwritten, strict=True):
+            if number is not None and number >= 0:  # a scatter's
+                notes.OVERWRITES.set(result.op, number)
+        written.append(name)
+        taken.update(results)
+    notes.UPDATED_IN_PLACE.set(main, tuple(written))
+
+
+def _put_before(block: Block, earlier: dict[Operation, set[Operation]]) -> bool:
+    """Order a block so that all operations of `earlier[op]` precede `op`.
+
+    Returns False, and leaves the block as it is, if one of them depends on `op`.
+    """
+    place = {op: k for k, op in enumerate(block.ops)}
+    if all(place[reader] < place[op] for op, readers in earlier.items() for reader in readers):
+        return True
+    if any(reader.terminator for readers in earlier.values() for reader in readers):
+        return False
+    try:
+        sort_block(block, {op: sorted(readers, key=place.__getitem__) for op, readers in earlier.items()})
+    except IRError:
+        return False
+    return True
+
+
+def _versions(result: OpResult, argument: Value) -> list[OpResult]:
+    """The successive values in an argument's buffer, first to last; several if scatters change it one after
+    another.
+    """
+    versions = [result]
+    while (before := _scattered_into(versions[0].op)) is not argument:
+        if not isinstance(before, OpResult):
+            return [result]
+        versions.insert(0, before)
+    return versions
+
+
+def _scattered_into(op: Operation) -> Value | None:
+    """The tensor that a group's only result copies with some elements changed; None for groups that do not
+    scatter.
+    """
+    if not isinstance(op, tensor.Group) or op.kind != tensor.GroupKind.SCATTER or len(op.results) != 1:
+        return None
+    scatter = op.body.terminator.operands[0].defining_op
+    if not isinstance(scatter, tensor.Scatter) or scatter.dest not in op.body.args:
+        return None
+    return _root(op.operands[op.body.args.index(scatter.dest)])
+
+
+def updates_in_place(main: func.Func) -> set[Value]:
+    """The arguments whose updates `write_in_place` has chosen."""
+    return {
+        a
+        for n, a in zip(main.arg_names, main.body.args, strict=True)
+        if n in notes.UPDATED_IN_PLACE.get(main, ())
+    }
+
+
+def _makers(op: Operation | None) -> list[Operation]:
+    """The operations that write the memory of an operation's results; for a concatenation, those that compute
+    its parts.
+    """
+    parts = reachable(
+        [op], lambda x: [p.defining_op for p in x.parts] if isinstance(x, tensor.Concat) else []
+    )
+    return [x for x in parts if x is not None and not isinstance(x, tensor.Concat)]
+
+
+def _readers(value: Value, block: Block) -> set[Operation]:
+    """The operations of `block` that read a value, themselves or in their regions, also through views."""
+    readers: set[Operation] = set()
+    for op in tensor.readers(value, tensor.View):
+        while op.parent is not block:
+            above = op.parent_op
+            assert above is not None
+            op = above
+        readers.add(op)
+    return readers
+
+
+def _root(value: Value) -> Value:
+    while isinstance(op := value.defining_op, tensor.View):
+        value = op.x
+    return value
+
+
+def _overwritten(result: OpResult, version: Value, block: Block) -> int | None:
+    """How the operation that computes `result` may overwrite `version`.
+
+    The number of the operand that a scatter overwrites; -1 for an operation that writes all elements; None if
+    it may not overwrite it.
+    """
+    maker = result.op
+    if maker not in _readers(version, block):
+        return -1
+    numbers = [k for k, v in enumerate(maker.operands) if _root(v) is version]
+    if not isinstance(maker, tensor.Group) or len(numbers) != 1:
+        return None
+    if maker.kind == tensor.GroupKind.SCATTER and len(maker.results) == 1:
+        arg = maker.body.args[numbers[0]]
+        scatter = maker.body.terminator.operands[0].defining_op
+        if (
+            isinstance(scatter, tensor.Scatter)
+            and scatter.dest is arg
+            and len(arg.users) == 1
+            and not scatter_reads(maker, arg)
+        ):
+            return numbers[0]
+        return None
+    return -1 if (result.index, numbers[0]) in in_place_pairs(maker) else None
+
+
+def scatter_reads(group: tensor.Group, arg: Value) -> bool:
+    """Whether an operation of a group reads elements of its argument."""
+    return any(isinstance(op, Read) and op.source is arg for op in group.walk())
+
+
+def in_place_pairs(group: tensor.Group) -> tuple[tuple[int, int], ...]:
+    """The (output, input) numbers of a group that may share a buffer.
+
+    The last read of each element of the input must be at the point where the output is written. Members of a
+    contraction's group share no rows, so only the epilogue may read what it overwrites.
+    """
+    if notes.OVERWRITES.present(group):
+        return ((0, notes.OVERWRITES.of(group)),)
+    if group.kind not in (tensor.GroupKind.ROWS, tensor.GroupKind.CONTRACTION):
+        return ()
+    members = [m for m in group.body.ops if isinstance(m, tensor.Compute)]
+    rows = int(notes.ROW_AXES.of(group)) if group.kind == tensor.GroupKind.ROWS else None
+    pairs = []
+    for k, value in enumerate(group.body.terminator.operands):
+        if tensor.place_of(group.results[k]) is not None:
+            continue  # it has a place in a concatenation
+        writer = next(k for k, m in enumerate(members) if m.result is value)
+        for n, arg in enumerate(group.body.args):
+            if (
+                arg.type.dtype is value.type.dtype
+                and prove_eq(arg.type.size, value.type.size)
+                and _dies_where_written(members, writer, arg, rows)
+            ):
+                pairs.append((k, n))
+    return tuple(pairs)
+
+
+def _dies_where_written(members: list[tensor.Compute], writer: int, arg: Value, rows: int | None) -> bool:
+    for position, m in enumerate(members):
+        reads = [x for x in m.reads if x.source is arg]
+        if not reads:
+            continue
+        if position > writer or any(r.dynamic or (r.guard and position != writer) for r in reads):
+            return False
+        still: dict[Expr, Dim] = {
+            axis: 0 for axis in m.axes if prove_eq(axis.upper, 0)
+        }  # may be written as 0
+        for r in reads:
+            if position == writer:
+                address = flatten_index(substitute_all(r.indices, still), arg.type.shape)
+                written = flatten_index(substitute_all(m.axes, still), m.result.type.shape)
+                if not prove_eq(address, written):
+                    return False
+            elif (
+                rows is None
+                or tuple(r.indices[:rows]) != tuple(m.axes[:rows])
+                or arg.type.shape[:rows] != members[writer].result.type.shape[:rows]
+            ):
+                return False
+    return True
+
+
+__all__ = ["computed", "in_place_pairs", "updates_in_place", "write_in_place"]

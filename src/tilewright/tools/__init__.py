@@ -1,0 +1,2 @@
+"""Tools around the compiler: verification, roofline measurement, model support checks, test-case
+minimization."""

@@ -1,0 +1,358 @@
+"""The measured peaks of this machine, the roofs of the roofline model: arithmetic in float32, bf16 and int8,
+and memory bandwidth.
+
+They are measured by small loops in LLVM IR with vectors as wide as the processor's registers, on a given
+number of threads. The disk cache keeps the best results so far by processor and threads. Source of the model:
+Williams, Waterman and Patterson, "Roofline", 2009.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from tilewright.artifact import disk_cache
+
+_VERSION = 3
+_CHAINS = 12  # independent chains of fused multiply-adds: at least latency 4 times 2 units
+_TILES = 4  # products of tile registers a round: four sums of two operands each
+_TILE_FLOPS = {
+    "bf16": 2.0 * 16 * 16 * 32,
+    "int8": 2.0 * 16 * 16 * 64,
+}  # terms of each of the 16 x 16 sums of one product
+_SHARES = (
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+)  # bytes that each thread reads repeatedly: sizes that levels of caches hold
+LARGE = 256 << 20  # bytes that no known cache holds, read by all threads together
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Peak float32 flop/s (a fused multiply-add counts as two) and bytes/s read from memory, with `threads`
+    threads.
+
+    `bf16_flops`: peak of products of bf16 numbers summed in float32, by matrix instructions (AMX).
+    `int8_flops`: the same for 8-bit integers summed in int32. Both equal `flops` where there are no such
+    instructions.
+    """
+
+    processor: str
+    threads: int
+    flops: float
+    bandwidth: float
+    bf16_flops: float = 0.0
+    int8_flops: float = 0.0
+    cached: tuple[tuple[int, float], ...] = ()
+    """Pairs in rising order: bytes that all threads together read repeatedly, and the bytes/s that the caches
+    deliver then.
+    """
+
+    def __post_init__(self) -> None:
+        for peak in ("bf16_flops", "int8_flops"):
+            object.__setattr__(self, peak, max(self.flops, getattr(self, peak)))
+
+    def bandwidth_of(self, size: float) -> float:
+        """The peak bytes/s for `size` bytes read repeatedly: from the caches that hold them, or from
+        memory.
+        """
+        if size >= LARGE:
+            return self.bandwidth
+        rates = [rate for measured, rate in self.cached if measured <= size] or [
+            rate for _, rate in self.cached[:1]
+        ]
+        return max([self.bandwidth, *rates[-1:]])
+
+    def peak_of(self, dtypes: Collection[str]) -> float:
+        """The peak operations/s of a program whose contractions have operands of these data types, e.g.
+        "bf16" or "i8".
+        """
+        peaks = {"bf16": self.bf16_flops, "i8": self.int8_flops, "u8": self.int8_flops}
+        return max([self.flops, *(peaks[dtype] for dtype in dtypes if dtype in peaks)])
+
+    def floor_seconds(
+        self, flops: float, num_bytes: float, held: float | None = None, dtypes: Collection[str] = ()
+    ) -> float:
+        """The lower bound of the seconds of a program that does `flops` operations and moves `num_bytes`
+        bytes.
+
+        The bytes come from memory, or from the caches where they are the same `held` bytes each time.
+        `dtypes`: see `peak_of`.
+        """
+        bandwidth = self.bandwidth if held is None else self.bandwidth_of(held)
+        return max(flops / self.peak_of(dtypes), num_bytes / bandwidth)
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+@cache
+def machine(threads: int | None = None) -> Roofline:
+    """The roofline of this machine with `threads` threads (default: all usable cores), measured now in about
+    1 s.
+
+    The load of other programs only lowers a measurement, so the result is the best of this measurement and
+    the earlier ones in the disk cache.
+    """
+    count = threads or usable_cores()
+    processor = _processor()
+    key = disk_cache.digest(f"{_VERSION}|{processor}|{count}")
+    measured = measure(count, processor)
+    known = disk_cache.read("machine", key)
+    if known is not None:
+        try:
+            before = Roofline(**json.loads(known))
+            names = ("flops", "bandwidth", "bf16_flops", "int8_flops")
+            roofs = ((getattr(m, f) for m in (measured, before)) for f in names)
+            rates = {size: rate for size, rate in before.cached}
+            cached = tuple((size, max(rate, rates.get(size, 0.0))) for size, rate in measured.cached)
+            best = dict(zip(names, map(max, roofs), strict=True))
+            measured = replace(measured, cached=cached, **best)
+        except (ValueError, TypeError):
+            pass  # an older or damaged entry
+    disk_cache.write("machine", key, json.dumps(asdict(measured)).encode())
+    return measured
+
+
+def measure(threads: int, processor: str = "") -> Roofline:
+    """Measure now: the best of several short runs of each loop."""
+    loops = _Loops()
+    flops = 2.0 * loops.lanes * _CHAINS * _rate(loops.multiply_add, threads)
+    tiles = {
+        f"{name}_flops": _TILES * _TILE_FLOPS[name] * _rate(loop, threads)
+        for name, loop in loops.tiles.items()
+    }
+    once = reader(threads, LARGE, loops)
+    seconds = min(once() for _ in range(8))
+    bandwidth = LARGE / seconds
+    cached = tuple((share * threads, share * threads / _again(threads, share, loops)) for share in _SHARES)
+    return Roofline(processor or _processor(), threads, flops, bandwidth, cached=cached, **tiles)
+
+
+def _again(threads: int, share: int, loops: _Loops) -> float:
+    """The seconds of one pass of many over `share` bytes for each thread."""
+    passes = max(4, LARGE // 8 // share)
+    once = reader(threads, share * threads, loops, passes)
+    return min(once() for _ in range(4)) / passes
+
+
+def reader(threads: int, size: int, loops: _Loops | None = None, passes: int = 1) -> Callable[[], float]:
+    """A function that reads `size` bytes of memory `passes` times, a share on each thread, and returns the
+    seconds.
+    """
+    loops = loops or _Loops()
+    share = -(-size // threads // 4096) * 4096
+    buffers = [ctypes.create_string_buffer(share + 64) for _ in range(threads)]
+
+    def start(buffer: ctypes.Array[ctypes.c_char]) -> int:
+        return ctypes.addressof(buffer) + -ctypes.addressof(buffer) % 64
+
+    for buffer in buffers:
+        ctypes.memset(start(buffer), 0, share)  # allocates the pages
+
+    def read(buffer: ctypes.Array[ctypes.c_char]) -> None:
+        for _ in range(passes):
+            loops.read(start(buffer), share)
+
+    return lambda: _timed([partial(read, buffer) for buffer in buffers])
+
+
+def _rate(loop: Callable[[int], Any], threads: int) -> float:
+    """Rounds/s of a loop on all threads together; the loop takes a number of rounds."""
+    rounds = 100_000
+    seconds = 0.0
+    while seconds < 0.03:  # long enough to make the start of threads negligible
+        rounds *= 2
+        seconds = _timed([partial(loop, rounds)] * threads)
+    return rounds * threads / min(_timed([partial(loop, rounds)] * threads) for _ in range(8))
+
+
+def _timed(work: Sequence[Callable[[], Any]]) -> float:
+    """The seconds of all of `work`, each on a thread of its own, started together."""
+    gate = threading.Barrier(len(work) + 1)
+
+    def body(function: Callable[[], Any]) -> None:
+        gate.wait()
+        function()
+
+    threads = [threading.Thread(target=body, args=(function,)) for function in work]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - begin
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _tiles_allowed(features: dict[str, bool]) -> bool:
+    """Whether the processor has instructions on tiles of bf16 and of bytes and Linux allows them to this
+    process, which asks here.
+    """
+    if not all(features.get(f"amx-{name}") for name in ("tile", *_TILE_FLOPS)):
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
+class _Loops:
+    """The loops as machine code of this process; `tiles`: the loops of matrix instructions by the operands'
+    type.
+    """
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features()
+        self.lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
+        tiles = tuple(_TILE_FLOPS) if _tiles_allowed(features) else ()
+        module = llvm.parse_assembly(
+            self._text() + (_TILE_SETUP if tiles else "") + "".join(map(_tile_loop, tiles))
+        )
+        target = llvm.Target.from_default_triple()
+        self._machine = target.create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2, jit=True
+        )
+        self._engine = llvm.create_mcjit_compiler(module, self._machine)
+        self._engine.finalize_object()
+        self.multiply_add = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(
+            self._engine.get_function_address("multiply_add")
+        )
+        self.tiles: dict[str, Callable[[int], Any]] = {
+            name: ctypes.CFUNCTYPE(None, ctypes.c_int64)(
+                self._engine.get_function_address(f"multiply_{name}")
+            )
+            for name in tiles
+        }
+        self.read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
+            self._engine.get_function_address("read")
+        )
+
+    def _text(self) -> str:
+        """`multiply_add(n)`: n rounds of one FMA on each chain. `read(p, bytes)`: adds up a buffer, four
+        vectors a round.
+        """
+        vector = f"<{self.lanes} x float>"
+        size = self.lanes * 4
+        ways = 4
+
+        def loop(count: int, body: list[str]) -> list[str]:
+            # Every chain starts from another value, so that LLVM cannot merge them.
+            first = [f"<{', '.join([f'float {float(k)}'] * self.lanes)}>" for k in range(count)]
+            start = [f"  %a{k} = phi {vector} [ {first[k]}, %entry ], [ %b{k}, %loop ]" for k in range(count)]
+            return ["  br label %loop", "loop:", "  %i = phi i64 [ 0, %entry ], [ %j, %loop ]", *start, *body]
+
+        def finish(count: int) -> list[str]:
+            sums = ["exit:"]
+            last = "%b0"
+            for k in range(1, count):
+                sums.append(f"  %s{k} = fadd fast {vector} {last}, %b{k}")
+                last = f"%s{k}"
+            name = f"@llvm.vector.reduce.fadd.v{self.lanes}f32"
+            reduce = f"  %r = call fast float {name}(float 0.0, {vector} {last})"
+            return [*sums, reduce, "  ret float %r"]
+
+        fma = f"@llvm.fma.v{self.lanes}f32"
+        multiply = [
+            f"  %b{k} = call {vector} {fma}({vector} %a{k}, {vector} %x, {vector} %y)" for k in range(_CHAINS)
+        ]
+        loads = []
+        for k in range(ways):
+            loads += [
+                f"  %o{k} = add i64 %i, {k * size}",
+                f"  %p{k} = getelementptr i8, ptr %p, i64 %o{k}",
+                f"  %v{k} = load {vector}, ptr %p{k}, align 64"
+                if size == 64
+                else f"  %v{k} = load {vector}, ptr %p{k}",
+                f"  %b{k} = fadd {vector} %a{k}, %v{k}",
+            ]
+        attributes = f'attributes #0 = {{ "prefer-vector-width"="{self.lanes * 32}" }}'
+        return "\n".join(
+            [
+                f"declare {vector} {fma}({vector}, {vector}, {vector})",
+                f"declare float @llvm.vector.reduce.fadd.v{self.lanes}f32(float, {vector})",
+                "define float @multiply_add(i64 %n) #0 {",
+                "entry:",
+                "  %f = sitofp i64 %n to float",
+                f"  %one = insertelement {vector} undef, float %f, i32 0",
+                f"  %x = shufflevector {vector} %one, {vector} undef, <{self.lanes} x i32> zeroinitializer",
+                f"  %y = fadd {vector} %x, %x",
+                *loop(_CHAINS, multiply),
+                "  %j = add i64 %i, 1",
+                "  %c = icmp slt i64 %j, %n",
+                "  br i1 %c, label %loop, label %exit",
+                *finish(_CHAINS),
+                "}",
+                "define float @read(ptr %p, i64 %n) #0 {",
+                "entry:",
+                *loop(ways, loads),
+                f"  %j = add i64 %i, {ways * size}",
+                "  %c = icmp slt i64 %j, %n",
+                "  br i1 %c, label %loop, label %exit",
+                *finish(ways),
+                "}",
+                attributes,
+            ]
+        )
+
+
+_SHAPES = "\\01\\00" + "\\00" * 14 + "\\40\\00" * 8 + "\\00" * 16 + "\\10" * 8 + "\\00" * 8
+"""The tile configuration: palette 1, eight registers of 16 rows of 64 bytes."""
+_TILE_SETUP = f"""
+@shapes = private constant [64 x i8] c"{_SHAPES}", align 64
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilezero(i8)
+declare void @llvm.x86.tilerelease()
+"""
+
+
+def _tile_loop(name: str) -> str:
+    """``multiply_bf16(n)``, ``multiply_int8(n)``: n rounds of four products of tile registers."""
+    product = f"@llvm.x86.{'tdpbf16ps' if name == 'bf16' else 'tdpbusd'}"
+    return f"""
+declare void {product}(i8, i8, i8)
+define void @multiply_{name}(i64 %n) {{
+entry:
+  call void @llvm.x86.ldtilecfg(ptr @shapes)
+{"".join(f"  call void @llvm.x86.tilezero(i8 {k})" + chr(10) for k in range(8))}  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  call void {product}(i8 0, i8 4, i8 6)
+  call void {product}(i8 1, i8 4, i8 7)
+  call void {product}(i8 2, i8 5, i8 6)
+  call void {product}(i8 3, i8 5, i8 7)
+  %j = add i64 %i, 1
+  %c = icmp slt i64 %j, %n
+  br i1 %c, label %loop, label %exit
+exit:
+  call void @llvm.x86.tilerelease()
+  ret void
+}}
+"""

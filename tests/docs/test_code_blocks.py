@@ -1,0 +1,48 @@
+"""Every code block of the documentation is run by a test, or is of a kind that is only shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .pages import DOCS, EXECUTED, ROOT, code_blocks
+
+SHOWN = {
+    "bash": (
+        "commands that install packages, need a network, files that are not in the repository, or a long time"
+    ),
+    "c": "C; tests/artifact compiles programs against the same header",
+    "py": "excerpts of a file of the repository; a test compares them",
+    "text": "output, formulas, excerpts of the IR",
+    "toml": "excerpts of a package's pyproject.toml; tests of the page install a package with it",
+}
+"""Kinds of blocks that no test runs, and why."""
+
+TESTS = "\n".join(
+    path.read_text()
+    for folder in ("docs", "llm/engine")
+    for path in (ROOT / "tests" / folder).glob("test_*.py")
+)
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run_or_shown(page: str) -> None:
+    kinds = {kind for kind, _, _ in code_blocks((ROOT / page).read_text())}
+    assert kinds <= {*EXECUTED, *SHOWN}, "name the kind of each block: see SHOWN"
+    if kinds & set(EXECUTED):
+        assert f'"{page.removeprefix("docs/")}"' in TESTS, (
+            f"no test runs the code of {page}: add it to tests/docs/test_pages.py"
+        )
+
+
+def test_no_block_hides_from_the_runner() -> None:
+    """The runner sees blocks that begin a line: an indented one would be skipped in silence."""
+    indented = [
+        page
+        for page in PAGES
+        if re.search(r"^[ \t]+```(python|sh)\b", Path(ROOT / page).read_text(), re.MULTILINE)
+    ]
+    assert indented == []

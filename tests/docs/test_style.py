@@ -1,0 +1,50 @@
+"""The form of pages: columns, how sentences begin, generated pictures, the length of the architecture's
+page.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+
+from .pages import DOCS, ROOT
+
+COLUMNS = 110
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def prose(page: str) -> list[str]:
+    """The lines of a page that are neither code, nor of a table, nor headings."""
+    text = re.sub(r"^```.*?^```[^\n]*$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [line for line in text.splitlines() if not line.startswith(("|", "#", "    ", "!["))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_prose_has_at_most_110_columns(page: str) -> None:
+    assert [line for line in prose(page) if len(line) > COLUMNS and " " in line[:COLUMNS]] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sentences_begin_with_their_subject(page: str) -> None:
+    text = re.sub(r"`[^`]+`", "code", "\n".join(prose(page)))
+    start = r"(?:\A|\n\s*\n(?:[-*] )?|\n- |[.!:;?]\s+)"
+    assert re.findall(start + r"((?:Of|Who|Whose|Those|What)\s[^.\n]*)", text) == []
+
+
+def test_the_architecture_is_short() -> None:
+    assert len((DOCS / "internals" / "architecture.md").read_text().splitlines()) <= 200
+
+
+def test_the_picture_is_drawn_by_its_script() -> None:
+    spec = spec_from_file_location("pipeline_picture", DOCS / "tools" / "pipeline_picture.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PICTURE.read_text() == module.picture(), f"run {module.__doc__}"
+
+
+def test_the_glossary_is_in_order() -> None:
+    terms = re.findall(r"^- \*\*(.+?)\*\*", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert len(terms) > 50 and terms == sorted(terms, key=str.lower)

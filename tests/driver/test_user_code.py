@@ -1,0 +1,248 @@
+"""The cache of compiled models knows the user's code: what changes it is compiled anew."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.artifact import disk_cache
+from tilewright.dialects import func, graph
+from tilewright.driver import user_code
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Module, registered_operations
+from tilewright.ir.types import TensorType, f32
+from tilewright.passes import register_pass, unregister_pass
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+OPERATOR = """
+import {name}_helper
+from tilewright.dialects.graph import GraphOp
+from tilewright.ir.core import Operand, operation
+from tilewright.ir.types import TensorType
+
+@operation
+class Scaled(GraphOp):
+    name = "{name}.scaled"
+    x: Operand
+
+    def infer_types(self):
+        return (self.x.type,)
+
+    def reference(self, x):
+        return x * {name}_helper.factor()
+
+    def lower(self, t, x):
+        return t.compute(x.shape, lambda *i: x[i] * {name}_helper.factor())
+"""
+PASS = """
+import pass_a_helper
+from tilewright.dialects import graph
+from tilewright.ir.builder import Builder
+from tilewright.passes import register_pass
+
+def replace_relu(module):
+    for op in [op for op in module.walk() if isinstance(op, graph.Relu)]:
+        op.replace_by(Builder.before(op)(getattr(graph, pass_a_helper.OPERATOR)(op.x)))
+
+register_pass(replace_relu, level="graph", before="cse")
+"""
+IMPORTER = """
+from tilewright.dialects import graph
+from tilewright.frontends.onnx.registry import importer
+
+@importer("Odd", domain="{name}")
+def odd(node):
+    return node.emit(graph.{operator}(node.value(0)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    runtime = disk_cache.folder_of("runtime")  # takes seconds to compile, and is the same for all
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    if runtime.is_dir():
+        shutil.copytree(runtime, disk_cache.folder_of("runtime"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change faster than their times
+    return tmp_path
+
+
+def read(folder: Path, name: str, text: str) -> Any:
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    known = sys.modules.get(name)
+    return importlib.import_module(name) if known is None else importlib.reload(known)
+
+
+def one_operator(op: Any) -> Module:
+    module = Module()
+    main = func.Func(sym_name="main", arg_names=("x",), result_names=("y",))
+    module.body.append(main)
+    b = Builder(main.body)
+    b.insert(func.Return([b(op(main.body.add_arg(TensorType(f32, X.shape))))]))
+    return module
+
+
+def compiled(model: Any, cached: bool) -> np.ndarray[Any, Any]:
+    library = tw.compile(model)
+    assert library.report.cached == cached
+    return np.asarray(library(X))
+
+
+def test_an_operator_whose_helper_changes(folder: Path) -> None:
+    helper = "def factor():\n    return CONSTANT\nCONSTANT = {}\n"
+    read(folder, "ops_a_helper", helper.format(3.0))
+    module = one_operator(read(folder, "ops_a", OPERATOR.format(name="ops_a")).Scaled)
+    try:
+        np.testing.assert_allclose(compiled(module, False), X * 3)
+        np.testing.assert_allclose(compiled(module, True), X * 3)
+        read(folder, "ops_a_helper", helper.format(5.0))
+        np.testing.assert_allclose(compiled(module, False), X * 5)
+        read(folder, "ops_a_helper", helper.format(3.0) + "def unrelated(): pass\n")
+        np.testing.assert_allclose(compiled(module, True), X * 3)
+    finally:
+        del registered_operations()["ops_a.scaled"]
+
+
+def test_an_importer_that_changes(folder: Path) -> None:
+    import onnx
+    from onnx import helper as h
+
+    from tilewright.frontends.onnx.registry import importers
+
+    shape = [h.make_tensor_value_info(n, onnx.TensorProto.FLOAT, X.shape) for n in "xy"]
+    node = h.make_node("Odd", ["x"], ["y"], domain="ops_b")
+    opsets = [h.make_opsetid("", 17), h.make_opsetid("ops_b", 1)]
+    model = h.make_model(h.make_graph([node], "g", shape[:1], shape[1:]), opset_imports=opsets, ir_version=9)
+    (folder / "models").mkdir()
+    path = folder / "models" / "odd.onnx"
+    onnx.save(model, path)
+    try:
+        read(folder, "ops_b", IMPORTER.format(name="ops_b", operator="Relu"))
+        for cached in (False, True):
+            np.testing.assert_array_equal(compiled(path, cached), np.maximum(X, 0))
+        read(folder, "ops_b", IMPORTER.format(name="ops_b", operator="Neg"))
+        np.testing.assert_array_equal(compiled(path, False), -X)
+    finally:
+        del importers()["ops_b", "Odd"]
+
+
+def test_a_pass_that_changes() -> None:
+    def passing(operator: str) -> Any:
+        def replace_relu(module: Module) -> None:
+            for op in [op for op in module.walk() if isinstance(op, graph.Relu)]:
+                op.replace_by(Builder.before(op)(getattr(graph, operator)(op.x)))
+
+        return replace_relu
+
+    module = one_operator(graph.Relu)
+    np.testing.assert_array_equal(compiled(module, False), np.maximum(X, 0))
+    try:
+        for operator, expected in (("Neg", -X), ("Abs", np.abs(X))):
+            register_pass(passing(operator), level="graph", before="cse")
+            for cached in (False, True):
+                np.testing.assert_array_equal(compiled(module, cached), expected)
+        # The place and the levels of optimization count, too.
+        register_pass(passing("Abs"), level="graph", before="simplify")
+        assert not tw.compile(module).report.cached and tw.compile(module).report.cached
+        register_pass(passing("Abs"), level="graph", before="simplify", min_opt=1)
+        assert not tw.compile(module).report.cached
+    finally:
+        unregister_pass("replace-relu")
+    np.testing.assert_array_equal(compiled(module, True), np.maximum(X, 0))
+
+
+def test_a_pass_of_a_file_whose_helper_changes(folder: Path) -> None:
+    module = one_operator(graph.Relu)
+    try:
+        for operator, expected in (("Neg", -X), ("Abs", np.abs(X)), ("Neg", -X)):
+            read(folder, "pass_a_helper", f"OPERATOR = {operator!r}\n")
+            read(folder, "pass_a", PASS)
+            np.testing.assert_array_equal(np.asarray(tw.compile(module)(X)), expected)
+        np.testing.assert_array_equal(compiled(module, True), expected)
+    finally:
+        unregister_pass("replace-relu")
+
+
+def test_a_target_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.targets import registry
+    from tilewright.targets.cpu.isa import isa_named
+    from tilewright.targets.cpu.target import CpuTarget
+
+    def a_target(llvm_opt_level: int) -> Any:
+        class Mine(CpuTarget):
+            def build(
+                self, lowered: Any, plan: Any, metadata: Any, progress: Any, threads: Any, _: int = 2
+            ) -> Any:
+                return super().build(lowered, plan, metadata, progress, threads, llvm_opt_level)
+
+        return Mine("cpu", isa_named("cpu"), True)
+
+    module = one_operator(graph.Relu)
+    for llvm_opt_level, cached in ((1, False), (1, True), (2, False), (1, True)):
+        chosen = a_target(llvm_opt_level)
+        monkeypatch.setattr(registry, "resolve", lambda name, chosen=chosen: chosen)
+        np.testing.assert_array_equal(compiled(module, cached), np.maximum(X, 0))
+
+
+def test_what_cannot_be_told_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.frontends.onnx.registry import importers
+
+    lock = threading.Lock()
+    monkeypatch.setitem(importers(), ("ops_c", "Odd"), lambda node: lock.locked())
+    library = tw.compile(one_operator(graph.Relu))
+    again = tw.compile(one_operator(graph.Relu))
+    assert not library.report.cached and not again.report.cached
+    assert "'lock' in" in again.report.uncached and "whose contents cannot be told" in str(again.report)
+
+
+def test_fingerprints() -> None:
+    """Equal where code does the same, whoever made it; different where anything differs that it reads."""
+
+    def importer(table: Any, factor: float = 2.0) -> Any:
+        def function(node: Any, *, rest: tuple[int, ...] = (1, 2)) -> Any:
+            return [table[k] for k in rest], factor, np.float32
+
+        return function
+
+    def told(value: Any) -> str:
+        return user_code._Walk({__name__.partition(".")[0]}).text(value, "value")
+
+    base = importer({1: "a", 2: "b"})
+    assert told(base) == told(importer({1: "a", 2: "b"}))
+    others = [
+        importer({1: "a", 2: "c"}),
+        importer({1: "a", 2: "b"}, 3.0),
+        importer({1: np.arange(3)}),
+        importer([1, 2]),
+    ]
+    assert len({told(x) for x in (base, *others)}) == len(others) + 1
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    assert told(importer(cyclic)) != told(base)
+    with pytest.raises(user_code.UnknownContents, match="generator"):
+        told(importer(k for k in range(3)))
+
+
+def test_nothing_of_this_package_counts_as_the_users() -> None:
+    """Else every key would hold parts of the compiler a second time."""
+    program = (
+        "import tilewright as tw, numpy as np\n"
+        "from tilewright.driver import user_code\n"
+        "import tilewright.frontends.onnx, tilewright.frontends.torch, tilewright.frontends.stablehlo, "
+        "tilewright.nn, tilewright.numpy\n"
+        "tw.compile(lambda x: x + 1, (np.zeros(3, np.float32),), cache=False)\n"
+        "print(list(user_code._foreign()), repr(user_code.fingerprint()))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[] ''"
