@@ -280,6 +280,12 @@ def test_a_template_is_bounded(source: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600 << 10
 
 
+@pytest.mark.parametrize("name", ["a macro that calls itself", "a recursive loop"])
+def test_a_template_never_reaches_the_recursion_limit_of_python(name: str) -> None:
+    with pytest.raises(RequestError, match="64 calls inside one another"):
+        tokenizer().render([], template=HOSTILE[name])
+
+
 def test_what_bounded_templates_may() -> None:
     source = """{% macro m(x) %}<{{ x }}>{% endmacro %}{% set n = namespace(s='') %}{% for i in range(3) if i != 1 %}
 {%- set n.s = n.s ~ i ~ ';' + '%03d' % i %}{{ m(loop.index) }}{% else %}none{% endfor %}

@@ -1,7 +1,8 @@
 """Chat templates: Jinja with the extensions that templates of Hugging Face models use.
 
-A template comes with a model and is untrusted. It has no access to Python, and its time and memory are
-bounded: loops and macros check the clock, operators check the size of their result.
+A template comes with a model and is untrusted. It has no access to Python, and its time, memory and depth
+of calls are bounded: loops and macros check the clock, operators check the size of their result, calls
+count how deep they nest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ SECONDS = 5.0
 CHARACTERS = 1 << 26
 """Largest number of characters of the result, and of every intermediate text or list."""
 
+DEPTH = 64
+"""Largest number of calls inside one another: of macros, and of recursive loops.
+
+A call takes about seven of Python's frames. Python's own limit is no bound to rely on: a destructor that runs
+at that limit fails too, and its exception reaches nobody.
+"""
+
 _end: ContextVar[float] = ContextVar("end")
+_depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 def render(source: str, values: dict[str, Any]) -> str:
@@ -156,7 +165,13 @@ def _environment() -> Any:
                     _grows(arguments[0], text)
                 elif name in ("center", "expandtabs", "ljust", "rjust", "zfill"):
                     _size(max((x for x in (*arguments, *options.values()) if isinstance(x, int)), default=0))
-            return super().call(context, function, *arguments, **options)
+            if (depth := _depth.get()) == DEPTH:
+                raise _TooMuch(f"{DEPTH} calls inside one another")
+            token = _depth.set(depth + 1)
+            try:
+                return super().call(context, function, *arguments, **options)
+            finally:
+                _depth.reset(token)
 
     class Generation(Extension):
         """``{% generation %} ... {% endgeneration %}`` marks the model's output for training; its body is
