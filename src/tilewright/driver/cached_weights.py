@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.constant import Constant
+from ..ir.interpreter import Array
 
 SMALL = 1024
 """Arrays of fewer bytes are written by value. A larger value makes entries larger and saves references."""
@@ -32,7 +33,6 @@ MOST = 64 << 20
 """The most bytes of folded constants that an entry holds by value; a model with more is not cached."""
 MOST_COMPUTED = 4 << 20
 """The most bytes of arrays that an importer computed, and that no file holds, in the entry of a file."""
-Array = np.ndarray[Any, Any]
 Weights = Iterable[tuple[int, Constant]]
 
 

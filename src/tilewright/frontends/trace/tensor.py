@@ -10,13 +10,13 @@ import numpy as np
 from ...dialects.scalar import cast_array
 from ...ir.constant import Constant
 from ...ir.core import Value
+from ...ir.interpreter import Array
 from ...ir.symbolic import Dim, Expr
 from ...ir.types import DType, TensorType
 from .dtypes import DTypeLike, dtype_of, is_weak
 from .registry import FUNCTIONS
 from .tracing import TraceError, user_location
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Axis: TypeAlias = int | Sequence[int] | None
 """An axis, several, or None for all. Negative axes count from the last."""
 

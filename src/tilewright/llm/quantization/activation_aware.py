@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from .quantize import dequantize, quantize
 from .schemes import Scheme
-
-Array = np.ndarray[Any, Any]
 
 _EXPONENTS = np.linspace(0, 1, 21)
 # rows of a matrix, evenly spaced, on which exponents are compared; more rows take longer and estimate the

@@ -11,11 +11,10 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ...tools.roofline import usable_cores
 from .packing import pack_bits, unpack_bits
 from .schemes import BLOCK, Scheme
-
-Array = np.ndarray[Any, Any]
 
 _PIECE = 1 << 16  # elements of a piece; larger pieces have temporaries that leave the cache
 # Ranges tried for each group, by bits; more take longer. With 8 bits, clipping never reduces the error.

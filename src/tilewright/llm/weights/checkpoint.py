@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ..quantization import NONE, Quantized, Scheme
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import numpy as np
 
 from ...artifact.disk_cache import digest
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ..quantization import NONE, Quantized, Scheme, quantize, scheme_of
-from .checkpoint import Array, Checkpoint, LazyTensor
+from .checkpoint import Checkpoint, LazyTensor
 from .folder import FORMAT, RECORD, ConvertedFolder, checksum_of
 from .open import open_checkpoint
 from .roles import is_transposed, role_of

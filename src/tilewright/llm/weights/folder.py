@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ..quantization import Quantized, dequantize, scheme_of
-from .checkpoint import Array, Checkpoint, LazyTensor, read_json
+from .checkpoint import Checkpoint, LazyTensor, read_json
 from .hugging_face import ACCOMPANYING
 from .safetensors import octets, read_safetensors
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from ...ir.interpreter import Array
 from ..quantization import pack_bits
-from .checkpoint import Array
 
 _F32 = np.dtype(np.float32)
 _PIECE = 1 << 12  # blocks of a piece; larger pieces have temporaries that leave the cache

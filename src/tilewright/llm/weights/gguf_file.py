@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ..quantization import Quantized, scheme_of
-from .checkpoint import Array, LazyTensor
+from .checkpoint import LazyTensor
 from .gguf_blocks import FORMATS, UNREAD, BlockFormat, decode
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

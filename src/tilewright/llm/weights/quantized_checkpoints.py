@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ..quantization import Quantized, Scheme, dequantize, pack_bits, scheme_of, unpack_bits
-from .checkpoint import Array, Checkpoint, LazyTensor
+from .checkpoint import Checkpoint, LazyTensor
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column, of eight, in each nibble of an AWQ word, from the lowest nibble on."""

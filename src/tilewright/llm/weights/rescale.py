@@ -13,8 +13,9 @@ import numpy as np
 
 from ...artifact.disk_cache import digest
 from ...errors import WeightsError
+from ...ir.interpreter import Array
 from ..quantization import ActivationStatistics, find_scaling
-from .checkpoint import Array, Checkpoint, LazyTensor
+from .checkpoint import Checkpoint, LazyTensor
 from .convert import Conversion
 from .folder import checksum_of
 from .safetensors import read_safetensors, write_safetensors

@@ -18,7 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from ...errors import WeightsError
-from .checkpoint import Array, LazyTensor
+from ...ir.interpreter import Array
+from .checkpoint import LazyTensor
 
 DTYPES = {
     "F64": np.dtype(np.float64),

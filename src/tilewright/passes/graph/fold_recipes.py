@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,13 +16,12 @@ from ...dialects.graph.base import GraphOp
 from ...ir.builder import Builder
 from ...ir.constant import Constant
 from ...ir.core import Module
-from ...ir.interpreter import Interpreter
+from ...ir.interpreter import Array, Interpreter
 from ...ir.parser import parse
 from ...ir.printer import print_op
 
 MAX_DEPTH = 32
 """Largest number of successive folds that are computed again; the data of later ones are stored."""
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)

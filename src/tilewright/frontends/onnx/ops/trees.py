@@ -17,6 +17,7 @@ from ....dialects import graph as g
 from ....dialects.graph.scan import Yield
 from ....ir.builder import Builder
 from ....ir.core import Block, Region, Value
+from ....ir.interpreter import Array
 from ....ir.types import DType, boolean, f32, f64, i64
 from ...unsupported import Unsupported
 from ..registry import importer
@@ -27,7 +28,6 @@ from .shape import broadcast
 if TYPE_CHECKING:
     from ..node import Node
 
-Array = np.ndarray[Any, Any]
 
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
 _COMPARE = {"LEQ": g.Le, "LT": g.Lt, "GTE": g.Ge, "GT": g.Gt, "EQ": g.Eq, "NEQ": g.Ne}
